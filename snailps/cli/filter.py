@@ -15,9 +15,9 @@ from snailps.cli.signals import exits_by_signals
 from snailps.errors import ConfigError
 
 if TYPE_CHECKING:
-    from snailps.filtering.formats import Task
     from snailps.filtering.job import FilterJob
     from snailps.filtering.scores import Counts
+    from snailps.filtering.tasks import Task
 
 
 def command(

@@ -18,7 +18,7 @@ from snailps.cli.signals import exits_by_signals
 from snailps.config.output import refuse_existing
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
-from snailps.data.reading import format_of
+from snailps.data.formats import format_of
 from snailps.data.unpacking import is_packed
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError

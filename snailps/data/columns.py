@@ -24,6 +24,9 @@ MISSING = frozenset({
     "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", r"\N",
 })  # fmt: skip
 """Cells of numeric columns of CSV that are missing, as empty ones are; `_cells.h` has them too."""
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+"""A number, too, so that such a cell is refused instead of making the column one of texts."""
 _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+)")
 
 
@@ -122,6 +125,22 @@ def is_number(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def kinds_of_cells(cells: Iterable[bytes]) -> set[Kind]:
+    """Whether cells of CSV have numbers, texts, or both."""
+    kinds = set()
+    for cell in {cell.decode("utf-8", "surrogateescape").strip() for cell in set(cells)}:
+        if NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
+            kinds.add(Kind.NUMERIC)
+        elif cell and cell not in MISSING:
+            kinds.add(Kind.CATEGORICAL)
+    return kinds
+
+
+def kind_of_cells(kinds: Iterable[Kind]) -> Kind:
+    """Kind of a column that has cells of these kinds: a number may be a text as well."""
+    return max(kinds, key=lambda kind: kind is Kind.CATEGORICAL)
 
 
 def _declared(declared: Declared) -> tuple[Column, ...]:

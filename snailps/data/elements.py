@@ -288,7 +288,7 @@ class Column(ABC):
         """Python's values of some rows, None or NaN for missing ones."""
 
 
-class _ListColumn(Column):
+class ListColumn(Column):
     def is_numeric(self) -> bool:
         return all(isinstance(one, NUMBERS) or is_missing(one) for one in self.data)
 
@@ -426,7 +426,7 @@ _LIBRARIES = (*_COLUMNS, "numpy", "scipy", "datasets")
 class DataTable:
     """Columns by name, called `name` in messages."""
 
-    columns: list[Any]
+    columns: Sequence[Any]
     rows: int
     name: str
     column: Callable[[Any], Column]
@@ -448,7 +448,7 @@ def table_of(data: Any) -> DataTable | None:
 
 def table_of_lists(columns: Mapping[Any, list[Any]], name: str) -> DataTable:
     rows = len(next(iter(columns.values()))) if columns else 0
-    return DataTable(list(columns), rows, name, lambda column: _ListColumn(columns[column]))
+    return DataTable(list(columns), rows, name, lambda column: ListColumn(columns[column]))
 
 
 def arrow_of(dataset: Any) -> Any:
@@ -521,7 +521,7 @@ def _sliced(column: Column) -> Iterator[Any]:
         yield from column.values(begin, min(begin + PIECE, len(column)))
 
 
-def _column(names: list[Any], column: str, of: str, what: str) -> Any:
+def _column(names: Sequence[Any], column: str, of: str, what: str) -> Any:
     if column != "":  # 0 is a name of pandas
         if column in names:
             return column
@@ -533,7 +533,7 @@ def _column(names: list[Any], column: str, of: str, what: str) -> Any:
     )
 
 
-def _only(names: list[Any], column: str, of: str, what: str) -> Any:
+def _only(names: Sequence[Any], column: str, of: str, what: str) -> Any:
     """`_column`, of which a table has no second one."""
     name = _column(names, column, of, what)
     if names.count(name) > 1:

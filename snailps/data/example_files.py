@@ -32,6 +32,7 @@ from snailps.data.columns import (
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import NAMED, Fields, Piece, RowsSource, dense_piece
 from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign, whole_lines
+from snailps.data.formats import ENDINGS, format_of
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     KEY_LIMIT,
@@ -40,7 +41,6 @@ from snailps.data.matrix_file import (
     is_matrix,
     read_header,
 )
-from snailps.data.reading import ENDINGS, format_of
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import is_url, read_errors
 from snailps.errors import DataError
@@ -433,7 +433,7 @@ def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
 
 def _has_names(path: str, names: Sequence[str], declared: Sequence[str]) -> bool:
     """Whether a table names these columns; a row of CSV may have a few of them as its cells."""
-    from snailps.data.table_formats import first_cells
+    from snailps.data.formats.separated import first_cells
 
     cells = first_cells(path)
     if cells is None:

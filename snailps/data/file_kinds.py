@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from snailps.data.reading import format_of
+from snailps.data.formats import format_of
 from snailps.errors import DataError
 
 BOM = b"\xef\xbb\xbf"

@@ -11,9 +11,11 @@ opens it, in whatever process, knows its columns.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote
 
-from snailps.data.reading import format_of
+from snailps.data.columns import Kind, kind_of_cells, kinds_of_cells
+from snailps.data.formats import format_of
 from snailps.data.unpacking import MARK
 
 _COLUMN = re.compile(r"(?:^|/)([^/=]+=[^/]*)/")
@@ -41,3 +43,14 @@ def columns_of_folders(path: str) -> dict[str, str | None]:
         for name, is_column, value in pairs
         if is_column and name
     }
+
+
+def kinds_of_folders(paths: Iterable[str]) -> dict[str, Kind]:
+    """Kind of each column in the names of folders: as in CSV, by its values in all files."""
+    values: dict[str, set[bytes]] = {}
+    for path in paths:
+        for name, text in columns_of_folders(path).items():
+            cells = [] if text is None else [text.encode("utf-8", "surrogateescape")]
+            values.setdefault(name, set()).update(cells)
+    kinds = {name: kinds_of_cells(cells) for name, cells in values.items()}
+    return {name: kind_of_cells(some) for name, some in kinds.items() if some}

@@ -7,31 +7,14 @@ Names only: `table_files` reads tables.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
-from snailps.data.unpacking import bare_name
+from snailps.data.formats import ENDINGS, FORMATS, format_of
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 VERSION = 4
 """Version of what is made of a table: other versions' copies are not used."""
-Format = Literal["parquet", "arrow", "jsonl", "csv", "tsv"]
-_FORMATS: dict[str, Format] = {
-    ".parquet": "parquet", ".parq": "parquet", ".arrow": "arrow", ".arrows": "arrow",
-    ".feather": "arrow", ".ipc": "arrow", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".csv": "csv", ".tsv": "tsv",
-}  # fmt: skip
-ENDINGS = ".parquet, .arrow, .feather, .jsonl, .ndjson, .csv or .tsv, packed or not"
-NAMES: dict[Format | None, str] = {
-    "parquet": "is a Parquet file", "arrow": "is an Arrow file", "jsonl": "has JSON lines",
-}  # fmt: skip
-"""What is said of a table that is no text for any model."""
-
-
-def format_of(path: str) -> Format | None:
-    """The format of a table, by its ending; None: it is another file."""
-    return _FORMATS.get(Path(bare_name(path)).suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +56,9 @@ class Reading:
                 f"{path} is no table, but {setting} is set ({named}): the names of tables end in "
                 f"{ENDINGS}"
             )
-        if not named and found in NAMES and (found != "jsonl" or self.form):
-            raise DataError(f"{path} {NAMES[found]}: {self._cure(setting)}")
+        said = FORMATS[found].said if found else ""
+        if not named and said and (found != "jsonl" or self.form):
+            raise DataError(f"{path} {said}: {self._cure(setting)}")
         return bool(named)
 
     def _cure(self, setting: str) -> str:

@@ -4,7 +4,7 @@
     first table of a job, declarations of some columns -> complete -> declarations of all
 
 Labels of all examples are in memory, rows are not.  Must not know how a format is parsed
-(table_formats.py).  Functions raise ConfigError (a missing library, a declaration) and DataError.
+(formats/).  Functions raise ConfigError (a missing library, a declaration) and DataError.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements, is_missing, shown_names
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
+from snailps.data.formats.table import TableFile, open_table, table_errors
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
 from snailps.data.matrix_writer import write_rows
+from snailps.data.partitions import kinds_of_folders
 from snailps.data.reading import Reading
 from snailps.data.spool import SpooledText
-from snailps.data.table_formats import TableFile, kinds_of_folders, open_table, table_errors
 from snailps.dataclass import replace
 from snailps.errors import DataError
 

@@ -24,25 +24,18 @@ from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.data.file_hashes import FileHashes
+from snailps.data.formats.table import Target, file_class
 from snailps.data.in_order import in_order
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.filtering.expression import Score, is_reserved, parse, parse_added
-from snailps.filtering.formats import (
-    Batch,
-    Source,
-    Target,
-    Task,
-    has_columns,
-    open_source,
-    tasks_of,
-    version_now,
-)
 from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, TaskScores
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
+from snailps.filtering.rows import Batch, Source
 from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
+from snailps.filtering.tasks import Task, tasks_of, version_now
 from snailps.outward import without_secrets
 from snailps.vectors.fasttext_bin import is_large
 from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
@@ -135,8 +128,8 @@ class FilterJob:
         self._check_places()
         remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
-            if number == 0 or has_columns(task.path):
-                with open_source(task, self.command.column) as source:
+            if number == 0 or file_class(task.path).is_typed:
+                with Source(task, self.command.column) as source:
                     found = source.check(self.judge.condition.columns, self.judge.column_types())
                 remarks = dict.fromkeys(found, task.path) | remarks
         for remark, path in remarks.items():
@@ -212,7 +205,7 @@ class FilterJob:
             def batches() -> Iterator[_Piece]:
                 for task in tasks:
                     with ExitStack() as opened:
-                        source = opened.enter_context(open_source(task, self.command.column))
+                        source = opened.enter_context(Source(task, self.command.column))
                         known = None
                         if self.scores is not None:
                             known = opened.enter_context(self.scores.of(task))

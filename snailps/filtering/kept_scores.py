@@ -26,8 +26,8 @@ import numpy as np
 from snailps._version import __version__
 from snailps.data.atomic import Unfinished, unfinished_of, write_error
 from snailps.errors import ConfigError
-from snailps.filtering.formats import Task, version_now
 from snailps.filtering.scores import ModelScores
+from snailps.filtering.tasks import Task, version_now
 from snailps.outward import without_secrets
 
 ENDING = ".scores"

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from snailps.data.atomic import atomic_file, unfinished_of
 from snailps.errors import ConfigError
-from snailps.filtering.formats import Task
 from snailps.filtering.scores import Counts, Near
+from snailps.filtering.tasks import Task
 
 KEPT = ".snailps"
 MANIFEST, REPORT = "_manifest.json", "_report.html"

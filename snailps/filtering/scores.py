@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass, field
 from snailps.filtering.expression import TOP, Condition, Score
-from snailps.filtering.formats import Batch
+from snailps.filtering.rows import Batch
 from snailps.filtering.values import Column, Mask
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text

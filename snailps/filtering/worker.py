@@ -20,8 +20,8 @@ from snailps.config import JobSettings, setting
 from snailps.data.blocks import Source
 from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
-from snailps.filtering.formats import Task
 from snailps.filtering.job import Command, FilterJob
+from snailps.filtering.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)

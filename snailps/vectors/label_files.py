@@ -9,23 +9,22 @@ meanwhile, is the command's.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._float_text import label_lines
+from snailps.data.elements import DataTable
 from snailps.data.extras import optional_module
-from snailps.data.file_kinds import BOM, whole_lines
 from snailps.data.packed_words import PackedWords
-from snailps.data.reading import Reading, format_of
-from snailps.data.unpacking import open_content, read_errors
+from snailps.data.reading import Reading
+from snailps.data.unpacking import read_errors
 from snailps.errors import DataError, shown_bytes
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
@@ -45,40 +44,41 @@ def read_texts(
     `file` is read in the path's place; it is no table.  A row without a text, and a blank line of
     JSON lines, are lines of their own: `Piece.missing`.
     """
-    is_table = file is None and Reading("text", column=column).takes(path)
-    if is_table and format_of(path) != "jsonl":
-        yield from _column(path, column, rows)
+    from snailps.data.formats.table import no_column, open_table, table_errors
+    from snailps.data.formats.text import File as TextFile
+
+    if file is not None or not Reading("text", column=column).takes(path):
+        with read_errors(path), TextFile(path, file=file) as text:
+            for lines in text.lines():
+                yield from pieces_of(lines, rows=rows)
         return
-    with ExitStack() as stack:
-        stack.enter_context(read_errors(path))
-        source = file or stack.enter_context(open_content(path))
-        pieces = whole_lines(source, path)
-        if is_table:
-            yield from _objects(pieces, path, column, rows)
-            return
-        for data in pieces:
-            yield from pieces_of(data, rows=rows)
+    with open_table(path, once=True) as table, table_errors(path):
+        table.has_blanks, done = True, 1
+        if table.is_complete and column not in table.names:
+            raise no_column(path, column, table.names)
+        batches: Iterator[DataTable] = table.rows()
+        if table.is_complete:
+            batches = table.batches([column])
+        for batch in batches:
+            if done == 1 and batch.columns and column not in batch.columns:
+                raise no_column(path, column, batch.columns)
+            try:
+                yield from _pieces(batch.column(column).data, rows, table.row, done)
+            except DataError as error:
+                raise DataError(f"{path}: column {column!r}: {error}") from None
+            done += batch.rows
 
 
-def _objects(pieces: Iterable[bytes], path: str, name: str, rows: int) -> Iterator[Piece]:
-    """A text an object of JSON lines, and none a blank line."""
-    from snailps.data.table_formats import no_column, object_of, raw_text
+def _pieces(texts: Any, rows: int, what: str, first: int) -> Iterator[Piece]:
+    """Pieces of a list or of a column of Arrow's, some of which may be missing."""
+    from snailps.data.formats.table import raw_text
 
-    done = 1
-    for data in pieces:
-        lines = list(enumerate(io.BytesIO(data), done))
-        found = [
-            object_of(line, path, number) if line.removeprefix(BOM).strip() else {}
-            for number, line in lines
-        ]
-        if done == 1 and any(found) and not any(name in one for one in found):
-            raise no_column(path, name, dict.fromkeys(key for one in found for key in one))
-        texts = [raw_text(one.get(name)) for one in found]
-        try:
-            yield from _with_missing(texts, rows, "line", done)
-        except DataError as error:
-            raise DataError(f"{path}: {name!r}: {error}") from None
-        done += len(lines)
+    if isinstance(texts, list):
+        yield from _with_missing(list(map(raw_text, texts)), rows, what, first)
+    elif texts.null_count:
+        yield from _with_missing(_listed(texts), rows, what, first)
+    else:
+        yield from pieces_of(texts, rows=rows, what=what, first=first)
 
 
 def _with_missing(texts: Sequence[Any], rows: int, what: str, first: int) -> Iterator[Piece]:
@@ -98,31 +98,6 @@ def _listed(column: Any) -> list[Any]:
     with suppress(TypeError, ValueError, NotImplementedError):
         column = column.cast("large_binary")
     return list(column.to_pylist())
-
-
-def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
-    """A text a row of Parquet, CSV or TSV."""
-    from snailps.data.table_formats import no_column, open_table, raw_text, table_errors
-
-    with open_table(path) as table, table_errors(path):
-        if name not in table.names:
-            raise no_column(path, name, table.names)
-        done = 1
-        for batch in table.batches([name]):
-            found = batch.column(name)
-            try:
-                if not table.is_typed:
-                    texts = list(map(raw_text, found.values(0, batch.rows)))
-                    yield from _with_missing(texts, rows, "row", done)
-                elif isinstance(found.data, list):  # in the name of a folder
-                    yield from _with_missing(found.data, rows, "row", done)
-                elif found.data.null_count:
-                    yield from _with_missing(_listed(found.data), rows, "row", done)
-                else:
-                    yield from pieces_of(found.data, rows=rows, what="row", first=done)
-            except DataError as error:
-                raise DataError(f"{path}: column {name!r}: {error}") from None
-            done += batch.rows
 
 
 class LabelWriter:

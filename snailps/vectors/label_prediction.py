@@ -24,10 +24,9 @@ from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.blocks import files_of
 from snailps.data.extras import optional_module
-from snailps.data.file_kinds import whole_lines
 from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
-from snailps.data.unpacking import open_content, read_errors
+from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
@@ -639,15 +638,16 @@ def evaluate_labels(
 
 def _pieces(where: str, column: str, label_column: str, prefix: str) -> Iterator[bytes]:
     """Whole lines of files or tables."""
+    from snailps.data.formats.text import File as TextFile
+    from snailps.data.table_files import text_of
+
     reading = Reading("text", column=column, label_column=label_column, label_prefix=prefix)
     for path in files_of([where]):
         if reading.takes(path):
-            from snailps.data.table_files import text_of
-
             yield from text_of(reading, path)
             continue
-        with read_errors(path), open_content(path) as file:
-            yield from whole_lines(file, path)
+        with read_errors(path), TextFile(path) as text:
+            yield from text.lines()
 
 
 def _named(

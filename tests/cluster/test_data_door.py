@@ -48,7 +48,8 @@ from door_data import (
 
 import snailps
 from snailps import write_matrix
-from snailps.data import blocks, table_formats
+from snailps.data import blocks
+from snailps.data.formats.table import TableFile
 from snailps.errors import DataError, SnailError
 from snailps.vectors.label_files import read_texts
 
@@ -66,8 +67,8 @@ DECIMAL = pd.ArrowDtype(pa.decimal128(9, 2))
 @pytest.fixture(autouse=True)
 def small_heads(monkeypatch):
     """Readers look at fewer rows than there are, as at 10,000 of a million."""
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 40)
-    monkeypatch.setattr(table_formats, "BATCH_ROWS", 64)
+    monkeypatch.setattr(TableFile, "head_rows", 40)
+    monkeypatch.setattr(TableFile, "batch_rows", 64)
     monkeypatch.setattr(blocks, "STEP_BYTES", 1 << 11)
 
 

@@ -10,10 +10,10 @@ from test_fewer_bytes import pull, push, u64
 from snailps.data._text import WordCounter
 from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name
+from snailps.data.formats.table import open_table
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.data.table_files import text_of
-from snailps.data.table_formats import open_table
 from snailps.data.vocabulary import Vocabulary
 
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from snailps.data import table_formats
 from snailps.data._examples import RowReader, first_row, rows_end
 from snailps.data.blocks import read_block
 from snailps.data.columns import Column, Kind
 from snailps.data.examples import ExampleReader
+from snailps.data.formats import separated
+from snailps.data.formats.table import TableFile, open_table
 from snailps.data.scratch import Scratch
-from snailps.data.table_formats import open_table
 from snailps.errors import DataError
 
 PIECES = ("a", "7", "word", '"', '""', ",", " ", "\t", "\r", "\n", "\r\n", "ä", "x" * 9, "'", ";")
@@ -81,8 +81,8 @@ def test_cells_of_any_csv_are_those_of_pythons_parser(tmp_path, monkeypatch, see
     for made in (text, "\ufeff" + text, spaced):
         path.write_bytes(made.encode())
         for size in (rng.randint(1, 9), 64, 1000, 1 << 16):
-            monkeypatch.setattr(table_formats, "HEADER_BYTES", size)
-            monkeypatch.setattr(table_formats, "BATCH_BYTES", size)
+            monkeypatch.setattr(separated.File, "first_bytes", size)
+            monkeypatch.setattr(TableFile, "batch_bytes", size)
             assert cells_of(str(path), names) == rows
 
 

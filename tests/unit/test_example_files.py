@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from snailps import write_matrix
-from snailps.data import feature_rows, table_formats
+from snailps.data import feature_rows
 from snailps.data.columns import MISSING
 from snailps.data.elements import table_of
 from snailps.data.example_files import example_files
 from snailps.data.feature_rows import TableRows
+from snailps.data.formats.table import TableFile
 from snailps.data.matrix_file import Flags, read_header
 from snailps.data.matrix_sources import rows_source
 from snailps.data.matrix_writer import Draft
@@ -277,7 +278,7 @@ def test_labels_that_are_missing_in_a_whole_file_are_missing(tmp_path):
     ],
 )
 def test_labels_are_cells_of_the_rows_that_features_are_of(write, monkeypatch, odd, label):
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 4)
+    monkeypatch.setattr(TableFile, "head_rows", 4)
     rows = '1, "u", yes\n2, v, no\n' * 2
     found = example_files([write("x.csv", f"a,b,y\n{rows}{odd}\n{rows}")], "y")
     if label is None:
@@ -289,7 +290,7 @@ def test_labels_are_cells_of_the_rows_that_features_are_of(write, monkeypatch, o
 
 
 def test_names_that_json_lines_have_later_are_refused(write, monkeypatch):
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 2)
+    monkeypatch.setattr(TableFile, "head_rows", 2)
     path = write("x.jsonl", '{"a": 1, "y": 0}\n' * 2 + '{"b": 5, "y": 1}\n')
     with pytest.raises(DataError, match="row 3 has 'b', which the first 2 rows have not: declare"):
         rows_of(example_files([path], "y"))

@@ -21,10 +21,15 @@ import snailps
 from snailps.cli import printing
 from snailps.cli.filter import command
 from snailps.cli.main import app_for
+from snailps.data.formats import parquet
+from snailps.data.formats import table as table_module
+from snailps.data.formats.arrow import codec_of_messages
+from snailps.data.formats.lines import LineTarget
+from snailps.data.formats.table import TableFile
 from snailps.errors import ConfigError, DataError
-from snailps.filtering import formats, job, scores
-from snailps.filtering.formats import tasks_of
+from snailps.filtering import job, scores, tasks
 from snailps.filtering.job import Command, FilterJob, settings_for
+from snailps.filtering.tasks import names_of, tasks_of
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_files import LabelWriter, read_texts
 from snailps.vectors.label_prediction import LabelModel
@@ -76,7 +81,7 @@ def write_parquet(path, rows=None, **options):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("batch", [16, 3])
 def test_parquet_keeps_its_columns_and_gets_scores(model, tmp_path, monkeypatch, threads, batch):
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", batch)
+    monkeypatch.setattr(TableFile, "batch_rows", batch)
     table = write_parquet(tmp_path / "a.parquet", row_group_size=4, compression="gzip")
     done = keep(
         model, tmp_path / "a.parquet", tmp_path / "out", threads=threads,
@@ -101,7 +106,7 @@ def test_parquet_keeps_its_columns_and_gets_scores(model, tmp_path, monkeypatch,
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 def test_arrow_keeps_its_types_codec_and_kind(model, tmp_path, kind, codec, monkeypatch):
     """Dictionaries, views, extension types and metadata of fields; conditions and scores, too."""
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 3)
+    monkeypatch.setattr(TableFile, "batch_rows", 3)
     codes = pa.array([*"abcabcab", None]).dictionary_encode()
     table = pa.table({
         "n": pa.array(range(9), pa.int16()), "text": pa.array(TEXTS, pa.string_view()), "c": codes,
@@ -126,7 +131,7 @@ def test_arrow_keeps_its_types_codec_and_kind(model, tmp_path, kind, codec, monk
     with path.open("rb") as before, io.BytesIO(out) as after:
         for file in (before, after):
             file.seek(8 if kind == "file" else 0)
-        assert formats._codec_of_messages(before) == formats._codec_of_messages(after) == codec
+        assert codec_of_messages(before) == codec_of_messages(after) == codec
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl", "arrow"])
@@ -192,7 +197,7 @@ def test_lines_of_text_stay_as_they_are(model, tmp_path):
 
 @pytest.mark.parametrize("condition", [KEEP, 'hq.top == "__label__plus"'])
 def test_words_behind_an_end_are_told_once_a_run(model, tmp_path, monkeypatch, caplog, condition):
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 2)
+    monkeypatch.setattr(TableFile, "batch_rows", 2)
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("up </s> down down\n" * 5)
     done = keep(model, str(tmp_path / "*.txt"), tmp_path / "out", condition, column="")
@@ -217,7 +222,7 @@ def test_names_of_outputs_have_the_columns_in_names_of_folders(model, tmp_path):
     keep(model, tmp_path / "in", tmp_path / "out")
     assert (tmp_path / "out" / "day=7" / "a.jsonl").read_text() == '{"text": "up"}\n'
     paths = ["/d/./c=1/a.jsonl", "/d/./c=1/b.jsonl", "s3://b/t/./c=1/d=2/a.jsonl"]
-    assert formats._names_of(paths) == ["c=1/a.jsonl", "c=1/b.jsonl", "c=1/d=2/a.jsonl"]
+    assert names_of(paths) == ["c=1/a.jsonl", "c=1/b.jsonl", "c=1/d=2/a.jsonl"]
 
 
 def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatch):
@@ -240,16 +245,16 @@ def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatc
 @pytest.mark.parametrize("ordered", [False, True])
 def test_dictionary_costs_no_more_than_its_values(model, tmp_path, monkeypatch, ordered):
     """Batches of a few rows have only what they use of it, or an order all of it."""
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 16)
+    monkeypatch.setattr(TableFile, "batch_rows", 16)
     urls = [f"https://example.org/{at * 7919 % 997:08d}/{'p' * 100}" for at in range(997)]
     codes = pa.array([None, *range(996, 0, -1)], pa.int16())
     column = pa.DictionaryArray.from_arrays(codes, urls, ordered=ordered)
     table = pa.table({"text": ["up"] * 997, "url": column})
     write_parquet(tmp_path / "a.parquet", table)
     groups = []
-    write_group = formats._ParquetTarget._write_group
+    write_group = parquet.ParquetTarget._write_group
     monkeypatch.setattr(
-        formats._ParquetTarget, "_write_group",
+        parquet.ParquetTarget, "_write_group",
         lambda target: (groups.append(target._bytes), write_group(target)),
     )  # fmt: skip
     keep(model, tmp_path / "a.parquet", tmp_path / "out")
@@ -313,8 +318,8 @@ def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):
         tmp_path / "a.parquet", rows, row_group_size=32, compression="none", use_dictionary=False,
         data_page_size=1000, write_batch_size=1,
     )  # fmt: skip
-    monkeypatch.setattr(formats, "BATCH_BYTES", 20_000)
-    monkeypatch.setattr(formats, "STEP_BYTES", 8000)
+    monkeypatch.setattr(TableFile, "batch_bytes", 20_000)
+    monkeypatch.setattr(parquet, "STEP_BYTES", 8000)
     iter_batches = pq.ParquetFile.iter_batches
 
     class File(io.FileIO):
@@ -329,7 +334,7 @@ def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):
         return iter_batches(self, rows, row_groups=row_groups, columns=columns)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    monkeypatch.setattr(formats, "open_content", File)
+    monkeypatch.setattr(table_module, "open_content", File)
     assert keep(model, tmp_path / "a.parquet", tmp_path / "out")["kept"] == len(sizes)
     assert asked == [(1024, [0, 1]), (2, [2]), (1024, [3, 4])]
     assert max(read) < 20_000  # of 160,000
@@ -458,7 +463,7 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
         (tmp_path / name).write_text(text)
     os.mkfifo("pipe.txt")
     write_model("odd.bin", label=b"__label__\xe9")
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 20)
+    monkeypatch.setattr(TableFile, "batch_rows", 20)
     texts = pa.array(["up"])
     pq.write_table(pa.Table.from_arrays([texts, texts], ["text", "text"]), "twice.parquet")
     asked = {"model": model, "path": "a.parquet", "output": "out", **change}
@@ -471,7 +476,7 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
 
 
 def test_error_names_the_line_of_the_file_in_later_batches(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 2)
+    monkeypatch.setattr(TableFile, "batch_rows", 2)
     (tmp_path / "a.jsonl").write_text('\n\n\n{"text": "up"}\n\n{"text": 5}\n')
     with pytest.raises(DataError, match=r"line 6: 'text' is no text"):
         keep(model, tmp_path / "a.jsonl", tmp_path / "out")
@@ -529,7 +534,7 @@ def test_inputs_are_never_overwritten(model, tmp_path):
     with pytest.raises(ConfigError, match="has the input in it"):
         keep(model, tmp_path / "in", tmp_path / "out", column="", overwrite=True)
     assert (tmp_path / "out" / "a.txt").read_text() == "up\n"
-    names = formats._names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
+    names = names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
     assert names == ["a.txt", "b.txt", "d/b.txt"]
 
 
@@ -591,7 +596,7 @@ def test_signal_that_ends_a_command_leaves_no_unfinished_file(model, tmp_path, m
     (tmp_path / "a.txt").write_text("up\n")
     handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
     kill = lambda *_: os.kill(os.getpid(), number)  # noqa: E731
-    monkeypatch.setattr(formats._LineTarget, "write", kill)
+    monkeypatch.setattr(LineTarget, "write", kill)
     monkeypatch.setattr(LabelWriter, "write", kill)
     out, read = tmp_path / "out", ["--input", str(tmp_path / "a.txt")]
     for words in (
@@ -610,9 +615,9 @@ def test_url_without_a_version_is_never_taken_as_finished(model, tmp_path, monke
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("up\ndown\n")
     pattern = str(tmp_path / "*.txt")
-    known = formats.version_now
-    monkeypatch.setattr(formats, "version_now", lambda path: "" if "b.txt" in path else known(path))
-    monkeypatch.setattr(job, "version_now", formats.version_now)
+    known = tasks.version_now
+    monkeypatch.setattr(tasks, "version_now", lambda path: "" if "b.txt" in path else known(path))
+    monkeypatch.setattr(job, "version_now", tasks.version_now)
     begun = []
 
     def note(job, task, counts):
@@ -628,8 +633,8 @@ def test_url_without_a_version_is_never_taken_as_finished(model, tmp_path, monke
     keep(model, pattern, tmp_path / "out", column="", note=note)
     monkeypatch.undo()
     assert begun == ["a.txt", "b.txt", "b.txt", "b.txt"]
-    monkeypatch.setattr(formats, "version_now", lambda path: "" if "b.txt" in path else known(path))
-    monkeypatch.setattr(job, "version_now", formats.version_now)
+    monkeypatch.setattr(tasks, "version_now", lambda path: "" if "b.txt" in path else known(path))
+    monkeypatch.setattr(job, "version_now", tasks.version_now)
     keep(model, pattern, tmp_path / "out", column="")
     with pytest.raises(ConfigError, match=r"b.txt has neither an ETag nor a date: .*--overwrite"):
         keep(model, pattern, tmp_path / "out", column="")
@@ -659,7 +664,7 @@ def test_command_tells_its_progress_where_there_is_no_terminal(
     model, tmp_path, capsys, monkeypatch
 ):
     (tmp_path / "a.txt").write_text("up\ndown\n" * 10)
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 1)
+    monkeypatch.setattr(TableFile, "batch_rows", 1)
     monkeypatch.setattr(printing, "LINE_S", 0.002)
     monkeypatch.setattr(printing, "LINE_S_MAX", 0.002)
     command([str(tmp_path / "a.txt")], [f"hq={model}"], KEEP, tmp_path / "out")
@@ -762,7 +767,7 @@ def test_checksums_of_files_are_read_and_written(model, tmp_path):
 
 
 def test_odd_texts_and_columns_stop_nothing(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(TableFile, "batch_bytes", 1000)
     monkeypatch.setattr(scores, "SCORES_MAX", 8)
     lines = [b'\xef\xbb\xbf{"text": "up"}', b'{"text": "up \\ud800"}', b"", b'{"text": null}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
@@ -863,7 +868,7 @@ def test_codec_that_this_build_lacks_is_named_or_replaced(model, tmp_path, monke
     def refused(*words):
         raise pa.ArrowNotImplementedError("Support for codec 'brotli' not built")
 
-    monkeypatch.setattr(formats, "parquet_batches", refused)
+    monkeypatch.setattr(parquet, "batches_of", refused)
     with pytest.raises(
         DataError, match=r"cannot read .*a.parquet: .*'brotli' not.* another .* codec"
     ):
@@ -917,7 +922,7 @@ GEOMETRIES = {
 def test_geometries_keep_their_annotation_and_system_of_coordinates(
     model, tmp_path, about, stored, caplog
 ):
-    kind = formats._geometry_type()(pa.binary(), about)
+    kind = parquet.geometry_type()(pa.binary(), about)
     points = pa.ExtensionArray.from_storage(kind, pa.array([b"p" * 21, b"q" * 21]))
     table = pa.table({"text": ["up", "down"], "at": points}).replace_schema_metadata({"geo": "{}"})
     write_parquet(tmp_path / "a.parquet", table, store_schema=stored)
@@ -932,7 +937,7 @@ def test_geometries_keep_their_annotation_and_system_of_coordinates(
 
 
 def test_annotation_that_is_not_written_is_warned_of_once(model, tmp_path, caplog):
-    kind = formats._geometry_type()(pa.binary(), b"{}")
+    kind = parquet.geometry_type()(pa.binary(), b"{}")
     points = pa.ExtensionArray.from_storage(kind, pa.array([b"p" * 21]))
     lists = pa.ListArray.from_arrays([0, 1], points)
     for name in "ab":
@@ -969,14 +974,14 @@ def test_annotations_that_pyarrow_has_no_type_for_are_found(monkeypatch):
     int64, old, new = " (Int(bitWidth=64, isSigned=true))", HISTORY % "true", HISTORY % "false"
     before = ANNOTATED % (old, " (Variant(1))", int64, " (Interval)", "bag")
     after = ANNOTATED % (new, "", "", "", "list")
-    assert formats._annotations(before) == {
+    assert parquet.annotations_of(before) == {
         "text": [("text", "String")],
         "at": [("at", f"Timestamp({whole})")],
         "v": [("v", "Variant(1)")],
         "d": [("d", "Interval")],
         "l": [("l.bag.(odd) {name", "Date")],
     }
-    lost = formats._lost(formats._annotations(before), formats._annotations(after))
+    lost = parquet.lost(parquet.annotations_of(before), parquet.annotations_of(after))
     assert [*lost] == [("v", "Variant(1)", "its bytes"), ("d", "Interval", "its bytes")]
 
 

@@ -12,9 +12,10 @@ import pytest
 
 import snailps
 from snailps.cli.filter import command
+from snailps.data.formats.table import TableFile
 from snailps.errors import ConfigError, DataError
-from snailps.filtering import formats
 from snailps.filtering import job as filter_job
+from snailps.filtering import tasks
 from snailps.filtering.kept_scores import ScoreWriter
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -38,7 +39,7 @@ def write_model(path, loss="softmax", scale=1.0):
 def files(tmp_path, monkeypatch):
     """Parquet of three groups of rows, and JSON lines, in a folder each; batches of three rows."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 3)
+    monkeypatch.setattr(TableFile, "batch_rows", 3)
     for name in ("parquet", "jsonl"):
         (tmp_path / name).mkdir()
     table = pa.table({"n": range(len(TEXTS)), "text": TEXTS})
@@ -84,7 +85,7 @@ def test_other_bound_asks_no_model_again_and_keeps_what_scoring_anew_does(
     done = [keep(one, f"more{at}", **options) for at, one in enumerate(changed)]
     monkeypatch.undo()
     monkeypatch.chdir(files)
-    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 3)
+    monkeypatch.setattr(TableFile, "batch_rows", 3)
     for at, one in enumerate(changed):
         assert done[at]["scored"] == {"hq": 0}
         assert_as_anew(files, one, done[at], f"more{at}", **options)
@@ -122,7 +123,7 @@ def test_scores_of_anything_else_are_not_used(files, monkeypatch, caplog, what):
     elif what == "model":
         write_model("hq.bin", scale=0.5)
     elif what == "rows":  # of a program that makes other batches
-        monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 2)
+        monkeypatch.setattr(TableFile, "batch_rows", 2)
     else:
         raw = bytearray(path.read_bytes())
         raw[-20] ^= 1
@@ -176,9 +177,9 @@ def test_ended_run_leaves_no_unfinished_scores(files, monkeypatch):
 
 
 def test_url_without_a_version_keeps_no_scores(files, monkeypatch, caplog):
-    known = formats.version_now
+    known = tasks.version_now
     unknown = lambda path: "" if path.endswith("a.jsonl") else known(path)  # noqa: E731
-    monkeypatch.setattr(formats, "version_now", unknown)
+    monkeypatch.setattr(tasks, "version_now", unknown)
     monkeypatch.setattr(filter_job, "version_now", unknown)
     for output in ("a", "b"):
         assert keep(f"{PLUS} >= .6", output, kind="jsonl")["scored"] == {"hq": 9}

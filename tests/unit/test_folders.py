@@ -11,9 +11,9 @@ from door import reached
 
 from snailps.data import lakes
 from snailps.data.blocks import files_of
+from snailps.data.formats.table import open_table
 from snailps.data.partitions import columns_of_folders
 from snailps.data.table_files import complete, label_kind
-from snailps.data.table_formats import open_table
 from snailps.errors import ConfigError, DataError
 from snailps.estimators.files import matrix_of_files
 

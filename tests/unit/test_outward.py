@@ -15,11 +15,11 @@ from snailps.cli.options import command_line
 from snailps.config import RawConfig
 from snailps.data.blocks import Source
 from snailps.errors import DataError, RemoteError
-from snailps.filtering import formats, kept_scores
 from snailps.filtering import job as filter_job
-from snailps.filtering.formats import Task
+from snailps.filtering import kept_scores
 from snailps.filtering.job import FilterJob
 from snailps.filtering.kept_scores import ScoreFolder
+from snailps.filtering.tasks import Task, names_of
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
 from snailps.master.job import input as job_input
@@ -207,7 +207,7 @@ def test_journal_of_a_session_names_addresses_of_its_jobs_without_secrets():
 def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch):
     """Its manifest, the names of its outputs, and of scores that are kept."""
     paths = ["https://u:old@h/a/x.txt?sig=1", "https://u:old@g/b/y.txt"]
-    assert formats._names_of(paths) == ["h/a/x.txt", "g/b/y.txt"]
+    assert names_of(paths) == ["h/a/x.txt", "g/b/y.txt"]
     monkeypatch.setattr(filter_job, "version_now", lambda path: "v")
     task = Task(paths[0], "h/a/x.txt", (), 5, "v")
     one = SimpleNamespace(

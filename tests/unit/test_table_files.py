@@ -12,13 +12,15 @@ import zstandard
 
 from snailps.cli import train
 from snailps.config import RawConfig
-from snailps.data import table_files, table_formats
+from snailps.data import table_files
 from snailps.data._examples import hash_bytes
 from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name, declaration_of
 from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
-from snailps.data.reading import Reading, format_of
+from snailps.data.formats import format_of, separated
+from snailps.data.formats.table import TableFile, open_table
+from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.data.table_files import check_table, complete, read_rows, text_of
@@ -447,7 +449,7 @@ def test_texts_of_long_cells_do_not_depend_on_other_readers(tmp_path):
 
 
 def test_name_that_json_lines_have_later_is_refused_or_declared(tmp_path, scratch_of, monkeypatch):
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 3)
+    monkeypatch.setattr(TableFile, "head_rows", 3)
     path = written(tmp_path, "jsonl", [{"a": 1, "y": 0}] * 3 + [{"b": 5, "y": 1}] * 2)
     declared = complete([path], (), "y")
     assert declared == ("a:numeric", "y:label")
@@ -463,24 +465,24 @@ def test_name_that_json_lines_have_later_is_refused_or_declared(tmp_path, scratc
 
 
 def test_long_rows_of_json_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_formats, "HEAD_BYTES_MAX", 1000)
-    monkeypatch.setattr(table_formats, "BATCH_BYTES", 500)
+    monkeypatch.setattr(TableFile, "head_bytes", 1000)
+    monkeypatch.setattr(TableFile, "batch_bytes", 500)
     path = written(tmp_path, "jsonl", [{"a": "x" * 80}] * 40)
-    with table_formats.open_table(path) as table:
+    with open_table(path) as table:
         assert table.has_more
-        assert [batch.rows for batch in table.batches(["a"])] == [12, 6, 6, 6, 6, 4]
+        assert [batch.rows for batch in table.batches(["a"])] == [6, 6, 6, 6, 6, 6, 4]
 
 
 def test_long_rows_of_parquet_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     import pyarrow as arrow
     from pyarrow import parquet
 
-    monkeypatch.setattr(table_formats, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(TableFile, "batch_bytes", 1000)
     rows = {"a": [f"{at:0100}" for at in range(20)], "b": range(20)}
     path = str(tmp_path / "x.parquet")
     parquet.write_table(arrow.table(rows), path, use_dictionary=False, compression="none")
     for name, sizes in (("a", [8, 8, 4]), ("b", [20])):
-        with table_formats.open_table(path) as table:
+        with open_table(path) as table:
             assert [batch.rows for batch in table.batches([name])] == sizes
 
 
@@ -490,7 +492,7 @@ def test_column_that_parquet_has_twice_is_refused_where_it_is_read(tmp_path):
 
     path = str(tmp_path / "x.parquet")
     parquet.write_table(arrow.table([["a"], ["b"], ["c"]], ["x", "x", "y"]), path)
-    with table_formats.open_table(path) as table:
+    with open_table(path) as table:
         (batch,) = table.batches(["y"])
         assert batch.column("y").values(0, 1) == ["c"]
         with pytest.raises(DataError, match=r"x.parquet has 2 columns 'x': rename one"):
@@ -586,9 +588,9 @@ def late_table(folder, name, cells):
 def test_column_that_is_empty_at_first_is_decided_by_its_first_values(
     tmp_path, monkeypatch, ending, later, kind, apart
 ):
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 10)
-    monkeypatch.setattr(table_formats, "BATCH_BYTES", 64)
-    monkeypatch.setattr(table_formats, "HEADER_BYTES", 64)
+    monkeypatch.setattr(TableFile, "head_rows", 10)
+    monkeypatch.setattr(TableFile, "batch_bytes", 64)
+    monkeypatch.setattr(separated.File, "first_bytes", 64)
     empty, after = [None] * 30, [*later, None]
     parts = [empty, [None, *after]] if apart else [[*empty, *after]]
     paths = [late_table(tmp_path, f"{at}.{ending}", part) for at, part in enumerate(parts)]
@@ -615,9 +617,9 @@ def test_column_without_a_value_is_looked_for_in_a_limited_number_of_files(tmp_p
 def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refused(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 10)
-    monkeypatch.setattr(table_formats, "BATCH_BYTES", 64)
-    monkeypatch.setattr(table_formats, "HEADER_BYTES", 64)
+    monkeypatch.setattr(TableFile, "head_rows", 10)
+    monkeypatch.setattr(TableFile, "batch_bytes", 64)
+    monkeypatch.setattr(separated.File, "first_bytes", 64)
     monkeypatch.setattr(table_files, "LOOKED_BYTES", 64)
     path = late_table(tmp_path, "x.csv", [None] * 99 + ["Rome"])
     columns = complete([path], (), "y")
@@ -633,9 +635,9 @@ def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refus
 def test_labels_that_begin_late_are_of_the_kind_of_the_first_ones(
     tmp_path, monkeypatch, ending, labels
 ):
-    monkeypatch.setattr(table_formats, "HEAD_ROWS", 10)
-    monkeypatch.setattr(table_formats, "BATCH_BYTES", 64)
-    monkeypatch.setattr(table_formats, "HEADER_BYTES", 64)
+    monkeypatch.setattr(TableFile, "head_rows", 10)
+    monkeypatch.setattr(TableFile, "batch_bytes", 64)
+    monkeypatch.setattr(separated.File, "first_bytes", 64)
     rows = [{"y": label, "a": at} for at, label in enumerate([None] * 30 + labels)]
     given = LinearSettings(input=(written(tmp_path, ending, rows),), label_column="y")
     settings = with_names(with_columns(given), {}.get)

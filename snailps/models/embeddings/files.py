@@ -32,6 +32,7 @@ from snailps.data.blocks import (
 )
 from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.formats import FORMATS, format_of
 from snailps.data.name_columns import (
     Columns,
     NameColumns,
@@ -39,7 +40,6 @@ from snailps.data.name_columns import (
     place_of_row,
     refuse_other_text,
 )
-from snailps.data.reading import NAMES, format_of
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -79,9 +79,10 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
 
 
 def _refuse_table(path: str, columns: NameColumns) -> None:
-    if found := NAMES.get(format_of(path)):
+    format = format_of(path)
+    if format and (said := FORMATS[format].said):
         raise DataError(
-            f"{path} {found}, and this model reads lines of {' '.join(columns.expected)}: save it "
+            f"{path} {said}, and this model reads lines of {' '.join(columns.expected)}: save it "
             "as CSV, or give the table to fit in Python"
         )
 

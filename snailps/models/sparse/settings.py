@@ -16,7 +16,8 @@ from snailps.config import JobSettings, setting
 from snailps.data.columns import columns_by_name
 from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
-from snailps.data.reading import ENDINGS, Reading
+from snailps.data.formats import ENDINGS
+from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES

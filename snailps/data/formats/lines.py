@@ -1,0 +1,49 @@
+"""Files of lines that are written, packed as the file that they are of."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from typing import IO, cast
+
+from snailps.data.extras import optional_module
+from snailps.data.formats.table import Target
+from snailps.data.unpacking import packing_of
+
+
+class LineTarget(Target):
+    """Takes bytes of lines."""
+
+    def __init__(self, file: IO[bytes], like: str) -> None:
+        packing = packing_of(like)
+        self._file = _packer(file, packing)
+        self._is_own = bool(packing)
+
+    def write(self, kept: bytes) -> None:
+        self._file.write(kept)
+
+    def close(self) -> None:
+        if self._is_own:
+            self._file.close()
+
+
+def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
+    """Packs what is written, to the same bytes each time; does not close `file`."""
+    if packing == ".gz":
+        return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file, mtime=0))
+    if packing == ".bz2":
+        return bz2.BZ2File(file, "wb")
+    if packing == ".xz":
+        return lzma.LZMAFile(file, "wb")
+    if packing == ".zst":
+        zstandard = optional_module("zstandard", "writing .zst", "snailps[data]")
+        return cast(
+            "IO[bytes]",
+            zstandard.ZstdCompressor(write_checksum=True).stream_writer(file, closefd=False),
+        )
+    if packing == ".lz4":
+        import lz4.frame
+
+        return cast("IO[bytes]", lz4.frame.LZ4FrameFile(file, "wb"))
+    return file

@@ -1,0 +1,216 @@
+"""CSV and TSV whose first line names the columns, as tables: cells as `ExampleReader` has them."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snailps.data._examples import Examples, first_row, rows_end
+from snailps.data.columns import NUMBER, Column, Kind, kind_of_cells, kinds_of_cells
+from snailps.data.elements import table_of_lists
+from snailps.data.examples import ExampleReader
+from snailps.data.feature_rows import Piece
+from snailps.data.file_kinds import (
+    BOM,
+    CELLS,
+    HEAD_BYTES,
+    OVER_LINES,
+    UNIT_BYTES_MAX,
+    line_of,
+    refuse_foreign,
+)
+from snailps.data.formats import format_of
+from snailps.data.formats.table import CODEC, Batch, TableFile, table_errors
+from snailps.data.host_cache import Make
+from snailps.data.packed_words import PackedWords
+from snailps.data.unpacking import is_url, open_content
+from snailps.errors import DataError, shown_bytes
+
+log = logging.getLogger(__name__)
+
+
+class File(TableFile):
+    """CSV or TSV whose first line names the columns; empty cells are missing values.
+
+    A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
+    """
+
+    needs_labels = True
+    is_written = False
+    first_bytes = 1 << 16
+    """First read: the names of columns, and some rows."""
+
+    def _begin(self, make: Make | None) -> None:
+        self._format = str(format_of(self.path))
+        separator, quotes = CELLS[self._format]
+        self._cells = separator, OVER_LINES if quotes else 0
+        rows = self._whole_rows()
+        data, _ = next(rows, (b"", 0))
+        first = len(BOM) if data.startswith(BOM) else 0
+        found, size = first_row(data[first:], *self._cells)
+        self._rows = chain([(data[first + size :], first + size)], rows)
+        cells = [cell.decode(*CODEC) for cell in found]
+        names = self._found = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
+        self._unnamed = {name for cell, name in zip(cells, names, strict=True) if not cell.strip()}
+        for cell in found:
+            if cell.decode(errors="ignore").encode() != cell:
+                raise DataError(
+                    f"{self.path}: the name of a column, {shown_bytes(cell, 60)}, is not UTF-8: "
+                    "convert the file, such as by iconv -f latin1 -t utf-8"
+                )
+        twice = [name for at, name in enumerate(names) if name in names[:at]]
+        numbers = [name for name in names if NUMBER.fullmatch(name)]
+        line = data[first : first + size]
+        more = line.rstrip(b"\r\n") + separator + b"more\n"  # no cell behind a malformed one
+        is_odd = b"\r" in b"".join(found) or len(first_row(more, *self._cells)[0]) <= len(found)
+        if not cells or twice or len(numbers) == len(cells) or is_odd:
+            got = line.decode(*CODEC).strip()
+            why = f"it has {twice[0]!r} twice" if twice else f"got {got!r:.80}"
+            raise DataError(f"{self.path}: expected names of columns in the first line; {why}")
+
+    def _names(self) -> list[str]:
+        return self._found
+
+    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        """Judge by the cells of the first rows: numbers if all present cells are."""
+        names = [name for name in self.names if name not in but]
+        seen = {name: set[Kind]() for name in names}
+        left = self.head_rows
+        for cells, rows, _ in self._cells_of(names):
+            for name, some in zip(names, cells, strict=True):
+                seen[name] |= kinds_of_cells(some[:left])
+            left -= rows
+            if left <= 0:
+                break
+        found = {name: kind_of_cells(kinds) for name, kinds in seen.items() if kinds}
+        return found | {name: Kind.IGNORE for name in names if name in self._unnamed}
+
+    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+        left, size, found = [name for name in self.own_names if name in names], 0, dict[str, Kind]()
+        for cells, _, read in self._cells_of(left) if left else ():
+            size += read
+            for name, some in zip(left, cells, strict=True):
+                if name not in found and some.letters and (kinds := kinds_of_cells(some)):
+                    found[name] = kind_of_cells(kinds)
+            if len(found) == len(left) or size >= bytes_max:
+                break
+        return found, size
+
+    def _cells_of(self, names: Sequence[str]) -> Iterator[tuple[Sequence[PackedWords], int, int]]:
+        """Cells of these columns, in the order of the file, number and bytes of some rows."""
+        # Malformed rows are reported when they are used.
+        reader = self._reader([Column(name, Kind.TEXT) for name in names], "skip")
+        for data, at in self._rows:
+            found = self._parsed(reader, data, at)
+            yield found.cells, len(found.labels), len(data)
+
+    def rows(
+        self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
+    ) -> Iterator[Batch]:
+        chosen = [name for name in self.own_names if names is None or name in names]
+        first = 1
+        for found in self._read(self._reader([Column(name, Kind.TEXT) for name in chosen])):
+            cells = ([text or None for text in _texts(some)] for some in found.cells)
+            table = table_of_lists(dict(zip(chosen, cells, strict=True)), self.path)
+            numbers = range(first, first + table.rows)
+            yield Batch(table.columns, table.rows, table.name, table.column, numbers, None)
+            first += table.rows
+
+    def _pieces(
+        self, columns: Sequence[Column], label: str, on_bad_line: str
+    ) -> Iterator[tuple[Piece, Any]]:
+        texts = [Column(label, Kind.TEXT)] if label else []
+        reader, bad = self._reader([*columns, *texts], on_bad_line), 0
+        features = [column.name for column in columns if column.is_feature]
+        places = {name: at for at, name in enumerate(features)}
+        fields = np.array([places[name] for name in self.names if name in places], np.int32)
+        for found in self._read(reader):
+            bad += found.bad
+            labels = found.labels if len(features) < len(columns) else None
+            piece = Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
+            cells = _texts(found.cells[0]) if label else []
+            if on_bad_line == "skip" and "" in cells:
+                bad += cells.count("")
+                piece, cells = _labelled(piece, cells), [cell for cell in cells if cell]
+            yield piece, cells
+        if bad:
+            first = reader.first_bad or f"they have no {label}"
+            log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
+
+    def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
+        """Reader of these columns, in the order of the file; ignores others."""
+        by_name = {column.name: column for column in columns}
+        return ExampleReader(
+            self._format,
+            columns=[by_name.get(name, Column(name, Kind.IGNORE)) for name in self.own_names],
+            on_bad_line=on_bad_line or "stop",
+            needs_labels=False,
+            may_skip=bool(on_bad_line),
+            whole_rows=True,
+        )
+
+    def _read(self, reader: ExampleReader) -> Iterator[Examples]:
+        for data, at in self._rows:
+            yield self._parsed(reader, data, at)
+
+    def _parsed(self, reader: ExampleReader, data: bytes, at: int) -> Examples:
+        try:
+            return reader.read(data, self.path, at)
+        except DataError as error:
+            cure = ". What columns are is set by columns, for example NAME:categorical"
+            raise DataError(f"{error}{cure if reader.field_num else ''}") from None
+
+    def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
+        """Whole rows, about `self.batch_bytes`, and their offsets."""
+        at, data, size = 0, b"", self.first_bytes
+        while step := self._file.read(size):
+            if not at and not data:
+                refuse_foreign(step[:HEAD_BYTES], self.path, text=True)
+            data += step
+            end = rows_end(data, *self._cells)
+            size = self.batch_bytes if end else max(len(data), self.batch_bytes)
+            if end:
+                yield data[:end], at
+                at, data = at + end, data[end:]
+            elif len(data) > UNIT_BYTES_MAX:
+                raise DataError(
+                    f"{self.path} has a row of more than {UNIT_BYTES_MAX:,} bytes at byte {at:,}: "
+                    "is it text, and is a quote closed?"
+                )
+        if data:
+            yield data, at
+
+
+def first_cells(path: str) -> list[str] | None:
+    """The cells of the first line of CSV or TSV, [] of a pipe; None: it is of another format."""
+    found = format_of(path)
+    if found not in CELLS:
+        return None
+    with table_errors(path):
+        if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
+            return []  # reading would consume it
+        with open_content(path) as file:
+            line = line_of(file, path).removeprefix(BOM)
+    return [cell.decode(*CODEC).strip() for cell in first_row(line, *CELLS[found])[0]]
+
+
+def _labelled(piece: Piece, labels: Sequence[str]) -> Piece:
+    """The rows whose label is not empty."""
+    assert piece.ptr is not None
+    assert piece.keys is not None
+    assert piece.values is not None
+    assert piece.fields is not None
+    sizes, has_label = np.diff(piece.ptr), np.array(labels, object) != ""
+    ptr = np.concatenate([[0], sizes[has_label]]).cumsum()
+    kept = np.repeat(has_label, sizes)
+    return Piece(ptr, piece.keys[kept], piece.values[kept], piece.fields[kept])
+
+
+def _texts(cells: Iterable[bytes]) -> list[str]:
+    return [cell.decode(*CODEC) for cell in cells]

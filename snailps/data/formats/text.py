@@ -1,0 +1,52 @@
+"""Text as a table of one column, which has no name: a line a row."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.columns import Kind
+from snailps.data.elements import ListColumn
+from snailps.data.file_kinds import whole_lines
+from snailps.data.formats.lines import LineTarget
+from snailps.data.formats.table import Batch, TableFile, Target
+
+
+class File(TableFile):
+    row = "line"
+    is_stream = True
+
+    def _names(self) -> list[str]:
+        return [""]
+
+    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        return {"": Kind.CATEGORICAL}
+
+    def lines(self) -> Iterator[bytes]:
+        """About a MiB of whole lines at a time."""
+        return whole_lines(self._file, self.path)
+
+    def rows(
+        self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
+    ) -> Iterator[Batch]:
+        first = 1
+        for data in self.lines():
+            lines = io.BytesIO(data).readlines()
+            for at in range(0, len(lines), self.batch_rows):
+                some = lines[at : at + self.batch_rows]
+                texts = {"": ListColumn([line.removesuffix(b"\n") for line in some])}
+                numbers = range(first, first + len(some))
+                yield Batch([""], len(some), self.path, texts.__getitem__, numbers, some)
+                first += len(some)
+
+    def kept(
+        self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
+    ) -> bytes:
+        return b"".join([batch.raw[row] for row in rows.tolist()])
+
+    def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
+        return LineTarget(file, self.path)
