@@ -46,7 +46,8 @@ class _Spec:
     answers: tuple[str, ...]
     report: Shape | Callable[[Any], Shape] | None
     shapes: dict[str, Shape]  # of the fields of the JSON and of the blob
-    values: dict[str, Inline | OneOf]  # fields of the message that are several of the JSON
+    names: tuple[str, ...]  # of the fields of the message
+    values: dict[str, Inline | OneOf]  # those that are several fields of the JSON
     required: tuple[str, ...]
     checks: bool
 
@@ -86,7 +87,14 @@ def message(
         )
         checks = cls.check is not Message.check
         _SPECS[cls] = _Spec(
-            tuple(by.split()), tuple(answers.split()), report, shapes, values, required, checks
+            tuple(by.split()),
+            tuple(answers.split()),
+            report,
+            shapes,
+            tuple(f.name for f in fields),
+            values,
+            required,
+            checks,
         )
         REGISTRY[cls.__name__] = cls
         return cls
@@ -116,9 +124,11 @@ def _fields_of(message: Message) -> dict[str, Any]:
     if not spec.values:
         return {name: getattr(message, name) for name in spec.shapes}
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(message):  # type: ignore[arg-type]
-        name, value = field.name, getattr(message, field.name)
-        fields |= spec.values[name].write(value) if name in spec.values else {name: value}
+    for name in spec.names:
+        if name in spec.values:
+            fields |= spec.values[name].write(getattr(message, name))
+        else:
+            fields[name] = getattr(message, name)
     return fields
 
 
@@ -173,9 +183,9 @@ def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
             text = f"{name}.{field}{error.path}: expected {error.expected}, got {error.got}"
             raise ProtocolError(text, "message") from None
     try:
-        for field, value in spec.values.items():
-            own = {inner: found.pop(inner) for inner in value.shapes if inner in found}
-            found[field] = value.read(own)
+        if spec.values:
+            values = {field: value.read(found) for field, value in spec.values.items()}
+            found = {field: found[field] for field in spec.names if field in found} | values
         made = cls(**found)
         if spec.checks:
             made.check()

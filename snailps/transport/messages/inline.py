@@ -25,23 +25,22 @@ class Inline:
         self.kind = kind
         self.shapes: dict[str, Shape] = {}
         self.defaults: dict[str, Any] = {}
-        self._names: list[tuple[str, str]] = []  # in the message, in the class
         self._check = getattr(kind, "check", None)
+        self._attributes: dict[str, str] = {}  # by name in the message
         for field in dataclasses.fields(kind):
             shape, name = shapes.get(field.name), field.name
             if shape is None:
                 shape, *names = hints[field.name].__metadata__
                 name = names[0] if names else field.name
-            self._names.append((name, field.name))
+            self._attributes[name] = field.name
             self.shapes[name], self.defaults[name] = shape, field.default
 
     def write(self, value: Any) -> dict[str, Any]:
-        return {name: getattr(value, attribute) for name, attribute in self._names}
+        return {name: getattr(value, attribute) for name, attribute in self._attributes.items()}
 
     def read(self, fields: Mapping[str, Any]) -> Any:
-        """The value of checked fields; Misfit: they do not go together."""
-        names = ((name, attribute) for name, attribute in self._names if name in fields)
-        value = self.kind(**{attribute: fields[name] for name, attribute in names})
+        """The value of checked fields, among others; Misfit: they do not go together."""
+        value = self.kind(*[fields.get(name, default) for name, default in self.defaults.items()])
         if self._check is not None:
             self._check(value)
         return value
@@ -51,7 +50,7 @@ class OneOf:
     """The fields of a value of one of these classes, or of none.
 
     A message has those of all classes; what the value lacks has its default.  A class is told by
-    its first field that no other one has.
+    its first field that no other one has: there the default means that there is no such value.
     """
 
     def __init__(self, *kinds: type) -> None:
@@ -60,6 +59,8 @@ class OneOf:
         self.defaults: dict[str, Any] = {}
         self._tags: dict[str, Inline] = {}
         for kind in self._kinds.values():
+            shared = kind.defaults.keys() & self.defaults.keys()
+            assert all(self.defaults[name] == kind.defaults[name] for name in shared)
             self.shapes |= kind.shapes
             self.defaults |= kind.defaults
         for kind in self._kinds.values():
@@ -73,8 +74,10 @@ class OneOf:
         return self.defaults | self._kinds[type(value)].write(value)
 
     def read(self, fields: Mapping[str, Any]) -> Any:
-        """The value of checked fields; Misfit: they are of no class, or of two."""
-        present = {name for name, value in fields.items() if value != self.defaults[name]}
+        """The value of checked fields, among others; Misfit: they are of no class, or of two."""
+        present = {
+            name for name, default in self.defaults.items() if fields.get(name, default) != default
+        }
         if not present:
             return None
         for tag, kind in self._tags.items():
