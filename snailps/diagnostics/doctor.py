@@ -117,7 +117,7 @@ class Doctor:
         self._trust = Trust()
         self._master = parse_addr(settings.master_addr, "master_addr")
         self._until = 0.0
-        self._found = Diagnosis(facts_of_host(clock))
+        self.diagnosis = Diagnosis(facts_of_host(clock))
         self._token: Path | None = None
         self._refused: Callable[[], str] = str  # the newest refusal of the present listener
 
@@ -127,18 +127,18 @@ class Doctor:
         self._until = time.monotonic() + self._wait_s
         try:
             self._look_here()
-            errors = {one.check for one in self._found.findings if one.level == "error"}
+            errors = {one.check for one in self.diagnosis.findings if one.level == "error"}
             if not errors & _FATAL:
                 self._look_around()
         finally:
             self._trust.close()
             if self._token is not None:
                 self._token.unlink(missing_ok=True)
-        return self._found
+        return self.diagnosis
 
     def add(self, *findings: Finding) -> None:
         for finding in findings:
-            self._found.findings.append(finding)
+            self.diagnosis.findings.append(finding)
             self._on_finding(finding)
 
     @property
@@ -148,7 +148,7 @@ class Doctor:
     # --- this host -----------------------------------------------------------------------------
 
     def _look_here(self) -> None:
-        facts, settings = self._found.facts, self._settings
+        facts, settings = self.diagnosis.facts, self._settings
         text = f"snailps {facts['version']}, wire format {facts['wire']}, Python {facts['python']}"
         self.add(Finding("ok", "version", text))
         self.add(*checks.check_kernels(), *checks.check_numa(numa_nodes()))
@@ -322,7 +322,7 @@ class Doctor:
                 text = f"{name} connected and did not finish"
                 self.add(Finding("warning", "reach", text, "see the output of its own doctor"))
             else:
-                self._found.others[name] = [_finding_of(finding) for finding in one.findings]
+                self.diagnosis.others[name] = [_finding_of(finding) for finding in one.findings]
         count = len(service.visitors)
         if refused := self._refused():
             level: checks.Level = "error" if count < wanted else "warning"
@@ -391,7 +391,7 @@ class Doctor:
             else:
                 self._visit((host, port), str(peer_name), service)
         if stay and remote["what"] == "doctor":
-            findings = [asdict(finding) for finding in self._found.findings]
+            findings = [asdict(finding) for finding in self.diagnosis.findings]
             control.note(messages.Examined(findings))
             self._stay(control)
 
@@ -408,7 +408,7 @@ class Doctor:
             threading.Event().wait(STEP_S)
 
     def _compare(self, remote: dict[str, Any], name: str) -> None:
-        local = self._found.facts
+        local = self.diagnosis.facts
         if remote["version"] != local["version"]:
             text = f"snailps {local['version']} here, {remote['version']} at {name}"
             self.add(Finding("error", "version", text, "install the same version on every host"))
@@ -453,7 +453,7 @@ class Doctor:
             elif slower < SLOW_BYTES_PER_S:
                 level = "warning"
                 cure = "below a quarter of 1 Gbit/s: if both hosts are idle, it is the network"
-        self._found.ways.append(way)
+        self.diagnosis.ways.append(way)
         return [*found, Finding(level, "way", text, cure)]
 
 

@@ -34,32 +34,32 @@ class ArrayPool:
 
     def __init__(self, make: Callable[[int], Floats]) -> None:
         self._make = make
-        self._free: list[Floats] = []
-        self._taken: dict[int, Floats] = {}
+        self.free: list[Floats] = []
+        self.taken: dict[int, Floats] = {}
         self._lock = threading.Lock()
 
     def take(self, n: int) -> Floats:
         """An array of `n` rows with arbitrary content."""
         with self._lock:
-            fitting = [array for array in self._free if len(array) >= n]
+            fitting = [array for array in self.free if len(array) >= n]
             if fitting:
                 whole = min(fitting, key=len)
-                self._free = [array for array in self._free if array is not whole]
+                self.free = [array for array in self.free if array is not whole]
             else:
-                self._free = self._free[1:]  # too small for the current blocks
+                self.free = self.free[1:]  # too small for the current blocks
                 whole = self._make(n + n // 8)
             view = whole[:n]
-            self._taken[id(view)] = whole
+            self.taken[id(view)] = whole
             return view
 
     def give(self, view: Floats) -> None:
         with self._lock:
-            self._free.append(self._taken.pop(id(view)))
+            self.free.append(self.taken.pop(id(view)))
 
     def drop(self, n: int) -> None:
         """Drop free arrays of more than 9/8 `n` rows."""
         with self._lock:
-            self._free = [array for array in self._free if len(array) <= n + n // 8]
+            self.free = [array for array in self.free if len(array) <= n + n // 8]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from snailps.transport import messages as m
 
 
 def server(number, saved_bytes=0):
-    stats = {"saved_bytes": saved_bytes}
-    return SimpleNamespace(number=number, peer=number, name=f"server {number}", stats=stats)
+    reports = SimpleNamespace(stats={"saved_bytes": saved_bytes})
+    return SimpleNamespace(number=number, peer=number, name=f"server {number}", reports=reports)
 
 
 class Files:
@@ -95,7 +95,15 @@ class World:
             clocked=clocked, rounds=0, schedule=self.schedule, goes_on=Job.goes_on,
             describe_share=lambda share: f"{share:.0%} of the training",
         )  # fmt: skip
-        self.controller._job = self.job
+        self.controller.opened(self.job, None, self.now, resumes=True)
+
+    def opens(self, *candidates, period=0):
+        """The job has a folder, with these checkpoints."""
+        self.job.settings = SimpleNamespace(
+            checkpoint_interval=0.0, param_backup_period=period, checkpoints_kept=1
+        )
+        found = Opened(1, "saved", list(candidates))
+        self.controller.opened(self.job, found, self.now, resumes=True)
 
     def _adopt(self, tables, told, now, *, of_job):
         told(m.Declared([table_number + 10 for table_number in range(len(tables))]), now)
@@ -226,7 +234,7 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
     world.begin()
     world.saved(1)
     world.step(1.0)
-    world.servers[1].stats["saved_bytes"] = 5
+    world.servers[1].reports.stats["saved_bytes"] = 5
     world.step(LATE_S)
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
@@ -243,7 +251,7 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
 def test_pushes_of_the_job_before_in_a_session_bring_no_checkpoint(world):
     controller, pushes = world.controller, [1000]
     world.reports.sum = lambda name: pushes[0]
-    controller._path, controller._period = "/checkpoints", 100
+    world.opens(period=100)
     controller.training_begins(world.now)
     controller.check(world.job, world.now)
     assert not controller.running
@@ -447,7 +455,7 @@ def candidate(number):
 
 
 def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
-    world.controller._candidates = [candidate(8), candidate(7)]
+    world.opens(candidate(8), candidate(7))
     world.restore()
     first = world.orders(m.Load)
     assert [order.folder for _, order, _ in first] == ["checkpoint-8"] * 2
@@ -467,7 +475,7 @@ def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
 
 def test_checkpoint_whose_state_cannot_be_read_is_passed_over(world, caplog):
     world.files.unreadable = {8}
-    world.controller._candidates = [candidate(8), candidate(7)]
+    world.opens(candidate(8), candidate(7))
     world.restore()
     assert "checkpoint 8 cannot be used: gone" in caplog.text
     assert {order.folder for _, order, _ in world.orders(m.Load)} == {"checkpoint-7"}
@@ -475,20 +483,20 @@ def test_checkpoint_whose_state_cannot_be_read_is_passed_over(world, caplog):
 
 def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes(world):
     assert world.controller.restored(world.now) == (0.0, "", None)
-    world.controller._candidates = [candidate(8)]
+    world.opens(candidate(8))
     world.restore()
     assert world.controller.restored(world.now) == (
         0.0, "reading checkpoint 8, 0 of 8 MB", None
     )  # fmt: skip
     for one, read in zip(world.servers, (1_500_000, 500_000), strict=True):
-        one.stats = {"saved_bytes": read}
+        one.reports.stats = {"saved_bytes": read}
     share, text, left_s = world.controller.restored(world.now + 3)
     assert (share, text, left_s) == (0.25, "reading checkpoint 8, 2 of 8 MB", pytest.approx(9.0))
 
 
 def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
     """Ctrl-Z in a terminal stops all of a cluster on one machine."""
-    world.controller._candidates = [candidate(8)]
+    world.opens(candidate(8))
     world.restore()
     world.step(1.0)
     world.controller.stood_still(3600.0)
@@ -500,7 +508,7 @@ def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
 
 
 def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
-    world.controller._candidates = [candidate(8)]
+    world.opens(candidate(8))
     world.restore()
     world.controller.heard(world.servers[1], m.Loaded(8, 0, "damaged"), world.now)
     assert "no checkpoint could be used" in world.failed[0]
@@ -510,7 +518,7 @@ def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
 @pytest.mark.parametrize("is_first_done", [False, True])
 def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_first_done):
     """It is as good as it was; the standbys of the lost server have a part of its rows."""
-    world.controller._candidates = [candidate(8), candidate(7)]
+    world.opens(candidate(8), candidate(7))
     world.restore()
     first, lost = world.servers
     answers = [then for _, _, then in world.orders(m.Load)]
@@ -522,7 +530,6 @@ def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_firs
     world.controller.lost(lost, "killed", world.now)
     world.step(5.0)
     assert not world.orders(m.Load)
-    world.controller._path = "saved"
     assert "goes on from checkpoint 8" in world.controller.advice()
     world.rows.moving = False
     world.step(1.0)
@@ -541,7 +548,7 @@ def test_second_server_that_is_lost_meanwhile_does_not_hide_that_the_rest_still_
     """What the rest report of the first read is no answer to the next one."""
     world = World(monkeypatch)
     world.servers.append(server(3))
-    world.controller._candidates = [candidate(8)]
+    world.opens(candidate(8))
     world.restore()
     last = world.servers[2]
     for lost in world.servers[:2]:
@@ -560,7 +567,7 @@ def test_second_server_that_is_lost_meanwhile_does_not_hide_that_the_rest_still_
 
 
 def test_server_that_does_not_stop_reading_costs_the_checkpoint_once(world, caplog):
-    world.controller._candidates = [candidate(8), candidate(7)]
+    world.opens(candidate(8), candidate(7))
     world.restore()
     world.orders(m.Load)
     lost = world.servers.pop()

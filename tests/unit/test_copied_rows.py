@@ -170,7 +170,7 @@ def test_block_prepared_before_others_that_are_trained_first_holds_their_pushes(
         np.testing.assert_array_equal(rows[:, :DIM], 1 + returned)
     model.close(prepared)
     model.finish()
-    assert not model.sgd.packed._taken
+    assert not model.sgd.packed.taken
 
 
 def test_block_that_is_dropped_holds_no_array():
@@ -209,8 +209,8 @@ def test_arrays_of_many_blocks_are_those_of_four():
     model.close(coming)
     model.finish()
     assert len(seen) <= 4
-    assert not model.sgd.packed._taken
-    assert not model.sgd._trained._taken
+    assert not model.sgd.packed.taken
+    assert not model.sgd._trained.taken
 
 
 class Exchanging(Network, Classifier):

@@ -31,16 +31,16 @@ def test_doctor_that_refused_a_host_which_is_missing_finds_an_error(monkeypatch,
     doctor = Doctor(MasterSettings(), ServerSettings(), wait_s=0.0, hosts=hosts)
     monkeypatch.setattr(doctor, "_refused", lambda: "refused 10.0.0.9:1: wrong secret")
     doctor._wait_for_others(ProbeService("doctor", True))
-    (found,) = [one for one in doctor._found.findings if one.check == "handshake"]
+    (found,) = [one for one in doctor.diagnosis.findings if one.check == "handshake"]
     assert (found.level, found.text) == (level, "refused 10.0.0.9:1: wrong secret")
-    assert doctor._found.ok == (level == "warning")
+    assert doctor.diagnosis.ok == (level == "warning")
 
 
 @pytest.mark.parametrize(("days", "level"), [(100, "ok"), (10, "warning")])
 def test_doctor_says_when_a_certificate_ends(days, level):
     doctor = Doctor(MasterSettings(), ServerSettings(), clock=lambda: 1e9)
     doctor._check_tls(SimpleNamespace(check=lambda: ("node1", 1e9 + days * 86400)))
-    (found,) = doctor._found.findings
+    (found,) = doctor.diagnosis.findings
     assert (found.level, found.check) == (level, "tls")
     assert "the certificate of node1 is of the CA beside it, until 20" in found.text
 
@@ -57,7 +57,7 @@ def test_doctor_of_the_masters_host_finds_a_result_that_is_there(tmp_path, monke
     def outputs():
         doctor = Doctor(MasterSettings(), ServerSettings(), model)
         doctor._look_at_job()
-        return [(one.level, one.text) for one in doctor._found.findings if one.check == "output"]
+        return [(one.level, one.text) for one in doctor.diagnosis.findings if one.check == "output"]
 
     assert [level for level, _ in outputs()] == ["ok"]
     (tmp_path / "out.npz").touch()

@@ -60,7 +60,7 @@ def stored(worker):
 def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker):
     before = stored(worker)
     made = copies(worker, (10_000, 10_000), {3: 1, 7: 1})
-    made._rows.local[0][:, :4] += 1
+    made.rows.local[0][:, :4] += 1
     for number in range(1, VISITS + 1):
         made.exchange(number)
         np.testing.assert_array_equal(stored(worker), before)
@@ -73,7 +73,7 @@ def test_a_busy_ngram_is_exchanged_every_checkout_and_a_rare_one_at_the_end(work
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     changed = []
     for number in range(1, VISITS):
-        made._rows.local[0][:, :4] += 1
+        made.rows.local[0][:, :4] += 1
         made.exchange(number)
         changed.append((stored(worker) != before).any(1).tolist())
     assert changed == [[False, False, True, False]] * (VISITS - 1)
@@ -84,36 +84,38 @@ def test_a_busy_ngram_is_exchanged_every_checkout_and_a_rare_one_at_the_end(work
 def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(worker):
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     begin = stored(worker)[2]
-    made._rows.local[0][2, :4] += 1
+    made.rows.local[0][2, :4] += 1
     made.exchange(1)
     sent = stored(worker)[2] - begin  # its share
     assert (sent > 0).all()
     assert (sent < 1).all()
     place = worker.memory.places(KEYS[2:3])
     worker.memory.rows["input"][place] += 10  # behind the pull: comes with the next exchange
-    made._rows.local[0][2, :4] += 0.5  # trained while it was exchanged
+    made.rows.local[0][2, :4] += 0.5  # trained while it was exchanged
     made.exchange(2)
-    np.testing.assert_allclose(made._rows.local[0][2, :4], begin + sent + 0.5, rtol=1e-5)
+    np.testing.assert_allclose(made.rows.local[0][2, :4], begin + sent + 0.5, rtol=1e-5)
     made.exchange(3)
-    np.testing.assert_allclose(made._rows.local[0][2, :4], stored(worker)[2], rtol=1e-5)
-    assert (made._rows.local[0][2, :4] > 10).all()
+    np.testing.assert_allclose(made.rows.local[0][2, :4], stored(worker)[2], rtol=1e-5)
+    assert (made.rows.local[0][2, :4] > 10).all()
 
 
 def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(worker):
     made = copies(worker, (200, 100), {3: 8, 7: 8})  # 300 of 1,600 and of 800 steps of all
-    assert made._last == VISITS
+    assert made.turns == 1
     sent = []
-    arrived = True
+    arrived, push = True, None
 
     def push_async(table, keys, values, **_):
+        nonlocal push
         sent.extend((number, int(key)) for key in keys)
-        return SimpleNamespace(wait=lambda: values, done=arrived)
+        push = SimpleNamespace(wait=lambda: values, done=arrived)
+        return push
 
     worker.push_async = push_async
     for number in range(1, VISITS):
         arrived = number not in {4, 5}
-        if made._open is not None:
-            made._open[2].done = arrived
+        if push is not None:
+            push.done = arrived
         made.exchange(number)
     busy, rare = KEYS[2:].tolist()
     assert [n for n, key in sent if key == busy] == [1, 2, 3, 6, 7]
@@ -143,10 +145,10 @@ def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     before = stored(worker)
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     for number in range(1, 4):
-        made._rows.local[0][[0, 2, 3], :4] += 1
+        made.rows.local[0][[0, 2, 3], :4] += 1
         made.exchange(number)
     moved = worker.memory.moved["input"]
-    made._rows.wait_for(made.push_all())
+    made.rows.wait_for(made.push_all())
     own, still, busy, rare = stored(worker) - before
     np.testing.assert_allclose(own, 3, rtol=1e-6)
     assert (still == 0).all()
@@ -154,7 +156,7 @@ def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     assert worker.memory.moved["input"] == moved + 2  # what was exchanged just now is there
     assert not made.push_all()
     made.exchange(4)
-    made._rows.local[0][[0, 3], :4] += 1
+    made.rows.local[0][[0, 3], :4] += 1
     made.close()
     after = stored(worker) - before
     np.testing.assert_allclose(after[0], 4, rtol=1e-6)
@@ -169,7 +171,7 @@ def test_exchanges_of_a_partition_that_goes_on_begin_where_another_worker_was_lo
     begin = stored(worker)
     changed = []
     for number in range(5, VISITS):
-        made._rows.local[0][:, :4] += 1
+        made.rows.local[0][:, :4] += 1
         made.exchange(number)
         changed.append((stored(worker) != begin).any(1).tolist()[2:])
         begin = stored(worker)
@@ -181,8 +183,8 @@ def test_exchanges_of_a_partition_that_goes_on_begin_where_another_worker_was_lo
 @pytest.mark.parametrize("sharers", [2, 8, 64])
 def test_shares_lie_between_a_mean_and_a_sum(worker, groups, sharers):
     made = copies(worker, (groups, groups), {3: sharers, 7: 1})
-    made.exchange(made._last)  # nothing is sent, the end follows
-    share = made._shares(np.arange(4))
+    made.exchange(VISITS * made.turns)  # nothing is sent, the end follows
+    share = made.shares_of(np.arange(4))
     assert share[[0, 1, 3]].tolist() == [1, 1, 1]
     assert 0.999 / sharers <= share[2] <= 1
     if groups == 1:
@@ -194,7 +196,7 @@ def test_shares_lie_between_a_mean_and_a_sum(worker, groups, sharers):
 @pytest.mark.parametrize(("sizes", "crowding"), [((1, 1), 2), ((3, 1), 4 / 3), ((1, 3), 4)])
 def test_others_make_as_many_steps_as_their_parts_are_large(worker, sizes, crowding):
     made = copies(worker, (10_000, 10_000), {3: 2, 7: 1}, sizes=sizes)
-    assert made._crowding.tolist() == pytest.approx([1, 1, crowding, 1])
+    assert made.crowding.tolist() == pytest.approx([1, 1, crowding, 1])
 
 
 def test_adagrads_squares_add_up_as_they_are(worker):
@@ -203,10 +205,10 @@ def test_adagrads_squares_add_up_as_they_are(worker):
     made = MemoryWorker(settings, worker.vocabulary, tables)
     before = stored(made)
     rows = copies(made, (10_000, 10_000), {3: 5, 7: 5})
-    assert len(rows._rows.local) == 2
-    rows._rows.local[0][:, :4] += 1
-    rows._rows.local[1][:, :4] += 2
-    rows.exchange(rows._last)
+    assert len(rows.rows.local) == 2
+    rows.rows.local[0][:, :4] += 1
+    rows.rows.local[1][:, :4] += 2
+    rows.exchange(VISITS * rows.turns)
     rows.close()
     change = stored(made) - before
     np.testing.assert_allclose(change[:, 4:], 2, rtol=1e-5)

@@ -176,7 +176,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
     worker.shared.flush()
     worker.sgd.close()
     np.testing.assert_allclose(store.rows, expected, atol=1e-4)
-    assert not worker.sgd.packed._taken
+    assert not worker.sgd.packed.taken
 
 
 def test_only_worker_pulls_a_row_once_and_pushes_it_once_a_round():
@@ -210,8 +210,8 @@ def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
     assert most == kept_rows.CHUNKS_ON_WAY
     worker.shared.flush()
     np.testing.assert_allclose(store.rows, expected, atol=1e-5)
-    assert not worker.sgd.packed._taken
-    assert max(len(array) for array in worker.sgd.packed._free) <= 3
+    assert not worker.sgd.packed.taken
+    assert max(len(array) for array in worker.sgd.packed.free) <= 3
 
 
 def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
@@ -280,7 +280,7 @@ def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch
     worker.shared.flush()
     assert (len(worker.client.pushes) > 2) == (chunk_bytes < 1 << 20)
     np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
-    assert not worker.sgd.packed._taken
+    assert not worker.sgd.packed.taken
 
 
 @pytest.mark.parametrize("makes", [False, True])
@@ -317,7 +317,7 @@ def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypa
     np.testing.assert_allclose(store.rows[ids], first[ids] + 7, rtol=1e-5)
     pushed = np.concatenate(worker.client.pushes[:4])
     assert sorted(pushed.tolist()) == ids if then != "join" else set(pushed) <= set(ids)
-    assert not worker.sgd.packed._taken
+    assert not worker.sgd.packed.taken
 
 
 def test_block_that_is_found_again_by_its_places_counts_as_touched_once_a_round():
@@ -376,7 +376,7 @@ def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, period_blocks, r
     for worker in workers:
         worker.shared.flush()
         worker.sgd.close()
-        assert not worker.sgd.packed._taken
+        assert not worker.sgd.packed.taken
     np.testing.assert_allclose(store.rows, expected, atol=1e-3)
 
 

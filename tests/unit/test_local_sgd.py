@@ -47,7 +47,7 @@ def test_pool_drops_arrays_that_are_too_small():
     for n in (8, 80, 800, 8000):
         pool.give(pool.take(n))
     assert maker.made == [9, 90, 900, 9000]
-    assert len(pool._free) == 1
+    assert len(pool.free) == 1
 
 
 def test_pool_of_padded_arrays_gives_rows_that_kernels_take():
@@ -66,7 +66,7 @@ def test_pool_has_no_array_taken_twice():
     assert [array[0, 0] for array in lent] == [0, 1, 2, 3, 4]
     for array in lent:
         pool.give(array)
-    assert pool._taken == {}
+    assert pool.taken == {}
 
 
 @pytest.mark.parametrize(

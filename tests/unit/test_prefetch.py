@@ -17,20 +17,28 @@ class Pull:
 
 
 def block(number, clock):
-    made = held_block(number=number, terms=Step(clock))
-    made._pulls.append(Pull())
-    made._reach = Pull()
-    return made
+    return held_block(number=number, terms=Step(clock))
+
+
+def waits_for(block):
+    """What a block waits for: a pull, and its step."""
+    requests = Pull(), Pull()
+    block._pulls.append(requests[0])
+    block._reach = requests[1]
+    return requests
 
 
 class Helper:
-    """Answers requests for blocks when the test says so."""
+    """Answers requests for blocks when the test says so; the first one has `first` at once."""
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, first=None):
+        self.asked, self.first = [], first
 
     def __call__(self, back=False):
         self.asked.append((back, Future()))
+        if self.first is not None:
+            self.answer(0, self.first)
+            self.first = None
         return self.asked[-1][1]
 
     def answer(self, at, block):
@@ -56,12 +64,9 @@ def test_coming_asks_ahead_only_once_the_block_before_is_there():
 
 
 def test_coming_gives_a_block_of_an_earlier_clock_first_and_the_other_one_after_it():
-    helper = Helper()
-    prefetcher = BlockPrefetcher(helper)
     first = block(8, 2)
-    helper_first = prefetcher._ask(False)
-    helper_first.set_result(first)
-    prefetcher._blocks.append(helper_first)
+    helper = Helper(first)
+    prefetcher = BlockPrefetcher(helper)
     assert prefetcher.next(1) is first
     assert prefetcher.earlier(first) is None  # not known yet
     early = block(4, 1)
@@ -71,10 +76,8 @@ def test_coming_gives_a_block_of_an_earlier_clock_first_and_the_other_one_after_
 
 
 def test_coming_asks_for_blocks_that_came_back_beside_those_on_their_way():
-    helper = Helper()
+    helper = Helper(block(9, 3))
     prefetcher = BlockPrefetcher(helper)
-    prefetcher._blocks.append(prefetcher._ask(False))
-    helper.answer(0, block(9, 3))
     waiting = prefetcher.next(1)
     prefetcher.ask_back()
     assert helper.asked[2][0] is True
@@ -88,16 +91,12 @@ def test_coming_asks_for_blocks_that_came_back_beside_those_on_their_way():
 
 
 def test_coming_that_is_dropped_abandons_pulls_also_of_blocks_that_come_later():
-    helper = Helper()
+    first, late = block(0, 0), block(1, 0)
+    trained, dropped = waits_for(first), waits_for(late)
+    helper = Helper(first)
     prefetcher = BlockPrefetcher(helper)
-    prefetcher._blocks.append(prefetcher._ask(False))
-    first = block(0, 0)
-    helper.answer(0, first)
     prefetcher.next(1)
     prefetcher.drop()
-    late = block(1, 0)
     helper.answer(1, late)
-    assert late._pulls[0].abandoned
-    assert late._reach.abandoned
-    assert not first._pulls[0].abandoned
-    assert not first._reach.abandoned
+    assert all(request.abandoned for request in dropped)
+    assert not any(request.abandoned for request in trained)

@@ -55,7 +55,7 @@ class InputExchange:
     def __init__(
         self, rows: PartitionRows, places: Places, sharing: Sharing | None, block: Block
     ) -> None:
-        self._rows, self._all = rows, places
+        self.rows, self._all = rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
         self._begun, self._half = 0, 1  # turn of the last exchange; half of what one took
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
@@ -64,10 +64,10 @@ class InputExchange:
             return
         assert places is not None
         self._places = places
-        self.turns, self._crowding = sharing.turns, sharing.crowding
-        shared = self._crowding > 1
+        self.turns, self.crowding = sharing.turns, sharing.crowding
+        shared = self.crowding > 1
         last = self._last = block.output_parts * self.turns
-        apart = sharing.steps_apart / np.maximum(sharing.own * self._crowding, 1e-9) * last
+        apart = sharing.steps_apart / np.maximum(sharing.own * self.crowding, 1e-9) * last
         # Each turn looks for rows that are due, and most rows of n-grams never are.
         self._among = np.flatnonzero(shared & (apart < last))
         self._every = np.maximum(apart[self._among], 1).astype(np.int32)  # turns between two
@@ -100,11 +100,11 @@ class InputExchange:
         self._begun, self._due[found] = number, number + self._every[found]
         due = self._among[found]
         places = self._places[due]
-        deltas = self._rows.deltas(places, self._shares(due))
+        deltas = self.rows.deltas(places, self.shares_of(due))
         self._sent[due] = number
-        keys = self._rows.keys[places]
-        push = self._rows.push(keys, deltas)
-        pull = self._rows.pull(keys, self._rows.take(len(keys)))
+        keys = self.rows.keys[places]
+        push = self.rows.push(keys, deltas)
+        pull = self.rows.pull(keys, self.rows.take(len(keys)))
         self._open = (places, deltas, push, pull)
         self.exchanged += 2 * len(due)
 
@@ -114,25 +114,25 @@ class InputExchange:
 
         Of rows that other parts have, too, the share that is due after these steps, as in `close`.
         """
-        return self._rows.push_all(self._all, self._last_shares())
+        return self.rows.push_all(self._all, self._last_shares())
 
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""
-        self._rows.close(self._all, self._last_shares())
+        self.rows.close(self._all, self._last_shares())
 
     def _last_shares(self) -> Floats | None:
         """Merges what is under way; shares of all rows, which then count as sent."""
         if not self.shares:
             return None
         self._merge(wait=True)
-        shares = self._shares(np.arange(len(self._places)))
+        shares = self.shares_of(np.arange(len(self._places)))
         self._sent[:] = self._number
         return shares
 
-    def _shares(self, at: NDArray[np.int64]) -> Floats:
+    def shares_of(self, at: NDArray[np.int64]) -> Floats:
         """Share of each delta to push, by the steps since the row was sent before."""
         way = (self._way[at] * (self._number - self._sent[at])).astype(np.float32)
-        return share_of_delta(way, way * (self._crowding[at] - 1).astype(np.float32))
+        return share_of_delta(way, way * (self.crowding[at] - 1).astype(np.float32))
 
     def _merge(self, wait: bool) -> bool:
         """Takes merged rows, and adds this worker's steps since it sent its own.
@@ -146,9 +146,9 @@ class InputExchange:
             return False
         push.wait()
         merged = pull.wait()
-        self._rows.merge(places, merged)
+        self.rows.merge(places, merged)
         for array in (deltas, merged):
-            self._rows.give(array)
+            self.rows.give(array)
         self._open = None
         self._half = max(1, (self._number - self._begun) // 2)
         return True
