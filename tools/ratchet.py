@@ -35,7 +35,7 @@ PATTERNS = {
 MOST = {
     FORKS: 5,
     PARTS: 14,
-    ALONE: 40,
+    ALONE: 34,
     POLICIES: 0,
     SCHEDULES: 0,
     NOT_ME: 0,

@@ -67,8 +67,8 @@ def tables_of(worker: MemoryWorker) -> tuple[PartitionRows, PartitionRows]:
     """Its rows of "input" and of "output"."""
     part = worker._rotating.part
     assert part is not None
-    assert part.outputs is not None
-    return part.inputs, part.outputs
+    (outputs,) = part.staying
+    return part.inputs, outputs
 
 
 def test_every_pair_of_every_checkout_is_trained_once(checkouts: int) -> None:

@@ -61,13 +61,13 @@ DURABLE_ROWS = 0.2
 class Partition:
     """An input partition at its worker: the rows that stay.
 
-    `of`: its number, and the sizes of all.  `outputs` are all output rows, where they stay, too.
+    `of`: its number, and the sizes of all.  `staying` are all output rows, where they stay, too.
     `chunk` is the last one of which it has what was trained.  `opening` pulls the rows of one that
     is new here, and returns their number.
     """
 
     inputs: PartitionRows
-    outputs: PartitionRows | None = None
+    staying: tuple[PartitionRows, ...] = ()
     opening: Future[int] | None = None
     chunk: int
 
@@ -85,7 +85,7 @@ class Partition:
             rows.free()
 
     def _tables(self) -> list[PartitionRows]:
-        return [self.inputs] if self.outputs is None else [self.inputs, self.outputs]
+        return [self.inputs, *self.staying]
 
 
 def whole(block: Block, read: Callable[[], Found]) -> Found:
@@ -284,8 +284,8 @@ class RotationTrainer(ABC):
     def _open(self, lease: Lease, first: bool) -> int:
         """Pulls rows that are not here, or makes the `first` ones; input rows that it pulled."""
         part = lease.part
-        if part.outputs is not None:
-            part.outputs.open(None, first=first)
+        for rows in part.staying:
+            rows.open(None, first=first)
         return part.inputs.open(lease.rows, first=first)
 
     # --- a lease, trained ---------------------------------------------------------------------
@@ -319,8 +319,8 @@ class _Training:
             opened, lease.part.opening = lease.part.opening.result(), None
         if self._part.chunk != block.chunk - 1 or block.had:
             self._part.forget()  # another worker has trained it
-        if self._part.outputs is not None:
-            self._part.outputs.open(None)
+        for rows in self._part.staying:
+            rows.open(None)
         self._inputs = InputExchange(self._part.inputs, lease.rows, lease.sharing, block)
         self._durable_points = DurablePoints(
             block,
@@ -360,8 +360,8 @@ class _Training:
         if queued is not None:
             self._finish(queued)
         self._inputs.close()
-        if self._part.outputs is not None:
-            self._part.outputs.close(None)
+        for rows in self._part.staying:
+            rows.close(None)
         for task in self._returned:
             task.result()
         if self._done == self._block.output_parts and not self._block.had:  # else it is to end

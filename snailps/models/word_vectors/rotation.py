@@ -193,8 +193,8 @@ class WordTrainer(RotationTrainer):
             part = WordPartition(model, of, present)
         if split.is_whole:
             keys = np.arange(len(self._vocabulary), dtype=np.uint64)
-            part.outputs = PartitionRows(self.sgd, "output", keys, bases=False)
-        part.inputs = PartitionRows(self.sgd, "input", part.keys, bases=part.outputs is None)
+            part.staying = (PartitionRows(self.sgd, "output", keys, bases=False),)
+        part.inputs = PartitionRows(self.sgd, "input", part.keys, bases=not part.staying)
         self.part = part
         return part
 
@@ -230,12 +230,12 @@ class WordTrainer(RotationTrainer):
 
     def check_out(self, block: Block, lease: WordLease, part: int) -> Checkout:
         sgd = self.sgd
-        if lease.part.outputs is not None:
+        if lease.part.staying:
             (first, examples), lease.first = lease.first or (-1, None), None
             if examples is None or first != part:
                 examples = self.read(block, part)
             noise = Noise(self._draw(block, lease, 0, len(examples), part), self.logit)
-            outputs = lease.part.outputs.local
+            outputs = lease.part.staying[0].local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
             begin = partial(self._begin, lease.part, examples, outputs, noise)
             bounded = partial(are_bounded, outputs[0][a:b])
