@@ -31,7 +31,6 @@ class Steps:
 STEPS = {
     "async": Steps(rows_may_stay=True, order_is_free=True),
     "ssp": Steps(refused_assign="shared"),
-    "dated": Steps(rows_may_stay=True, order_is_free=True),
     "bsp": Steps(are_sums=True, refused_assign="own"),
 }
 """By `consistency`."""

@@ -449,7 +449,7 @@ class JobSettings(CheckpointSettings):
         when="The loss that is good enough is known.",
         low=0.0,
     )
-    consistency: Literal["async", "ssp", "dated", "bsp"] = setting(
+    consistency: Literal["async", "ssp", "bsp"] = setting(
         "async",
         help=(
             "How workers synchronise. `async`: workers do not wait. `ssp`: no worker is more than "
@@ -466,15 +466,6 @@ class JobSettings(CheckpointSettings):
         low=0,
         high=1 << 30,
         read_if={"consistency": ("ssp",)},
-    )
-    age_s: float = setting(
-        5.0,
-        help="With `dated`: how old a worker's rows may be.",
-        when="Larger for fewer pulls, smaller for fresher parameters.",
-        unit="s",
-        low=0.001,
-        high=3600.0,
-        read_if={"consistency": ("dated",)},
     )
     micro_batches: int = setting(
         4,

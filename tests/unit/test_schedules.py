@@ -20,13 +20,10 @@ from snailps.master.leases import (
     RoundSchedule,
     SspSchedule,
 )
-from snailps.master.leases.dated import DatedSchedule
 from snailps.master.leases.records import OUTCOME, BlockRecords, BlockState
 from snailps.master.leases.schedule import LOSSES_MAX
 from snailps.pieces import Piece
-from snailps.transport import messages
 from snailps.transport.messages.terms import Step
-from tests.support.blocks import held_block
 
 
 def blocks(num, size=10):
@@ -36,14 +33,6 @@ def blocks(num, size=10):
 def test_every_consistency_has_its_promises_and_its_schedule():
     names = settings_of(JobSettings)["consistency"].choices
     assert set(names) == set(STEPS) == set(SCHEDULES)
-
-
-def test_dated_tells_each_block_of_a_model_how_old_its_rows_may_be():
-    entry = DatedSchedule(Entries(blocks(9)), age_s=2.5).take(1)
-    lease = messages.Leased(entry.number, entry.piece, progress=[0.0, 1.0], terms=entry.terms)
-    lease = messages.decode(messages.encode(lease))
-    block = held_block(piece=lease.piece, terms=lease.terms)
-    assert (block.terms.age_s, block.clock, block.part) == (2.5, -1, -1)
 
 
 # --- seats -----------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.master.leases.bsp import BspSchedule
-from snailps.master.leases.dated import DatedSchedule
 from snailps.master.leases.entries import Entries
 from snailps.master.leases.rotation import RotationSchedule
 from snailps.master.leases.rounds import RoundSchedule
@@ -73,14 +72,9 @@ def _in_steps(job: Training) -> Schedule:
     return BspSchedule(job.entries, job.known, nodes=job.nodes, micro_batches=micro_batches)
 
 
-def _dated(job: Training) -> Schedule:
-    return DatedSchedule(job.entries, job.known, age_s=job.settings.age_s, seats=job.seats)
-
-
 SCHEDULES: dict[str, Callable[[Training], Schedule]] = {
     "async": _shared_or_owned,
     "ssp": _close,
-    "dated": _dated,
     "bsp": _in_steps,
 }
 """By `consistency`."""

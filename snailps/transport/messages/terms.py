@@ -18,7 +18,6 @@ from snailps.transport.messages.validation import (
     PART,
     PART_OR_NONE,
     PARTS_MAX,
-    SECONDS,
     SIZE,
     U32,
     U63,
@@ -72,12 +71,5 @@ class Partition:
             raise Misfit(f"one for each of {self.parts} partitions", len(self.sizes), ".sizes")
 
 
-@dataclass(frozen=True, slots=True)
-class Dated:
-    """A block whose rows may have been pulled `age_s` seconds ago, and no longer."""
-
-    age_s: Annotated[float, SECONDS] = 0.0
-
-
-Terms = Step | ChunkBlock | Partition | Dated
+Terms = Step | ChunkBlock | Partition
 TERMS = OneOf(*get_args(Terms))
