@@ -25,7 +25,6 @@ from snailps.master.job.job import Job
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
-from snailps.master.leases import BspSchedule
 from snailps.master.status_report import StatusReport
 from snailps.master.takeover import first_fact, unended
 from snailps.node.effects import Answering, Tick, Work, WorkDone
@@ -119,7 +118,7 @@ class Reader:
         client = yield from self._connect(next(reading.numbers))
         try:
             number, _ = reading.tables[TABLE]
-            if isinstance(job.schedule, BspSchedule):
+            if job.schedule.slots is not None:
                 yield from master.limited(client.reach(job.schedule.slots.open))
             for fragment in range(master.settings.frag_num):
                 cursor = 0

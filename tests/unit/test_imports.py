@@ -108,11 +108,7 @@ DENIED = {
     "master.replication.planner": SOCKETS | TIME | THREADS,
     "master.replication.placement": SOCKETS | TIME | THREADS,
     "master.replication.effects": SOCKETS | TIME | THREADS,
-    "master.leases.schedule": SOCKETS | TIME | THREADS,
-    "master.leases.ssp": SOCKETS | TIME | THREADS,
-    "master.leases.bsp": SOCKETS | TIME | THREADS,
-    "master.leases.rounds": SOCKETS | TIME | THREADS,
-    "master.leases.rotation": SOCKETS | TIME | THREADS,
+    "master.leases": SOCKETS | TIME | THREADS,
     # Sans-IO: bytes in, events out, time as an argument.
     "transport.frame": SOCKETS | TIME | THREADS,
     "transport._frame": SOCKETS | TIME | THREADS,

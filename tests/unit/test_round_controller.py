@@ -53,7 +53,7 @@ class Rounds:
 
     def train(self, worker=5, now=0.0):
         """A worker trains its part of the present round; whether there was one."""
-        entry = self.job.schedule._next_of(worker)
+        entry = self.job.schedule.take(worker)
         if entry is not None:
             self.job.schedule.done(entry.number, worker)
         self.control.step(now)
@@ -137,7 +137,7 @@ def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
     assert rounds.train(6)
     rounds.apply()
     assert rounds.train(5)
-    assert rounds.job.schedule._next_of(6) is not None
+    assert rounds.job.schedule.take(6) is not None
     rounds.control.step(2.0)
     assert rounds.said == []
     rounds.looked(3.0, now=3.0)

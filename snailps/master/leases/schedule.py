@@ -35,7 +35,13 @@ NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
 
 
 class Schedule(ABC):
-    """What every schedule answers; the rest is in its parts."""
+    """What every schedule answers; the rest is in its parts.
+
+    A policy says what an entry is (`entry`, `has`, `epoch_of`), who gets the next one and who waits
+    (`_next_of`, `woken`, `wait_of`), what happens to leases (`claim`, `release`), and how far the
+    pass is (`over`, `size`, `progress`, `share`, `epoch`).  It takes the parts that it needs, and
+    adds to the rest of this class where it has more to do.
+    """
 
     queue: BlockQueue | None = None
     """Entries that any worker may get; None: each has its worker, or its clock."""
