@@ -2,8 +2,8 @@
 
     class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
-Owns the methods that most models override; those of a survey, a rotation, rounds are parts
-(`parts.py`), pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
+Owns the methods that most models override; those of a survey, a rotation, rounds are traits
+(`traits.py`), pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
 arrays, never a socket, a lease or another worker.  `worker/training.py` calls its methods,
 `master/job/job.py` the class methods that concern the job as a whole.
 """
@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 from snailps.api.block import Block
 from snailps.api.class_loading import load_named
 from snailps.api.model_tables import ModelTables
-from snailps.api.parts import NAMES, InRounds, complete, part_of
 from snailps.api.results import Results, write_tables
 from snailps.api.rotation import Checkouts, Rotation
 from snailps.api.tables import Table, Tensor
+from snailps.api.traits import NAMES, InRounds, complete, trait_of
 from snailps.config import JobSettings, settings_of
 from snailps.config.consistency import steps_of
 from snailps.config.fields import with_fields
@@ -48,7 +48,7 @@ class Worker(ModelTables):
     `setup`, `prepare` and `train` of each leased block, `finish`.  Class methods are called at the
     master, with an instance of the class's `Settings` or with `Results`.  A survey, a rotation,
     rounds, how the input is cut: all else that a model may write is in docs/workers.md, and with
-    its arguments in `snailps.api.parts`.
+    its arguments in `snailps.api.traits`.
     """
 
     Settings: ClassVar[type[JobSettings]] = JobSettings
@@ -60,7 +60,7 @@ class Worker(ModelTables):
     _own_settings: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        """Gives the class its parts, and settings of its plain fields, ``width: int = 8``."""
+        """Gives the class its traits, and settings of its plain fields, ``width: int = 8``."""
         super().__init_subclass__()
         if "owes" in vars(cls):  # until 0.1
             raise TypeError(f"{cls.__name__}.owes is called unpushed now")
@@ -122,7 +122,7 @@ class Worker(ModelTables):
     @classmethod
     def clocked(cls, settings: Any) -> bool:
         """Whether blocks are contributions to common steps: ``bsp``, or a job in rounds."""
-        return steps_of(settings).are_sums or part_of(cls, InRounds).rounds(settings) > 0
+        return steps_of(settings).are_sums or trait_of(cls, InRounds).rounds(settings) > 0
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
-from snailps.api.parts import Adopted, part_of
+from snailps.api.traits import Adopted, trait_of
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
 from snailps.cli.common import log_as_set
@@ -180,7 +180,7 @@ def _completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> RawC
     handed on, so that the master need not look again."""
     texts = {}
     given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
-    completed = part_of(cls, Adopted).completed
+    completed = trait_of(cls, Adopted).completed
     for name in (one for one in completed if one in known):  # machines have no classes
         found = getattr(settings, name)
         if found != getattr(given, name):

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from snailps.api.block import Block
-from snailps.api.parts import Cut
+from snailps.api.traits import Cut
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
 from snailps.data.blocks import Source

@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any
 
 from snailps.api.export_progress import SHARE_MIN
-from snailps.api.parts import Adopted, part_of
 from snailps.api.tables import Table
+from snailps.api.traits import Adopted, trait_of
 from snailps.config import CHECKPOINT_SETTINGS
 from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
@@ -271,7 +271,7 @@ class CheckpointController:
         if sorted(found.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
             # settings that it completes itself
-            names = [name for name in names if name not in part_of(job.cls, Adopted).completed]
+            names = [name for name in names if name not in trait_of(job.cls, Adopted).completed]
         differ += [
             f"{name} is {own[name]:.{SHOWN_CHARS}} here and "
             f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"

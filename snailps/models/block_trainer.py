@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from snailps.api.parts import Cut, Gathered, Limited, Surveyed
 from snailps.api.row_updates import RowUpdate
+from snailps.api.traits import Cut, Gathered, Limited, Surveyed
 from snailps.api.worker import Block, Worker
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd

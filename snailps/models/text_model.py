@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.parts import Surveyor, SurveyPart
+from snailps.api.traits import Surveyor, SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter

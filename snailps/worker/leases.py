@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from snailps.api.block import BlockContent
-from snailps.api.parts import Cut, Rotated, part_of
 from snailps.api.rotation import Checkouts, NoCheckouts
+from snailps.api.traits import Cut, Rotated, trait_of
 from snailps.api.worker import Block, Worker
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -122,7 +122,7 @@ class Leases:
         content = BlockContent()
         if lease.piece.path:
             fetch = partial(self._fetched, lease, pass_)
-            unit = part_of(type(self._model), Cut).unit
+            unit = trait_of(type(self._model), Cut).unit
             content = LeasedContent(lease.piece, lease.layout, unit, self._scratch, fetch)
         checkouts: Checkouts = NoCheckouts()
         if isinstance(lease.terms, Partition):

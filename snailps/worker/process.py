@@ -20,13 +20,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from snailps.api.class_source import define
-from snailps.api.parts import (
+from snailps.api.tables import Table, Tensor
+from snailps.api.traits import (
     Adopted,
     Cut,
     InRounds,
-    part_of,
+    trait_of,
 )
-from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
@@ -245,17 +245,17 @@ class WorkerProcess(Node):
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)
-        conflicts = self._raw.contradictions(settings, part_of(cls, Adopted).completed)
+        conflicts = self._raw.contradictions(settings, trait_of(cls, Adopted).completed)
         if conflicts:
             raise ConfigError(
                 "this worker's own settings contradict the job that the master sends: "
                 + "; ".join(conflicts)
                 + ". Set them at the master, or remove them here"
             )
-        tables = TableCopies(part_of(cls, Cut).reading(settings))
+        tables = TableCopies(trait_of(cls, Cut).reading(settings))
         scratch = Scratch(settings.scratch_dir, settings.scratch_bytes, tables=tables)
         clocked = cls.clocked(settings)
-        one_thread = clocked and not part_of(cls, InRounds).rounds(settings)
+        one_thread = clocked and not trait_of(cls, InRounds).rounds(settings)
         if clocked:
             blas_threads.set_threads(1)
         self._orders.came_back.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from snailps.api.parts import Reported, part_of
+from snailps.api.traits import Reported, trait_of
 from snailps.api.worker import Worker
 from snailps.node.metric_samples import BlockTally
 from snailps.transport import messages
@@ -63,7 +63,7 @@ class Reports:
 
     def _answer(self, done: messages.Done, future: Future[messages.Message]) -> messages.Message:
         answer = self._calls.result(future, done, self._limit_s)
-        counts = part_of(type(self._model), Reported).counts
+        counts = trait_of(type(self._model), Reported).counts
         self._tally.done(done.pass_, 1 + len(done.numbers), done.units, done.seconds, counts)
         return answer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from snailps.api.parts import Surveyed, SurveyPart
+from snailps.api.traits import Surveyed, SurveyPart
 from snailps.api.worker import Worker
 from snailps.transport import messages
 from snailps.worker.leases import Leases

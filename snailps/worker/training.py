@@ -13,7 +13,7 @@ import gc
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from snailps.api.parts import Gathered
+from snailps.api.traits import Gathered
 from snailps.api.worker import Block, Worker
 from snailps.config.consistency import steps_of
 from snailps.errors import WaitTimeout

@@ -9,8 +9,8 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from snailps.api.parts import Gathered
 from snailps.api.tables import Table, Tensor
+from snailps.api.traits import Gathered
 from snailps.api.worker import Block, Worker
 from snailps.config import JobSettings
 from snailps.errors import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snailps.api.parts import NAMES, PARTS, part_of
+from snailps.api.traits import NAMES, TRAITS, trait_of
 from snailps.api.worker import Worker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text(encoding="utf-8")
@@ -33,20 +33,20 @@ def test_page_lists_what_a_model_may_override():
         ("In each worker", in_worker),
         ("At the master", at_master),
         ("Attributes of the class", own.keys() - at_master - in_worker),
-        *((f".*: `{part.__name__}`", NAMES[part]) for part in PARTS),
+        *((f".*: `{trait.__name__}`", NAMES[trait]) for trait in TRAITS),
     ):
         found = listed(heading)
         assert len(found) == len(set(found)), heading
         assert set(found) == set(names), heading
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_class_that_writes_what_the_page_names_has_the_part(part):
-    for name in listed(f".*: `{part.__name__}`"):
-        mine = type("Mine", (Worker,), {name: vars(part)[name]})
-        derived = type("Derived", (mine,), {name: vars(part)[name]})
-        assert [one for one in PARTS if part_of(mine, one) is mine] == [part]
-        assert part_of(derived, part) is derived
+@pytest.mark.parametrize("trait", TRAITS)
+def test_class_that_writes_what_the_page_names_has_the_trait(trait):
+    for name in listed(f".*: `{trait.__name__}`"):
+        mine = type("Mine", (Worker,), {name: vars(trait)[name]})
+        derived = type("Derived", (mine,), {name: vars(trait)[name]})
+        assert [one for one in TRAITS if trait_of(mine, one) is mine] == [trait]
+        assert trait_of(derived, trait) is derived
 
 
 def test_help_of_a_worker_fits_a_screen():

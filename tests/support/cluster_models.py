@@ -15,8 +15,8 @@ import with_time
 from waiting import LIMIT_S
 
 from snailps import Block, JobSettings, Table, Worker, setting
-from snailps.api.parts import Cut, Limited, Reported
 from snailps.api.rotation import Rotation
+from snailps.api.traits import Cut, Limited, Reported
 from snailps.master import core
 from snailps.master.leases import late_workers
 from snailps.node import process

@@ -1,6 +1,6 @@
 """Settings of a job as its master completes them by the files and what is in them."""
 
-from snailps.api.parts import Adopted, Cut, part_of
+from snailps.api.traits import Adopted, Cut, trait_of
 from snailps.data.blocks import expand
 from snailps.data.input_files import InputFiles
 from snailps.data.scratch import Scratch
@@ -8,8 +8,8 @@ from snailps.data.table_copies import TableCopies
 
 
 def completed(cls, settings):
-    part = part_of(cls, Adopted)
-    adopted = part.adopt(settings, {}.get)
-    tables = TableCopies(part_of(cls, Cut).reading(adopted))
+    trait = trait_of(cls, Adopted)
+    adopted = trait.adopt(settings, {}.get)
+    tables = TableCopies(trait_of(cls, Cut).reading(adopted))
     with Scratch(adopted.scratch_dir, 0, tables=tables) as scratch:
-        return part.measure(adopted, InputFiles(expand(adopted.input, scratch), scratch))
+        return trait.measure(adopted, InputFiles(expand(adopted.input, scratch), scratch))

@@ -13,9 +13,9 @@ from pathlib import Path
 from shards import Shards
 
 from snailps.api.block import BlockContent
-from snailps.api.parts import Cut, part_of
 from snailps.api.results import Results
 from snailps.api.tables import Tensor
+from snailps.api.traits import Cut, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig, to_mapping
@@ -104,7 +104,7 @@ def _blocks(job, pass_, figures=None):
     """The blocks of a pass as a worker has them, each done when the next one is taken, with what is
     in `figures` by then."""
     job.begin_pass(pass_, 0.0, [1])
-    unit = part_of(job.cls, Cut).unit
+    unit = trait_of(job.cls, Cut).unit
     while lease := job.lease(1, 0.0):
         of = lease.number, lease.piece, lease.epoch, lease.seed, tuple(lease.progress)
         block = Block(*of, MastersContent(job, lease.number, unit), first=lease.first)
@@ -144,7 +144,7 @@ def _rows(cls, settings, block):
         return list(
             zip(*columns, *([found.values.tolist()] if len(found.values) else []), strict=True)
         )
-    unit = part_of(cls, Cut).unit
+    unit = trait_of(cls, Cut).unit
     return block.data.split(b"\n")[:-1] if unit == "line" else WORD.findall(block.data)
 
 

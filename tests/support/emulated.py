@@ -19,9 +19,9 @@ from typing import Any
 from shards import Shards
 from workers_in_order import AtOnce, Steps
 
-from snailps.api.parts import Cut, Surveyed, part_of
 from snailps.api.results import Results
 from snailps.api.tables import Tensor
+from snailps.api.traits import Cut, Surveyed, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Worker
 from snailps.config import RawConfig
@@ -275,7 +275,7 @@ class _Training:
         self.scratch = Scratch(
             self.job.settings.scratch_dir,
             self.job.settings.scratch_bytes,
-            tables=TableCopies(part_of(self.job.cls, Cut).reading(self.job.settings)),
+            tables=TableCopies(trait_of(self.job.cls, Cut).reading(self.job.settings)),
         )
         self.clients = {number: cluster.client(number) for number in range(1, workers + 1)}
         declared = self._model(1).tables()
@@ -297,7 +297,7 @@ class _Training:
         if not self.job.has_survey:
             return
         job, model = self.job, self._model(1)
-        surveyor: Any = part_of(job.cls, Surveyed).surveyor(job.settings)
+        surveyor: Any = trait_of(job.cls, Surveyed).surveyor(job.settings)
         part: Any = model.survey_part()
         job.begin_pass("survey", 0.0)
         leases = self.leases(model, None, None)

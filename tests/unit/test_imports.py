@@ -138,7 +138,7 @@ CORE_USES = {
     "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
-    "api.concurrency", "api.results", "api.export_progress", "api.parts", "api.rotation",
+    "api.concurrency", "api.results", "api.export_progress", "api.traits", "api.rotation",
     "api.plain_values",
     "api.counting",
 }  # fmt: skip

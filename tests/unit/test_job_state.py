@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_job import Clock, done, make
 
-from snailps.api.parts import Gathered
+from snailps.api.traits import Gathered
 from snailps.errors import CheckpointError
 from snailps.master.job.state import JobState, decode, pack, unpack
 from snailps.master.leases.records import OUTCOME, RECORD

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from snailps import JobSettings, Worker, setting
-from snailps.api.parts import InRounds
 from snailps.api.plain_values import ELEMENTS_MAX, plain_figures, plain_number
+from snailps.api.traits import InRounds
 from snailps.config import RawConfig
 from snailps.config.fields import format_value
 from snailps.dataclass import dataclass

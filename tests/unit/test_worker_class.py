@@ -10,7 +10,7 @@ import pytest
 
 from snailps import JobSettings, Table, Worker
 from snailps.api import class_loading
-from snailps.api.parts import Cut, InRounds, part_of
+from snailps.api.traits import Cut, InRounds, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import load_class
 from snailps.config import RawConfig, settings_of
@@ -377,7 +377,7 @@ def test_only_the_named_module_comes_from_the_current_folder_first(module, tmp_p
         del sys.modules[other]
 
 
-def test_class_that_writes_a_method_of_a_part_has_the_part_and_its_other_methods():
+def test_class_that_writes_a_method_of_a_trait_has_the_trait_and_its_other_methods():
     class Short(Worker):
         @classmethod
         def block_bytes(cls, settings, total_bytes, workers):
@@ -394,11 +394,11 @@ def test_class_that_writes_a_method_of_a_part_has_the_part_and_its_other_methods
             return 3
 
     settings = JobSettings()
-    assert part_of(Short, Cut).block_bytes(settings, 1 << 20, 1) * 2 == Cut.block_bytes(
+    assert trait_of(Short, Cut).block_bytes(settings, 1 << 20, 1) * 2 == Cut.block_bytes(
         settings, 1 << 20, 1
     )
-    assert part_of(Short, Cut) is Short
-    assert part_of(Short, InRounds) is InRounds
+    assert trait_of(Short, Cut) is Short
+    assert trait_of(Short, InRounds) is InRounds
     assert Short(settings).unpushed == 0
     assert not Short.clocked(settings)
     assert Shorter.clocked(settings)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import LIMIT_S, until
 
-from snailps.api.parts import Gathered
+from snailps.api.traits import Gathered
 from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally

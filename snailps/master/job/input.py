@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.parts import Cut, part_of
 from snailps.api.plain_values import plain_number
+from snailps.api.traits import Cut, trait_of
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
@@ -41,11 +41,11 @@ class JobInput:
 
     def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
         self._cls, self._settings = cls, settings
-        self._part = part_of(cls, Cut)
+        self._trait = trait_of(cls, Cut)
         self._scratch = Scratch(
             settings.scratch_dir,
             settings.scratch_bytes,
-            tables=TableCopies(self._part.reading(settings)),
+            tables=TableCopies(self._trait.reading(settings)),
         )
         self._sources: list[Source] = []
         self._outward: dict[str, str] = {}  # by path, its name in files that others read
@@ -81,15 +81,15 @@ class JobInput:
         size = settings.block_bytes or plain_number(
             self._cls,
             "block_bytes",
-            self._part.block_bytes(settings, self.total_bytes, counted),
+            self._trait.block_bytes(settings, self.total_bytes, counted),
             int,
         )
         most = -(-self.total_bytes // 10)
         if steps_of(settings).order_is_free:  # else a step consists of blocks
             of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
             most = max(most, -(-of_job // (BLOCKS_LEAST * counted)))
-        pieces = self._part.pieces(settings, self._sources, workers)
-        is_drawn = pieces is None and self._part.shuffles(settings)
+        pieces = self._trait.pieces(settings, self._sources, workers)
+        is_drawn = pieces is None and self._trait.shuffles(settings)
         self.order = settings.seed if is_drawn else None
         if pieces is None:
             self._cut(max(1, min(size, most)))
@@ -108,7 +108,7 @@ class JobInput:
         size = plain_number(
             self._cls,
             "fit_block",
-            self._part.fit_block(self._settings, self.block_bytes, self.total_bytes, summary),
+            self._trait.fit_block(self._settings, self.block_bytes, self.total_bytes, summary),
             int,
         )
         self._cut(max(1, min(size, self.block_bytes)))
@@ -152,7 +152,7 @@ class JobInput:
         if self.order is None:
             return {}
         if self._joined is None:
-            joined = join(self._sources, self._scratch, self._part.unit)
+            joined = join(self._sources, self._scratch, self._trait.unit)
             self._joined = {one.source.path: one for one in joined}
         return self._joined
 

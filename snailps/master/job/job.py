@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from snailps.abi.key_hash import seed_of
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
-from snailps.api.parts import (
+from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
+from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
+from snailps.api.tables import Table, Tensor
+from snailps.api.traits import (
     Adopted,
     Cut,
     InRounds,
@@ -29,11 +32,8 @@ from snailps.api.parts import (
     Reported,
     Rotated,
     Surveyed,
-    part_of,
+    trait_of,
 )
-from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
-from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
-from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, settings_of, to_mapping
 from snailps.config.origins import with_origins
@@ -118,7 +118,7 @@ class Job:
         self.source = b""
         """Source of the class, where no process can import it."""
         # Asked here, once: the core calls nothing of the model's class.
-        in_rounds = part_of(self.cls, InRounds)
+        in_rounds = trait_of(self.cls, InRounds)
         self.name = self._asked(self.cls, "model_name", str)
         self.clocked = bool(self.cls.clocked(self.settings))
         self.rounds = self._asked(in_rounds, "rounds", int)
@@ -126,12 +126,12 @@ class Job:
         """The workers of rounds are decided when the training begins: it needs some."""
         self.fraction = self._asked(in_rounds, "fraction", float)
         self.deadline_s = self._asked(in_rounds, "deadline", float)
-        self.expires = self._asked(part_of(self.cls, Limited), "expires", int)
+        self.expires = self._asked(trait_of(self.cls, Limited), "expires", int)
         """Units after which rows that no push touched are deleted; 0: never."""
         self.ticks = [0]
         """Ticks of the clock of such rows (`expiry.py`)."""
         self.concurrency = Concurrency()
-        self.counts = part_of(self.cls, Reported).counts
+        self.counts = trait_of(self.cls, Reported).counts
         after_round = in_rounds.after_round.__func__  # type: ignore[attr-defined]
         self.looks_after_rounds = after_round is not InRounds.after_round.__func__  # type: ignore[attr-defined]
         self._ask_for_survey()
@@ -174,18 +174,18 @@ class Job:
         self.input.find()
         self._measure()
         if not self.settings.epochs:
-            passes = part_of(self.cls, Cut).passes(self.settings, self.input.found)
+            passes = trait_of(self.cls, Cut).passes(self.settings, self.input.found)
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
             self._is_whole = passes.least == passes.most
         if not self.clocked:  # the slots of a step are as many for one worker
-            limited = part_of(self.cls, Limited)
+            limited = trait_of(self.cls, Limited)
             self.concurrency = limited.workers_at_once(self.settings, self.input.found)
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
     def too_many(self, workers: int) -> str:
         """Why so many workers would learn much less than one, in words; empty: they would not."""
-        why = part_of(self.cls, Limited).too_many(self.settings, max(0, workers - 1))
+        why = trait_of(self.cls, Limited).too_many(self.settings, max(0, workers - 1))
         return why and f"{workers} workers are too many for {self.name}: {why}"
 
     def refuse_too_many(self, workers: int) -> None:
@@ -195,18 +195,18 @@ class Job:
 
     def _ask_for_survey(self) -> None:
         """Ask the class what sets rows and what the survey merges, by the settings of now."""
-        part = part_of(self.cls, Surveyed)
-        self.loader = part.loader(self.settings)
-        surveyor = part.surveyor(self.settings)
+        trait = trait_of(self.cls, Surveyed)
+        self.loader = trait.loader(self.settings)
+        surveyor = trait.surveyor(self.settings)
         self.has_survey = surveyor is not None
         # Where workers merge blocks, their order does not matter: see `SurveyPart`.
-        in_order = self.clocked and part.survey_part is Surveyed.survey_part
+        in_order = self.clocked and trait.survey_part is Surveyed.survey_part
         self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
 
     def _measure(self) -> None:
         """Have the model complete its settings by the files of the input."""
-        part = part_of(self.cls, Adopted)
-        measured = plain_settings(part.measure(self.settings, self.input.found))
+        trait = trait_of(self.cls, Adopted)
+        measured = plain_settings(trait.measure(self.settings, self.input.found))
         if measured is self.settings:
             return
         before, known = to_mapping(self.settings), settings_of(self.cls.Settings)
@@ -335,10 +335,10 @@ class Job:
                     "blocks: leave it out, or begin anew with --fresh"
                 )
             return known
-        part = part_of(self.cls, Rotated)
-        if not part.rotates(s):
+        trait = trait_of(self.cls, Rotated)
+        if not trait.rotates(s):
             return None
-        wanted = part.rotation(s, self.input.total_bytes, workers, self.summary or b"")
+        wanted = trait.rotation(s, self.input.total_bytes, workers, self.summary or b"")
         if wanted is None:
             return None
         if not isinstance(wanted, Rotation):
@@ -408,8 +408,8 @@ class Job:
         counts = self.metrics.counts
         try:
             if counts:
-                part = part_of(self.cls, Reported)
-                found = part.counted(self.settings, counts, self.metrics.units)
+                trait = trait_of(self.cls, Reported)
+                found = trait.counted(self.settings, counts, self.metrics.units)
                 figures = plain_figures(self.cls, "counted", found.figures)
                 refused = plain_number(self.cls, "counted", found.refused, str)
                 return Counted(plain_settings(found.settings), figures, refused)
@@ -623,7 +623,7 @@ class Job:
         reads the summary. ConfigError if the disk has no room."""
         if not self.settings.output:
             return ""
-        sizes = part_of(self.cls, Reported).file_sizes(self.settings, summary or b"")
+        sizes = trait_of(self.cls, Reported).file_sizes(self.settings, summary or b"")
         check_room(sizes)
         return sizes_text(sizes) if sizes else ""
 
@@ -762,13 +762,13 @@ class Job:
     @property
     def _watch(self) -> LossWatch:
         if self._losses is None:
-            bound = part_of(self.cls, Limited).loss_bound
+            bound = trait_of(self.cls, Limited).loss_bound
             self._losses = LossWatch(bound, self._constant_loss(), self.settings)
         return self._losses
 
     def _constant_loss(self) -> float:
         """Mean loss of a model that does not look at its examples; 0: unknown."""
-        return self._asked(part_of(self.cls, Reported), "constant_loss", float)
+        return self._asked(trait_of(self.cls, Reported), "constant_loss", float)
 
     @property
     def _counted_workers(self) -> int:

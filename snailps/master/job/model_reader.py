@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.export_progress import ExportProgress
-from snailps.api.parts import InRounds, Reported, part_of
 from snailps.api.plain_values import is_users, plain_figures
 from snailps.api.results import Results
+from snailps.api.traits import InRounds, Reported, trait_of
 from snailps.api.worker import Worker
 from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
 from snailps.master.job.job import Job
@@ -91,7 +91,7 @@ class ModelReader:
 
     def inspect(self, job: Job, reading: ModelAccess) -> None:
         """Have the model's inspector run; `Job.validation` gets its result."""
-        look, observer = part_of(job.cls, Reported).inspector(job.settings), self.observer
+        look, observer = trait_of(job.cls, Reported).inspector(job.settings), self.observer
         if look is None and observer is None:
             return
 
@@ -119,12 +119,12 @@ class ModelReader:
             self._of_rounds = job, *self._results(job, reading)
         _, results, _ = self._of_rounds
         results.figures = reading.figures
-        part = part_of(job.cls, InRounds)
-        return plain_figures(job.cls, "after_round", part.after_round(results, round_))
+        trait = trait_of(job.cls, InRounds)
+        return plain_figures(job.cls, "after_round", trait.after_round(results, round_))
 
     def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
-        part = part_of(job.cls, Reported)
-        found = self.load(job, lambda results: part.landmarks(results, LANDMARKS), reading)
+        trait = trait_of(job.cls, Reported)
+        found = self.load(job, lambda results: trait.landmarks(results, LANDMARKS), reading)
         if found is None or len(found[0]) < 3:
             return {}
         names, rows = found

@@ -9,8 +9,8 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 
-from snailps.api.parts import Adopted, InRounds, Limited, part_of
 from snailps.api.plain_values import plain
+from snailps.api.traits import Adopted, InRounds, Limited, trait_of
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.config.fields import Settings
@@ -32,7 +32,7 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
     what other jobs read too, as the environment and imported files, and lines of a file that
     ``--set`` or the environment has made unread, as one run of several by the same file does.
     """
-    in_rounds, notices = part_of(cls, InRounds).rounds(settings) > 0, []
+    in_rounds, notices = trait_of(cls, InRounds).rounds(settings) > 0, []
     if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
         why = f"{cls.__name__} has no setting {foreign.key}, which is of another model"
         if not raw.overruled(foreign, [JOB]):
@@ -70,11 +70,11 @@ def job_settings(
         return None if entry is None else entry.origin
 
     built = raw.build(cls.Settings, also_known=also_known)
-    settings = plain_settings(part_of(cls, Adopted).adopt(built, explicit))
+    settings = plain_settings(trait_of(cls, Adopted).adopt(built, explicit))
     for notice in refuse_unread(cls, settings, raw):
         log.warning("%s", notice)
     cls.check(settings)
-    if cls.clocked(settings) and part_of(cls, Limited).expires(settings):
+    if cls.clocked(settings) and trait_of(cls, Limited).expires(settings):
         raise ConfigError(
             "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which ones do "
             "would depend on who was how fast. Leave expire_after at 0, or use async or ssp"

@@ -7,7 +7,7 @@ Calls the model's class, so it runs beside the loop, one call at a time (`Work`,
 
 from __future__ import annotations
 
-from snailps.api.parts import Surveyor
+from snailps.api.traits import Surveyor
 from snailps.errors import ClusterError, ConfigError
 from snailps.transport.frame import CONTROL_BODY_MAX
 

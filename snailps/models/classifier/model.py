@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.parts import Adopted, Reported
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
+from snailps.api.traits import Adopted, Reported
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.parts import Rotated
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
+from snailps.api.traits import Rotated
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of

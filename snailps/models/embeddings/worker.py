@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import MASK64
-from snailps.api.parts import Adopted, Reported, SurveyPart
 from snailps.api.passes import Passes
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows, Table
+from snailps.api.traits import Adopted, Reported, SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of

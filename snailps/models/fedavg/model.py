@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.parts import Adopted, InRounds, Limited
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Table, Tensor
+from snailps.api.traits import Adopted, InRounds, Limited
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.dataclass import dataclass

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.counting import Counted
-from snailps.api.parts import Adopted, Cut, Limited, Reported, Surveyed, Surveyor
 from snailps.api.passes import Passes
 from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Tensor
+from snailps.api.traits import Adopted, Cut, Limited, Reported, Surveyed, Surveyor
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of

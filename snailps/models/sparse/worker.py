@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.counting import Counted
-from snailps.api.parts import Adopted, Reported, Surveyor
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Table
+from snailps.api.traits import Adopted, Reported, Surveyor
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of

@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import GOLDEN, MASK64
-from snailps.api.parts import Adopted, Reported, Rotated
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
+from snailps.api.traits import Adopted, Reported, Rotated
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter

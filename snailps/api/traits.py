@@ -1,11 +1,11 @@
-"""Parts of a model beside the training of its blocks: a survey, a rotation, rounds, files.
+"""Traits of a model beside the training of its blocks: a survey, a rotation, rounds, reports.
 
-    class MyModel(snailps.Worker): surveyor(), survey()  -> MyModel has the part `Surveyed`
-    part_of(MyModel, Surveyed) -> MyModel                part_of(MyModel, InRounds) -> InRounds
+    class MyModel(snailps.Worker): surveyor(), survey()  -> MyModel has the trait `Surveyed`
+    trait_of(MyModel, Surveyed) -> MyModel               trait_of(MyModel, InRounds) -> InRounds
 
-A part is a few methods that are asked together, each with a default.  **A class that writes one of
-a part's methods has the part** (`complete`); naming the part among the bases says so to readers and
-type checkers.  A job asks `part_of` and gets the class, or the defaults.  Class methods are called
+A trait is a few methods that are asked together, each with a default.  **A class that writes one
+of a trait's methods has the trait** (`complete`); naming it among the bases says so to readers and
+type checkers.  A job asks `trait_of` and gets the class, or the defaults.  Class methods are called
 at the master.
 """
 
@@ -28,7 +28,7 @@ from snailps.data.blocks import Source
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 
-P = TypeVar("P")
+T = TypeVar("T")
 
 
 class Surveyor(Protocol):
@@ -421,20 +421,20 @@ class Reported:
         return {}
 
 
-PARTS: tuple[type[Any], ...] = (
+TRAITS: tuple[type[Any], ...] = (
     Adopted, Cut, Surveyed, Rotated, InRounds, Gathered, Limited, Reported,
 )  # fmt: skip
-NAMES = {part: [name for name in vars(part) if not name.startswith("_")] for part in PARTS}
-"""What a model may write of each part."""
+NAMES = {trait: [name for name in vars(trait) if not name.startswith("_")] for trait in TRAITS}
+"""What a model may write of each trait."""
 
 
-def part_of(cls: type[Any], part: type[P]) -> type[P]:
-    """The class where it has the part, else the part's defaults."""
-    return cls if issubclass(cls, part) else part
+def trait_of(cls: type[Any], trait: type[T]) -> type[T]:
+    """The class where it has the trait, else the trait's defaults."""
+    return cls if issubclass(cls, trait) else trait
 
 
 def complete(cls: type[Any]) -> None:
-    """Give a class the parts of which it writes a method, and so their other methods."""
-    parts = [part for part in PARTS if not issubclass(cls, part)]
-    if written := tuple(part for part in parts if any(hasattr(cls, n) for n in NAMES[part])):
+    """Give a class the traits of which it writes a method, and so their other methods."""
+    traits = [trait for trait in TRAITS if not issubclass(cls, trait)]
+    if written := tuple(trait for trait in traits if any(hasattr(cls, n) for n in NAMES[trait])):
         cls.__bases__ += written
