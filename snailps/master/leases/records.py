@@ -83,13 +83,13 @@ class BlockRecords:
     """The records of the blocks ``first`` to ``first + size - 1``."""
 
     def __init__(self, size: int, first: int = 0) -> None:
-        self._all = np.zeros(size, RECORD)
-        self._states, self._nodes = self._all["state"], self._all["node"]
+        self._size = size
         self.begin(first)
 
     def begin(self, first: int) -> None:
         """Begin with as many other blocks, from this one on, all waiting."""
-        self._all[:] = 0
+        self._all = np.zeros(self._size, RECORD)
+        self._states, self._nodes = self._all["state"], self._all["node"]
         self._first = first
         self._end = 0  # after the last block that was ever done
         self._by_node: dict[int, dict[int, None]] = {}  # leased blocks of workers, as leased
