@@ -171,7 +171,7 @@ class KeptRows(Rows):
         self._blocks, self._size = 0, 0.0  # of this period
         self._blocks_a_period = period_blocks
         # Of the training thread.
-        self._kept = self._asked
+        self.kept = self._asked
         self._recalled = RecalledBases(sgd, table, first)
         self._times = ExchangeTimes(sgd.worker, estimate, rule, seconds or own_time)
         self._touched: list[Ids] = []  # in this period
@@ -183,7 +183,7 @@ class KeptRows(Rows):
         self.exchanged = 0
 
     def begin_known(self) -> None:
-        self._asked.first = self._kept.first = None
+        self._asked.first = self.kept.first = None
 
     def workers_changed(self) -> None:
         super().workers_changed()
@@ -192,7 +192,7 @@ class KeptRows(Rows):
     @property
     def exchanges(self) -> bool:
         """False for a single worker, which only pushes, and for others until they have bases."""
-        return self.are_shared and self._kept.exchange.has_bases
+        return self.are_shared and self.kept.exchange.has_bases
 
     def _places_for(self, needed: int) -> _Places:
         """Places for `needed` rows at least, and for as many as the memory holds."""
@@ -259,7 +259,7 @@ class KeptRows(Rows):
     def ready(self, asked: KeptBlock) -> Trained:
         """The rows of all places so far."""
         kept, places, sgd = asked, asked.places, self._sgd
-        if places is not self._kept:
+        if places is not self.kept:
             self._begin_anew(places)
         if self.are_shared and not places.exchange.has_bases:
             self._take_bases()
@@ -301,7 +301,7 @@ class KeptRows(Rows):
         """Push shares of all trained rows, and continue with other places."""
         self._send_period(answers=False)
         self._settle()
-        self._kept = places
+        self.kept = places
         places.pulling = True
         self._times.begin_anew()
 
@@ -312,7 +312,7 @@ class KeptRows(Rows):
         """
         self._send_all()
         self._settle()
-        exchange, used = self._kept.exchange, self._kept.used
+        exchange, used = self.kept.exchange, self.kept.used
         exchange.keep_bases(used)
         # Sent now, with no steps: else the next deltas would count as all steps since rows came.
         keys = np.empty(CHUNK_ROWS, np.uint64)
@@ -342,7 +342,7 @@ class KeptRows(Rows):
         """Chooses the rows that are exchanged in the block, too."""
         if not self.exchanges or examples == 0:
             return
-        kept, period_examples = self._kept, examples / share * self._blocks_a_period
+        kept, period_examples = self.kept, examples / share * self._blocks_a_period
         self._times.saw(kept.exchange, kept.used, places, examples, weights, period_examples)
 
     def span(self) -> int:
@@ -350,7 +350,7 @@ class KeptRows(Rows):
 
     def exchange(self, examples: int) -> None:
         """Merge arrived answers, and send rows that are due; no kernel may run meanwhile."""
-        kept, times = self._kept, self._times
+        kept, times = self.kept, self._times
         times.now += examples
         if not self.exchanges:
             return
@@ -390,14 +390,14 @@ class KeptRows(Rows):
         if not self._touched:
             return
         self._settle()
-        touched = ascending(np.concatenate(self._touched), self._kept.used)
+        touched = ascending(np.concatenate(self._touched), self.kept.used)
         self._touched = []
         if not answers:
             self._send_quietly(touched)
             return
         if self._times.rule.rare_steps > 0:
             chunks = np.array_split(touched, len(touched) // CHUNK_ROWS + 1)
-            ripe = partial(self._times.ripe, self._kept.exchange)
+            ripe = partial(self._times.ripe, self.kept.exchange)
             goes = np.concatenate([ripe(chunk) for chunk in chunks])  # in cache
             self._touched, touched = [touched[~goes]], touched[goes]
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
@@ -405,7 +405,7 @@ class KeptRows(Rows):
 
     def _send_quietly(self, touched: Ids) -> None:
         """Send rows without an answer, in chunks: all deltas would take as much memory as rows."""
-        if not self._kept.exchange.has_bases:
+        if not self.kept.exchange.has_bases:
             self._recalled.leave(touched)
             return
         rows = max(CHUNK_ROWS, CHUNK_BYTES // (4 * self._sgd.layout.width))
@@ -421,7 +421,7 @@ class KeptRows(Rows):
         Kernels may train the rows meanwhile: steps that are missed go with the next period.
         """
         sgd = self._sgd
-        piece = self._recalled.take(self._kept.exchange)
+        piece = self._recalled.take(self.kept.exchange)
         if piece is None:
             return False
         keys, deltas = piece
@@ -439,7 +439,7 @@ class KeptRows(Rows):
         """
         if len(places) == 0:
             return
-        kept, sgd = self._kept.exchange, self._sgd
+        kept, sgd = self.kept.exchange, self._sgd
         keys, deltas = np.empty(len(places), np.uint64), sgd.packed.take(len(places))
         send = partial(
             kept.send,
@@ -473,8 +473,8 @@ class KeptRows(Rows):
 
     def _refresh(self, known: Ids, *, quiet_too: bool = False) -> None:
         """Start to pull those of the known rows that were pushed without an answer."""
-        places, keys = self._kept.exchange.stale(
-            ascending(known, self._kept.used), quiet_too=quiet_too
+        places, keys = self.kept.exchange.stale(
+            ascending(known, self.kept.used), quiet_too=quiet_too
         )
         for first in range(0, len(places), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
@@ -505,8 +505,8 @@ class KeptRows(Rows):
     def _merge(self, exchange: _Exchange, answers: Floats) -> None:
         """Add other workers' changes to kept rows."""
         if self._sgd.project is not None:  # else their keys are not needed
-            self._project(self._kept.exchange.keys(exchange.pulled), answers)
-        self._kept.exchange.merge(
+            self._project(self.kept.exchange.keys(exchange.pulled), answers)
+        self.kept.exchange.merge(
             self.estimate, exchange.pulled, answers, exchange.given_up, exchange.given_at
         )
         self._sgd.packed.give(answers)

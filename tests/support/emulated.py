@@ -155,7 +155,7 @@ class _Emulated:
 
             vars(model.rows[0])["exchange"] = stop_and_exchange
             if self._training.rotates:
-                model._rotating.ahead, model._rotating.behind = _Later(), AtOnce()
+                model.rotating.ahead, model.rotating.behind = _Later(), AtOnce()
         elif isinstance(model, Net):
             forth = model._step
 

@@ -136,35 +136,35 @@ class MemoryCheckouts:
 
     def __init__(self, shared: SharedPartitions, part: int, parts: int) -> None:
         first = part * shared.output_parts // parts
-        self._shared, self._part = shared, part
-        self._left = [(first + n) % shared.output_parts for n in range(shared.output_parts)]
+        self.shared, self._part = shared, part
+        self.left = [(first + n) % shared.output_parts for n in range(shared.output_parts)]
         self.had: list[int] = []
         self.figures: list[Mapping[str, float]] = []
         self.durable: list[int] = []
 
     def check_out(self) -> int | None:
         """The next part that is free."""
-        with self._shared.changed:
-            while self._left:
-                if len(self.had) == self._shared.lost_after:
+        with self.shared.changed:
+            while self.left:
+                if len(self.had) == self.shared.lost_after:
                     raise Lost
-                for part in self._left:
-                    if part in self._shared.free:
-                        self._shared.free.remove(part)
-                        self._left.remove(part)
+                for part in self.left:
+                    if part in self.shared.free:
+                        self.shared.free.remove(part)
+                        self.left.remove(part)
                         self.had.append(part)
-                        self._shared.handed_out.append((self._part, part))
+                        self.shared.handed_out.append((self._part, part))
                         return part
-                came = self._shared.changed.wait(LIMIT_S)
-                assert came, f"no partition of {self._left} has come back"
+                came = self.shared.changed.wait(LIMIT_S)
+                assert came, f"no partition of {self.left} has come back"
             return None
 
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
         """The part is free again."""
-        with self._shared.changed:
-            assert part not in self._shared.free
-            self._shared.free.add(part)
-            self._shared.changed.notify_all()
+        with self.shared.changed:
+            assert part not in self.shared.free
+            self.shared.free.add(part)
+            self.shared.changed.notify_all()
         self.figures.append(figures)
         assert part in self.had
         if durable:
@@ -172,9 +172,9 @@ class MemoryCheckouts:
 
     def encode_again(self, index: int) -> None:
         """One worker at a time."""
-        with self._shared.changed:
-            self._shared.again.append(index)
-            self._shared.encode_again(index)
+        with self.shared.changed:
+            self.shared.again.append(index)
+            self.shared.encode_again(index)
 
 
 def blocks_of_chunk(

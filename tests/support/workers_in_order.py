@@ -199,7 +199,7 @@ def losses_in_order(
     def lease(worker: MemoryWorker, block: Any, figures: list[dict[str, float]]) -> Any:
         def work(steps: Steps) -> None:
             block.prepared = worker.prepare(block)
-            rotating = worker._rotating
+            rotating = worker.rotating
             with (
                 patch.object(rotating, "ahead", _Lazily()),
                 patch.object(rotating, "behind", AtOnce()),
@@ -221,7 +221,7 @@ def losses_in_order(
         for chunk in range(total):
             shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)  # not to the end
             blocks = blocks_of_chunk(workers, texts[chunk % len(texts)], chunk, shares)
-            blocks[0].checkouts._shared.changed = _NoWait()  # type: ignore[attr-defined]
+            blocks[0].checkouts.shared.changed = _NoWait()  # type: ignore[attr-defined]
             figures: list[dict[str, float]] = []
             all_steps = [
                 Steps(lease(worker, block, figures))

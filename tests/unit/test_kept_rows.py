@@ -138,7 +138,7 @@ class Worker:
 
     def rows(self, ids):
         """Kept rows of ids that it has used."""
-        return self.shared._kept.rows[self.shared.find(keys_of(ids)).places, :DIM]
+        return self.shared.kept.rows[self.shared.find(keys_of(ids)).places, :DIM]
 
 
 blocks_of = st.lists(
@@ -171,7 +171,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
         before = worker.train(asked, number + 1)
         np.testing.assert_allclose(before, expected[ids], atol=1e-5)
         expected[ids] += number + 1
-        assert worker.shared._kept.room <= max(room, 8)
+        assert worker.shared.kept.room <= max(room, 8)
         assert worker.unpushed == bool((number + 1) % period_blocks)
     worker.shared.flush()
     worker.sgd.close()
@@ -228,7 +228,7 @@ def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
     np.testing.assert_allclose(
         store.rows[:4] - first[:4], [[1], [2], [2], [1]] * np.ones(DIM), 1e-5
     )
-    assert not worker.shared._kept.exchange.has_bases
+    assert not worker.shared.kept.exchange.has_bases
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_ask_for_more_keys_than_there_is_room_for_grows():
     worker = Worker(store := Store(), room=2)
     before = worker.train(worker.ask(range(8)), 1)
     np.testing.assert_array_equal(before[0], store.rows[0])
-    assert worker.shared._kept.room == 8
+    assert worker.shared.kept.room == 8
 
 
 # --- several workers -----------------------------------------------------------------------------
@@ -578,7 +578,7 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(period_blocks
     worker.train(coming, 1)
     worker.workers_changed(2)
     worker.train(worker.ask([1, 4]), 1)
-    assert worker.shared._kept.exchange.has_bases
+    assert worker.shared.kept.exchange.has_bases
     joined = Worker(store, workers=2, recalls=True)
     joined.train(joined.ask([2, 3]), 10)
     joined.shared.flush()
@@ -630,9 +630,9 @@ def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
     for ids, workers in (([1, 2], 1), ([1, 2, 3, 4], 2), ([5, 6, 7], 2), ([1, 2, 3, 4], 1)):
         worker.workers_changed(workers)
         worker.train(worker.ask(ids), 1)
-        rooms.append(worker.shared._kept.room)
+        rooms.append(worker.shared.kept.room)
     worker.train(worker.ask([5, 6, 7]), 1)
-    rooms.append(worker.shared._kept.room)
+    rooms.append(worker.shared.kept.room)
     assert rooms == [6, 6, 3, 6, 6]
 
 
@@ -647,7 +647,7 @@ def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_th
     rows[places, :DIM] += 1
     worker.shared.exchange(1)
     assert worker.shared.close(kept)
-    assert not worker.shared._kept.exchange.has_bases
+    assert not worker.shared.kept.exchange.has_bases
     worker.train(worker.ask([2, 3]), 1)
     worker.shared.flush()
     expected[[1, 2, 3]] += [[1], [2], [1]]

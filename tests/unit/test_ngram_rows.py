@@ -202,18 +202,23 @@ def test_auto_is_a_value_of_settings_that_have_it_and_of_no_other(text):
         RawConfig.from_mapping({"epochs": text}, "job.conf").build(JobSettings)
 
 
+def settings_of(model):
+    """What a job of an estimator is given."""
+    return model.parameters.settings(model.get_params(), type(model).__name__)
+
+
 @pytest.mark.parametrize("cls", [FastText, TextClassifier])
 def test_estimator_shows_auto_and_takes_it_or_a_number(cls):
     assert cls().get_params()["bucket"] == "auto"
     assert repr(cls(bucket="auto")) == f"{cls.__name__}()"
-    assert "bucket" not in cls(bucket="auto")._checked()
-    assert cls(bucket=500)._checked()["bucket"] == 500
-    assert cls(bucket=np.int64(500))._checked()["bucket"] == 500
+    assert "bucket" not in settings_of(cls(bucket="auto"))
+    assert settings_of(cls(bucket=500))["bucket"] == 500
+    assert settings_of(cls(bucket=np.int64(500)))["bucket"] == 500
     assert cls(bucket=500).__sklearn_clone__().bucket == 500
-    assert "bucket" not in cls(bucket=None)._checked()
+    assert "bucket" not in settings_of(cls(bucket=None))
     for wrong in (0, "many", 1.5, True):
         with pytest.raises(ParameterError, match="bucket: expected auto, or a whole number"):
-            cls(bucket=wrong)._checked()
+            settings_of(cls(bucket=wrong))
 
 
 def test_estimator_of_a_file_has_its_number(seven):

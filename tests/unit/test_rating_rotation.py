@@ -110,7 +110,7 @@ def test_each_line_is_trained_once_an_epoch_and_rows_learn(number, optimizer):
         assert losses[1] < {"sgd": 0.3, "adagrad": 0.6}[optimizer] * losses[0], losses
         # What servers have is what was trained: users' rows at their worker, items' nowhere else.
         for worker in workers:
-            part = worker._rotating.part
+            part = worker.rotating.part
             users = part.inputs.keys[part.inputs.keys < KIND_KEY]
             known = worker.pull(TABLE, users)
             np.testing.assert_allclose(known, part.inputs.local[0][: len(users), :5], atol=1e-5)
@@ -180,7 +180,7 @@ def test_lines_are_read_in_the_first_epoch_only(monkeypatch):
         # Without room for them they come from the table.
         monkeypatch.setattr(rotation, "LINES_BYTES", 0)
         for worker in workers:
-            worker._rotating.part.lines.clear()
+            worker.rotating.part.lines.clear()
         assert sum(one["units"] for one in trained(workers, first=2)) == USERS * ITEMS
         assert len(read) == 4 + 2 + 2
 
@@ -203,7 +203,7 @@ def test_partition_that_goes_to_and_fro_is_trained_as_one_that_stays():
                 figures = trained([workers[at] for at in turn], first=epoch, at_once=False)
                 found.append(sum(lease["loss"] for lease in figures))
             for worker in workers:
-                rows = worker._rotating.part.inputs
+                rows = worker.rotating.part.inputs
                 base = rows.base[: len(rows.keys)]
                 np.testing.assert_allclose(worker.pull(TABLE, rows.keys), base, atol=1e-5)
     assert found[3:] == pytest.approx(found[:3], rel=1e-4)
@@ -217,7 +217,7 @@ def test_durable_checkouts_are_not_trained_again():
         block.terms = replace(block.terms, durable=(0, 3))
         shared = SharedPartitions(4)
         block.checkouts = shared.checkouts(0, 1)
-        block.checkouts._left = [1, 2]
+        block.checkouts.left = [1, 2]
         block.prepared = lease = worker.prepare(block)
         assert worker.train(block)["examples"] == np.diff(lease.ranges[1:3]).sum()
 
@@ -325,16 +325,16 @@ def test_lines_that_servers_have_lost_are_written_again_in_any_epoch(epoch):
         workers, leases = workers_of(make, 2), []
         trained(workers, epochs=epoch)
         blocks = blocks_of_chunk(workers, BLOCKS, epoch, epoch=epoch)
-        place = workers[0]._rotating._place(blocks[0])
+        place = workers[0].rotating._place(blocks[0])
         keys = np.concatenate([place.keys(index, 0, 2) for index in (1, 3)])
         workers[0].push(rotation.LINES, keys, -workers[0].pull(rotation.LINES, keys))
         for worker in workers:
-            if worker._rotating.part is not None:
-                worker._rotating.part.lines.clear()
+            if worker.rotating.part is not None:
+                worker.rotating.part.lines.clear()
         for worker, block in zip(workers, blocks, strict=True):
             leases.append(worker.prepare(block))
         assert lines_of(leases) == Counter((u, i) for u in range(USERS) for i in range(ITEMS))
-        assert set(blocks[0].checkouts._shared.again) == {1, 3}
+        assert set(blocks[0].checkouts.shared.again) == {1, 3}
 
 
 def test_blocks_are_written_in_the_first_epoch_only():

@@ -65,7 +65,7 @@ def checkouts(request: pytest.FixtureRequest) -> int:
 
 def tables_of(worker: MemoryWorker) -> tuple[PartitionRows, PartitionRows]:
     """Its rows of "input" and of "output"."""
-    part = worker._rotating.part
+    part = worker.rotating.part
     assert part is not None
     (outputs,) = part.staying
     return part.inputs, outputs
@@ -121,7 +121,7 @@ def test_a_worker_that_is_lost_leaves_nothing_behind(model: str, maxn: int) -> N
         shared = block.checkouts
         assert isinstance(shared, MemoryCheckouts)
         if is_lost:
-            shared._shared.lost_after = 1
+            shared.shared.lost_after = 1
             block.prepared = worker.prepare(block)
             with pytest.raises(Lost):
                 worker.train(block)
@@ -157,8 +157,8 @@ def test_rows_are_freed_where_a_chunk_has_another_number_of_parts() -> None:
     kept = []
     for chunk, some in enumerate(([a], [a, b], [a])):
         train_rotating(some, CHUNKS[:1], first=chunk, at_once=False)
-        assert a._rotating.part is not None
-        kept.append(weakref.ref(a._rotating.part))
+        assert a.rotating.part is not None
+        kept.append(weakref.ref(a.rotating.part))
     gc.collect()
     assert [part() is not None for part in kept] == [False, False, True]
 
@@ -183,7 +183,7 @@ def test_checkouts_in_any_order_train_the_pieces_of_each() -> None:
         block = blocks_of_chunk([worker], CHUNKS[0])[0]
         shared = block.checkouts
         assert isinstance(shared, MemoryCheckouts)
-        shared._left = list(order)
+        shared.left = list(order)
         block.prepared = worker.prepare(block)
         found.append((worker.train(block), shared))
     (all_, one), (same, other) = found
@@ -201,7 +201,7 @@ def test_durable_checkouts_are_not_trained_again() -> None:
     block = blocks_of_chunk([worker], CHUNKS[0])[0]
     assert isinstance(block.checkouts, MemoryCheckouts)
     block.terms = replace(block.terms, durable=(0,))
-    block.checkouts._left = [1]
+    block.checkouts.left = [1]
     block.prepared = worker.prepare(block)
     rest = worker.train(block)
     assert 0 < rest["units"] < whole["units"]
@@ -278,7 +278,7 @@ def test_rows_that_another_worker_has_trained_are_pulled_again(chunk: int, had: 
     assert isinstance(block.checkouts, MemoryCheckouts)
     if had:
         block.terms = replace(block.terms, durable=(0,))
-        block.checkouts._left = [1]
+        block.checkouts.left = [1]
     block.prepared = worker.prepare(block)
     worker.train(block)
     assert worker.memory.rows["output"].mean() > 1.0

@@ -118,7 +118,7 @@ def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
         output_parts=outputs_for(parts), first=False,
     )  # fmt: skip
     block.progress = (0.0, 0.1)
-    lease = worker._rotating.prepare(block)  # type: ignore[arg-type]
+    lease = worker.rotating.prepare(block)  # type: ignore[arg-type]
     assert lease.of_part is not None
     ids, _ = shared_text.get_chunk(worker, 1, 3, parts - 1, (1,) * parts)
     found, targets = [], []
@@ -408,7 +408,7 @@ def test_text_of_an_earlier_chunk_is_encoded_again_and_what_is_learnt_is_the_sam
         made = workers_of(settings, workers, ALL)
         blocks_of_chunk(made, [block[::-1] for block in CHUNKS[1]], 0, (0.0, 0.0))
         blocks = blocks_of_chunk(made, CHUNKS[0], 3)
-        text, again = made[0].memory.text, blocks[0].checkouts._shared.again  # type: ignore[attr-defined]
+        text, again = made[0].memory.text, blocks[0].checkouts.shared.again  # type: ignore[attr-defined]
         if loses:
             for key in sorted(text)[1::2]:
                 text[key] = np.full_like(text[key], 1)  # a row of chunk 0
@@ -487,7 +487,7 @@ def test_rows_of_a_part_are_pulled_once_while_its_worker_keeps_it() -> None:
     assert pulled[0].isdisjoint(pulled[1])
     assert len(pulled[0] | pulled[1]) == len(made[0].vocabulary)
     for worker in made:
-        part = worker._rotating.part
+        part = worker.rotating.part
         assert part is not None
         assert set(part.keys.tolist()) == pulled[made.index(worker)]
         rows = np.concatenate(part.inputs.local, axis=1)
@@ -545,7 +545,7 @@ def test_rows_of_a_partition_that_was_prepared_early_have_what_the_one_before_ha
     made[0].train(first)
     assert following.opening is None
     assert (made[0].memory.rows["input"] != before).any()
-    for pool in (made[0]._rotating.ahead, made[0]._rotating.behind):
+    for pool in (made[0].rotating.ahead, made[0].rotating.behind):
         pool.submit(int).result()  # its thread drops what it did before that
     assert (part() is None) != stays  # nor its rows
     between = made[0].memory.rows["input"].copy()
@@ -604,13 +604,13 @@ def test_partition_whose_worker_is_lost_behind_durable_checkouts_ends_as_if_it_w
         shared = block.checkouts
         assert isinstance(shared, MemoryCheckouts)
         if is_lost:
-            shared._shared.lost_after = lost_after
+            shared.shared.lost_after = lost_after
             block.prepared = worker.prepare(block)
             with pytest.raises(Lost):
                 worker.train(block)
-            worker._rotating.close()  # type: ignore[union-attr]
+            worker.rotating.close()  # type: ignore[union-attr]
             assert shared.durable == list(range(1, lost_after + 1))
-            shared._shared.lost_after = 4
+            shared.shared.lost_after = 4
             block.terms = replace(block.terms, durable=tuple(sorted(shared.had)))
             shared.had.clear()
             (worker,) = workers_of_tables(worker)
@@ -653,9 +653,9 @@ def test_rows_are_durable_before_the_next_checkout_begins(monkeypatch: pytest.Mo
 def test_pairs_of_durable_checkouts_are_not_sorted_again() -> None:
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
-    whole = worker._rotating.prepare(block)
+    whole = worker.rotating.prepare(block)
     block.terms = replace(block.terms, durable=(0, 2))
-    rest = worker._rotating.prepare(block)
+    rest = worker.rotating.prepare(block)
     assert whole.of_part is not None
     assert rest.of_part is not None
     for part in range(4):
@@ -673,7 +673,7 @@ def test_partition_whose_checkouts_are_all_durable_trains_nothing() -> None:
     shared = block.checkouts
     assert isinstance(shared, MemoryCheckouts)
     block.terms = replace(block.terms, durable=(0, 1, 2, 3))
-    shared._left.clear()
+    shared.left.clear()
     block.prepared = worker.prepare(block)
     assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
 
@@ -868,6 +868,6 @@ def test_words_that_share_their_ngrams_are_seen_behind_thousands_of_others() -> 
     settings = WordVectorSettings(dim=1, sample=0.0, minn=3, maxn=6, bucket=50_000)
     known = Vocabulary(PackedWords.of(words), counts, int(counts.sum()))
     worker = MemoryWorker(settings, known, MemoryTables(settings, len(words)))
-    inputs, _, bundling = worker._rotating._input_parts(counts.astype(float), (1,) * 8)
+    inputs, _, bundling = worker.rotating._input_parts(counts.astype(float), (1,) * 8)
     assert np.bincount(inputs).min() > 2000
     assert bundling.run == 1

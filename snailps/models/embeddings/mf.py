@@ -114,23 +114,23 @@ class MatrixFactorization(EmbeddingWorker, Rotated):
         self._encoding = encoding_of(self._names, self.settings)
 
     @cached_property
-    def _rotating(self) -> RatingTrainer:
+    def rotating(self) -> RatingTrainer:
         self.prefetch = 1  # a lease is long
         return RatingTrainer(self, self._names)
 
     def encode(self, block: Block) -> Mapping[str, float]:
-        self._rotating.encode(block)
+        self.rotating.encode(block)
         return {}
 
     def prepare(self, block: Block) -> Prepared | Lease:  # type: ignore[override]
-        return self._rotating.prepare(block) if block.part >= 0 else super().prepare(block)
+        return self.rotating.prepare(block) if block.part >= 0 else super().prepare(block)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        return self._rotating.train(block) if block.part >= 0 else super().train(block)
+        return self.rotating.train(block) if block.part >= 0 else super().train(block)
 
     def finish(self) -> None:
-        if "_rotating" in self.__dict__:
-            self._rotating.close()
+        if "rotating" in self.__dict__:
+            self.rotating.close()
         super().finish()
 
     def learnt(self, lines: Columns) -> Columns:

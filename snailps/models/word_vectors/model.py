@@ -275,8 +275,8 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
 
     def finish(self) -> None:
         """Waits for the last pushes."""
-        if "_rotating" in self.__dict__:
-            self._rotating.close()
+        if "rotating" in self.__dict__:
+            self.rotating.close()
         if "_encoders" in self.__dict__:
             self._encoders.shutdown()
         super().finish()
@@ -295,13 +295,13 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
         return bundling(kept[most], bag_ptr, bag_rows, self.threads, rate)
 
     @cached_property
-    def _rotating(self) -> WordTrainer:
+    def rotating(self) -> WordTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
     def prepare(self, block: Block) -> Prepared | Lease:
         """Numbers a block's words and rows locally and starts to pull the rows; or a partition."""
         if block.part >= 0:
-            return self._rotating.prepare(block)
+            return self.rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
         words = len(self.vocabulary)
         seen = np.zeros(words, np.bool_)
@@ -342,12 +342,12 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
             )
         )
         bags = Bags.of(bag_ptr, bag_rows, len(input_keys))
-        examples = self._rotating.examples(tokens, block.seed)
+        examples = self.rotating.examples(tokens, block.seed)
         batch = _Batch(tokens, examples, bags, noise, contention, steps, elsewhere)
         return Prepared(batch, len(examples), metrics, asked)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        return self._rotating.train(block) if block.part >= 0 else super().train(block)
+        return self.rotating.train(block) if block.part >= 0 else super().train(block)
 
     def rates(self, block: Block) -> Rates:
         begin, end = (self.settings.rate * (1.0 - share) for share in block.progress)
