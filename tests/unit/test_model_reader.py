@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from snailps.api.export_progress import ExportCancelled, ExportProgress
+from snailps.api.worker import Worker
 from snailps.master.job.model_reader import ModelReader
 from snailps.transport.security.trust import OPEN
 
@@ -23,14 +24,15 @@ class Readers(ModelReader):
         return results, lambda: self.left.append(job.name)
 
 
+class Looks(Worker):
+    @classmethod
+    def after_round(cls, results, round_):
+        return {"tables of": results.tables_of}
+
+
 def job(name):
-    looks = SimpleNamespace(
-        __name__="Looks",
-        after_round=lambda results, round_: {"tables of": results.tables_of},
-        inspector=lambda settings: None,
-    )
     return SimpleNamespace(
-        name=name, cls=looks, settings=None, schedule=SimpleNamespace(slots=None), validation={}
+        name=name, cls=Looks, settings=None, schedule=SimpleNamespace(slots=None), validation={}
     )
 
 

@@ -8,10 +8,16 @@ from master_parts import TestOutbox
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
 from snailps.master import table_registry
+from snailps.master.member import Member
 from snailps.master.table_registry import TableRegistry
 from snailps.transport import messages as m
 
-WORKER = SimpleNamespace(role="worker")
+
+def member_of(role):
+    return Member(1, role, "h", 1, 1, [])
+
+
+WORKER = member_of("worker")
 
 
 class World:
@@ -55,7 +61,7 @@ def test_servers_make_a_table_once_however_many_workers_declare_it():
 
 def test_tables_of_a_job_are_dropped_as_the_next_begins():
     world = World()
-    driver = SimpleNamespace(role="driver")
+    driver = member_of("driver")
     world.declare("rows", "bias")
     own = Table("own", 4).to_dict()
     world.table_registry.declare(driver, m.Declare([own]), lambda *_: None, 0.0)
@@ -166,7 +172,7 @@ OWN = Table("w", 2, access="mymethods:Max")
 def test_servers_import_for_a_driver_what_their_operator_names(role, modules, admitted):
     world = World(modules=modules)
     declare = m.Declare([Table("plain", 2, access="add").to_dict(), OWN.to_dict()])
-    registry, member = world.table_registry, SimpleNamespace(role=role)
+    registry, member = world.table_registry, member_of(role)
     if admitted:
         registry.declare(member, declare, [].append, 0.0)
         assert list(registry.tables) == ["plain", "w"]
