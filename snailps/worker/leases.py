@@ -135,7 +135,7 @@ class Leases:
             lease.piece,
             lease.epoch,
             lease.seed,
-            (float(before), float(after)),
+            (before, after),
             content,
             lease.terms,
             lease.first,

@@ -118,7 +118,7 @@ MASTERS = [
     m.CloseClock(1, [0]),
     m.Save(1, "/x"), m.StopSaving(), m.Load(1, "/x", [[1, 1]]), m.HostStandby(0, []), m.Alone(0),
     m.BackUp(0, 1, "h", 1, True, False), m.Promote(0, 9), m.Yield(0, 1.0), m.DropShard(0),
-    m.KeepShards([]), m.Start(1, "a:B", {}, 1, False), m.Leased(1, progress=[0.0, 1.0]),
+    m.KeepShards([]), m.Start(1, "a:B", {}, 1, False), m.Leased(1, progress=(0.0, 1.0)),
     m.CameBack(), m.Slowest(1, 1), m.Workers(3), m.Summary(b"x"), m.Again(), m.Content(b"x"),
     m.Examine(["127.0.0.1", 9], {"host": "h"}),
 ]  # fmt: skip

@@ -33,8 +33,7 @@ class Leased(Block):
     """A leased block, prepared."""
 
     def __init__(self, lease):
-        shares = tuple(lease.progress)
-        of = lease.number, lease.piece, lease.epoch, lease.seed, shares
+        of = lease.number, lease.piece, lease.epoch, lease.seed, lease.progress
         super().__init__(*of, BlockContent(), lease.terms)
         self.pull = self.reach = None
 

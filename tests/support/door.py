@@ -106,7 +106,7 @@ def _blocks(job, pass_, figures=None):
     job.begin_pass(pass_, 0.0, [1])
     unit = trait_of(job.cls, Cut).unit
     while lease := job.lease(1, 0.0):
-        of = lease.number, lease.piece, lease.epoch, lease.seed, tuple(lease.progress)
+        of = lease.number, lease.piece, lease.epoch, lease.seed, lease.progress
         block = Block(*of, MastersContent(job, lease.number, unit), first=lease.first)
         yield block
         if pass_ == "survey":

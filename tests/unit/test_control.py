@@ -204,7 +204,7 @@ def test_call_whose_future_is_given_up_is_refused(master, connect):
 
 
 def leased(number):
-    return messages.Leased(number, progress=[0.0, 1.0])
+    return messages.Leased(number, progress=(0.0, 1.0))
 
 
 def test_large_bodies_pass_both_ways(master, connect):
@@ -243,7 +243,7 @@ def test_many_clients_are_served_at_once(master, connect):
 
 def test_calls_of_many_threads_share_one_client(master, connect):
     master.answer = lambda peer, message, reply: reply(
-        messages.Leased(int(message.pass_), progress=[0.0, 1.0])
+        messages.Leased(int(message.pass_), progress=(0.0, 1.0))
     )
     client, wrong = connect(), []
 

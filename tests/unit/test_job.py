@@ -150,7 +150,7 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock)
         (0, 280), (280, 560), (560, 840),
     ]  # fmt: skip
     assert [lease.seed for lease in leases] == [seed_of(5, number) for number in range(3)]
-    assert leases[1].progress == [0.05, 0.1]
+    assert leases[1].progress == (0.05, 0.1)
     assert [lease.first for lease in leases] == [True, False, False]
     assert (job.metrics.loss, job.metrics.lr) == (None, None)
     clock.now_s += 4
@@ -229,15 +229,15 @@ def test_job_with_more_max_steps_than_blocks_ends_by_epochs(begun):
 def test_job_with_max_seconds_shares_go_by_the_clock_where_that_is_faster(begun, clock):
     job = begun(max_seconds="8", epochs="5")
     first, second = job.lease(1), job.lease(1)
-    assert first.progress == [0.0, 0.02]  # of 50 blocks; nothing is known of the speed
+    assert first.progress == (0.0, 0.02)  # of 50 blocks; nothing is known of the speed
     clock.now_s += 1
     assert job.done(done(0), 1)  # took 1 s, the next one begins at once and is leased already
     third = job.lease(1)
-    assert third.progress == [pytest.approx((1 + 1) / 8), pytest.approx((1 + 2) / 8)]
+    assert third.progress == (pytest.approx((1 + 1) / 8), pytest.approx((1 + 2) / 8))
     assert job.progress == 1 / 8
     assert job.limit_reached() == ""
     clock.now_s += 6.9
-    assert job.lease(1).progress == [1.0, 1.0]
+    assert job.lease(1).progress == (1.0, 1.0)
     assert job.limit_reached() == ""
     clock.now_s += 0.1
     assert job.limit_reached() == "max_seconds"
@@ -251,7 +251,7 @@ def test_job_with_max_seconds_shares_go_by_the_clock_where_that_is_faster(begun,
 
 def test_job_with_max_seconds_and_fast_blocks_has_the_shares_of_its_bytes(begun):
     job = begun(max_seconds="1e6")
-    assert [job.lease(1).progress for _ in range(2)] == [[0.0, 0.05], [0.05, 0.1]]
+    assert [job.lease(1).progress for _ in range(2)] == [(0.0, 0.05), (0.05, 0.1)]
 
 
 def test_job_with_target_loss_ends_once_an_epoch_of_blocks_is_that_good(begun):
@@ -538,7 +538,7 @@ def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):
 def test_job_in_bsp_has_learning_rates_that_do_not_depend_on_time(begun, clock):
     job = begun(consistency="bsp", max_seconds="10", nodes=[1])
     clock.now_s += 9
-    assert job.lease(1).progress == [0.0, 0.05]
+    assert job.lease(1).progress == (0.0, 0.05)
     clock.now_s += 2
     assert job.limit_reached() == "max_seconds"
 

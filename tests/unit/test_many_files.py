@@ -23,7 +23,7 @@ def leased(joined, start, stop):
     """The bytes of a lease of a block, which every peer takes."""
     layout = Layout("", joined.source.bytes, tuple(joined.files(start, stop)))
     piece = Piece(joined.source.path, start, stop)
-    lease = messages.Leased(0, piece, progress=[0.0, 0.1], layout=layout)
+    lease = messages.Leased(0, piece, progress=(0.0, 0.1), layout=layout)
     body = messages.encode(lease)
     assert messages.decode(body) == lease
     return len(body)

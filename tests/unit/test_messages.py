@@ -68,7 +68,7 @@ KNOWN = [
             Piece("/in.txt", 2, 3),
             4,
             5,
-            [0.0, 0.5],
+            (0.0, 0.5),
             Partition(7, 8, 2, 3, 6, (1,), (1, 2, 1)),
             True,
             Layout("9", 640, (JoinedFile("/a", 0, 10), JoinedFile("/b", 10, 630, "2")), True),
@@ -298,7 +298,7 @@ def test_decode_of_a_mutated_body_gives_a_message_or_a_protocol_error(known, dat
     "terms", [None, Step(0), Step(6, 1, 4, 2), ChunkBlock(7, 0, 8), Partition(7, 8, 0, 1, 2)]
 )
 def test_lease_brings_its_terms_and_no_others(terms):
-    lease = m.Leased(1, progress=[0.0, 1.0], terms=terms)
+    lease = m.Leased(1, progress=(0.0, 1.0), terms=terms)
     fields, _ = fields_of(lease)
     assert m.decode(m.encode(lease)) == lease
     if terms is not None:
@@ -403,7 +403,7 @@ def test_settings_of_a_job_that_has_ended_arrive_whole():
 
 
 def test_path_that_is_no_utf8_travels():
-    message = m.Leased(1, Piece("/data/\udcff.txt"), progress=[0.0, 1.0])
+    message = m.Leased(1, Piece("/data/\udcff.txt"), progress=(0.0, 1.0))
     assert m.decode(m.encode(message)) == message
 
 

@@ -23,7 +23,7 @@ def test_schedule_with_entries_tells_epochs_and_shares_of_bytes():
     assert [(e.number, int(e.piece.path), e.epoch) for e in entries] == [
         (0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)
     ]  # fmt: skip
-    assert [(e.before, e.after) for e in entries] == [
+    assert [e.progress for e in entries] == [
         (0, 0.125), (0.125, 0.5), (0.5, 0.625), (0.625, 1.0)
     ]  # fmt: skip
 
@@ -34,9 +34,9 @@ def test_schedule_with_limit_ends_there_and_shares_add_up_to_all(limit, size, sh
     entries = [schedule.take(1) for _ in range(size)]
     assert schedule.size == size
     assert schedule.take(1) is None
-    assert entries[-1].after == 1.0
+    assert entries[-1].progress[1] == 1.0
     if shares is not None:
-        assert [entry.after for entry in entries] == shares
+        assert [entry.progress[1] for entry in entries] == shares
     for entry in entries:
         assert schedule.done(entry.number, 1)
     assert schedule.over
@@ -56,10 +56,10 @@ def test_schedule_with_an_order_leases_each_block_once_an_epoch_and_shares_add_u
     schedule, before = made(), 0.0
     taken, n = [], len(sizes)
     while (entry := schedule.take(1)) is not None:
-        assert entry.before == pytest.approx(before)
+        assert entry.progress[0] == pytest.approx(before)
         assert entry == schedule.entry(entry.number) == made().entry(entry.number)
         assert schedule.done(entry.number, 1)
-        before = entry.after
+        before = entry.progress[1]
         assert schedule.progress == pytest.approx(before)
         taken.append(int(entry.piece.path))
         schedule.records.make_durable([entry.number], 1)

@@ -95,7 +95,7 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     blocks = one.terms.chunk_blocks
     assert [one.terms, two.terms] == [Partition(0, blocks, part, 2, 4) for part in (0, 1)]
     assert one.piece == Piece()
-    assert one.progress == [0.0, 0.5]
+    assert one.progress == (0.0, 0.5)
     (train,) = facts(world, "train")
     assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}
     assert facts(world, "chunk") == [{"chunk": 0, "parts": 2, "sizes": ()}]
@@ -740,7 +740,7 @@ class Master:
 def leased(number, had=()):
     """A partition of two, one three times as large as the other."""
     partition = Partition(0, 1, 0, 2, 4, durable=tuple(had), sizes=(3, 1))
-    return m.Leased(number, progress=[0.0, 1.0], terms=partition)
+    return m.Leased(number, progress=(0.0, 1.0), terms=partition)
 
 
 def outputs_of(*answers):
@@ -861,7 +861,7 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
         for checkout in state["visits"]:
             assert set(checkout["holds"]) <= set(checkout["had"])
     stand.start()
-    stand.got("train", m.Leased(1, progress=[0.0, 1.0]))
+    stand.got("train", m.Leased(1, progress=(0.0, 1.0)))
     assert stand.to_dict()["visits"] == []
     assert not stand.checked_in(1, 0)
     stand.checked_out(1, 0)  # of a partition that has ended

@@ -109,7 +109,7 @@ def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
         schedule.chunks.decide(chunk, 3)  # the last one is not open
     lease = schedule.entry(stride + 3 + 2)
     assert (lease.terms, lease.epoch) == (Partition(1, 3, 2, 3, 6), 0)
-    assert (lease.before, lease.after) == (0.2, 0.5)
+    assert lease.progress == (0.2, 0.5)
     assert lease.piece == Piece()
     assert [schedule.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
     numbers = filter(schedule.has, range(-1, 5 * stride))

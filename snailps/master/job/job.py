@@ -585,19 +585,19 @@ class Job:
     def elapsed_s(self, now: float) -> float:
         return now - self._pass_begun
 
-    def _shares(self, entry: Entry, now: float) -> list[float]:
+    def _progress_of(self, entry: Entry, now: float) -> tuple[float, ...]:
         """Share of the training before and after a block that is leased now. A worker leases a
         block when it begins the one before. So where time is limited, the block begins one mean
         duration from now and ends another one later; not in bsp, where rates must be
         reproducible."""
-        shares, limit_s = [entry.before, entry.after], self.settings.max_seconds
-        if limit_s and self.pass_ == "train" and self.schedule.clocks is None:
-            elapsed_s = self.elapsed_s(now)
-            shares = [
-                min(1.0, max(share, (elapsed_s + blocks * self.metrics.block_s) / limit_s))
-                for blocks, share in enumerate(shares, 1)
-            ]
-        return shares
+        limit_s = self.settings.max_seconds
+        if not limit_s or self.pass_ != "train" or self.schedule.clocks is not None:
+            return entry.progress
+        elapsed_s = self.elapsed_s(now)
+        return tuple(
+            min(1.0, max(share, (elapsed_s + blocks * self.metrics.block_s) / limit_s))
+            for blocks, share in enumerate(entry.progress, 1)
+        )
 
     def pass_text(self) -> str:
         """Progress of the training in words; empty outside it."""
@@ -667,7 +667,7 @@ class Job:
             entry.piece,
             entry.epoch,
             seed_of(self.settings.seed, entry.number),
-            self._shares(entry, now),
+            self._progress_of(entry, now),
             terms,
             first,
             self.input.layout(entry.piece),

@@ -155,8 +155,10 @@ class Chunks:
             number,
             Piece(),
             epoch,
-            self.bytes_before(chunk) / self.entries.total_bytes,
-            self.bytes_before(chunk + 1) / self.entries.total_bytes,
+            (
+                self.bytes_before(chunk) / self.entries.total_bytes,
+                self.bytes_before(chunk + 1) / self.entries.total_bytes,
+            ),
             Partition(
                 chunk,
                 count,

@@ -20,14 +20,13 @@ from snailps.transport.messages.terms import Terms
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block in one epoch, under the terms of the schedule; `before` and `after` are the shares of
-    all bytes up to it."""
+    """A block in one epoch, under the terms of the schedule; `progress`: the shares of all bytes
+    before and after it."""
 
     number: int
     piece: Piece
     epoch: int
-    before: float
-    after: float
+    progress: tuple[float, float]
     terms: Terms | None = None
 
 
@@ -70,8 +69,10 @@ class Entries:
             number,
             self.blocks[order.blocks[place]],
             epoch,
-            (base + int(order.before[place])) / self.total_bytes,
-            (base + int(order.before[place + 1])) / self.total_bytes,
+            (
+                (base + int(order.before[place])) / self.total_bytes,
+                (base + int(order.before[place + 1])) / self.total_bytes,
+            ),
         )
 
     def epoch_of(self, number: int) -> int:

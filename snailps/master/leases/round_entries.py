@@ -104,8 +104,7 @@ class Rounds:
             number,
             Piece(),
             round_,
-            round_ / self.count,
-            (round_ + 1) / self.count,
+            (round_ / self.count, (round_ + 1) / self.count),
             Step(round_, slot, len(self._drawn), index),
         )
 

@@ -227,7 +227,7 @@ class Leased(Message):
     piece: Annotated[Piece, _PIECE] = Piece()
     epoch: Natural = 0
     seed: Id64 = 0
-    progress: Annotated[list[Any], ListOf(Number(0.0, 2.0), 2)] = field(default_factory=list)
+    progress: Annotated[tuple[float, ...], TupleOf(Number(0.0, 2.0), 2)] = ()
     terms: Annotated[Terms | None, TERMS] = None
     first: Bool = False
     layout: Annotated[Layout, _LAYOUT] = Layout()
