@@ -23,7 +23,7 @@ from snailps.master.phases import (
     Reach,
     Stay,
     Work,
-    member_step,
+    after,
 )
 
 log = logging.getLogger(__name__)
@@ -193,21 +193,21 @@ class Member:
         now: float,
     ) -> None:
         """It rejoins, after an earlier master."""
-        self.reach = member_step(REACH, self.reach, "came_back")
+        self.reach = after(REACH, self.reach, "came_back")
         self.peer, self.address, self.cores, self.since = peer, address, cores, now
         self.resume_state = resume_state
 
     def route_sent(self, now: float) -> None:
-        self.reach = member_step(REACH, self.reach, "route_sent")
+        self.reach = after(REACH, self.reach, "route_sent")
         if self.reach is not Reach.READY:
             self.routed_at = now
 
     def route_taken(self, epoch: int) -> None:
-        self.reach = member_step(REACH, self.reach, "route_taken")
+        self.reach = after(REACH, self.reach, "route_taken")
         self.epoch = max(self.epoch, epoch)
 
     def route_withdrawn(self) -> None:
-        self.reach = member_step(REACH, self.reach, "route_withdrawn")
+        self.reach = after(REACH, self.reach, "route_withdrawn")
 
     def declares(self) -> None:
         self.declared = True
@@ -222,30 +222,30 @@ class Member:
     # --- its end -------------------------------------------------------------------------------
 
     def asked_to_leave(self) -> None:
-        self.stay = member_step(STAY, self.stay, "asked_to_leave")
+        self.stay = after(STAY, self.stay, "asked_to_leave")
 
     def stays(self) -> None:
         """It cannot leave after all."""
-        self.stay = member_step(STAY, self.stay, "stays")
+        self.stay = after(STAY, self.stay, "stays")
 
     def sent_away(self) -> None:
         """Its job has failed."""
-        self.stay = member_step(STAY, self.stay, "sent_away")
+        self.stay = after(STAY, self.stay, "sent_away")
 
     def stopped(self) -> None:
         """The cluster ends."""
-        self.stay = member_step(STAY, self.stay, "stopped")
+        self.stay = after(STAY, self.stay, "stopped")
 
     def said_bye(self, figures: dict[str, Any]) -> None:
-        self.stay = member_step(STAY, self.stay, "said_bye")
+        self.stay = after(STAY, self.stay, "said_bye")
         self.figures = {**self.figures, **figures}
 
     def was_missed(self, why: str) -> None:
         """It is lost, while members of an earlier master come back."""
-        self.stay, self.missed = member_step(STAY, self.stay, "was_missed"), why
+        self.stay, self.missed = after(STAY, self.stay, "was_missed"), why
 
     def was_lost(self) -> None:
-        self.stay, self.missed = member_step(STAY, self.stay, "was_lost"), ""
+        self.stay, self.missed = after(STAY, self.stay, "was_lost"), ""
 
     def removed(self) -> None:
         """Drop what only a connected member needs; metrics stay."""
@@ -259,7 +259,7 @@ class Member:
     # --- the job -------------------------------------------------------------------------------
 
     def job_given(self) -> None:
-        self.work = member_step(WORK, self.work, "job_given")
+        self.work = after(WORK, self.work, "job_given")
         self.block_since = 0.0
 
     def job_submitted(self) -> None:
@@ -274,13 +274,13 @@ class Member:
 
     def resumed(self, pass_: str) -> None:
         """It has told a new master what it has of the job."""
-        self.work = member_step(WORK, self.work, _WORK_OF[pass_])
+        self.work = after(WORK, self.work, _WORK_OF[pass_])
 
     def leased(self, pass_: str, now: float) -> None:
         if self.waits or not self.block_since:
             self.block_since = now
         self.wait_for("", now)
-        self.work = member_step(WORK, self.work, _WORK_OF[pass_])
+        self.work = after(WORK, self.work, _WORK_OF[pass_])
 
     def block_done(self, blocks: int, now: float) -> None:
         """A block ends; `blocks` of it are counted now."""
@@ -297,21 +297,21 @@ class Member:
         self.lacks = path
 
     def part_ended(self, figures: dict[str, Any]) -> None:
-        self.work = member_step(WORK, self.work, "part_ended")
+        self.work = after(WORK, self.work, "part_ended")
         self.figures = figures
 
     def given_up(self, job: int) -> None:
         """A job ends without what it is still at."""
-        self.work, self.given_up_in = member_step(WORK, self.work, "given_up"), job
+        self.work, self.given_up_in = after(WORK, self.work, "given_up"), job
 
     def caught_up(self) -> int:
         """It has ended its part of a job that was ended without it; the number of that job."""
-        self.work = member_step(WORK, self.work, "caught_up")
+        self.work = after(WORK, self.work, "caught_up")
         job, self.given_up_in = self.given_up_in, 0
         return job
 
     def job_over(self) -> None:
-        self.work = member_step(WORK, self.work, "job_over")
+        self.work = after(WORK, self.work, "job_over")
 
     # --- waits ---------------------------------------------------------------------------------
 

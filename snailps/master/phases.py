@@ -1,9 +1,10 @@
-"""Phases of a cluster, of its job and of a member, and which may follow which.
+"""Phases of a cluster, its job, a member and a shard, and which may follow which.
 
-    cluster_step, job_step, member_step: what a table does not have is a defect, and raises
+    cluster_step, job_step, after: what a table does not have is a defect, and raises
 
 Values of a cluster's and a job's phase are words of `status` (`node.status.Phase`);
-`status_report.py` makes the words for a member.  `member.py` alone writes a member's phases.
+`status_report.py` makes the words for a member.  `member.py` alone writes a member's phases, and
+`replication/placement.py` a shard's.
 """
 
 from __future__ import annotations
@@ -242,9 +243,31 @@ WORK: dict[Work, dict[str, Work]] = {
     },
     _W.GIVEN_UP: {"caught_up": _W.IDLE, "job_over": _W.GIVEN_UP},
 }
+
+
+# --- a shard -------------------------------------------------------------------------------------
+
+
+class Step(str, enum.Enum):
+    """What a shard changes; a word of `status` and of the journal."""
+
+    SERVING = ""  # nothing: its primary serves
+    YIELDING = "yielding"  # the primary hands over all that it acknowledged, and goes
+    SWAPPING = "swapping"  # ... and becomes the standby of its standby
+    PROMOTING = "promoting"  # its new primary is ordered to serve
+
+
+_P = Step
+STEPS: dict[Step, dict[str, Step]] = {
+    _P.SERVING: {"yields": _P.YIELDING, "swaps": _P.SWAPPING, "promoted": _P.PROMOTING},
+    _P.YIELDING: {"stays": _P.SERVING, "promoted": _P.PROMOTING},
+    _P.SWAPPING: {"stays": _P.SERVING, "promoted": _P.PROMOTING},
+    _P.PROMOTING: {"promoted": _P.PROMOTING, "serves": _P.SERVING},
+}
 _Phase = TypeVar("_Phase", bound=enum.Enum)
 
 
-def member_step(table: Mapping[_Phase, Mapping[str, _Phase]], old: _Phase, event: str) -> _Phase:
-    assert event in table[old], f"a member does not take {event!r}: it is {old.value}"
-    return table[old][event]
+def after(table: Mapping[_Phase, Mapping[str, _Phase]], phase: _Phase, event: str) -> _Phase:
+    """The phase that follows an event; what the table lacks is a defect."""
+    assert event in table[phase], f"{type(phase).__name__} {phase.name} does not take {event!r}"
+    return table[phase][event]

@@ -1,4 +1,4 @@
-"""docs/design/members.md is what the tables say, and only `member.py` writes a member."""
+"""docs/design/members.md is what the tables say, and one module writes a member, one a shard."""
 
 import ast
 import runpy
@@ -9,18 +9,19 @@ from snailps.master.member import Member, Reports
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "members.md"
 page = runpy.run_path(str(ROOT / "tools" / "members_page.py"))["page"]
-FIELDS = {*Member.__slots__, *Reports.__slots__}
-NAMES = {"member", "worker", "server", "driver", "newcomer", "other", "reports", "m"}
+MEMBERS = {"member", "worker", "server", "driver", "newcomer", "other", "reports", "m"}
 """Names that a member, or what it has reported, goes by."""
+FIELDS = {name: (*Member.__slots__, *Reports.__slots__) for name in MEMBERS}
+FIELDS |= {name: ("step", "move") for name in ("shard", "s")}
 
 
 def writes(tree):
-    """Fields of members that a module assigns: (name, field, line)."""
+    """Fields of members and shards that a module assigns: (name, field, line)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             owner = node.value
             name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-            if name in NAMES and node.attr in FIELDS:
+            if node.attr in FIELDS.get(name, ()):
                 yield name, node.attr, node.lineno
 
 
@@ -31,11 +32,11 @@ def test_members_page_is_current():
     )
 
 
-def test_no_other_module_writes_a_field_of_a_member():
+def test_no_other_module_writes_a_field_of_a_member_or_the_step_of_a_shard():
     found = {
         str(path.relative_to(ROOT)): written
         for path in (ROOT / "snailps" / "master").rglob("*.py")
-        if path.name != "member.py"
+        if path.name not in ("member.py", "placement.py")
         and (written := list(writes(ast.parse(path.read_text(encoding="utf-8")))))
     }
     assert not found

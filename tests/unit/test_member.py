@@ -38,7 +38,7 @@ def test_each_event_of_each_phase_is_in_the_table_or_refused(field):
                 happens(member, event)
                 assert getattr(member, field) is becomes
             else:
-                with pytest.raises(AssertionError, match=f"'{event}': it is {phase.value}$"):
+                with pytest.raises(AssertionError, match=f" {phase.name} does not take '{event}'"):
                     happens(member, event)
 
 

@@ -11,13 +11,30 @@ from math import inf
 from typing import Any, Literal
 
 from snailps.dataclass import dataclass, field
+from snailps.master.phases import STEPS, Step, after
 from snailps.store.route import ShardAddress
 
 COPIES_MAX = 1
 """Shards that a server copies at a time, out or in; those that wait still have a standby."""
 
 State = Literal["asked", "seeding", "ready"]
-Step = Literal["", "yielding", "swapping", "promoting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move of a shard that is wanted; server numbers, 0: none.
+
+    A shift has `source`, the primary, and `target`.  A swap has `goal`, the standby; where the
+    standby itself is to go, it is the `source`, and a shift to `target` follows.  Without
+    replication there is the `goal` alone.
+    """
+
+    goal: int = 0  # the server that is to become the primary; 0: the primary stays
+    source: int = 0  # the server that is to give its copy up
+    target: int = 0  # the server that is to get it; 0: any
+
+
+STILL = Move()
 
 
 @dataclass(slots=True)
@@ -48,16 +65,14 @@ class Copy:
 
 @dataclass(slots=True)
 class Shard:
-    """A shard: its servers, and what is under way."""
+    """A shard: its servers, and what is under way. `Placement` writes `step` and `move`."""
 
     number: int
     address: ShardAddress
     standby: Copy | None = None
     next: Copy | None = None  # the standby's own standby, promoted with it
-    goal: int = 0  # the server that is to become its primary; 0: it stays
-    source: int = 0  # the server that is to give its copy up; 0: none
-    target: int = 0  # the server that is to get it; 0: any
-    step: Step = ""
+    move: Move = STILL
+    step: Step = Step.SERVING
     # the address that has yielded: it could still take the shard back
     previous: ShardAddress | None = None
     down_at: float | None = None  # when its server was lost, until another one serves it
@@ -86,7 +101,7 @@ class Shard:
         copy, previous, behind = self.standby, self.previous, self.next
         return {
             "at": _listed(self.address),
-            "step": self.step,
+            "step": self.step.value,
             "former": _listed(previous) if previous is not None else None,
             "standby": (
                 [copy.number, copy.server, copy.state, copy.host, copy.port]
@@ -104,7 +119,7 @@ class Shard:
             number,
             ShardAddress(*snapshot["at"]),
             Copy(copy[0], copy[1], copy[2], 0.0, copy[3], copy[4]) if copy is not None else None,
-            step=snapshot["step"],
+            step=Step(snapshot["step"]),
             previous=ShardAddress(*previous) if previous is not None else None,
         )
 
@@ -186,6 +201,16 @@ class Placement:
             there.again_at = until
             self.version += 1
 
+    def step(self, shard: Shard, event: str) -> None:
+        """A shard changes over, or has done so."""
+        shard.step = after(STEPS, shard.step, event)
+        self.changed(shard)
+
+    def aim(self, shard: Shard, move: Move) -> None:
+        """Want a move of a shard, or none: `STILL`."""
+        shard.move = move
+        self.changed(shard)
+
     def changed(self, shard: Shard) -> None:
         """Update the indices after a change of a shard."""
         number, copy = shard.number, shard.standby
@@ -211,7 +236,7 @@ class Placement:
             (self.unbacked, copy is None),
             (self.unready, copy is not None and copy.state != "ready"),
             (self.bare, not ready),
-            (self.going, bool(shard.goal or shard.source or shard.next or shard.step)),
+            (self.going, bool(shard.next or shard.step) or shard.move != STILL),
             (self.changing, bool(shard.step)),
         ):
             (numbers.add if holds else numbers.discard)(number)
@@ -240,7 +265,7 @@ class Placement:
                 "shard": s.number,
                 "primary": s.primary,
                 "standby": s.standby.server if s.standby else 0,
-                "state": s.step or (s.standby.state if s.standby else "none"),
+                "state": s.step.value or (s.standby.state if s.standby else "none"),
                 "seeded": s.standby.seeded if s.standby else 0.0,
             }
             for s in self.shards

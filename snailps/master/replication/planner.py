@@ -18,11 +18,12 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
-from snailps.dataclass import dataclass, field
+from snailps.dataclass import dataclass, field, replace
 from snailps.master.effects import Rerouted, StatusEvent
+from snailps.master.phases import Step
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
 from snailps.master.replication.pending_orders import OnAnswer, Order, PendingOrders
-from snailps.master.replication.placement import Copy, Placement, Server, Shard
+from snailps.master.replication.placement import STILL, Copy, Move, Placement, Server, Shard
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.effects import Effect, EffectQueue
@@ -136,16 +137,16 @@ class ReplicationPlanner:
         self.redundancy.was_full = self.redundant  # and that master has reported it
         gone = {*struck, *missed}
         for shard in self.placement.shards:
-            changes_over = shard.step in ("yielding", "swapping")
+            changes_over = shard.step in (Step.YIELDING, Step.SWAPPING)
             if changes_over and shard.backed and shard.primary in gone:
-                shard.step = ""  # the primary is lost: the standby, which has all rows, is promoted
-                self.placement.changed(shard)
+                # The primary is lost: the standby, which has all rows, is promoted.
+                self.placement.step(shard, "stays")
         halfway = [
             shard
             for shard in self.placement.shards
             if shard.standby is not None and (shard.step or shard.standby.state != "ready")
         ]
-        promoting = [shard for shard in self.placement.shards if shard.step == "promoting"]
+        promoting = [shard for shard in self.placement.shards if shard.step is Step.PROMOTING]
         dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
         for number in hosts:
             have = [at for at in self.shards_of(number) if (number, at) not in dropped]
@@ -194,12 +195,11 @@ class ReplicationPlanner:
         for at in sorted(self.placement.going):
             shard = self.placement.shards[at]
             # Replacing lost copies comes before moves.
-            if shard.goal == number or (not shard.step and (hurt or shard.source == number)):
-                shard.goal = shard.source = shard.target = 0
-                self.placement.changed(shard)
-            elif shard.target == number:  # a swap under way ends; the copy after it is not made
-                shard.target = 0
-                self.placement.changed(shard)
+            move = shard.move
+            if move.goal == number or (not shard.step and (hurt or move.source == number)):
+                self.placement.aim(shard, STILL)
+            elif move.target == number:  # a swap under way ends; the copy after it is not made
+                self.placement.aim(shard, replace(move, target=0))
         for at in self.placement.shards_of(number):
             shard = self.placement.shards[at]
             if shard.previous is not None and shard.previous.server == number:
@@ -249,7 +249,7 @@ class ReplicationPlanner:
         if (there := self.placement.servers.get(copy.server)) is not None:
             there.failures = 0
         log.debug("shard %d: server %d has all of it", shard.number, copy.server)
-        if shard.step == "swapping" and copy is shard.next:
+        if shard.step is Step.SWAPPING and copy is shard.next:
             shard.previous = shard.address
             self._promote(shard, now)
         self._plan(now)
@@ -267,14 +267,14 @@ class ReplicationPlanner:
         if not 0 <= note.shard < self.count:
             return
         shard = self.placement.shards[note.shard]
-        if shard.primary != server or shard.step not in ("yielding", "swapping"):
+        if shard.primary != server or shard.step not in (Step.YIELDING, Step.SWAPPING):
             return
         self._orders.forget_shard(shard.number, messages.Yield)
         if note.text or shard.standby is None:
             self._stay(shard, note.text, now)
-        elif shard.step == "swapping":
+        elif shard.step is Step.SWAPPING:
             self._resume(shard, now)
-        elif self.replicated and shard.next is None and not shard.goal:
+        elif self.replicated and shard.next is None and not shard.move.goal:
             self._go_on(shard, now)  # the copy that was to become the standby is lost
         else:
             shard.previous = shard.address
@@ -311,10 +311,10 @@ class ReplicationPlanner:
         for number in sorted(self.placement.unready | self.placement.going):
             shard = self.placement.shards[number]
             copy = filling[1] if (filling := shard.filling) is not None else None
-            limit_s = self.yield_s if shard.step == "swapping" else STALL_S
+            limit_s = self.yield_s if shard.step is Step.SWAPPING else STALL_S
             if copy and copy.state == "seeding" and now - copy.moved_at > limit_s:
                 self._give_up(shard, copy, f"nothing was copied for {limit_s:.0f} s", now)
-            behind = shard.next if shard.step == "promoting" else None
+            behind = shard.next if shard.step is Step.PROMOTING else None
             if behind and now - behind.moved_at > SERVE_S:
                 why = f"server {shard.primary} did not begin to serve in {SERVE_S:.0f} s"
                 self._give_up(shard, behind, why, now)
@@ -327,7 +327,7 @@ class ReplicationPlanner:
         """Let the standby of a lost primary serve; False if there is none."""
         copy = shard.standby
         shard.down_at = now
-        if shard.step == "promoting" and shard.previous is not None:
+        if shard.step is Step.PROMOTING and shard.previous is not None:
             self._take_back(shard, now)
             return True
         self._orders.forget_shard(shard.number)
@@ -343,7 +343,7 @@ class ReplicationPlanner:
         copy = shard.next
         if copy is None or number == shard.primary:
             return False
-        if copy.server == number or shard.step != "promoting":
+        if copy.server == number or shard.step is not Step.PROMOTING:
             self._drop_next(shard, now)
         return copy.server == number
 
@@ -363,10 +363,9 @@ class ReplicationPlanner:
     def _stay(self, shard: Shard, why: str, now: float) -> None:
         """A primary cannot yield: it serves on, and the move is tried again later."""
         log.warning("shard %d stays at server %d for now: %s", shard.number, shard.primary, why)
-        shard.step = ""
-        self._put_off(shard.goal or (shard.next.server if shard.next else 0), now)
-        shard.goal = 0
-        self.placement.changed(shard)
+        self.placement.step(shard, "stays")
+        self._put_off(shard.move.goal or (shard.next.server if shard.next else 0), now)
+        self.placement.aim(shard, replace(shard.move, goal=0))
 
     def _resume(self, shard: Shard, now: float) -> None:
         """Make the yielded primary the standby of its standby, which is promoted."""
@@ -380,14 +379,16 @@ class ReplicationPlanner:
 
     def _go_on(self, shard: Shard, now: float) -> None:
         """A primary that has yielded serves again, with the standby that it had."""
-        shard.goal = 0
+        self.placement.aim(shard, replace(shard.move, goal=0))
         self._ask_promote(shard, now)
 
     def _promote(self, shard: Shard, now: float) -> None:
         copy = shard.standby
         assert copy is not None
         shard.address = ShardAddress(copy.server, copy.host, copy.port)
-        shard.standby, shard.goal = None, 0 if shard.goal == copy.server else shard.goal
+        shard.standby = None
+        if shard.move.goal == copy.server:
+            self.placement.aim(shard, replace(shard.move, goal=0))
         self._ask_promote(shard, now)
 
     def _take_back(self, shard: Shard, now: float) -> None:
@@ -399,15 +400,15 @@ class ReplicationPlanner:
             shard.previous.server
         }:
             self._order(copy.server, messages.DropShard(shard.number), now)
-        shard.address, shard.previous, shard.goal = shard.previous, None, 0
+        shard.address, shard.previous = shard.previous, None
+        self.placement.aim(shard, replace(shard.move, goal=0))
         self._order(shard.primary, messages.Alone(shard.number), now)
         self._ask_promote(shard, now)
 
     def _ask_promote(self, shard: Shard, now: float) -> None:
-        shard.step = "promoting"
+        self.placement.step(shard, "promoted")
         if shard.next is not None:
             shard.next.moved_at = now  # the promotion waits for it: `tick`
-        self.placement.changed(shard)
         self._epoch += 1
 
         def promoted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -415,18 +416,18 @@ class ReplicationPlanner:
                 why = f"it cannot serve shard {shard.number}: {error}"
                 self._out.put(Expelled(shard.primary, why))
                 return
-            shard.step, previous, shard.previous = "", shard.previous, None
+            previous, shard.previous = shard.previous, None
             swapped = previous is not None and shard.next is not None \
                 and shard.next.server == previous.server  # fmt: skip
             if shard.next is not None:
                 shard.standby, shard.next = shard.next, None
             if not swapped:
-                shard.source = shard.target = 0
+                self.placement.aim(shard, Move(shard.move.goal))
             elif previous is not None:
                 # Its own stream still leads to its successor, and would hold its promotion up if
                 # that one is lost.
                 self._order(previous.server, messages.Alone(shard.number), now)
-            self.placement.changed(shard)
+            self.placement.step(shard, "serves")
             if previous is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
                 self.redundancy.note_resumed(now)
@@ -458,7 +459,7 @@ class ReplicationPlanner:
         """A shard's standby is lost or given up: never promote it; its primary is alone."""
         copy, shard.standby = shard.standby, None
         self.placement.changed(shard)
-        if shard.step in ("yielding", "swapping"):
+        if shard.step in (Step.YIELDING, Step.SWAPPING):
             # It may have yielded by now: in either case it is ordered to serve.
             shard.previous = shard.address
             self._take_back(shard, now)
@@ -479,15 +480,15 @@ class ReplicationPlanner:
             extra=EVENT_REPORTED,
         )
         shard.failures += 1
-        shard.goal = shard.source = shard.target = 0
+        self.placement.aim(shard, STILL)
         if copy is shard.next:
             self._drop_next(shard, now)
-            if shard.step == "swapping" and shard.standby is not None:
+            if shard.step is Step.SWAPPING and shard.standby is not None:
                 self._put_off(shard.standby.server, now)  # so the swap is tried again later
                 self._go_on(shard, now)
                 return
             self._put_off(copy.server, now)
-            if shard.step == "promoting":  # it has no standby now
+            if shard.step is Step.PROMOTING:  # it has no standby now
                 self._hurry(now)
             return
         self._put_off(copy.server, now)
@@ -574,9 +575,8 @@ class ReplicationPlanner:
             self._make(shard, server, now)
 
     def _change_over(self, shard: Shard, now: float) -> None:
-        swaps = self.replicated and shard.next is None and shard.source != shard.primary
-        shard.step = "swapping" if swaps else "yielding"
-        self.placement.changed(shard)
+        swaps = self.replicated and shard.next is None and shard.move.source != shard.primary
+        self.placement.step(shard, "swaps" if swaps else "yields")
 
         def answered(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
@@ -648,50 +648,52 @@ class ReplicationPlanner:
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
         """Make a standby for a move, and for nothing else."""
         leaving, copy = self.placement.leaving, shard.standby
-        if shard.goal in leaving:
-            self._aim(shard, 0)
-        if shard.primary in leaving and not shard.goal:
+        if shard.move.goal in leaving:
+            self.placement.aim(shard, replace(shard.move, goal=0))
+        if shard.primary in leaving and not shard.move.goal:
             if copy is None or copy.server in leaving:
-                self._aim(shard, self.placement.best_for(shard, now))
+                goal = self.placement.best_for(shard, now)
+                self.placement.aim(shard, replace(shard.move, goal=goal))
             elif self.placement.servers[copy.server].again_at <= now:
-                self._aim(shard, copy.server)
+                self.placement.aim(shard, replace(shard.move, goal=copy.server))
+        goal = shard.move.goal
         if copy is None:
-            if shard.goal and self.placement.has_room(shard.primary, shard.goal):
-                self._make(shard, shard.goal, now)
-        elif copy.server != shard.goal:
+            if goal and self.placement.has_room(shard.primary, goal):
+                self._make(shard, goal, now)
+        elif copy.server != goal:
             self._replace_standby(shard, 0, now)
 
     def _plan_move(self, shard: Shard, copy: Copy, now: float) -> None:
         """The next step of a move of a shard with a standby: a copy that follows the standby, if
         the primary is to go; a swap, if the standby is."""
         leaving = self.placement.leaving
-        before = (shard.goal, shard.source, shard.target)
         if shard.next is not None:
             if shard.next.server in leaving and shard.next.state != "ready":
                 self._drop_next(shard, now)
             return
-        if shard.target in leaving or shard.goal in leaving:
-            shard.goal = shard.target = 0
+        goal, source, target = shard.move.goal, shard.move.source, shard.move.target
+        if target in leaving or goal in leaving:
+            goal = target = 0
         if shard.primary in leaving or copy.server in leaving:
-            shard.source = shard.primary if shard.primary in leaving else copy.server
-        elif shard.source not in (shard.primary, copy.server) or not shard.target:
-            shard.source = shard.target = 0
-        if shard.goal != (shard.target if shard.source == shard.primary else copy.server):
-            shard.goal = 0
-        if not shard.source:
-            pass
-        elif target := shard.target or self.placement.best_for(shard, now):
-            if shard.source == copy.server:
-                shard.goal = copy.server  # a swap; then it is the primary that goes
-            elif self.placement.has_room(copy.server, target):
-                self._make(shard, target, now)
-        elif len(self.placement.servers) - len(leaving) == 1:  # no other server can have it
-            if shard.source == shard.primary:
-                shard.goal = copy.server
-            elif not self.placement.served(copy.server):
-                self._replace_standby(shard, 0, now)
-        if before != (shard.goal, shard.source, shard.target):
-            self.placement.changed(shard)
+            source = shard.primary if shard.primary in leaving else copy.server
+        elif source not in (shard.primary, copy.server) or not target:
+            source = target = 0
+        if goal != (target if source == shard.primary else copy.server):
+            goal = 0
+        receiver = (target or self.placement.best_for(shard, now)) if source else 0
+        # no other server can have it
+        alone = not receiver and len(self.placement.servers) - len(leaving) == 1
+        if receiver and source == copy.server:
+            goal = copy.server  # a swap; then it is the primary that goes
+        elif alone and source == shard.primary:
+            goal = copy.server
+        if shard.move != (move := Move(goal, source, target)):
+            self.placement.aim(shard, move)
+        if receiver and source == shard.primary:
+            if self.placement.has_room(copy.server, receiver):
+                self._make(shard, receiver, now)
+        elif alone and source == copy.server and not self.placement.served(copy.server):
+            self._replace_standby(shard, 0, now)
 
     def _make_somewhere(self, shard: Shard, now: float) -> None:
         """Make the standby that a shard lacks."""
@@ -699,11 +701,6 @@ class ReplicationPlanner:
             target = self.placement.best_for(shard, now)
             if target and self.placement.has_room(shard.primary, target):
                 self._make(shard, target, now)
-
-    def _aim(self, shard: Shard, server: int) -> None:
-        """Set the server that is to become a shard's primary; 0: it stays."""
-        shard.goal = server
-        self.placement.changed(shard)
 
     def _begin_change(self, now: float) -> None:
         """Change one shard over at a time: the pause of each is its own."""
@@ -714,7 +711,7 @@ class ReplicationPlanner:
             copy, behind = shard.standby, shard.next
             if copy is None or copy.state != "ready":
                 continue
-            if behind.state == "ready" if behind else shard.goal == copy.server:
+            if behind.state == "ready" if behind else shard.move.goal == copy.server:
                 then = behind or copy
                 if self.placement.servers[then.server].again_at <= now:
                     self._change_over(shard, now)
@@ -737,15 +734,14 @@ class ReplicationPlanner:
         if as_primary:
             log.info("shard %d is to move from server %d to server %d, which has fewer",
                      shard.number, shard.primary, server)  # fmt: skip
-            shard.goal = server
-            if self.replicated and not (shard.standby and shard.standby.server == server):
-                shard.source, shard.target = shard.primary, server
+            is_new = self.replicated and not (shard.standby and shard.standby.server == server)
+            move = Move(server, shard.primary, server) if is_new else Move(server)
         else:
             log.info("the standby of shard %d is to move to server %d, which has fewer",
                      shard.number, server)  # fmt: skip
             assert shard.standby is not None
-            shard.source, shard.target = shard.standby.server, server
-        self.placement.changed(shard)
+            move = Move(0, shard.standby.server, server)
+        self.placement.aim(shard, move)
         self._plan_shard(shard, now)
 
     # --- orders ----------------------------------------------------------------------------------
