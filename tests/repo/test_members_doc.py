@@ -11,8 +11,8 @@ PAGE = ROOT / "docs" / "design" / "members.md"
 page = runpy.run_path(str(ROOT / "tools" / "members_page.py"))["page"]
 MEMBERS = {"member", "worker", "server", "driver", "newcomer", "other", "reports", "m"}
 """Names that a member, or what it has reported, goes by."""
-FIELDS = {name: (*Member.__slots__, *Reports.__slots__) for name in MEMBERS}
-FIELDS |= {name: ("step", "move") for name in ("shard", "s")}
+FIELDS = dict.fromkeys(MEMBERS, (*Member.__slots__, *Reports.__slots__))
+FIELDS |= dict.fromkeys(("shard", "s"), ("step", "move"))
 
 
 def writes(tree):
