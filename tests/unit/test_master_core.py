@@ -60,19 +60,6 @@ def test_worker_that_is_lost_while_the_cluster_forms_is_replaced(make_job):
 # --- joining, losses -----------------------------------------------------------------------------
 
 
-def test_block_of_a_lost_worker_goes_to_another_once_it_is_fenced(make_job):
-    world = World(make_job())
-    _, lost, other = world.forms()
-    lease = world.ask(lost, m.Lease("train"))
-    world.handle(events.Gone(lost, "connection closed"))
-    fences = [e for e in world.effects if isinstance(e, effects.Order)]
-    assert isinstance(fences[-1].message, m.Fence)
-    taken = {world.ask(other, m.Lease("train")).number for _ in range(2)}
-    assert lease.number in taken
-    world.tick()
-    assert world.core.phase is ClusterPhase.FORMED
-
-
 def test_log_says_that_a_worker_is_lost_once_the_journal_knows_it(make_job):
     """Whatever acts on the line, a script that ends the master at it, finds the fact kept."""
     world = World(make_job())
