@@ -116,7 +116,7 @@ class Cut:
 
     @classmethod
     def reading(cls, settings: Any) -> Reading:
-        """Choose how tables in the input are read: Parquet, Arrow, JSON lines, CSV with a header.
+        """Choose how tables in the input are read: Parquet, Arrow, ORC, JSON lines, CSV.
 
         The default: the column that the setting or field ``column`` names, a line a row; tables
         are refused if there is none, or if it is empty.

@@ -24,7 +24,7 @@ def command(
     input: Annotated[
         list[str],
         typer.Option(
-            help="Parquet, Arrow, JSON lines or text: files, folders, patterns or URLs.",
+            help="Parquet, Arrow, ORC, JSON lines or text: files, folders, patterns or URLs.",
             metavar="FILE...",
         ),
     ],

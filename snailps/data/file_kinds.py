@@ -87,7 +87,7 @@ _KINDS: tuple[tuple[str, bytes, str], ...] = (
     ("an Arrow or Feather file", rb"ARROW1\0\0", _TABLE),
     ("a stream of Arrow", rb"\xff\xff\xff\xff.{4}\x10\0\0\0", f"name it .arrow: {_TABLE}"),
     ("a Feather file of version 1", rb"FEA1\0", "save it as Parquet, or Feather of version 2"),
-    ("an ORC file", rb"ORC[\x00-\x1f\x80-\xff]", "save it as Parquet"),
+    ("an ORC file", rb"ORC[\x00-\x1f\x80-\xff]", f"name it .orc: {_TABLE}"),
     ("an Avro file", rb"Obj\x01", "save it as Parquet"),
     ("a GGUF model", rb"GGUF[\x01-\x05]\0\0\0", _TEXT),
     ("a fastText model", rb"\xba\x16\x4f\x2f", _LOAD),

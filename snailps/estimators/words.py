@@ -53,7 +53,7 @@ class WordEstimator(TextEstimator):
         y : None
             Has no effect; pipelines give it.
         column : str
-            Which column, if X is a table or files are: Parquet, Arrow, JSON lines, CSV.
+            Which column, if X is a table or files are: Parquet, Arrow, ORC, JSON lines, CSV.
 
         Raises
         ------

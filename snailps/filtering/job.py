@@ -24,7 +24,8 @@ from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.data.file_hashes import FileHashes
-from snailps.data.formats.table import Target, file_class
+from snailps.data.formats import format_of
+from snailps.data.formats.table import Target, class_of
 from snailps.data.in_order import in_order
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
@@ -128,7 +129,7 @@ class FilterJob:
         self._check_places()
         remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
-            if number == 0 or file_class(task.path).is_typed:
+            if number == 0 or class_of(format_of(task.path)).is_typed:
                 with Source(task, self.command.column) as source:
                     found = source.check(self.judge.condition.columns, self.judge.column_types())
                 remarks = dict.fromkeys(found, task.path) | remarks
@@ -415,7 +416,8 @@ def filter(
     Parameters
     ----------
     input : path, or sequence of paths
-        Parquet, JSON lines and text, the latter two packed or not; folders, patterns and URLs.
+        Parquet, Arrow, ORC, JSON lines and text, the latter two packed or not; folders, patterns
+        and URLs.
     output : path
         A folder: a file for each of the input (several for a large Parquet file), `_manifest.json`
         and `_report.html`.

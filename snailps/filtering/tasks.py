@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from snailps.data.formats import FORMATS, format_of
-from snailps.data.formats.table import TableFile, file_class, open_table
+from snailps.data.formats import FORMATS, Format, format_of
+from snailps.data.formats.table import TableFile, class_of, open_table
 from snailps.data.unpacking import MARK, is_sequential, is_url, read_errors, version_of
 from snailps.errors import ConfigError, DataError
 
@@ -21,7 +21,7 @@ from snailps.errors import ConfigError, DataError
 def open_rows(path: str) -> TableFile:
     """Open a file of rows that some are taken of; DataError: it is read from its beginning only."""
     format = format_of(path)
-    if format is not None and is_sequential(path) and not file_class(path).is_stream:
+    if format is not None and is_sequential(path) and not class_of(format).is_stream:
         raise DataError(
             f"{path}: filtering {FORMATS[format].title} needs a file that is not packed, and can "
             "be sought in"
@@ -108,15 +108,22 @@ def version_now(path: str) -> str:
 
 def _check(path: str, column: str) -> None:
     kind = format_of(path)
-    if not file_class(path).is_written:
-        raise DataError(f"{path} is {kind}: filter has Parquet, Arrow, JSON lines and text")
+    if not class_of(kind).is_written:
+        has = ", ".join(format.title for format in _tables())
+        raise DataError(f"{path} is {kind}: filter has {has} and text")
     if kind is not None and not column:
         raise ConfigError(f"{path} is a table: name the column of its texts, --column NAME")
     if kind is None and column:
+        *first, last = (format.endings[0] for format in _tables())
         raise ConfigError(
             f"--column {column}: {path} is text, by its name, and has no columns; tables are "
-            ".parquet, .arrow and .jsonl"
+            f"{', '.join(first)} and {last}"
         )
+
+
+def _tables() -> list[Format]:
+    """The formats of tables that are filtered."""
+    return [format for format in FORMATS.values() if class_of(format.name).is_written]
 
 
 def _size(path: str) -> int:
@@ -124,7 +131,7 @@ def _size(path: str) -> int:
 
 
 def _cuts(path: str, task_bytes: int) -> list[tuple[tuple[int, int], int]]:
-    if not file_class(path).has_parts:
+    if not class_of(format_of(path)).has_parts:
         return []
     with open_rows(path) as table:
         return table.cuts(task_bytes)

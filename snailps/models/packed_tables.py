@@ -35,8 +35,8 @@ from snailps.vectors.model_file import (
 S = TypeVar("S", bound=JobSettings)
 
 COLUMN: Mapping[str, Any] = {
-    "help": "The column to read, as text, of an input of tables: Parquet, Arrow, JSON lines, CSV "
-    "or TSV whose first line names the columns. Empty: the input is text.",
+    "help": "The column to read, as text, of an input of tables: Parquet, Arrow, ORC, JSON lines, "
+    "CSV or TSV whose first line names the columns. Empty: the input is text.",
     "when": "The input is tables.",
     "unit": "column",
 }

@@ -411,7 +411,9 @@ def test_format_that_a_model_does_not_read_is_refused_by_name(tmp_path, write, m
         reached(model, write(files)[name], tmp_path)
 
 
-@pytest.mark.parametrize("form", ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.parquet", "t.arrow"])
+@pytest.mark.parametrize(
+    "form", ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.parquet", "t.arrow", "t.orc"]
+)
 def test_row_without_a_text_is_refused_by_training_and_has_no_label(tmp_path, write, form):
     """Null, or an empty cell; an empty string, which cells cannot have, is a text."""
     rows = text_rows("shuffled")

@@ -81,6 +81,15 @@ def parquet(rows):
     return out.getvalue()
 
 
+def orc(rows):
+    import pyarrow as pa
+    from pyarrow import orc as module
+
+    out = io.BytesIO()
+    module.write_table(pa.Table.from_pylist(rows), out, stripe_size=1 << 12)
+    return out.getvalue()
+
+
 def arrow(rows, stream=False):
     """An Arrow file as Feather writes it, or a stream as Hugging Face's save_to_disk does."""
     import pyarrow as pa
@@ -97,6 +106,7 @@ def tables(rows, newlines=False):
     """Name of a file -> its bytes."""
     plain = {"t.csv": separated(rows, ",", True), "t.jsonl": json_lines(rows)}
     plain["t.parquet"], plain["t.arrow"] = parquet(rows), arrow(rows, stream=not newlines)
+    plain["t.orc"] = orc(rows)
     if not newlines:
         plain["t.tsv"] = separated(rows, "\t", False)
     more = {f"{name}{end}": packed(plain[name], end) for name, end in PACKED_TABLES}

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 import zstandard
@@ -29,6 +30,7 @@ from snailps.data.formats.table import TableFile
 from snailps.errors import ConfigError, DataError
 from snailps.filtering import job, scores, tasks
 from snailps.filtering.job import Command, FilterJob, settings_for
+from snailps.filtering.rows import Source
 from snailps.filtering.tasks import names_of, tasks_of
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_files import LabelWriter, read_texts
@@ -134,7 +136,7 @@ def test_arrow_keeps_its_types_codec_and_kind(model, tmp_path, kind, codec, monk
         assert codec_of_messages(before) == codec_of_messages(after) == codec
 
 
-@pytest.mark.parametrize("ending", ["parquet", "jsonl", "arrow"])
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "arrow", "orc"])
 def test_columns_in_names_of_folders_are_in_conditions(model, tmp_path, ending):
     """As a number beside a number, as a text beside a text; the output is a folder of that name."""
     put(tmp_path / "in", *(f"day={day}/a.{ending}" for day in ("7", "8", "x")),
@@ -152,6 +154,30 @@ def test_columns_in_names_of_folders_are_in_conditions(model, tmp_path, ending):
     ):
         with pytest.raises(ConfigError, match=refused):
             keep(model, whole, tmp_path / "none", f"hq.p >= 0 and {condition}", add=added)
+
+
+def test_orc_keeps_its_types_and_codec_and_is_cut_between_stripes(model, tmp_path):
+    table = pa.table({
+        "n": pa.array(range(9), pa.int16()), "text": TEXTS, "tags": [["a"], None, *[[]] * 7],
+        "text.en": ["x"] * 9,
+    })  # fmt: skip
+    for path, rows in (("a.orc", table), ("none.orc", table.slice(0, 0))):
+        orc.write_table(rows, tmp_path / path, compression="zlib")
+    keep(model, str(tmp_path / "*.orc"), tmp_path / "out", f"{KEEP} and n < 7", add=["hq"])
+    wanted = [at for at, p in enumerate(plus(model)) if p >= 0.6 and at < 7]
+    kept = orc.ORCFile(tmp_path / "out" / "a.orc")
+    assert kept.compression == "ZLIB"
+    assert kept.read().select(table.column_names).equals(table.take(wanted))
+    assert kept.read()["hq.top"].to_pylist() == ["__label__plus"] * len(wanted)
+    none = orc.ORCFile(tmp_path / "out" / "none.orc")
+    assert (none.nrows, none.schema) == (0, kept.schema)
+    many = pa.table({"text": [f"up {at} {at * 7919 % 10007}" for at in range(40_000)]})
+    orc.write_table(many, tmp_path / "many.orc", stripe_size=1 << 10)
+    tasks = tasks_of([str(tmp_path / "many.orc")], "text", 20_000)
+    assert [task.name for task in tasks] == [f"many-{at:05d}.orc" for at in range(len(tasks))]
+    batches = [batch for task in tasks for batch in Source(task, "text").batches()]
+    assert sum(batch.rows for batch in batches) == len(many)
+    assert len(tasks) > 2
 
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -414,7 +440,7 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"column": ""}, "name the column of its texts"),
         ({"column": "txt"}, "no column 'txt', but n, text, tags"),
         ({"path": "t.txt"}, "t.txt is text, by its name"),
-        ({"path": "t.csv"}, "is csv: filter has Parquet, Arrow, JSON lines and text"),
+        ({"path": "t.csv"}, "is csv: filter has Parquet, Arrow, ORC, JSON lines and text"),
         ({"condition": "hq.p > .5 and m > 1"}, "no column 'm'"),
         ({"condition": "tags == 1"}, "column 'tags' is of list"),
         ({"condition": "hq.q > .5"}, "--keep: hq has no q"),

@@ -19,6 +19,7 @@ from snailps.estimators.files import matrix_of_files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+orc = pytest.importorskip("pyarrow.orc")
 NULL = "__HIVE_DEFAULT_PARTITION__"
 TABLE = pa.table({"x": [1.0, 2.0], "y": [0, 1], "text": ["a b", "c d"]})
 
@@ -35,6 +36,8 @@ def put(folder, *names, table=TABLE):
         elif path.suffix == ".arrow":
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
                 out.write_table(table)
+        elif path.suffix == ".orc":
+            orc.write_table(table, path)
         else:
             pq.write_table(table, path)
     return str(folder)
@@ -114,7 +117,7 @@ def test_values_are_as_hive_writes_them(tmp_path):
     assert label_kind(files, "c").name == "CATEGORICAL"
 
 
-@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow"])
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow", "orc"])
 @pytest.mark.parametrize(("text", "value"), [("red", "red"), ("7", 7), (NULL, None)])
 def test_rows_are_those_of_a_table_with_the_column(tmp_path, ending, text, value):
     """In each format; however the column is declared, and as the labels of texts."""
@@ -132,7 +135,7 @@ def test_rows_are_those_of_a_table_with_the_column(tmp_path, ending, text, value
         assert reached("classifier", parts, tmp_path, **how) == expected
 
 
-@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow"])
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow", "orc"])
 @pytest.mark.parametrize(("texts", "values"), [(("7", "red"), ("7", "red")), (("7", "8"), (7, 8))])
 def test_kind_of_a_column_is_decided_by_all_files(tmp_path, ending, texts, values):
     """As features, by name; as labels of rows."""

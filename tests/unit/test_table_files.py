@@ -29,7 +29,7 @@ from snailps.models.classifier import ClassifierSettings
 from snailps.models.sparse.evaluate import with_columns, with_names
 from snailps.models.sparse.linear import LinearSettings
 
-FORMATS = ("parquet", "jsonl", "csv", "tsv", "csv.gz", "jsonl.xz", "parquet.zst")
+FORMATS = ("parquet", "jsonl", "csv", "tsv", "csv.gz", "jsonl.xz", "parquet.zst", "orc")
 ROWS = [
     {"clicked": 1, "age": 31, "city": "Berlin", "note": "one, two"},
     {"clicked": 0, "age": 44, "city": None, "note": "three"},
@@ -53,6 +53,13 @@ def written(folder, ending, rows=ROWS, name="x"):
         columns = {one: [row.get(one) for row in rows] for one in names}
         made = io.BytesIO()
         parquet.write_table(arrow.table(columns), made, row_group_size=2)
+        data = made.getvalue()
+    elif ending == "orc":
+        import pyarrow as arrow
+        from pyarrow import orc
+
+        made = io.BytesIO()
+        orc.write_table(arrow.table({one: [row.get(one) for row in rows] for one in names}), made)
         data = made.getvalue()
     elif "jsonl" in ending:
         data = "".join(json.dumps(row) + "\n" for row in rows).encode()

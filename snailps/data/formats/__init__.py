@@ -30,16 +30,17 @@ FORMATS = {
     format.name: format
     for format in (
         Format("parquet", "Parquet", (".parquet", ".parq"), "parquet", "is a Parquet file"),
-        Format(
-            "arrow", "Arrow", (".arrow", ".feather", ".arrows", ".ipc"), "arrow", "is an Arrow file"
-        ),
+        Format("arrow", "Arrow", _ARROW, "arrow", "is an Arrow file"),
+        Format("orc", "ORC", (".orc",), "orc", "is an ORC file"),
         Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), "json_lines", "has JSON lines"),
         Format("csv", "CSV", (".csv",), "separated"),
         Format("tsv", "TSV", (".tsv",), "separated"),
     )
 }
 _BY_ENDING = {ending: format.name for format in FORMATS.values() for ending in format.endings}
-ENDINGS = ".parquet, .arrow, .feather, .jsonl, .ndjson, .csv or .tsv, packed or not"
+*_FIRST, _LAST = (ending for format in FORMATS.values() for ending in format.endings[:2])
+ENDINGS = f"{', '.join(_FIRST)} or {_LAST}, packed or not"
+"""The usual endings, for messages."""
 
 
 def format_of(path: str) -> str | None:

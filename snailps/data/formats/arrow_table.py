@@ -156,11 +156,11 @@ class ArrowTarget(Target):
 
     def _write_group(self) -> None:
         table = arrow_module().Table.from_batches(self._waiting, self._schema)
-        self._writer.write_table(self._unified(table))
+        self._write_table(table)
         self._waiting, self._bytes = [], 0
 
-    def _unified(self, table: Any) -> Any:
-        return table
+    def _write_table(self, table: Any) -> None:
+        self._writer.write_table(table)
 
 
 def _plain(schema: Any) -> Any:

@@ -88,10 +88,10 @@ class ParquetTarget(ArrowTarget):
         parquet = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
         super().__init__(schema, parquet.ParquetWriter(file, schema, compression=codec))
 
-    def _unified(self, table: Any) -> Any:
+    def _write_table(self, table: Any) -> None:
         with suppress(arrow_module().ArrowException):  # more values than the codes' type has
-            return table.unify_dictionaries()
-        return table
+            table = table.unify_dictionaries()
+        super()._write_table(table)
 
     def abandon(self) -> None:
         self._writer.is_open = False

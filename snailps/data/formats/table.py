@@ -258,9 +258,8 @@ class TableFile(ABC):
             first += batch.rows
 
 
-def file_class(path: str) -> type[TableFile]:
-    """The class of a file's format, by its ending; text if it is no table."""
-    format = format_of(path)
+def class_of(format: str | None) -> type[TableFile]:
+    """The class of a format's files; None: text."""
     name = "text" if format is None else FORMATS[format].module
     kind: type[TableFile] = importlib.import_module(f"snailps.data.formats.{name}").File
     return kind
@@ -273,7 +272,7 @@ def open_table(path: str, make: Make | None = None, *, once: bool = False) -> Ta
     purpose; None: to the system's temporary folder.  `once`: it is opened this time only, and may
     be a pipe if rows can be read from one.
     """
-    kind = file_class(path)
+    kind = class_of(format_of(path))
     with table_errors(path):
         # Before opening, which would wait for a writer.  Each opening of a URL is a request.
         if not (is_url(path) or (once and kind.is_stream)) and not stat.S_ISREG(

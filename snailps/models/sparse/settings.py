@@ -56,9 +56,9 @@ class SparseSettings(JobSettings):
     )
     label_column: str = setting(
         "",
-        help="The column of the labels of an input of tables: Parquet, Arrow, JSON lines, CSV or "
-        "TSV whose first line names the columns. What the other columns are is inferred from the "
-        "first file, unless `columns` says it; see sparse_data.md. Empty: no tables.",
+        help="The column of the labels of an input of tables: Parquet, Arrow, ORC, JSON lines, CSV "
+        "or TSV whose first line names the columns. What the other columns are is inferred from "
+        "the first file, unless `columns` says it; see sparse_data.md. Empty: no tables.",
         when="The input is tables that name their columns.",
         unit="column",
     )
