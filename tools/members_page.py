@@ -40,8 +40,8 @@ _AFTER = {
     Reach: """\
 A member begins as `REGISTERED`; as `AWAY` where the journal of an earlier master has it; as `BACK`
 where it returns with rows or blocks, and the journal lacks it. `AWAY`, `BACK`, `RECONNECTING` and
-`READY` are *joined*: the loss of what it holds is a loss. A newcomer that is lost before ends no
-job.
+`READY` are *joined*: what such a member holds is missed. A newcomer that is lost before that ends
+no job.
 """,
     Stay: """\
 A member that is `GONE` is no member any more, but for its figures. To have `LEFT` is no loss.

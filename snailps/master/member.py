@@ -14,9 +14,6 @@ from typing import Any
 
 from snailps.dataclass import dataclass, field
 from snailps.master.phases import (
-    ASKED_TO_LEAVE,
-    BEGUN,
-    JOINED,
     REACH,
     STAY,
     WORK,
@@ -39,6 +36,8 @@ NAMED_MAX = 8
 
 NO_PEER = 0
 """Number of a missing connection: what is sent to it is dropped."""
+_READY, _GIVEN_UP = Reach.READY, Work.GIVEN_UP
+"""For what is asked of a thousand members in each turn: an enum's own look-up takes 0.1 us more."""
 _WORK_OF = {"survey": "counts", "train": "trains"}
 """Event of a block, by its pass."""
 
@@ -146,11 +145,11 @@ class Member:
 
     @property
     def joined(self) -> bool:
-        return self.reach in JOINED
+        return self.reach.joined
 
     @property
     def has_route(self) -> bool:
-        return self.reach is Reach.READY
+        return self.reach is _READY
 
     @property
     def away(self) -> bool:
@@ -160,27 +159,27 @@ class Member:
     @property
     def leaving(self) -> bool:
         """Whether it goes, or has gone, as it was asked to."""
-        return self.stay in ASKED_TO_LEAVE
+        return self.stay.asked
 
     @property
     def takes_blocks(self) -> bool:
         """Whether a block that is free may be its."""
-        return not self.leaving and self.work is not Work.GIVEN_UP
+        return self.work is not _GIVEN_UP and not self.stay.asked
 
     @property
     def dropped(self) -> bool:
         """Whether the job ends without what it is still at."""
-        return self.work is Work.GIVEN_UP
+        return self.work is _GIVEN_UP
 
     @property
     def worked(self) -> bool:
         """Whether it has had a block of this job."""
-        return self.work in BEGUN
+        return self.work.begun
 
     @property
     def finished(self) -> bool:
         """Whether its part of the job is done."""
-        return self.work in (Work.FINISHED, Work.SPARED)
+        return self.work.ended
 
     # --- connection and route ------------------------------------------------------------------
 

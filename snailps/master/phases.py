@@ -73,47 +73,52 @@ def job_step(old: JobPhase, new: JobPhase) -> JobPhase:
 # --- a member: three tables, phase -> event -> phase ---------------------------------------------
 
 
-class Reach(str, enum.Enum):
-    """How far a member has come: with the present route it reaches every server."""
+class Reach(enum.Enum):
+    """How far a member has come. `joined`: it has reached every server once, also under an earlier
+    master, and is no newcomer that may go unmissed."""
 
-    AWAY = "away"  # the journal of an earlier master has it, and it is not back yet
-    BACK = "back"  # it came back, and lacks the present route
-    RECONNECTING = "reconnecting"  # it came back, and has been sent the present route
-    REGISTERED = "registered"  # a newcomer, without a route
-    CONNECTING = "connecting"  # a newcomer that has been sent the route
-    READY = "ready"  # it reaches every server
+    AWAY = "away", True  # the journal of an earlier master has it, and it is not back yet
+    BACK = "back", True  # it came back, and lacks the present route
+    RECONNECTING = "reconnecting", True  # it came back, and has been sent the present route
+    REGISTERED = "registered", False  # a newcomer, without a route
+    CONNECTING = "connecting", False  # a newcomer that has been sent the route
+    READY = "ready", True  # it has the route: it reaches every server
 
-
-class Stay(str, enum.Enum):
-    """Whether a member stays."""
-
-    HERE = "here"  # for all that is known
-    LEAVING = "leaving"  # asked to leave: a worker ends its block, a server's shards move
-    SENT_AWAY = "sent away"  # a worker whose job has failed, in a session
-    STOPPING = "stopping"  # the cluster ends
-    LEFT = "left"  # it has said goodbye, as asked
-    ENDED = "ended"  # it has said goodbye unasked, or as the cluster ends
-    MISSED = "missed"  # lost while members of an earlier master return: judged once they are back
-    GONE = "gone"  # its connection is closed
+    def __init__(self, word: str, joined: bool) -> None:
+        self.joined = joined
 
 
-class Work(str, enum.Enum):
-    """What a worker does of the job; other members stay `IDLE`."""
+class Stay(enum.Enum):
+    """Whether a member stays. `asked`: it goes, or has gone, as it was asked to."""
 
-    IDLE = "idle"  # it has no job
-    STARTING = "starting"  # it has been sent the job
-    COUNTING = "counting"  # it has had a block of the survey
-    TRAINING = "training"  # it has had a block of the training
-    FINISHED = "finished"  # no block is left, and all of its pushes are acknowledged
-    SPARED = "spared"  # the same, and it has had no block
-    GIVEN_UP = "given up"  # the job ended, or is to end, without what it is still at
+    HERE = "here", False  # for all that is known
+    LEAVING = "leaving", True  # asked to leave: a worker ends its block, a server's shards move
+    SENT_AWAY = "sent away", False  # a worker whose job has failed, in a session
+    STOPPING = "stopping", False  # the cluster ends
+    LEFT = "left", True  # it has said goodbye, as asked
+    ENDED = "ended", False  # it has said goodbye unasked, or as the cluster ends
+    MISSED = "missed", False  # lost while an earlier master's members return: judged afterwards
+    GONE = "gone", False  # its connection is closed
+
+    def __init__(self, word: str, asked: bool) -> None:
+        self.asked = asked
 
 
-JOINED = frozenset({Reach.AWAY, Reach.BACK, Reach.RECONNECTING, Reach.READY})
-"""It has reached every server, also under an earlier master: no newcomer that may go unmissed."""
-ASKED_TO_LEAVE = frozenset({Stay.LEAVING, Stay.LEFT})
-BEGUN = frozenset({Work.COUNTING, Work.TRAINING, Work.FINISHED})
-"""It has had a block."""
+class Work(enum.Enum):
+    """What a worker does of the job; other members stay `IDLE`. `begun`: it has had a block.
+    `ended`: no block is left for it, and all of its pushes are acknowledged."""
+
+    IDLE = "idle", False, False  # it has no job
+    STARTING = "starting", False, False  # it has been sent the job
+    COUNTING = "counting", True, False  # it has had a block of the survey
+    TRAINING = "training", True, False  # it has had a block of the training
+    FINISHED = "finished", True, True  # its part of the job is done
+    SPARED = "spared", False, True  # the same, and it has had no block
+    GIVEN_UP = "given up", False, False  # the job ends, or has ended, without what it is still at
+
+    def __init__(self, word: str, begun: bool, ended: bool) -> None:
+        self.begun, self.ended = begun, ended
+
 
 _R, _S, _W = Reach, Stay, Work
 REACH: dict[Reach, dict[str, Reach]] = {
