@@ -9,7 +9,7 @@ state).  A model's file may have them too, by the names of `state_arrays`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -34,36 +34,6 @@ from snailps.vectors.model_file import (
 
 S = TypeVar("S", bound=JobSettings)
 
-COLUMN: Mapping[str, Any] = {
-    "help": "The column to read, as text, of an input of tables: Parquet, Arrow, ORC, JSON lines, "
-    "CSV or TSV whose first line names the columns. Empty: the input is text.",
-    "when": "The input is tables.",
-    "unit": "column",
-}
-"""The setting of models of text."""
-CONTINUE_FROM: Mapping[str, Any] = {
-    "help": "A file of weights with the state of their optimizer, from which training continues; "
-    "of `partial_fit` of the estimators. Features that it lacks are added; shapes, classes and "
-    "optimizer are those of the file.",
-    "when": "Never; estimators fill it in.",
-    "unit": "path",
-    "hidden": True,
-}
-"""The setting of models that continue from such a file."""
-SHUFFLE: Mapping[str, Any] = {
-    "help": "Whether examples are trained in an order that is drawn from `seed`, another one in "
-    "each epoch; a block is read from all over the input's files. `false`, or with `expire_after`: "
-    "as they come.",
-    "when": "`false` if their order means something, or if they are already shuffled and more than "
-    "fit in memory on a disk that seeks slowly.",
-}
-"""The setting of models that do not depend on the order of the examples."""
-KEEP_STATE: Mapping[str, Any] = {
-    "help": "Whether the model's file has the state of the optimizer, too, so that `continue_from` "
-    "and `partial_fit` go on with it: two or three times the size. `auto`: up to 2 MB of it.",
-    "when": "`always` to continue with a larger model; `never` for the smallest file.",
-}
-"""The setting of models whose file may have it."""
 STATE_BYTES_AUTO = 2 << 20
 """Rows with state up to which ``keep_state: auto`` keeps them."""
 FIRST_TABLE = "weights"
@@ -72,15 +42,6 @@ _KEYS, _ROWS = ".keys", ".rows"
 _STATE_KEYS, _STATE_ROWS = "state_keys", "state_rows"
 _PUT_FLOATS = 1 << 20
 """Floats that are pushed at a time."""
-
-
-def check_optimizer(settings: JobSettings, methods: Collection[str], why: str) -> None:
-    """Refuse an `optimizer` that is not in `methods`, for the reason `why`."""
-    if settings.optimizer not in ("auto", *methods):
-        raise ConfigError(
-            f"optimizer: {settings.optimizer} does not fit {why}: expected one of auto, "
-            + ", ".join(methods)
-        )
 
 
 @dataclass(frozen=True, slots=True)

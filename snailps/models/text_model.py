@@ -29,7 +29,8 @@ from snailps.errors import ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import check_optimizer, opened
+from snailps.models.packed_tables import opened
+from snailps.models.shared_settings import check_optimizer
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 
 Settings = TypeVar("Settings", bound=JobSettings)

@@ -16,7 +16,7 @@ from snailps.data._labelled import GRAM_MAX
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
-from snailps.models.packed_tables import COLUMN, SHUFFLE
+from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SHUFFLE, SUBWORD
 
 AUTO_MAXN = -1
 """Value of `maxn` that leaves it to the text."""
@@ -65,31 +65,23 @@ class ClassifierSettings(JobSettings):
         0,
         help="Shortest character n-gram. `auto`: the longest, at most 4.",
         when="With `maxn`.",
-        unit="characters",
-        low=0,
-        high=32,
         auto=True,
+        **SUBWORD,
     )
     maxn: int = setting(
         AUTO_MAXN,
         help="Longest character n-gram. 0: none. `auto`: 4 of texts of up to 80,000 lines, else "
         "none.",
         when="0 to have fastText's; 3 to 6 if words have many forms or spellings.",
-        unit="characters",
-        low=0,
-        high=32,
         auto=True,
         automatic=AUTO_MAXN,
+        **SUBWORD,
     )
     bucket: int = setting(
         AUTO,
         help="Number of rows that n-grams of words and of characters are hashed to. `auto`: by "
         "the length of the text and the vocabulary, at most 2000000.",
-        when="Fewer for smaller files; 2000000 to have fastText's.",
-        unit="rows",
-        low=1,
-        high=1 << 30,
-        auto=True,
+        **BUCKET,
     )
     negatives: int = setting(
         5,
@@ -101,12 +93,7 @@ class ClassifierSettings(JobSettings):
         read_if={"loss": ("ns",)},
     )
     min_count: int = setting(
-        1,
-        help="Words that occur less often are left out.",
-        when="5 for large texts, for a smaller file and less time.",
-        unit="occurrences",
-        low=1,
-        high=1 << 40,
+        1, **MIN_COUNT, when="5 for large texts, for a smaller file and less time."
     )
     min_count_label: int = setting(
         0,

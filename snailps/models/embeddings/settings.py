@@ -7,18 +7,30 @@ Declarations and checks of values against each other; no files, no rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
-from snailps.models.packed_tables import KEEP_STATE
+from snailps.models.shared_settings import KEEP_STATE, TEST
 
 ADAGRAD = {"method": ("adagrad",)}
 RANKINGS = {"loss": ("softmax", "pairwise")}
+NEGATIVES: Mapping[str, Any] = {
+    "when": "More for a better ranking, fewer for more lines/s.",
+    "low": 1,
+    "high": 4096,
+}
+SHARED: Mapping[str, Any] = {
+    "when": "Fewer if there are few lines; more for more lines/s.",
+    "unit": "lines",
+    "low": 1,
+    "high": 64,
+}
+RATE: Mapping[str, Any] = {"low": 0.0, "high": 100.0, "aliases": ["learning_rate"]}
 METHODS = {"sgd": 1, "adagrad": 2}
 """Access methods whose deltas add up, with their numbers in kernels."""
 
@@ -29,11 +41,7 @@ class EmbeddingSettings(JobSettings):
 
     epochs: int = setting(0, **EPOCHS_AUTO)
     test: tuple[str, ...] = setting(
-        (),
-        help="Hold-out files, folders and globs, in the format of the input, on which the finished "
-        "model is evaluated. Empty: no evaluation.",
-        when="To measure the model on lines that it was not trained on.",
-        unit="paths",
+        (), **TEST, when="To measure the model on lines that it was not trained on."
     )
     dim: int = setting(
         64,
@@ -45,26 +53,19 @@ class EmbeddingSettings(JobSettings):
     negatives: int = setting(
         64,
         help="Drawn negatives of a group of lines.",
-        when="More for a better ranking, fewer for more lines/s.",
-        low=1,
-        high=4096,
+        **NEGATIVES,
     )
     shared: int = setting(
         16,
         help="Lines that share their negatives. 1: each line has its own.",
-        when="Fewer if there are few lines; more for more lines/s.",
-        unit="lines",
-        low=1,
-        high=64,
+        **SHARED,
     )
     lr: float = setting(
         0.0,
         help="Step size; it falls linearly to `lr_end` of it over the job. 0: 0.2 for `rotate` "
         "with AdaGrad, else 0.1.",
         when="To be searched for each graph: 0.02 to 0.4 with AdaGrad.",
-        low=0.0,
-        high=100.0,
-        aliases=["learning_rate"],
+        **RATE,
     )
     lr_end: float = setting(
         0.0,
@@ -219,18 +220,13 @@ class MfSettings(EmbeddingSettings):
     negatives: int = setting(
         64,
         help="Drawn items that a group of lines is ranked before, of rankings.",
-        when="More for a better ranking, fewer for more lines/s.",
-        low=1,
-        high=4096,
+        **NEGATIVES,
         read_if=RANKINGS,
     )
     shared: int = setting(
         16,
         help="Lines of rankings that share their negatives. 1: each line has its own.",
-        when="Fewer if there are few lines; more for more lines/s.",
-        unit="lines",
-        low=1,
-        high=64,
+        **SHARED,
         read_if=RANKINGS,
     )
     lr: float = setting(
@@ -239,9 +235,7 @@ class MfSettings(EmbeddingSettings):
         "with AdaGrad, 0.08 for ratings with plain steps, else 0.05.",
         when="To be searched: 0.02 to 0.1 for ratings, 0.1 to 0.3 for rankings; less for more "
         "epochs.",
-        low=0.0,
-        high=100.0,
-        aliases=["learning_rate"],
+        **RATE,
     )
     l2: float = setting(
         0.06,

@@ -56,10 +56,11 @@ from snailps.models.local_sgd import (
     RowLayout,
 )
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import STATE_BYTES_AUTO, check_optimizer
+from snailps.models.packed_tables import STATE_BYTES_AUTO
 from snailps.models.row_bounds import are_bounded
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
+from snailps.models.shared_settings import check_optimizer
 
 TABLE = "rows"
 PULLED_BYTES = 16 << 20

@@ -47,9 +47,10 @@ from snailps.models.mlp.settings import (
     adopted,
     pairs_of,
 )
-from snailps.models.packed_tables import NoSurvey, check_optimizer, opened_model, put_tables
+from snailps.models.packed_tables import NoSurvey, opened_model, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.row_bounds import LOSS_BOUND
+from snailps.models.shared_settings import check_optimizer
 from snailps.models.sparse.clipping import counts_of, judged
 
 ENOUGH = 32 << 20

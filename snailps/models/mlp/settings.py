@@ -24,7 +24,7 @@ from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats, Layers, check_widths
-from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE
+from snailps.models.shared_settings import ACTIVATION, CONTINUE_FROM, SHUFFLE
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
@@ -70,9 +70,7 @@ class MlpSettings(JobSettings):
         when="More or wider layers for harder data; on MNIST, 1024 gains half a point of accuracy.",
         unit="widths",
     )
-    activation: Literal["relu", "sigmoid"] = setting(
-        "relu", help="Activation of the hidden layers.", when="To try which is better."
-    )
+    activation: Literal["relu", "sigmoid"] = setting("relu", **ACTIVATION)
     batch_size: int = setting(
         256,
         help="Examples a step: of all workers together with `consistency: bsp`, in `micro_batches` "

@@ -37,6 +37,7 @@ from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
+from snailps.models.shared_settings import ACTIVATION
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.clipping import counts_of
@@ -76,9 +77,7 @@ class NetSettings(ClassesSettings):
         when="More or wider layers for more data.",
         unit="widths",
     )
-    activation: Literal["relu", "sigmoid"] = setting(
-        "relu", help="Activation of the hidden layers.", when="To try which is better."
-    )
+    activation: Literal["relu", "sigmoid"] = setting("relu", **ACTIVATION)
     init_scale: float = setting(
         0.05,
         help="Initial weights of a feature are uniform between minus and plus this value.",

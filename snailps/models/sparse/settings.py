@@ -21,7 +21,7 @@ from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import KEEP_STATE, SHUFFLE, check_optimizer
+from snailps.models.shared_settings import KEEP_STATE, SHUFFLE, TEST, check_optimizer
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
@@ -35,11 +35,7 @@ class SparseSettings(JobSettings):
     """`method` where `optimizer` is auto."""
     epochs: int = setting(0, **EPOCHS_AUTO)
     test: tuple[str, ...] = setting(
-        (),
-        help="Hold-out files, folders and globs, in the format of the input, on which the finished "
-        "model is evaluated. Empty: no evaluation.",
-        when="To measure the model on examples that it was not trained on.",
-        unit="paths",
+        (), **TEST, when="To measure the model on examples that it was not trained on."
     )
     format: Literal["auto", "libsvm", "libffm", "csv", "tsv"] = setting(
         "auto",

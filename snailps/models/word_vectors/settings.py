@@ -13,7 +13,7 @@ from snailps.config.legacy import cbow_to_model
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
-from snailps.models.packed_tables import COLUMN
+from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SUBWORD
 
 LR = 0.05
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
@@ -84,15 +84,7 @@ class WordVectorSettings(JobSettings):
         low=0.0,
         high=1.0,
     )
-    min_count: int = setting(
-        5,
-        help="Words that occur less often are left out.",
-        when="1 for tiny texts.",
-        unit="occurrences",
-        low=1,
-        high=1 << 40,
-        aliases=["min_reduce"],
-    )
+    min_count: int = setting(5, **MIN_COUNT, when="1 for tiny texts.", aliases=["min_reduce"])
     max_vocab: int = setting(
         0,
         help="Maximum size of the vocabulary; the most frequent words are kept. 0: no limit.",
@@ -101,31 +93,18 @@ class WordVectorSettings(JobSettings):
         low=0,
         high=1 << 31,
     )
-    minn: int = setting(
-        3,
-        help="Shortest subword.",
-        when="With `maxn`.",
-        unit="characters",
-        low=0,
-        high=32,
-    )
+    minn: int = setting(3, **SUBWORD, help="Shortest subword.", when="With `maxn`.")
     maxn: int = setting(
         6,
         help="Longest subword. 0: no subwords (word2vec).",
         when="0 for word2vec, or for languages without word parts.",
-        unit="characters",
-        low=0,
-        high=32,
+        **SUBWORD,
     )
     bucket: int = setting(
         AUTO,
         help="Number of rows that subwords are hashed to. `auto`: four times as many as the "
         "vocabulary has different subwords, at most 2000000.",
-        when="Fewer for smaller files; 2000000 to have fastText's.",
-        unit="rows",
-        low=1,
-        high=1 << 30,
-        auto=True,
+        **BUCKET,
         read_if={"maxn": range(1, 33)},
     )
     worker_memory: int = setting(
