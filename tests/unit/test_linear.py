@@ -66,6 +66,7 @@ def settings_of(**values):
         ({"columns": "a:what"}, ["job.conf:columns", "a"]),
         ({"formats": "npz, doc"}, ["job.conf:formats", "doc"]),
         ({"class_weights": "1, -2"}, ["job.conf:class_weights", "-2"]),
+        ({"class_weights": "0, 0"}, ["job.conf:class_weights", "above 0", "got 0, 0"]),
         ({"class_weights": "1, x"}, ["class_weights", "x"]),
         ({"class_weights": "1"}, ["class_weights", "expected 2 numbers", "got 1"]),
         ({"class_weights": "1, 2", "loss": "squared"}, ["expected 0 numbers", "squared"]),

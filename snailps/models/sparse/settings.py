@@ -194,6 +194,11 @@ class SparseSettings(JobSettings):
                 f"{where('class_weights')}: class_weights: expected {self.class_num} numbers with "
                 f"loss {self.loss}, got {len(self.class_weights)}"
             )
+        if self.class_weights and not any(map(float, self.class_weights)):
+            raise ConfigError(
+                f"{where('class_weights')}: class_weights: expected a number above 0, got "
+                f"{', '.join(self.class_weights)}: nothing would be learnt"
+            )
         try:
             Encoding.of_text(self.encoding)
         except (TypeError, ValueError) as error:
