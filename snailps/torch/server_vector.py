@@ -77,8 +77,9 @@ class Buffers(ServerVector):
     difference, so they move with the batches of all processes.  It is no step of a gradient: each
     process moves a mean all the way to its own batch, so of several processes each pushes its share
     of that, else N of them move it N times as far, and from some number on away.  Counts are sums.
-    A count is two floats, of `BASE`, because sums of float32 are exact up to 2^24 only.  `values`
-    are as they were last set, and counted since.
+    A mean over all batches (BatchNorm with ``momentum=None``) moves by a share of its count: with
+    the batches that N - 1 others make meanwhile.  A count is two floats, of `BASE`, because sums of
+    float32 are exact up to 2^24 only.  `values` are as they were last set, and counted since.
     """
 
     def __init__(self, rows: RowClient, module: nn.Module, name: str) -> None:
@@ -89,6 +90,7 @@ class Buffers(ServerVector):
         self._low = ends[counts] - 1
         self._high = np.arange(len(self._low)) + ends[-1]
         self._digits = np.concatenate([self._low, self._high])
+        self._means = self._means_over_all(ends)
         tensor = Tensor(name, (int(ends[-1]) + len(self._low),))
         super().__init__(rows, tensor.table(), tensor.keys())
         self.values, self._counts = self._now()
@@ -100,6 +102,16 @@ class Buffers(ServerVector):
     @staticmethod
     def _is_count(owner: nn.Module, key: str) -> bool:
         return not owner.get_buffer(key).is_floating_point()
+
+    def _means_over_all(self, ends: NDArray[np.int64]) -> list[tuple[int, slice]]:
+        """Numbers of counts, and places of the means over as many batches; `ends` of all places."""
+        counts = [owner for owner, key in self._places if self._is_count(owner, key)]
+        means = []
+        for (owner, key), end in zip(self._places, ends.tolist(), strict=True):
+            if owner in counts and getattr(owner, "momentum", 0.0) is None and key != COUNT:
+                size = owner.get_buffer(key).numel()
+                means.append((counts.index(owner), slice(end - size, end)))
+        return means
 
     @staticmethod
     def has_any(module: nn.Module) -> bool:
@@ -160,6 +172,10 @@ class Buffers(ServerVector):
         self._noted.fill(0.0)
         flat, known = change.reshape(-1), self.values.reshape(-1)
         added = flat[self._digits].astype(np.float64) * counts
+        if counts == 1.0:  # else all batches count as one
+            own, others = added[: len(self._low)] + BASE * added[len(self._low) :], 1 / share - 1
+            for at, places in self._means:
+                flat[places] /= share * (1 + others * own[at] / max(1, self._counts[at]))
         change *= np.float32(share)
         flat[self._digits] = added
         if carries:

@@ -325,6 +325,33 @@ def test_running_means_of_several_processes_move_as_far_as_those_of_one(store, m
     assert norm.running_mean.mean().item() == pytest.approx(3 * (1 - 0.9**4), abs=0.3)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_means_over_all_batches_of_several_processes_are_those_of_one(store, steps):
+    world, all_batches = 3, []
+    nets = [nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 1)) for _ in range(world)]
+    several = [
+        kept(net, mode="ssp", world=world, rank=rank, staleness=9) for rank, net in enumerate(nets)
+    ]
+    for round_ in range(5):
+        losses = []
+        for rank, net in enumerate(nets):
+            batches = [batch(100 * round_ + 10 * rank + step) + step for step in range(steps)]
+            losses.append(sum(net(x).mean() for x in batches))  # all before one pushes
+            all_batches += batches
+        for loss in losses:
+            loss.backward()
+    for synced in several:
+        synced.flush()
+    several[0].pull()
+    norm = nets[0][0]
+    assert int(norm.num_batches_tracked) == 15 * steps
+    means, variances = ([getattr(x, of)(0) for x in all_batches] for of in ("mean", "var"))
+    torch.testing.assert_close(norm.running_mean, torch.stack(means).mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        norm.running_var, torch.stack(variances).mean(0), rtol=1e-4, atol=1e-5
+    )
+
+
 def test_buffers_that_all_processes_set_are_set_once(store):
     """Also those that rank 0 alone sets; and a forward without a step counts by its share."""
     nets = [nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)) for _ in range(3)]
