@@ -36,8 +36,8 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
-LINES_A_WORKER = 10_000
-"""Triples of an epoch for each worker that trains: with fewer, several learn less than one."""
+LINES_A_WORKER = {"logistic": 10_000, "margin": 60_000, "softmax": 60_000}
+"""Triples of an epoch for each worker that trains, by loss: of fewer, several learn less."""
 OTHERS_LEAST_TURNED = 2.0
 """`others_least` of rotate: docs/design/shared-rows.md."""
 
@@ -166,7 +166,7 @@ class KnowledgeGraph(EmbeddingWorker):
     @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
         """A worker for each `LINES_A_WORKER` triples: docs/design/shared-rows.md."""
-        return Concurrency.by_lines(files.lines, LINES_A_WORKER, "triples")
+        return Concurrency.by_lines(files.lines, LINES_A_WORKER[settings.loss], "triples")
 
     @classmethod
     def too_many(cls, settings: KgeSettings, others: int) -> str:
