@@ -217,7 +217,10 @@ def check(cluster):
 def watch(cluster):
     """The status names what each worker without a lease waits for, while the master runs."""
     master, now = cluster.master, cluster.world.now
-    if now < cluster.watch_at or master.core.members.returning:
+    if master.core.members.returning:
+        cluster.unnamed.clear()  # a master that takes over has just begun to look
+        return
+    if now < cluster.watch_at:
         return
     cluster.watch_at = now + 1.0
     _watch_progress(cluster, now)
@@ -244,7 +247,7 @@ def watch(cluster):
         elif now - cluster.unnamed.setdefault(node, (asks, now))[1] > UNNAMED_S:
             raise AssertionError(
                 f"{node.name} waits for a lease for {UNNAMED_S:g} s, the status names no cause: "
-                f"{member.name} is {member.state!r}, phase {master.core.reported_phase}"
+                f"{member.name} is {member.work.name}, phase {master.core.reported_phase}"
             )
 
 
