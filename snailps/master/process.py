@@ -34,7 +34,6 @@ from snailps.config.output import check_output
 from snailps.errors import (
     ClusterError,
     ConfigError,
-    ConnectionLost,
     SnailError,
     WaitTimeout,
     explain,
@@ -45,7 +44,6 @@ from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.context import Context
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact, Outbox
-from snailps.master.events import Answer
 from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
@@ -53,6 +51,7 @@ from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
+from snailps.master.performer import Performer
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.status_report import StatusReport
 from snailps.master.takeover import check_results, first_fact, journal_path, unended
@@ -63,7 +62,7 @@ from snailps.monitor.series import POINT, RunHistory
 from snailps.monitor.tensorboard_log import TensorboardLog
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
-from snailps.node.effects import Answering, Effect, Event, Tick, Work
+from snailps.node.effects import Event, Tick, Work
 from snailps.node.limits import STATS_S
 from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
@@ -170,10 +169,6 @@ class Master:
         self._signals: deque[int] = deque()
         self._events: deque[Event] = deque()
         self._is_feeding = False
-        self._peers: dict[int, Peer] = {}
-        self._replies: dict[int, tuple[int, Reply]] = {}  # by call: the peer, and how to answer
-        self._calls: dict[int, set[int]] = {}  # not answered yet, by peer
-        self._next = 1
         self._tasks = BackgroundTasks(self._wake)
         self._diagnosis: threading.Timer | None = None
         self._heartbeats_at = self._usage_at = 0.0
@@ -183,7 +178,6 @@ class Master:
         self._servers = settings.expected_servers
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
-        self._performers = self._effect_table()
         self._asks: Mapping[str, Callable[[], dict[str, Any]]] = {
             "log": lambda: {"lines": self._log_tail.lines()},
             "history": lambda: {**self._history.columns()},
@@ -380,10 +374,17 @@ class Master:
             trust=self.trust,
             job=cluster_id,
             on_message=self._on_message,
-            on_lost=self._on_lost,
+            on_lost=lambda peer, why: self.performer.lost(peer, why),
             on_pulse=self._on_heartbeat_connection,
         )
         self._probe_service = ProbeService("master", False, others=self.core.members.endpoints)
+        self.performer = Performer(
+            self._server,
+            self._feed,
+            self._effect_table(),
+            status=self.status,
+            closed=self._probe_service.forget,
+        )
         return past is not None
 
     def _begin(self, listener: Listener, job: Job | None) -> None:
@@ -517,38 +518,16 @@ class Master:
                 try:
                     wanted = self.core.handle(event, time.monotonic())
                 except BaseException:
-                    self._perform(self.core.out.take())  # effects decided before the error
+                    self.performer.perform(self.core.out.take())  # effects decided before the error
                     raise
-                self._perform(wanted)
+                self.performer.perform(wanted)
         finally:
             self._is_feeding = False
-
-    def _perform(self, wanted: list[Effect]) -> None:
-        for effect in wanted:
-            try:
-                self._performers[type(effect)](effect)
-            except Exception as error:
-                self._not_performed(effect, error)
-
-    def _not_performed(self, effect: Effect, error: Exception) -> None:
-        """An effect has failed by itself, as a message that cannot be encoded: its receiver alone
-        hears of it, and what was decided after it is performed."""
-        log.error("%s failed at the master", type(effect).__name__, exc_info=error)
-        why = error if isinstance(error, SnailError) else ClusterError(explain(error))
-        if isinstance(effect, Answering):
-            self._answer(Answering(effect.call, why))
-        elif isinstance(effect, effects.ReportStatus):
-            for call in effect.calls:
-                self._answer(Answering(call, why))
-        elif isinstance(effect, effects.Order):
-            self._on_answer(effect.number, why)
-        elif isinstance(effect, effects.Send):
-            self._break(effects.Broken(effect.peer, why))
 
     # --- events --------------------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
-        number = self._number_of(peer)
+        number = self.performer.number_of(peer)
         if isinstance(message, _PROBES):
             messages.check_speaker(message, self.core.members.role_of(number))
             self._probe_service.handle(peer, message, reply)
@@ -556,34 +535,7 @@ class Master:
         if reply is not None and isinstance(message, messages.Ask) and message.what in self._asks:
             reply(messages.Report(self._asks[message.what]()))
             return
-        call = None
-        if reply is not None:
-            call = self._next
-            self._next += 1
-            self._replies[call] = number, reply
-            self._calls[number].add(call)
-        self._feed(events.Received(number, message, call, peer.address))
-
-    def _number_of(self, peer: Peer) -> int:
-        """The number of a connection, from its first message on."""
-        if isinstance(peer.tag, int):
-            return peer.tag
-        number = peer.tag = self._next
-        self._next += 1
-        self._peers[number] = peer
-        self._calls[number] = set()
-        return number
-
-    def _on_lost(self, peer: Peer, why: str) -> None:
-        self._probe_service.forget(peer)
-        if isinstance(peer.tag, int) and self._forget(peer.tag) is not None:
-            self._feed(events.Gone(peer.tag, why))
-
-    def _forget(self, number: int) -> Peer | None:
-        """Forget a connection that is gone, and its open calls."""
-        for call in self._calls.pop(number, ()):
-            self._replies.pop(call, None)
-        return self._peers.pop(number, None)
+        self.performer.received(peer, message, reply)
 
     def _on_heartbeat_connection(self, hello: Hello, sock: socket.socket) -> None:
         """Keep a member's heartbeat connection; close others."""
@@ -598,11 +550,6 @@ class Master:
 
     def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
         return {
-            effects.Send: self._send,
-            effects.Order: self._order,
-            Answering: self._answer,
-            effects.Close: self._close_peer,
-            effects.Broken: self._break,
             effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
             effects.Note: lambda effect: self._journal.note(effect.kind, effect.data),
             effects.Compact: lambda effect: self._journal.compact(effect.snapshot),
@@ -612,50 +559,10 @@ class Master:
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),
             effects.Diagnose: self._diagnose,
             effects.Say: _say,
-            effects.ReportStatus: self._report_status,
             effects.StatusEvent: lambda effect: self._report.events.on_event(
                 effect.kind, effect.who, effect.text, time.monotonic()
             ),
         }
-
-    def _send(self, effect: effects.Send) -> None:
-        peer = self._peers.get(effect.peer)
-        if peer is not None:
-            self._server.note(peer, effect.message)
-
-    def _order(self, effect: effects.Order) -> None:
-        peer = self._peers.get(effect.peer)
-        if peer is None:
-            self._on_answer(effect.number, ConnectionLost("the connection is closed already"))
-        else:
-            self._server.call(peer, effect.message, partial(self._on_answer, effect.number))
-
-    def _on_answer(self, order: int, answer: Answer) -> None:
-        self._feed(events.Answered(order, answer))
-
-    def _answer(self, effect: Answering) -> None:
-        asked = self._replies.get(effect.call)
-        if asked is not None:
-            peer, reply = asked
-            reply(effect.answer)  # where that fails the call is still open
-            self._replies.pop(effect.call, None)
-            self._calls.get(peer, set()).discard(effect.call)
-
-    def _close_peer(self, effect: effects.Close) -> None:
-        peer = self._forget(effect.peer)
-        if peer is not None:
-            self._probe_service.forget(peer)
-            self._server.close_peer(peer)
-
-    def _break(self, effect: effects.Broken) -> None:
-        peer = self._peers.get(effect.peer)
-        if peer is not None:
-            self._server.fence(peer, partial(_raise, effect.error))
-
-    def _report_status(self, effect: effects.ReportStatus) -> None:
-        report = messages.Report({**self.status()})
-        for call in effect.calls:
-            self._answer(Answering(call, report))
 
     def _diagnose(self, effect: effects.Diagnose) -> None:
         if self._diagnosis is not None:
@@ -691,10 +598,6 @@ def _beginning() -> Iterator[None]:
 
 def _not_noted(kind: str, data: dict[str, Any]) -> None:
     """The course of a session's job ends with its master."""
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _spare_collector() -> None:

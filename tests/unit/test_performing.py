@@ -1,18 +1,18 @@
 """Effects of the master that fail: their receiver hears of it, and later ones are performed."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from waiting import until
 
-from snailps.config import MasterSettings, RawConfig
 from snailps.errors import ClusterError, MisuseError, SnailError
 from snailps.master import effects
 from snailps.master.background_tasks import BackgroundTasks
 from snailps.master.effects import Snapshot
 from snailps.master.journal import Journal
-from snailps.master.process import Master
+from snailps.master.performer import Performer
 from snailps.node.background import in_thread
 from snailps.node.effects import Answering, Work
 from snailps.transport import messages
@@ -33,7 +33,7 @@ def test_message_that_no_peer_could_decode_is_not_encoded(message, words):
         encode(message)
 
 
-class Peers:
+class Server:
     """The control server of a master: encodes, and keeps what goes out."""
 
     def __init__(self):
@@ -41,7 +41,7 @@ class Peers:
 
     def note(self, peer, message):
         encode(message)
-        self.out.append((peer, message))
+        self.out.append((peer.name, message))
 
     def call(self, peer, message, on_answer):
         self.note(peer, message)
@@ -49,45 +49,56 @@ class Peers:
     def fence(self, peer, do):
         with pytest.raises(SnailError) as error:
             do()
-        self.out.append((peer, str(error.value)))
+        self.out.append((peer.name, str(error.value)))
 
-    def reply(self, peer):
+    def reply_to(self, peer):
         def reply(answer):
             if not isinstance(answer, SnailError):
                 encode(answer)
-            self.out.append((peer, answer))
+            self.out.append((peer.name, answer))
 
         return reply
 
 
+class Performing:
+    """A performer with two peers, each of which has made a call."""
+
+    def __init__(self):
+        self.server, self.events = Server(), []
+        self.performer = Performer(self.server, self.events.append, {}, status=None, closed=None)
+        for name in ("first", "second"):
+            peer = SimpleNamespace(name=name, tag=None, address=("h", 1))
+            self.performer.received(peer, messages.Ask("status"), self.server.reply_to(peer))
+        self.peers = [event.peer for event in self.events]
+        self.calls = [event.call for event in self.events]
+        self.events.clear()
+
+
 @pytest.fixture
-def master():
-    made = Master(MasterSettings(listen_addr="127.0.0.1:0"), RawConfig(), session=True)
-    made._server = Peers()
-    for number in (1, 2):
-        made._peers[number] = f"peer {number}"
-        made._calls[number] = {10 + number}
-        made._replies[10 + number] = number, made._server.reply(number)
-    return made
+def performing():
+    return Performing()
 
 
-def test_answer_that_cannot_be_encoded_is_an_error_to_its_caller_and_later_ones_leave(master):
-    master._perform([Answering(11, BAD), Answering(12, GOOD)])
-    (first, error), second = master._server.out
-    assert (first, second) == (1, (2, GOOD))
+def test_answer_that_cannot_be_encoded_is_an_error_to_its_caller_and_later_ones_leave(performing):
+    first, second = performing.calls
+    performing.performer.perform([Answering(first, BAD), Answering(second, GOOD)])
+    (caller, error), other = performing.server.out
+    assert (caller, other) == ("first", ("second", GOOD))
     assert isinstance(error, SnailError)
     assert "Report cannot be sent: Object of type float32" in str(error)
-    assert not master._replies
+    assert performing.performer.open_calls == 0
 
 
-def test_note_that_cannot_be_encoded_ends_its_peer_and_an_order_is_answered(master):
-    answers = []
-    master._on_answer = lambda order, answer: answers.append((order, str(answer)[:11]))
-    master._perform([effects.Order(1, LONG, 5), effects.Send(1, BAD), effects.Send(2, GOOD)])
-    (ended, why), last = master._server.out
-    assert (ended, last) == ("peer 1", ("peer 2", GOOD))
+def test_note_that_cannot_be_encoded_ends_its_peer_and_an_order_is_answered(performing):
+    first, second = performing.peers
+    performing.performer.perform(
+        [effects.Order(first, LONG, 5), effects.Send(first, BAD), effects.Send(second, GOOD)]
+    )
+    (ended, why), last = performing.server.out
+    assert (ended, last) == ("first", ("second", GOOD))
     assert "Report cannot be sent" in why
-    assert answers == [(5, "Report has ")]
+    (answered,) = performing.events
+    assert (answered.order, str(answered.answer)[:11]) == (5, "Report has ")
 
 
 def no_thread(self):
