@@ -3,7 +3,7 @@
     X [, Known] -> matrix_of -> Matrix: TableRows, DictRows, DenseRows or SparseRows
     Matrix, Known -> check_columns
 
-What X is is found out here and nowhere below: a `Matrix` has rows.  `Known` is what a fitted model
+X is recognised here and nowhere below: a `Matrix` has rows.  `Known` is what a fitted model
 knows of its columns.  `sklearn.utils.estimator_checks` looks for these words in errors.
 """
 

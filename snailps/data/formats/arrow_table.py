@@ -34,7 +34,7 @@ class ArrowTable(TableFile):
 
     is_typed = True
     schema: Any
-    """Arrow's, of what is read."""
+    """Arrow's schema of the file."""
 
     def _begin(self, make: Make | None) -> None:
         if is_sequential(self.path):
@@ -70,32 +70,32 @@ class ArrowTable(TableFile):
         return copy
 
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        found = {}
+        kinds = {}
         for field in self.schema:
             if field.name in but:
                 continue
             of = str(field.type)
             if ARROW_NUMBER.fullmatch(of):
-                found[field.name] = Kind.NUMERIC
+                kinds[field.name] = Kind.NUMERIC
             elif _TEXT.fullmatch(of):
-                found[field.name] = Kind.CATEGORICAL
+                kinds[field.name] = Kind.CATEGORICAL
             elif of != "null":
                 raise DataError(
                     f"{self.path}: column {field.name!r} is of {of}: expected numbers or texts. "
                     f"Declare {field.name}:ignore in columns, or convert it"
                 )
-        return found
+        return kinds
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
     ) -> Iterator[Batch]:
-        there = None if names is None else [name for name in names if name in self.own_names]
-        for name in there or ():
+        chosen = None if names is None else [name for name in names if name in self.own_names]
+        for name in chosen or ():
             if (count := self.own_names.count(name)) > 1:
                 raise DataError(f"{self.path} has {count} columns {name!r}: rename one")
         first = 1
         with table_errors(self.path):
-            for batch in self._record_batches(there, part):
+            for batch in self._record_batches(chosen, part):
                 plain = batch if self._plain is None else _cast(batch, self._plain)
                 for some in self._slices(plain):
                     yield self._batch(some, first)

@@ -56,7 +56,7 @@ class File(TableFile):
         found, size = first_row(data[first:], *self._cells)
         self._rows = chain([(data[first + size :], first + size)], rows)
         cells = [cell.decode(*CODEC) for cell in found]
-        names = self._found = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
+        names = self._header = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
         self._unnamed = {name for cell, name in zip(cells, names, strict=True) if not cell.strip()}
         for cell in found:
             if cell.decode(errors="ignore").encode() != cell:
@@ -75,7 +75,7 @@ class File(TableFile):
             raise DataError(f"{self.path}: expected names of columns in the first line; {why}")
 
     def _names(self) -> list[str]:
-        return self._found
+        return self._header
 
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """Judge by the cells of the first rows: numbers if all present cells are."""

@@ -19,20 +19,22 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.columns import MISSING, TRUTH, Column, Kind, is_number
 from snailps.data.elements import DataTable, table_of_lists
-from snailps.data.feature_rows import Piece, Rule
 from snailps.data.formats import FORMATS, format_of
 from snailps.data.host_cache import Make
 from snailps.data.partitions import columns_of_folders
 from snailps.data.unpacking import is_url, open_content, read_errors
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from snailps.data.feature_rows import Piece, Rule
 
 T = TypeVar("T", bound="TableFile")
 CODEC = ("utf-8", "surrogateescape")
@@ -42,7 +44,7 @@ CODEC = ("utf-8", "surrogateescape")
 class Batch(DataTable):
     """Some rows of a file.
 
-    `numbers` are the rows' in the file, or their lines', as messages have them.  `raw` is what
+    `numbers`: of the rows in the file, or of their lines, for messages.  `raw` is what
     `TableFile.kept` takes rows of.
     """
 
@@ -72,7 +74,7 @@ class TableFile(ABC):
     needs_labels = False
     """Whether a declared column of labels cannot be absent."""
     is_typed = False
-    """Whether columns have types of Arrow's, instead of values that have."""
+    """Whether columns are Arrow's, with types; else they are lists."""
     known: AbstractSet[str] | None = None
     """The only names that rows may have; None: any."""
 
@@ -83,13 +85,13 @@ class TableFile(ABC):
     is_written = True
     """Whether it has a `target`."""
     has_blanks = False
-    """Whether a blank line is a row without values, else none."""
+    """Whether a blank line is a row without values; else it is skipped."""
     is_stream = False
-    """Whether it is read from the beginning to the end, as a pipe can be."""
+    """Whether it is read once, from beginning to end, so that it may be a pipe."""
     head_rows = 10_000
     """Rows that show what the columns of CSV and of JSON lines are."""
     head_bytes = 64 << 20
-    """The same of JSON lines that are long."""
+    """The same in bytes, for long JSON lines."""
     batch_rows = 1 << 14
     batch_bytes = 4 << 20
     """Bytes of rows parsed together."""
@@ -154,12 +156,12 @@ class TableFile(ABC):
         return False
 
     def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
-        """Kind of those of these columns that have a value in the following rows, each by the rows
-        with the first one; and the bytes read, about `bytes_max` at most."""
+        """Kinds of these columns, as far as they have a value in the following rows, each by the
+        rows with the first value; and the bytes read, about `bytes_max` at most."""
         return {}, 0
 
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
-        """Yield those of these columns that exist, some rows at a time; once."""
+        """Yield these columns, as far as they exist, some rows at a time; once."""
         folders = {name: text for name, text in self.folders.items() if name in names}
         own = [name for name in names if name not in folders] or self.own_names[:1]
         for batch in self.rows(own):
@@ -171,7 +173,7 @@ class TableFile(ABC):
     ) -> Iterator[Batch]:
         """All rows of the file, or of a part of it (`cuts`), some at a time; once.
 
-        With the columns of the file that have these names, as far as there are any; None: all.
+        `names` chooses columns of the file, as far as they exist; None: all.
         """
 
     def no_values(self, name: str) -> Any:
@@ -181,12 +183,11 @@ class TableFile(ABC):
     # --- files of some of the rows ---------------------------------------------------------------
 
     def cuts(self, part_bytes: int) -> list[tuple[tuple[int, int], int]]:
-        """Parts of the file of about `part_bytes` that `rows` reads, and the bytes of each; empty:
-        it has none."""
+        """Parts of about `part_bytes` that `rows` can read, and the bytes of each; empty: none."""
         return []
 
     def remarks(self) -> list[str]:
-        """What a file of its rows would lack."""
+        """What is lost when rows are written to a file of the same format."""
         return []
 
     def kept(self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
@@ -194,8 +195,8 @@ class TableFile(ABC):
         raise self._not_written()
 
     def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
-        """Begin a file of the same format, with further columns of float or str; it is packed as
-        `column` is."""
+        """Begin a file of the same format, with further columns of float or str, and the codec of
+        `column`."""
         raise self._not_written()
 
     def _not_written(self) -> DataError:
@@ -239,13 +240,13 @@ class TableFile(ABC):
             elif not is_text and cell[0] is not None and is_number(cell[0]):
                 cell[0] = float(TRUTH.get(cell[0], cell[0]))
         table = table_of_lists(cells, self.path)
-        return Rule(columns, self.path).piece(table, 0, 1, 1)
+        return _rule(columns, self.path).piece(table, 0, 1, 1)
 
     def _pieces(
         self, columns: Sequence[Column], label: str, on_bad_line: str
     ) -> Iterator[tuple[Piece, Any]]:
         """`pieces` of the columns in the file."""
-        rule, first = Rule(columns, self.path), 1
+        rule, first = _rule(columns, self.path), 1
         names = [column.name for column in columns if column.kind is Kind.LABEL]
         names = [name for name in (*names, label) if name in self.names]
         for batch in self.batches([*(column.name for column in rule.features), *names]):
@@ -256,6 +257,13 @@ class TableFile(ABC):
                 labels = (column.numbers if is_typed else column.values)(0, batch.rows)
             yield rule.piece(batch, 0, batch.rows, first), labels
             first += batch.rows
+
+
+def _rule(columns: Sequence[Column], path: str) -> Rule:
+    """Imports the rule of features for examples alone: labelling of texts starts without it."""
+    from snailps.data.feature_rows import Rule
+
+    return Rule(columns, path)
 
 
 def class_of(format: str | None) -> type[TableFile]:
@@ -313,11 +321,13 @@ def piece_with(
     labels = piece.labels
     if labels is None and entries.labels is not None:
         labels = np.repeat(entries.labels, piece.rows)
-    return Piece(
-        piece.ptr + np.arange(len(piece.ptr)) * count,
-        np.insert(piece.keys, at, np.tile(entries.keys, piece.rows)),
-        np.insert(piece.values, at, np.tile(entries.values, piece.rows)),
-        np.insert(fields[piece.fields], at, np.tile(of_entries[entries.fields], piece.rows)),
+    own_fields = fields[piece.fields]
+    return replace(
+        piece,
+        ptr=piece.ptr + np.arange(len(piece.ptr)) * count,
+        keys=np.insert(piece.keys, at, np.tile(entries.keys, piece.rows)),
+        values=np.insert(piece.values, at, np.tile(entries.values, piece.rows)),
+        fields=np.insert(own_fields, at, np.tile(of_entries[entries.fields], piece.rows)),
         labels=labels,
     )
 
