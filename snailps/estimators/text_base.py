@@ -23,7 +23,7 @@ from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.vectors.fasttext_bin import BinHeader, read_header
-from snailps.vectors.files import opened
+from snailps.vectors.opening import opened
 
 T = TypeVar("T", bound="TextEstimator")
 COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")})

@@ -24,13 +24,8 @@ from snailps.data.array_archives import DAMAGED
 from snailps.data.scratch import release_whole, whole_file
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, ModelFileError
-from snailps.vectors.model_file import (
-    ModelFile,
-    check_rows,
-    read_model,
-    refuse_pipe,
-    write_model,
-)
+from snailps.vectors.model_file import ModelFile, check_rows, refuse_pipe, write_model
+from snailps.vectors.model_reading import read_model
 
 S = TypeVar("S", bound=JobSettings)
 

@@ -1,7 +1,6 @@
 """The formats of word vectors and classifiers, and what other files are: a table of kinds.
 
     path -> opened: unpacked if it is a .gz -> `FORMATS`, by its first bytes -> Vectors, LabelModel
-    words, chunks, a fastText model -> save_vectors -> .vec, .npz, .bin, by the ending of the name
     path, open file -> identify -> "labelled text: snailps train classifier --input trains with it"
 
 A new format is a line of `FORMATS`.  What is inside of .bin, text and .npz, `fasttext_bin`,
@@ -10,13 +9,10 @@ A new format is a line of `FORMATS`.  What is inside of .bin, text and .npz, `fa
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import tempfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -24,22 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data.array_archives import DAMAGED
-from snailps.data.atomic import free_bytes, human_bytes
 from snailps.data.file_kinds import HEAD_BYTES, kind_of
-from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
-from snailps.kernels.quota import memory
 from snailps.vectors.fasttext_bin import (
-    BinModel,
-    check_words,
-    checked_chunks,
     is_bin,
     read_bin,
     read_header,
-    write_bin,
 )
-from snailps.vectors.model_file import ModelFile, model_writer, refuse_pipe
-from snailps.vectors.quantised import QuantisedRows
+from snailps.vectors.model_file import ModelFile
+from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import (
     glove_dim,
@@ -49,7 +38,6 @@ from snailps.vectors.text_files import (
     read_vec,
     read_word2vec,
     vec_shape,
-    write_vec,
 )
 
 if TYPE_CHECKING:
@@ -58,13 +46,6 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Path_: TypeAlias = "str | os.PathLike[str]"
 WordsOfRows: TypeAlias = "str | os.PathLike[str] | Sequence[str] | Sequence[bytes]"
-
-START_BYTES = 1 << 16
-_GZIP_MAGIC = b"\x1f\x8b"
-_BYTES_TOGETHER = 1 << 24
-"""Bytes of a matrix that is copied into a .bin, and of a file that is unpacked, at a time."""
-_ROOM_LEFT = 1 << 26
-"""Bytes that unpacking leaves free, of the disk and of memory: TMPDIR is often in memory."""
 
 
 def load(path: Path_, *, words: WordsOfRows | None = None, mapped: bool = True) -> Vectors:
@@ -99,25 +80,6 @@ def load_model(
         f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line "
         "'words dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
         f"{given.start[:8]!r}"
-    )
-
-
-def save_vectors(
-    path: Path_,
-    words: Sequence[bytes],
-    chunks: Iterable[Float32],
-    dim: int,
-    model: BinModel | None,
-) -> None:
-    """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
-    ending = os.path.splitext(path)[1]  # noqa: PTH122
-    for form in FORMATS:
-        if form.write is not None and ending == form.suffixes[0]:
-            form.write(path, words, chunks, dim, model)
-            return
-    raise ModelFileError(
-        f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
-        f"(fastText's), got {ending or 'no ending'}"
     )
 
 
@@ -198,9 +160,6 @@ class Format(NamedTuple):
     means: str | Callable[[Given], str]
     read: Callable[[Given], Vectors | LabelModel] | None = None
     takes_words: bool = False
-    suffixes: tuple[str, ...] = ()
-    write: Callable[..., None] | None = None
-    """Writes a name that ends in the first suffix; arguments as of `save_vectors`."""
 
 
 def _starts(pattern: bytes) -> Callable[[bytes], object]:
@@ -338,60 +297,6 @@ def _read_vec(given: Given) -> Vectors:
     return Vectors(words, matrix)
 
 
-def write_npz(
-    path: Path_,
-    words: Sequence[bytes],
-    chunks: Iterable[Float32],
-    dim: int,
-    counts: Sequence[int] | npt.NDArray[np.int64] | None = None,
-) -> None:
-    """Write ``vectors`` float32[n, dim], ``words`` (bytes, joined by newlines), and ``counts``."""
-    check_words(path, words, newlines_only=True)
-    newlines = np.full((len(words), 1), ord("\n"), np.uint8)
-    text = PackedWords.of(words).with_tails(newlines)[:-1]
-    size = 4 * len(words) * dim + text.nbytes + (0 if counts is None else 8 * len(words))
-    with model_writer(path, size) as file:
-        file.add("words", text)
-        if counts is not None:
-            numbers = np.asarray(counts, dtype=np.int64)
-            if numbers.shape != (len(words),):
-                raise ModelFileError(
-                    f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
-                )
-            file.add("counts", numbers)
-        rows = checked_chunks(path, "vectors", chunks, len(words), dim)
-        file.add_pieces("vectors", np.float32, (len(words), dim), rows)
-
-
-def _write_bin(path: Path_, model: BinModel | None) -> None:
-    if model is None:
-        raise ModelFileError(
-            f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
-            "these vectors do not have; save them as .npz or .vec"
-        )
-    if isinstance(model.input, QuantisedRows) or isinstance(model.output, QuantisedRows):
-        raise ModelFileError(
-            f"{path}: these vectors are of a quantised model, whose .ftz is smaller; copy that, or "
-            "save the vectors of its words as .npz or .vec"
-        )
-    write_bin(
-        path,
-        model.header,
-        model.words,
-        model.counts,
-        _pieces(model.input),
-        _pieces(model.output),
-        model.labels,
-        model.label_counts,
-    )
-
-
-def _pieces(rows: Float32) -> Iterator[Float32]:
-    step = max(1, _BYTES_TOGETHER // (4 * rows.shape[1]))
-    for at in range(0, len(rows), step):
-        yield np.array(rows[at : at + step])
-
-
 # --- the table ------------------------------------------------------------------------------------
 
 _ASKED = "word vectors: snailps nn, similarity, analogy, vector and eval read it"
@@ -435,18 +340,12 @@ FORMATS = (
         is_bin,
         _means_bin,
         _read_bin,
-        suffixes=(".bin", ".ftz"),
-        write=lambda path, words, chunks, dim, model: _write_bin(path, model),
     ),
     Format(
         _starts(rb"PK\x03\x04"),
         _means_npz,
         _read_npz,
         takes_words=True,
-        suffixes=(".npz",),
-        write=lambda path, words, chunks, dim, model: write_npz(
-            path, words, chunks, dim, None if model is None else model.counts
-        ),
     ),
     Format(
         is_bare_rows,
@@ -466,83 +365,7 @@ FORMATS = (
         lambda start: start[:1].isdigit(),
         lambda given: _ASKED if _VEC.match(given.start) else _means_other(given),
         _read_vec,
-        suffixes=(".vec",),
-        write=lambda path, words, chunks, dim, model: write_vec(path, words, chunks, dim),
     ),
     Format(lambda start: True, _means_other),
 )
 """The first that fits counts."""
-_SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
-
-
-@contextmanager
-def opened(path: Path_) -> Iterator[IO[bytes]]:
-    """Open a file, or a nameless unpacked copy if its first bytes are gzip's."""
-    if not first_bytes(path).startswith(_GZIP_MAGIC):
-        with open(path, "rb") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile(prefix="snailps-") as copy:
-        try:
-            with gzip.open(path, "rb") as packed:
-                while piece := packed.read(_BYTES_TOGETHER):
-                    _check_room(path, copy, len(piece))
-                    copy.write(piece)
-            copy.flush()
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ModelFileError(f"{path}: cannot be unpacked: {error}; fetch it again") from error
-        except OSError as error:
-            raise ModelFileError(
-                f"{path}: cannot be unpacked into {tempfile.gettempdir()}: "
-                f"{error.strerror or error}; make room, or name another folder by TMPDIR"
-            ) from error
-        copy.seek(0)
-        yield copy
-
-
-def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
-    """Refuse to unpack more where little room is left: a .gz may hold a thousand times its size."""
-    folder = tempfile.gettempdir()
-    for where, free in ((folder, free_bytes(Path(folder))), ("memory", memory()[0] or None)):
-        if free is not None and free < more + _ROOM_LEFT:
-            raise ModelFileError(
-                f"{path}: cannot be unpacked into {folder}: after the first "
-                f"{human_bytes(copy.tell())}, {where} has {human_bytes(free)} left; make room, or "
-                "name another folder by TMPDIR"
-            )
-
-
-def first_bytes(path: Path_) -> bytes:
-    """The first bytes of a file; if it is missing, the error suggests a similar name."""
-    refuse_pipe(path)
-    try:
-        with open(path, "rb") as file:
-            return file.read(2)
-    except FileNotFoundError as error:
-        ends = [*_SUFFIXES, ".txt", *(f"{end}.gz" for end in (*_SUFFIXES, ".txt")), ".weights.npz"]
-        beside = [one for end in ends if (one := Path(f"{path}{end}")).is_file()]
-        hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
-        raise ModelFileError(f"{path}: no such file{hint}") from error
-    except IsADirectoryError as error:
-        raise ModelFileError(f"{path}: {identify_folder(path)}") from error
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def identify_folder(path: Path_) -> str:
-    """Say what a folder is, and what to name instead of it."""
-    try:
-        names = sorted(os.listdir(path))  # noqa: PTH208
-    except OSError:
-        return "a folder; give the path of a model in it"
-    if "manifest.json" in names:
-        return "a checkpoint: snailps checkpoint export makes a model of it"
-    if any(re.fullmatch(r"checkpoint-\d{6,}", one) for one in names):
-        return "a folder of checkpoints: snailps checkpoint export makes a model of it"
-    if "passed.json" in names or ("lock" in names and str(path).endswith(".checkpoints")):
-        return "a folder of checkpoints, without one: the training that kept them has ended"
-    if "facts" in names and "life" in names:
-        return "the journal of a training: the command that began it goes on with it"
-    models = [one for one in names if one.removesuffix(".gz").endswith(_SUFFIXES)]
-    hint = f", such as {Path(path) / models[0]}" if models else ""
-    return f"a folder; give the path of a model in it{hint}"

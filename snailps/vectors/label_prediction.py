@@ -31,9 +31,10 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
 from snailps.vectors.fasttext_bin import is_bin, read_bin
-from snailps.vectors.files import START_BYTES, identify, opened
+from snailps.vectors.files import identify
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.label_scores import LabelScores, Ranking, Sums, scores_of
+from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.texts import Piece, pieces_of

@@ -1,7 +1,6 @@
 """The file of a model: a header (its settings) and named arrays, an ``.npz`` that NumPy reads.
 
     settings, arrays -> write_model, or model_writer -> ModelWriter: array by array, in pieces
-    path, what it should be -> read_model -> settings, arrays in memory
     open archive -> ModelFile -> settings, an array in memory, an array mapped
 
 Written deterministically, and whole or not at all; sizes that a file announces are compared before
@@ -16,7 +15,7 @@ import mmap
 import os
 import struct
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -24,10 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, Settings, to_mapping
-from snailps.data.array_archives import DAMAGED, Member, arrays_of, member_of, values_of
+from snailps.data.array_archives import Member, arrays_of, member_of, values_of
 from snailps.data.atomic import atomic_file
 from snailps.data.file_kinds import is_pipe
-from snailps.errors import MisuseError, ModelFileError, SnailError
+from snailps.errors import MisuseError, ModelFileError
 
 HEADER = "about"
 """Array of the header: UTF-8 JSON."""
@@ -187,42 +186,3 @@ def refuse_pipe(path: str | os.PathLike[str]) -> None:
             f"{path}: a pipe or a device, and a model is read at any place: write it into a file, "
             "and name that"
         )
-
-
-@contextmanager
-def read_model(
-    path: str | os.PathLike[str], what: str, names: Collection[str] = (HEADER,)
-) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
-    """Settings and arrays of a file of `what` (such as ``a net``); `names` are required.
-
-    A caller's error over them is a `ModelFileError`, too: they are not of this model.
-    """
-
-    expected = f"{path}: expected the .npz of {what}, as snailps train writes it, got"
-
-    def refusal(got: str) -> ModelFileError:
-        from snailps.vectors.files import identify  # which reads headers
-
-        with open(path, "rb") as file:
-            found = identify(path, file)
-        return ModelFileError(f"{expected} {got}: it is {found}" if found else f"{expected} {got}")
-
-    refuse_pipe(path)
-    try:
-        with open(path, "rb") as file:
-            arrays = ModelFile(path, file).arrays()
-            lacks = [name for name in names if name not in arrays]
-    except OSError as error:
-        raise ModelFileError(
-            f"{path}: cannot be read as {what}: {error.strerror or error}"
-        ) from None
-    except DAMAGED as error:
-        raise refusal(f"a file that is no sound .npz ({error!s:.200})") from None
-    if lacks:
-        raise refusal(f"an .npz without {', '.join(lacks)}")
-    try:
-        header = arrays.pop(HEADER, None)
-        yield {} if header is None else settings_of(header), arrays
-    except (KeyError, TypeError, ValueError, SnailError) as error:
-        got = str(error) if isinstance(error, SnailError) else repr(error)
-        raise ModelFileError(f"{expected} {got:.200}") from None

@@ -27,6 +27,7 @@ from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.questions import Query, mean_query, query_matrix, unit, vector_of
+from snailps.vectors.saving import save_vectors
 from snailps.vectors.search import IndexReport, NeighbourIndex, nearest_rows, nearest_to
 from snailps.vectors.words import (
     SPELLING_WORDS,
@@ -670,8 +671,6 @@ class Vectors:
             Another ending, a folder that is missing or full, a word that the format cannot hold,
             or a .bin of vectors without the rest of a fastText model.
         """
-        from snailps.vectors.files import save_vectors
-
         save_vectors(path, self._raw, self.chunks(), self.dim, self._model)
 
     def plot(

@@ -28,6 +28,7 @@ from snailps.data.in_order import in_order
 from snailps.errors import ModelFileError, shown_bytes
 from snailps.kernels import cores
 from snailps.vectors.fasttext_bin import check_words, checked_chunks
+from snailps.vectors.opening import first_bytes
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +92,7 @@ def _lines(words: Sequence[bytes], chunk: Float32) -> Iterator[Callable[[], memo
 def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tuple[int, int]:
     """Number of words and dimension in the first line of a .vec file; `file` is read instead."""
     if file is None:
-        from snailps.vectors.files import first_bytes  # which says what is missing
-
-        first_bytes(path)
+        first_bytes(path)  # which says what is missing
     with open(path, "rb") if file is None else nullcontext(file) as source:
         source.seek(0)
         # A header is two short numbers; the bound limits the read of a binary file.

@@ -24,7 +24,7 @@ from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Gate, Process, environment, run_snailps
 
 from snailps.cli import main as cli
-from snailps.vectors.files import write_npz
+from snailps.vectors.saving import write_npz
 
 KEPT = Path(__file__).parent / "mistakes"
 WRITES = os.environ.get("MISTAKES") == "write"

@@ -14,7 +14,8 @@ from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.embeddings.files import packed_names, write
 from snailps.models.embeddings.settings import MfSettings
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
-from snailps.vectors.files import load, write_npz
+from snailps.vectors.files import load
+from snailps.vectors.saving import write_npz
 from snailps.vectors.text_files import write_vec
 
 WORDS = ["king", "queen", "man", "woman", "été"]

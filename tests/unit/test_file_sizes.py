@@ -19,7 +19,7 @@ from snailps.models.classifier import Classifier, ClassifierSettings
 from snailps.models.ngram_rows import pack_vocabulary, surveyed
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
-from snailps.vectors.files import write_npz
+from snailps.vectors.saving import write_npz
 from snailps.vectors.text_files import write_vec
 
 GB = 10**9

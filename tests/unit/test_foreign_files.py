@@ -232,7 +232,7 @@ def test_load_packed_file_cut_short_or_without_room_says_so(tmp_path, monkeypatc
 
     path.write_bytes(gzip.compress(KINDS["text"]))
 
-    monkeypatch.setattr("snailps.vectors.files._check_room", fails(errno.ENOSPC))
+    monkeypatch.setattr("snailps.vectors.opening._check_room", fails(errno.ENOSPC))
     with pytest.raises(ModelFileError, match="No space left on device; make room, or name another"):
         load(path)
 
@@ -246,7 +246,7 @@ def test_load_packed_file_leaves_room_for_others(tmp_path, monkeypatch, lacking)
         "free_bytes": lambda folder: left.pop(0),
         "memory": lambda: (left.pop(0), "MemAvailable"),
     }
-    monkeypatch.setattr(f"snailps.vectors.files.{lacking}", answers[lacking])
+    monkeypatch.setattr(f"snailps.vectors.opening.{lacking}", answers[lacking])
     with pytest.raises(ModelFileError, match=r"first 33\.6 MB, .* has 70\.0 MB left; make room"):
         load(path)
     assert left == []

@@ -15,8 +15,9 @@ from snailps.errors import ModelFileError
 from snailps.models.packed_tables import opened, read_packed
 from snailps.models.word_vectors.settings import WordVectorSettings as Settings
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
-from snailps.vectors.files import load, write_npz
+from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.saving import write_npz
 from snailps.vectors.text_files import vec_shape, write_vec
 
 WORDS = [b"</s>", "größe".encode(), b"a", "日本".encode(), b"walking", b"__x__"]

@@ -15,8 +15,9 @@ from snailps.data import extras
 from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
 from snailps.estimators import loading
 from snailps.vectors import query
-from snailps.vectors.files import load, write_npz
+from snailps.vectors.files import load
 from snailps.vectors.query import Vectors
+from snailps.vectors.saving import write_npz
 from snailps.vectors.search import NeighbourIndex, nearest_rows
 from snailps.vectors.text_files import write_vec
 from snailps.vectors.word_map import principal_plane

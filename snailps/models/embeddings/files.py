@@ -43,7 +43,8 @@ from snailps.data.name_columns import (
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
-from snailps.vectors.model_file import HEADER, model_settings, read_model, write_model
+from snailps.vectors.model_file import HEADER, model_settings, write_model
+from snailps.vectors.model_reading import read_model
 from snailps.vectors.words import to_text
 
 BLOCK_BYTES = 8 << 20

@@ -20,7 +20,8 @@ from snailps.data.encoding import Encoding
 from snailps.dataclass import dataclass, field
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.vectors.model_file import HEADER, model_settings, read_model, write_model
+from snailps.vectors.model_file import HEADER, model_settings, write_model
+from snailps.vectors.model_reading import read_model
 
 _STEP = "global_step"
 _EXTRAS = {"estimator", "state_keys", "state_rows"}

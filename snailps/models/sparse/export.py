@@ -33,9 +33,9 @@ from snailps.vectors.model_file import (
     header_of,
     model_settings,
     model_writer,
-    read_model,
     write_model,
 )
+from snailps.vectors.model_reading import read_model
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from snailps.models.text_model import key_ranges, write_model
 from snailps.models.word_vectors.examples import Ints, bags_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import bin_bytes
+from snailps.vectors.saving import write_npz
 from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes
 
@@ -61,8 +62,6 @@ def write_files(results: Results) -> Mapping[str, Any]:
         if name == "vec":
             write_vec(path, words, counted, s.dim)
         elif name == "npz":
-            from snailps.vectors.files import write_npz  # which imports queries
-
             write_npz(path, words, counted, s.dim, counts=vocabulary.counts)
         else:
             own = {"window": s.window, "model": s.model, "sample": s.sample}

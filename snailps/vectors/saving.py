@@ -1,0 +1,104 @@
+"""Word vectors into files: .npz, .vec and .bin, by the ending of the name.
+
+    words, chunks of rows, a fastText model -> save_vectors -> .vec, .npz, .bin
+
+`files` reads what this writes.  Must not know how vectors were trained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.data.packed_words import PackedWords
+from snailps.errors import ModelFileError
+from snailps.vectors.fasttext_bin import BinModel, check_words, checked_chunks, write_bin
+from snailps.vectors.model_file import model_writer
+from snailps.vectors.quantised import QuantisedRows
+from snailps.vectors.text_files import write_vec
+
+Float32 = npt.NDArray[np.float32]
+Path_: TypeAlias = "str | os.PathLike[str]"
+
+_BYTES_TOGETHER = 1 << 24
+"""Bytes of a matrix that is copied into a .bin at a time."""
+
+
+def save_vectors(
+    path: Path_,
+    words: Sequence[bytes],
+    chunks: Iterable[Float32],
+    dim: int,
+    model: BinModel | None,
+) -> None:
+    """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
+    ending = os.path.splitext(path)[1]  # noqa: PTH122
+    if ending == ".npz":
+        write_npz(path, words, chunks, dim, None if model is None else model.counts)
+    elif ending == ".vec":
+        write_vec(path, words, chunks, dim)
+    elif ending == ".bin":
+        _write_bin(path, model)
+    else:
+        raise ModelFileError(
+            f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
+            f"(fastText's), got {ending or 'no ending'}"
+        )
+
+
+def write_npz(
+    path: Path_,
+    words: Sequence[bytes],
+    chunks: Iterable[Float32],
+    dim: int,
+    counts: Sequence[int] | npt.NDArray[np.int64] | None = None,
+) -> None:
+    """Write ``vectors`` float32[n, dim], ``words`` (bytes, joined by newlines), and ``counts``."""
+    check_words(path, words, newlines_only=True)
+    newlines = np.full((len(words), 1), ord("\n"), np.uint8)
+    text = PackedWords.of(words).with_tails(newlines)[:-1]
+    size = 4 * len(words) * dim + text.nbytes + (0 if counts is None else 8 * len(words))
+    with model_writer(path, size) as file:
+        file.add("words", text)
+        if counts is not None:
+            numbers = np.asarray(counts, dtype=np.int64)
+            if numbers.shape != (len(words),):
+                raise ModelFileError(
+                    f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
+                )
+            file.add("counts", numbers)
+        rows = checked_chunks(path, "vectors", chunks, len(words), dim)
+        file.add_pieces("vectors", np.float32, (len(words), dim), rows)
+
+
+def _write_bin(path: Path_, model: BinModel | None) -> None:
+    if model is None:
+        raise ModelFileError(
+            f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
+            "these vectors do not have; save them as .npz or .vec"
+        )
+    if isinstance(model.input, QuantisedRows) or isinstance(model.output, QuantisedRows):
+        raise ModelFileError(
+            f"{path}: these vectors are of a quantised model, whose .ftz is smaller; copy that, or "
+            "save the vectors of its words as .npz or .vec"
+        )
+    write_bin(
+        path,
+        model.header,
+        model.words,
+        model.counts,
+        _pieces(model.input),
+        _pieces(model.output),
+        model.labels,
+        model.label_counts,
+    )
+
+
+def _pieces(rows: Float32) -> Iterator[Float32]:
+    step = max(1, _BYTES_TOGETHER // (4 * rows.shape[1]))
+    for at in range(0, len(rows), step):
+        yield np.array(rows[at : at + step])
