@@ -502,7 +502,7 @@ class CheckpointController:
     ) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
         state = job.dump(now, clock=clock)
-        share = job.schedule.share(state.done)
+        share = job.schedule.plan.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
         registry = self._members.table_registry

@@ -383,7 +383,7 @@ class JobRun:
         if clock > len(self.closed):
             self.books.wrong.append(f"round {clock} is closed before round {len(self.closed)}")
             return
-        by_slot = {schedule.entry(n).terms.slot: n for n in schedule.records.done().tolist()}
+        by_slot = {schedule.rounds.entry(n).terms.slot: n for n in schedule.records.done().tolist()}
         parts = [by_slot[slot] for slot in slots]
         if len(set(parts)) < len(parts):
             self.books.wrong.append(f"round {clock} counts a part twice: {parts}")

@@ -390,7 +390,7 @@ def test_job_with_rows_beyond_the_memory_of_a_worker_cuts_smaller_blocks(make, t
     job, counted = surveyed(make, tmp_path, dim="1000", worker_memory="1M", epochs="1")
     # The smallest blocks; those of the survey, of one worker that rotates, are small already.
     assert job.schedule.size == -(-job.input.total_bytes // BLOCK_BYTES_MIN) > counted
-    blocks = [job.schedule.entry(i).piece for i in range(job.schedule.size)]
+    blocks = [job.schedule.plan.entry(i).piece for i in range(job.schedule.size)]
     assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
     assert blocks[-1].stop == job.input.total_bytes
 

@@ -94,7 +94,7 @@ def test_results_count_in_the_epoch_or_round_of_their_entry(kind):
     for _ in range(6):
         for node in NODES:
             if (entry := book.take(node)) is not None:
-                found.append((book.epoch_of(entry.number), entry.epoch))
+                found.append((book.plan.epoch_of(entry.number), entry.epoch))
                 assert book.done(entry.number, node)
         if book.rounds is not None and book.rounds.ready:
             book.rounds.advance()

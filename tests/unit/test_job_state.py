@@ -139,9 +139,9 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
 def test_schedule_share_is_that_of_bytes(make):
     job = make(block_bytes="100")
     job.begin_pass("train")
-    assert job.schedule.share([]) == 0
-    assert job.schedule.share([0, 1]) == pytest.approx(200 / 5600)
-    assert job.schedule.share(range(job.schedule.size)) == 1.0
+    assert job.schedule.plan.share([]) == 0
+    assert job.schedule.plan.share([0, 1]) == pytest.approx(200 / 5600)
+    assert job.schedule.plan.share(range(job.schedule.size)) == 1.0
 
 
 @pytest.mark.parametrize(

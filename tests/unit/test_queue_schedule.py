@@ -57,7 +57,7 @@ def test_schedule_with_an_order_leases_each_block_once_an_epoch_and_shares_add_u
     taken, n = [], len(sizes)
     while (entry := schedule.take(1)) is not None:
         assert entry.progress[0] == pytest.approx(before)
-        assert entry == schedule.entry(entry.number) == made().entry(entry.number)
+        assert entry == schedule.plan.entry(entry.number) == made().plan.entry(entry.number)
         assert schedule.done(entry.number, 1)
         before = entry.progress[1]
         assert schedule.progress == pytest.approx(before)
@@ -65,7 +65,7 @@ def test_schedule_with_an_order_leases_each_block_once_an_epoch_and_shares_add_u
         schedule.records.make_durable([entry.number], 1)
         again = made(known=schedule.durable())
         assert again.progress == pytest.approx(before)
-        assert again.share(range(len(taken))) == pytest.approx(before)
+        assert again.plan.share(range(len(taken))) == pytest.approx(before)
     assert before == pytest.approx(1.0)
     for first in range(0, len(taken) // n * n, n):
         assert sorted(taken[first : first + n]) == list(range(n))

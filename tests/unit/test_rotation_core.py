@@ -610,7 +610,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
     saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30
-    assert job.schedule.share(saved.done) == pytest.approx(1 / 4)
+    assert job.schedule.plan.share(saved.done) == pytest.approx(1 / 4)
     again = make_job(chunks="1")  # what the class says now does not matter
     again.prepare(1)
     assert again.plan_rotation(1, saved) == Rotation(2, 8)

@@ -79,12 +79,12 @@ def test_epoch_has_a_loss_of_each_checkout():
     """Not of each block: those are only encoded."""
     schedule = schedule_of(blocks=8, chunks=2, nodes=[1])
     encodes(schedule, 0)
-    assert schedule.results_per_epoch == 2 * schedule.chunks.rotation.checkouts_of_one
+    assert schedule.plan.results_per_epoch == 2 * schedule.chunks.rotation.checkouts_of_one
     schedule = schedule_of(blocks=8, chunks=2)
     encodes(schedule, 0)
     assert all(schedule.take(node) for node in (1, 2))
     assert schedule.chunks.parts_max == 2
-    assert schedule.results_per_epoch == 2 * 2 * 4  # chunks, parts, output parts of each
+    assert schedule.plan.results_per_epoch == 2 * 2 * 4  # chunks, parts, output parts of each
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "2"])
@@ -98,7 +98,9 @@ def test_rotation_of_anything_but_counts_is_refused(wrong):
 def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
     schedule = schedule_of(blocks=5, epochs=2, chunks=2)
     stride = 3 + 8
-    chunk_blocks = [schedule.entry(n) for n in (0, 1, *(stride + n for n in range(3)), 2 * stride)]
+    chunk_blocks = [
+        schedule.plan.entry(n) for n in (0, 1, *(stride + n for n in range(3)), 2 * stride)
+    ]
     assert [one.terms.chunk for one in chunk_blocks] == [0, 0, 1, 1, 1, 2]
     assert [one.terms.chunk_index for one in chunk_blocks] == [0, 1, 0, 1, 2, 0]
     assert [one.terms.chunk_blocks for one in chunk_blocks] == [2, 2, 3, 3, 3, 2]
@@ -107,13 +109,13 @@ def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
     assert all(isinstance(one.terms, ChunkBlock) for one in chunk_blocks)
     for chunk in range(4):
         schedule.chunks.decide(chunk, 3)  # the last one is not open
-    lease = schedule.entry(stride + 3 + 2)
+    lease = schedule.plan.entry(stride + 3 + 2)
     assert (lease.terms, lease.epoch) == (Partition(1, 3, 2, 3, 6), 0)
     assert lease.progress == (0.2, 0.5)
     assert lease.piece == Piece()
-    assert [schedule.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
-    numbers = filter(schedule.has, range(-1, 5 * stride))
-    known = [n for n in numbers if schedule.entry(n).piece.path]
+    assert [schedule.plan.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
+    numbers = filter(schedule.plan.has, range(-1, 5 * stride))
+    known = [n for n in numbers if schedule.plan.entry(n).piece.path]
     assert known == [0, 1, 11, 12, 13, 22, 23, 33, 34, 35]
     assert schedule.chunks.extent["parts"] == [3, 3, 3]
 
@@ -359,8 +361,10 @@ def test_progress_and_shares_of_partitions_are_by_their_sizes():
     assert large.terms.sizes == (24, 8)
     assert schedule.progress == pytest.approx(0.5 + 0.75 / 2)
     again = taken_over(schedule, (1, 2))
-    assert again.entry(large.number).terms.sizes == (24, 8)
-    assert again.share(again.records.done() - again.records._first) == pytest.approx(0.5 + 0.75 / 2)
+    assert again.plan.entry(large.number).terms.sizes == (24, 8)
+    assert again.plan.share(again.records.done() - again.records._first) == pytest.approx(
+        0.5 + 0.75 / 2
+    )
 
 
 def test_other_sizes_wait_for_the_chunk_before_and_for_speeds():
@@ -588,8 +592,8 @@ def test_partition_of_a_lost_worker_goes_on_behind_its_durable_checkouts():
     assert checkouts(schedule, a, 4) == [2, 3, 4, 5]
     assert schedule.progress == pytest.approx(6 / 18)
     assert schedule.done(a, 4)
-    assert schedule.entry(a).terms.durable == ()
-    assert schedule.entry(b).terms.durable == ()
+    assert schedule.plan.entry(a).terms.durable == ()
+    assert schedule.plan.entry(b).terms.durable == ()
 
 
 def test_checkouts_made_durable_by_two_workers_after_another_add_up():
@@ -620,7 +624,7 @@ def test_partition_that_is_cut_is_trained_again_whole():
     schedule.checkouts.make_durable(a, 1)
     schedule.close()
     assert schedule.checkouts.cut(a, 1)
-    assert schedule.entry(a).terms.durable == ()
+    assert schedule.plan.entry(a).terms.durable == ()
 
 
 def test_durable_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
@@ -631,20 +635,20 @@ def test_durable_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkp
         schedule.checkouts.make_durable(number, node)
     schedule.done(b, 2)
     again = taken_over(schedule, [1, 3])
-    assert again.entry(a).terms.durable == (0, 1)
+    assert again.plan.entry(a).terms.durable == (0, 1)
     assert again.progress == pytest.approx(schedule.progress)
-    assert again.checkouts.adopt_durable(c, [1, 5, 6, -1])
-    assert again.entry(c).terms.durable == (1, 5)
-    assert not again.checkouts.adopt_durable(b, [0])  # it is done
-    assert not again.checkouts.adopt_durable(0, [0])
-    assert not again.checkouts.adopt_durable(10_000, [0])
+    assert again.chunks.adopt_durable(c, [1, 5, 6, -1])
+    assert again.plan.entry(c).terms.durable == (1, 5)
+    assert not again.chunks.adopt_durable(b, [0])  # it is done
+    assert not again.chunks.adopt_durable(0, [0])
+    assert not again.chunks.adopt_durable(10_000, [0])
     assert again.claim(a, 1)
     again.checkouts.claim(a, 1, [2], [2])
     assert checkouts(again, a, 1) == [3, 4, 5]
     saved = schedule_of(
         blocks=1, epochs=1, chunks=1, known=schedule.durable(), extent=schedule.chunks.extent
     )
-    assert saved.entry(a).terms.durable == ()
+    assert saved.plan.entry(a).terms.durable == ()
 
 
 # --- progress, the end ----------------------------------------------------------------------------
@@ -660,13 +664,13 @@ def test_progress_counts_checkouts_and_share_counts_partitions():
     checkouts(schedule, a, 1)
     schedule.done(a, 1)
     assert schedule.progress == pytest.approx(1 / 3)
-    assert schedule.share(schedule.records.done()) == pytest.approx(1 / 3)
-    assert schedule.share([]) == 0.0
+    assert schedule.plan.share(schedule.records.done()) == pytest.approx(1 / 3)
+    assert schedule.plan.share([]) == 0.0
     for number, node in ((b, 2), (c, 3)):
         schedule.done(number, node)
     assert schedule.over
     assert schedule.progress == 1.0
-    assert schedule.share(schedule.records.done()) == pytest.approx(1.0)
+    assert schedule.plan.share(schedule.records.done()) == pytest.approx(1.0)
     assert (schedule.finished, schedule.size) == (4, 4)
 
 
@@ -780,7 +784,7 @@ def test_run_with_fewer_epochs_has_no_partition_of_chunks_behind_its_last_one():
     assert again.done(slow, 1)
     assert again.over
     assert again.finished == again.size
-    assert again.share(again.records.done()) == 1.0
+    assert again.plan.share(again.records.done()) == 1.0
 
 
 def test_bad_lines_of_blocks_that_a_checkpoint_lacks_are_those_of_open_chunks():
@@ -826,5 +830,5 @@ def test_every_pair_of_parts_is_checked_out_once_and_no_part_has_two_writers(see
         "parts": [],
         "sizes": [],
     }
-    assert schedule.share(schedule.records.done()) == pytest.approx(1.0)
+    assert schedule.plan.share(schedule.records.done()) == pytest.approx(1.0)
     assert schedule.finished == schedule.size

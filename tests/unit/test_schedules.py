@@ -385,7 +385,7 @@ def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done(monkeypatch
 
 def test_stepped_entries_have_clock_slot_and_number_of_slots():
     book = BspSchedule(Entries(blocks(5), 2), micro_batches=4)
-    entries = [book.entry(number) for number in range(10)]
+    entries = [book.slots.entry(number) for number in range(10)]
     assert [(e.terms.clock, e.terms.slot, e.terms.slots) for e in entries] == [
         *((0, slot, 4) for slot in range(4)), *((1, slot, 4) for slot in range(4)), (2, 0, 2),
         (2, 1, 2),

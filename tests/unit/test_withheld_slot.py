@@ -127,7 +127,7 @@ class Cluster:
 
     def fork(self):
         """Another one in the same state."""
-        return copy.deepcopy(self, {id(self.book.entries): self.book.entries})
+        return copy.deepcopy(self, {id(self.book.plan): self.book.plan})
 
     def check_end(self):
         book = self.book

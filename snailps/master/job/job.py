@@ -393,7 +393,7 @@ class Job:
             return
         taken = self.schedule.withdraw()
         for number, result in taken.items():
-            self.metrics.withdraw(self.schedule.epoch_of(number), result)
+            self.metrics.withdraw(self.schedule.plan.epoch_of(number), result)
         if taken:
             log.warning(
                 "%d of the blocks that were reported do not count: their workers are gone, and not "
@@ -558,7 +558,7 @@ class Job:
 
     def _enough(self, epochs: int) -> str:
         """`ended_by`, if the loss after `epochs` whole epochs ends the training."""
-        if self.metrics.is_low(self.settings.target_loss, self.schedule.results_per_epoch):
+        if self.metrics.is_low(self.settings.target_loss, self.schedule.plan.results_per_epoch):
             return "target_loss"
         may_end = self._least_epochs <= epochs < self.settings.epochs
         if may_end and self.metrics.is_flat(epochs, relative=self._relative):
@@ -676,14 +676,14 @@ class Job:
     def check_fetch(self, number: int, unit: str) -> None:
         """Refuse a request for bytes of what is no block."""
         schedule = self.schedule
-        known = schedule.has(number) and unit in ("line", "word", HEAD)
-        if not known or not schedule.entry(number).piece.path:
+        known = schedule.plan.has(number) and unit in ("line", "word", HEAD)
+        if not known or not schedule.plan.entry(number).piece.path:
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
     def content(self, number: int, unit: str, text: int = 0) -> bytes:
         """Bytes of a leased block, or of one of its texts, for a worker that cannot read it."""
         self.check_fetch(number, unit)
-        return self.input.read(self.schedule.entry(number).piece, unit, text)
+        return self.input.read(self.schedule.plan.entry(number).piece, unit, text)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
         """Take the result of a block of the training; False if the block is not this worker's."""
@@ -704,7 +704,7 @@ class Job:
         if whole:
             units = self.metrics.end_checkouts(number, node)
         else:
-            units = self.metrics.cut(number, schedule.epoch_of(number), node, result)
+            units = self.metrics.cut(number, schedule.plan.epoch_of(number), node, result)
         self.metrics.came(max(0, result.units - units), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
@@ -726,7 +726,7 @@ class Job:
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)
-        self.metrics.count_checkout(number, schedule.epoch_of(number), _result(message), node)
+        self.metrics.count_checkout(number, schedule.plan.epoch_of(number), _result(message), node)
         return True
 
     def make_durable(self, number: int, node: int) -> dict[str, Any] | None:
@@ -741,9 +741,9 @@ class Job:
     def replay_durable(self, fact: Mapping[str, Any]) -> None:
         """Replay a fact that `make_durable` returned to an earlier master."""
         number, node = int(fact["number"]), int(fact["node"])
-        checkouts = self.schedule.checkouts
-        if checkouts is not None and checkouts.adopt_durable(number, fact["parts"]):
-            self.metrics.adopt_durable(number, self.schedule.epoch_of(number), node, fact)
+        chunks = self.schedule.chunks
+        if chunks is not None and chunks.adopt_durable(number, fact["parts"]):
+            self.metrics.adopt_durable(number, self.schedule.plan.epoch_of(number), node, fact)
 
     def withdraw_checkouts(self) -> None:
         """Withdraw results of partitions neither leased nor done, except durable ones."""
@@ -776,7 +776,7 @@ class Job:
         return 1 if self._start is None else self._start.workers
 
     def _count(self, number: int, result: BlockResult, *, recent: bool = True) -> None:
-        self.metrics.count(self.schedule.epoch_of(number), result, recent=recent)
+        self.metrics.count(self.schedule.plan.epoch_of(number), result, recent=recent)
         schedule, limits = self.schedule, self.schedule.limits
         place = None if limits is None else limits.ended(number)
         if self.has_reached or limits is None or place is None:
@@ -793,7 +793,7 @@ class Job:
         assert self.schedule.survey is not None
         numbers = self.schedule.survey.count(node)
         for number in numbers:
-            piece = self.schedule.entry(number).piece
+            piece = self.schedule.plan.entry(number).piece
             self.metrics.came(piece.stop - piece.start, now)
         return len(numbers)
 

@@ -38,9 +38,6 @@ class BspSchedule(BlockSchedule):
         self.slots = SlotClocks(self.records, entries, micro_batches)
         self._done_now: set[int] = set()  # workers that have finished one since the last `woken`
 
-    def entry(self, number: int) -> Entry:
-        return self.slots.entry(number)
-
     @property
     def size(self) -> int:
         return self.slots.size

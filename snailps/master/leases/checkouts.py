@@ -41,30 +41,25 @@ class Checkouts:
         self.closed = False
         """Nothing more is checked out."""
         self._leases: dict[int, _Lease] = {}
-        self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
         self._out: dict[int, int] = {}  # output partition -> input partition
 
     # --- leases of partitions --------------------------------------------------------------------
 
     def begin(self, number: int) -> None:
         """A partition is leased."""
-        self._leases[number] = _Lease(set(self._durable.get(number, ())))
+        self._leases[number] = _Lease(set(self._chunks.durable_of(number)))
 
     def end(self, number: int) -> None:
         """The lease of a partition has ended: what it checked out is free."""
         for part in self._leases.pop(number).holds:
             del self._out[self._output(number, part)]
 
-    def forget(self, number: int) -> None:
-        """A partition counts as it is: nothing of it is skipped by a later lease."""
-        self._durable.pop(number, None)
-
     def cut(self, number: int, node: int) -> bool:
         """A lease has ended before it had all partitions; False: it is not this worker's."""
         if self._records.holder(number) != node:
             return False
         self._cut_short(number)
-        self.forget(number)
+        self._chunks.forget_durable(number)
         return True
 
     def count(self, number: int) -> int:
@@ -73,7 +68,7 @@ class Checkouts:
             return self._chunks.outputs_of(number)
         if (lease := self._leases.get(number)) is not None:
             return len(lease.had) - len(lease.holds)
-        return len(self._durable.get(number, ()))
+        return len(self._chunks.durable_of(number))
 
     def share(self, number: int) -> float:
         """Share of a partition that is trained."""
@@ -116,22 +111,7 @@ class Checkouts:
         """Make what a lease has checked in durable; returns what was not. If this worker is lost,
         the next holder of the partition skips what is durable."""
         lease = self._lease_of(number, node)
-        durable = self._durable.setdefault(number, set())
-        new = lease.had - lease.holds - durable
-        durable |= new
-        return sorted(new)
-
-    def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
-        """Adopt what was durable under an earlier master; False if the partition is done."""
-        chunks = self._chunks
-        if not (chunks.is_open(number) and chunks.is_partition(number)):
-            return False
-        if self._records.is_done(number):
-            return False
-        outputs = chunks.outputs_of(number)
-        durable = self._durable.setdefault(number, set())
-        durable.update(part for part in parts if 0 <= part < outputs)
-        return True
+        return self._chunks.make_durable(number, lease.had - lease.holds)
 
     def adopt(self, node: int, reported: Iterable[Mapping[str, Any]]) -> None:
         """Adopt what a worker that came back reports of the partitions that it holds."""
@@ -193,17 +173,3 @@ class Checkouts:
         lacks = (part for part in range(self._chunks.outputs_of(number)) if part not in had)
         first = next(lacks, 0) // outputs * outputs
         return range(first, first + outputs)
-
-    # --- what is kept of them --------------------------------------------------------------------
-
-    def durable_of(self, number: int) -> Collection[int]:
-        """Durable checkouts of a partition that is not done."""
-        return self._durable.get(number, ())
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"visits": [[number, sorted(parts)] for number, parts in self._durable.items()]}
-
-    def resume(self, durable: Iterable[tuple[int, Iterable[int]]]) -> None:
-        """Continue from the field of a `snapshot`."""
-        for number, parts in durable:
-            self.adopt_durable(int(number), [int(part) for part in parts])

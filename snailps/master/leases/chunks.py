@@ -11,7 +11,7 @@ only, `CHUNKS_AHEAD` after the first with partitions left.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,7 @@ class Chunks:
             self.records.resume(known[: (self.count - self.first) * self._stride])
         self.records.finished += self._closed_blocks + self._closed_partitions
         self._open: deque[Chunk] = deque()
+        self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
         self._decided: list[tuple[int, int, tuple[int, ...]]] = []
         self._open_more()
         cuts = zip(extent["parts"], extent["sizes"], strict=True)
@@ -140,9 +141,8 @@ class Chunks:
         """Whether there is an entry of this number in an open chunk."""
         return self.has(number) and self.chunk_of(number) in self.open_range
 
-    def entry(self, number: int, durable: Iterable[int] = ()) -> Entry:
-        """A block, or a partition with its durable checkouts; `before` and `after` of a partition
-        are of its chunk."""
+    def entry(self, number: int) -> Entry:
+        """A block, or a partition; `before` and `after` of a partition are of its chunk."""
         chunk = self.chunk_of(number)
         epoch, place = divmod(chunk, self._in_epoch)
         start, count = self._starts[place], self.blocks_in(chunk)
@@ -165,7 +165,7 @@ class Chunks:
                 self.part(number),
                 parts,
                 self.rotation.checkouts(parts, chunk),
-                durable=tuple(sorted(durable)),
+                durable=tuple(sorted(self.durable_of(number))),
                 sizes=self.at(chunk).sizes,
             ),
         )
@@ -253,8 +253,33 @@ class Chunks:
 
     def trained(self, number: int) -> None:
         """A partition is done."""
+        self.forget_durable(number)
         self.at(self.chunk_of(number)).undone -= 1
         self._close()
+
+    def durable_of(self, number: int) -> Collection[int]:
+        """Durable checkouts of a partition that is not done: its next lease skips them."""
+        return self._durable.get(number, ())
+
+    def make_durable(self, number: int, parts: Collection[int]) -> list[int]:
+        """Make checkouts of a partition durable; returns what was not."""
+        durable = self._durable.setdefault(number, set())
+        new = sorted(set(parts) - durable)
+        durable.update(new)
+        return new
+
+    def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
+        """Adopt what was durable under an earlier master; False if the partition is done."""
+        known = self.is_open(number) and self.is_partition(number)
+        if not known or self.records.is_done(number):
+            return False
+        outputs = self.outputs_of(number)
+        self.make_durable(number, [part for part in parts if 0 <= part < outputs])
+        return True
+
+    def forget_durable(self, number: int) -> None:
+        """A partition is done, or its next lease has all of it again."""
+        self._durable.pop(number, None)
 
     def _close(self) -> None:
         """Close the chunks whose partitions are all done: only their sums are kept."""
@@ -341,6 +366,14 @@ class Chunks:
             "sizes": [list(opened.sizes) for opened in self._open],
         }
 
+    def snapshot(self) -> dict[str, Any]:
+        return {"visits": [[number, sorted(parts)] for number, parts in self._durable.items()]}
+
+    def resume(self, durable: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Continue from the field of a `snapshot`."""
+        for number, parts in durable:
+            self.adopt_durable(int(number), [int(part) for part in parts])
+
     def durable(self) -> NDArray[Any]:
         """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without blocks.
         The rows of a checkpoint are copied after its records: meanwhile the last partition of a
@@ -349,7 +382,7 @@ class Chunks:
         outcomes[np.arange(len(outcomes)) % self._stride < self._blocks_most] = 0
         return outcomes
 
-    def share(self, numbers: Iterable[int]) -> float:
+    def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
         """Share of all bytes of the closed chunks, and of these partitions of open ones. Numbers
         count from the first open chunk, as in `durable`."""
         done = float(self.bytes_before(self.first))

@@ -8,6 +8,7 @@ Schedules decide who trains an entry and when, records what has become of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,26 @@ class EpochOrder:
         self.before = np.concatenate(([0], np.cumsum(sizes[blocks])))
 
 
+class Plan(Protocol):
+    """What there is to train: the entries of a schedule, by their numbers."""
+
+    def entry(self, number: int) -> Entry:
+        """The entry of a number."""
+
+    def has(self, number: int) -> bool:
+        """Whether there is an entry, or will be."""
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch, or round, of an entry."""
+
+    @property
+    def results_per_epoch(self) -> int:
+        """How many losses an epoch has."""
+
+    def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
+        """Share of all bytes that these entries are, 0 to 1."""
+
+
 class Entries:
     """Entry ``e * len(blocks) + i`` is the i-th block of epoch e."""
 
@@ -75,8 +96,19 @@ class Entries:
             ),
         )
 
+    def has(self, number: int) -> bool:
+        return 0 <= number < self.count
+
     def epoch_of(self, number: int) -> int:
         return number // len(self.blocks)
+
+    @property
+    def results_per_epoch(self) -> int:
+        """One for each block."""
+        return len(self.blocks)
+
+    def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
+        return self.bytes_of_all(np.asarray(numbers, np.int64)) / self.total_bytes
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """The block at each place of an epoch."""

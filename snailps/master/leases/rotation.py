@@ -12,10 +12,9 @@ the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.rotation import Rotation
@@ -62,29 +61,16 @@ class RotationSchedule(Schedule):
         self._own: dict[int, int] = {}  # the reverse
         chunks = Chunks(entries, rotation, known, extent, has_parts=self._has_parts)
         super().__init__(chunks.records, nodes)
-        self.chunks = chunks
+        self.plan = self.chunks = chunks
         self.checkouts = Checkouts(chunks, self._release, self._trained)
         self._speeds, self._cores_of = Speeds(cores_of), cores_of
         self._begins = False  # whether the next chunk could, when it was looked at last
         self._changed = True  # since waiting workers were woken last
 
-    def entry(self, number: int) -> Entry:
-        return self.chunks.entry(number, self.checkouts.durable_of(number))
-
-    def has(self, number: int) -> bool:
-        return self.chunks.has(number)
-
-    def epoch_of(self, number: int) -> int:
-        return self.chunks.epoch_of(number)
-
     @property
     def epoch(self) -> int:
         """Epoch of the first chunk with partitions left."""
         return self.chunks.epoch_of(self.chunks.number(self.chunks.first, 0))
-
-    @property
-    def results_per_epoch(self) -> int:
-        return self.chunks.results_per_epoch
 
     # --- leases --------------------------------------------------------------------------------
 
@@ -105,7 +91,7 @@ class RotationSchedule(Schedule):
         if number < 0:
             return None
         self._lease(number, node)
-        return self.entry(number)
+        return self.chunks.entry(number)
 
     def _partition_for(self, node: int) -> int:
         """The partition that a worker is to have next; -1: none at present."""
@@ -178,7 +164,6 @@ class RotationSchedule(Schedule):
         self._changed = True
         if self.chunks.is_partition(number):
             self.checkouts.end(number)
-            self.checkouts.forget(number)
             self.chunks.trained(number)
         else:
             self.chunks.encoded(number)
@@ -334,9 +319,6 @@ class RotationSchedule(Schedule):
         """From the partitions of a chunk and their checkouts."""
         return self.chunks.progress(self.checkouts.share)
 
-    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
-        return self.chunks.share(numbers)
-
     def durable(self) -> NDArray[Any]:
         return self.chunks.durable()
 
@@ -345,7 +327,7 @@ class RotationSchedule(Schedule):
             **super().snapshot(),
             "workers": sorted(self.workers),
             "owners": sorted(self._owners.items()),
-            **self.checkouts.snapshot(),
+            **self.chunks.snapshot(),
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -353,4 +335,4 @@ class RotationSchedule(Schedule):
         self.workers = dict.fromkeys(map(int, snapshot["workers"]))
         self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
         self._own = {node: part for part, node in self._owners.items()}
-        self.checkouts.resume(snapshot["visits"])
+        self.chunks.resume(snapshot["visits"])

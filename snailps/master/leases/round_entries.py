@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.master.leases.entries import Entry
 from snailps.master.leases.records import NO_RESULT, BlockRecords
@@ -107,6 +108,26 @@ class Rounds:
             (round_ / self.count, (round_ + 1) / self.count),
             Step(round_, slot, len(self._drawn), index),
         )
+
+    def has(self, number: int) -> bool:
+        return 0 <= number < self.count * self.width
+
+    def epoch_of(self, number: int) -> int:
+        return number // self.width
+
+    @property
+    def results_per_epoch(self) -> int:
+        """One for each index."""
+        return self.width
+
+    @property
+    def progress(self) -> float:
+        """The rounds that are applied, of all."""
+        return self.round / self.count
+
+    def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
+        """The rounds that are applied: a checkpoint is of the beginning of one."""
+        return self.progress
 
     def number_of(self, index: int) -> int:
         """The entry of an index in the present round."""

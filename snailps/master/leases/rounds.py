@@ -8,10 +8,9 @@ the course of a round.  No files, sockets or time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from snailps.master.leases.entries import Entry
@@ -39,26 +38,12 @@ class RoundSchedule(Schedule):
     ) -> None:
         super().__init__(BlockRecords(len(nodes)), nodes)
         self._places = Places(nodes)
-        self.rounds = Rounds(self.records, self._places, count, fraction, seed, first)
+        self.plan = self.rounds = Rounds(self.records, self._places, count, fraction, seed, first)
         self._woken_for = (-1, -1, -1)
-
-    def entry(self, number: int) -> Entry:
-        return self.rounds.entry(number)
-
-    def has(self, number: int) -> bool:
-        return 0 <= number < self.rounds.count * self.rounds.width
-
-    def epoch_of(self, number: int) -> int:
-        return number // self.rounds.width
 
     @property
     def epoch(self) -> int:
         return self.rounds.round
-
-    @property
-    def results_per_epoch(self) -> int:
-        """One for each index."""
-        return self.rounds.width
 
     def _next_of(self, node: int) -> Entry | None:
         """The entry of a worker that is drawn for the round and has not had it yet."""
@@ -120,11 +105,7 @@ class RoundSchedule(Schedule):
 
     @property
     def progress(self) -> float:
-        return self.rounds.round / self.rounds.count
-
-    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
-        """The rounds that are applied: a checkpoint is of the beginning of one."""
-        return self.progress
+        return self.rounds.progress
 
     @property
     def size(self) -> int:

@@ -11,7 +11,7 @@ schedule has or has not.  No files, sockets or time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from snailps.master.leases.checkouts import Checkouts
 from snailps.master.leases.chunks import Chunks
-from snailps.master.leases.entries import Entries, Entry
+from snailps.master.leases.entries import Entries, Entry, Plan
 from snailps.master.leases.pace import Pace
 from snailps.master.leases.queue import BlockQueue
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
@@ -37,12 +37,14 @@ NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
 class Schedule(ABC):
     """What every schedule answers; the rest is in its parts.
 
-    A policy says what an entry is (`entry`, `has`, `epoch_of`), who gets the next one and who waits
-    (`_next_of`, `woken`, `wait_of`), what happens to leases (`claim`, `release`), and how far the
-    pass is (`over`, `size`, `progress`, `share`, `epoch`).  It takes the parts that it needs, and
-    adds to the rest of this class where it has more to do.
+    A policy has a plan of its entries, and says who gets the next one and who waits (`_next_of`,
+    `woken`, `wait_of`), what happens to leases (`claim`, `release`), and how far the pass is
+    (`over`, `epoch`, `size`, `progress`).  It takes the parts that it needs, and adds to the rest
+    of this class where it has more to do.
     """
 
+    plan: Plan
+    """What there is to train."""
     queue: BlockQueue | None = None
     """Entries that any worker may get; None: each has its worker, or its clock."""
     pace: Pace | None = None
@@ -70,29 +72,10 @@ class Schedule(ABC):
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
 
-    # --- what there is ---------------------------------------------------------------------------
-
-    @abstractmethod
-    def entry(self, number: int) -> Entry:
-        """The entry of a number."""
-
-    @abstractmethod
-    def has(self, number: int) -> bool:
-        """Whether there is an entry, or will be."""
-
-    @abstractmethod
-    def epoch_of(self, number: int) -> int:
-        """The epoch, or round, of an entry."""
-
     @property
     @abstractmethod
     def epoch(self) -> int:
         """The epoch, or round, that the pass is in, from 0."""
-
-    @property
-    @abstractmethod
-    def results_per_epoch(self) -> int:
-        """How many losses an epoch has."""
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -279,10 +262,6 @@ class Schedule(ABC):
     def progress(self) -> float:
         """Share of all bytes whose entries are done, 0 to 1."""
 
-    @abstractmethod
-    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
-        """Share of all bytes that these entries are, 0 to 1."""
-
     def figures(self) -> dict[str, Any]:
         """Figures of the run."""
         figures: dict[str, Any] = {}
@@ -313,6 +292,8 @@ class Schedule(ABC):
 class BlockSchedule(Schedule):
     """A schedule whose entries are the blocks of the input, in each epoch."""
 
+    plan: Entries
+
     def __init__(
         self,
         entries: Entries,
@@ -320,36 +301,22 @@ class BlockSchedule(Schedule):
         nodes: Sequence[int] = (),  # the workers
     ) -> None:
         super().__init__(BlockRecords(entries.count), nodes)
-        self.entries = entries
+        self.plan = entries
         self._done_bytes = 0
         if known is not None:
             self.records.resume(known)
             self._done_bytes = entries.bytes_of_all(self.records.done())
 
-    def entry(self, number: int) -> Entry:
-        return self.entries.entry(number)
-
-    def has(self, number: int) -> bool:
-        return 0 <= number < self.size
-
-    def epoch_of(self, number: int) -> int:
-        return self.entries.epoch_of(number)
-
     @property
     def epoch(self) -> int:
-        return self.entries.epoch_of(self.finished)
-
-    @property
-    def results_per_epoch(self) -> int:
-        """One for each block."""
-        return len(self.entries.blocks)
+        return self.plan.epoch_of(self.finished)
 
     @property
     def size(self) -> int:
-        return self.entries.count
+        return self.plan.count
 
     def claim(self, number: int, node: int) -> bool:
-        if self.has(number) and self.records.is_waiting(number):
+        if 0 <= number < self.size and self.records.is_waiting(number):
             self._adopt(number, node)
         return self.records.holder(number) == node
 
@@ -359,17 +326,13 @@ class BlockSchedule(Schedule):
 
     def _finish(self, number: int, result: BlockResult) -> None:
         super()._finish(number, result)
-        self._done_bytes += self.entries.bytes_of(number)
+        self._done_bytes += self.plan.bytes_of(number)
 
     def withdraw(self) -> dict[int, BlockResult]:
         taken = super().withdraw()
-        self._done_bytes -= sum(map(self.entries.bytes_of, taken))
+        self._done_bytes -= sum(map(self.plan.bytes_of, taken))
         return taken
 
     @property
     def progress(self) -> float:
-        return self._done_bytes / self.entries.total_bytes
-
-    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
-        numbers = np.asarray(numbers, np.int64)
-        return self.entries.bytes_of_all(numbers) / self.entries.total_bytes
+        return self._done_bytes / self.plan.total_bytes

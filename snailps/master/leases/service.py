@@ -286,7 +286,7 @@ class LeaseService:
         job.check_fetch(message.number, message.unit)
         read = partial(job.content, message.number, message.unit, message.text)
         self._out.work(read, partial(self._fetched, call), "fetch")
-        member.block_fetched(outward(schedule.entry(message.number).piece.path))
+        member.block_fetched(outward(schedule.plan.entry(message.number).piece.path))
 
     def _fetched(self, call: int, done: WorkDone, now: float) -> None:
         if done.error is None:
@@ -417,7 +417,7 @@ class LeaseService:
             self._out.note("loss", {"number": entry[0]})
         if number < 0:
             return ""
-        piece = job.schedule.entry(number).piece
+        piece = job.schedule.plan.entry(number).piece
         place = f" ({piece.path}, bytes {piece.start:,} to {piece.stop:,})" if piece.path else ""
         where = outward(place)
         cost = job.schedule.losses[number]

@@ -42,7 +42,7 @@ class QueueSchedule(BlockSchedule):
         if self._leases_none or (number := self.queue.take(node)) is None:
             return None
         self.records.lease(number, node)
-        return self.entry(number)
+        return self.plan.entry(number)
 
     def woken(self, waiting: Container[int]) -> list[int]:
         """As many workers as entries wait."""
@@ -93,7 +93,7 @@ class SurveySchedule(QueueSchedule):
 
     def __init__(self, blocks: Sequence[Piece]) -> None:
         super().__init__(Entries(blocks))
-        self.survey = SurveyParts(self.records, self.entries, self._finish)
+        self.survey = SurveyParts(self.records, self.plan, self._finish)
 
     def _release(self, number: int) -> None:
         self.survey.released(number)
@@ -118,7 +118,7 @@ class SurveySchedule(QueueSchedule):
     @property
     def progress(self) -> float:
         """Counted blocks count, too."""
-        return (self._done_bytes + self.survey.counted_bytes) / self.entries.total_bytes
+        return (self._done_bytes + self.survey.counted_bytes) / self.plan.total_bytes
 
 
 def no_schedule() -> QueueSchedule:

@@ -72,7 +72,7 @@ class SspSchedule(BlockSchedule):
         number = self._left[node].popleft()
         self._lease(number, node)
         self.pace.begun(node, self._busy())
-        return self.entry(number)
+        return self.plan.entry(number)
 
     def _lease(self, number: int, node: int) -> None:
         self.records.lease(number, node)
