@@ -81,9 +81,6 @@ LAYERS = [
 ]
 """The rooms from the bottom up: none is imported by a lower one."""
 
-# Rooms whose modules import each other in no circle, so that each can be read by itself.
-WITHOUT_CIRCLES = ("data",)
-
 # Modules of the standard library and C headers that mean: this code knows sockets, or time.
 SOCKETS = {
     "socket", "ssl", "select", "selectors", "socketserver", "asyncio", "http", "urllib.request",
@@ -298,18 +295,6 @@ def test_pure_module_imports_no_neighbour_that_does_io(place):
                 if name.startswith(part + "."):
                     near = ".".join(name.split(".")[:2])
                     assert near in INNER[place] | {place}, f"{place} may not import {name}"
-
-
-@pytest.mark.parametrize("part", WITHOUT_CIRCLES)
-def test_modules_of_a_room_import_each_other_in_no_circle(part):
-    modules = {module_name(path): path for path in modules_of(part) if path.suffix == ".py"}
-    arrows = {
-        name: own(imports_of(path)) & modules.keys() - {name} for name, path in modules.items()
-    }
-    while leaves := [name for name, below in arrows.items() if not below & arrows.keys()]:
-        for name in leaves:
-            del arrows[name]
-    assert not arrows, f"in a circle, or above one: {sorted(arrows)}"
 
 
 def parts_of_core(room, uses):
