@@ -8,15 +8,13 @@ a small input that is a large part, and they learn less than one worker does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
 ALL = 1 << 30
 """More workers than there are."""
 COUNTED_FOR = 64
-"""Workers for which lines are counted; from as many lines on all train."""
+"""Workers for which an input is counted; from as large a one on all train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +29,9 @@ class Concurrency:
             raise MisuseError(f"expected 1 worker at least, got {self}")
 
     @classmethod
-    def by_lines(cls, count: Callable[[int], int], each: int, unit: str = "lines") -> Concurrency:
-        """Have a worker train for each so many lines of an epoch, one at least.
-
-        `count` is `InputFiles.lines`.
-        """
-        most = COUNTED_FOR * each
-        lines = count(most)
-        if lines >= most:
+    def by_size(cls, size: int, each: int, unit: str) -> Concurrency:
+        """Have a worker train for each so many lines, or bytes, of an epoch; one at least."""
+        workers = max(1, size // each)
+        if workers >= COUNTED_FOR:
             return cls()
-        workers = max(1, lines // each)
-        return cls(workers, f"more learn less from {lines:,} {unit}")
+        return cls(workers, f"more learn less from {size:,} {unit}")

@@ -29,6 +29,7 @@ from snailps.master.leases.queue import ENTRIES_AHEAD
 from snailps.models.embeddings.kge import LINES_A_WORKER
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
+from snailps.models.word_vectors.model import BYTES_A_WORKER
 from snailps.transport import messages
 from snailps.transport.messages.terms import Step
 
@@ -432,6 +433,18 @@ def test_job_on_few_lines_has_as_many_workers_train_as_learn_what_one_does(make,
     assert make(workers=8, **settings, consistency="bsp").concurrency == Concurrency()
     job.begin_pass("train", nodes=(1, 2, 3))
     assert [job.lease(node) is not None for node in (1, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"),
+    [({"consistency": "ssp"}, 2), ({"max_steps": "99"}, 2), ({}, 8)],
+)
+def test_job_on_little_text_has_as_many_workers_train_by_blocks(make, tmp_path, settings, workers):
+    text = tmp_path / "text"
+    text.write_text("so many words\n" * (5 * BYTES_A_WORKER // 28))
+    cls = "snailps.models.word_vectors:WordVectors"
+    job = make(workers=8, worker_class=cls, input=str(text), **settings)
+    assert job.as_counted(8) == workers
 
 
 def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later(begun):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.concurrency import Concurrency
+from snailps.api.concurrency import COUNTED_FOR, Concurrency
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows
 from snailps.api.worker import Results
@@ -166,7 +166,8 @@ class KnowledgeGraph(EmbeddingWorker):
     @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
         """A worker for each `LINES_A_WORKER` triples: docs/design/shared-rows.md."""
-        return Concurrency.by_lines(files.lines, LINES_A_WORKER[settings.loss], "triples")
+        each = LINES_A_WORKER[settings.loss]
+        return Concurrency.by_size(files.lines(COUNTED_FOR * each), each, "triples")
 
     @classmethod
     def too_many(cls, settings: KgeSettings, others: int) -> str:

@@ -31,12 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import GOLDEN, MASK64
+from snailps.api.concurrency import Concurrency
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.traits import Adopted, Reported, Rotated
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
+from snailps.data.input_files import InputFiles
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import END_OF_LINE
 from snailps.dataclass import dataclass, replace
@@ -94,6 +96,8 @@ TEXT_BLOCKS = 8
 """Blocks of an epoch's text for each worker."""
 TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
 """Most bytes of such a block, so that a chunk of one worker has some for others that join."""
+BYTES_A_WORKER = 100_000
+"""Text of an epoch for each worker that trains by blocks: of less, several learn less than one."""
 ENCODED_BYTES = 1 << 16
 """Bytes of a block's text that a thread encodes at a time, in some .4 ms."""
 
@@ -166,6 +170,13 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
         if not cls.rotates(settings):  # else a block is to be encoded: its rows are not used
             check_block(vocabulary, settings, size, total_bytes)
         return size
+
+    @classmethod
+    def workers_at_once(cls, settings: WordVectorSettings, files: InputFiles) -> Concurrency:
+        """A worker for each `BYTES_A_WORKER`; in a rotation partitions decide (`most_parts`)."""
+        if cls.rotates(settings):
+            return Concurrency()
+        return Concurrency.by_size(files.total_bytes, BYTES_A_WORKER, "bytes")
 
     @classmethod
     def adopt(
