@@ -29,12 +29,15 @@ from blocking_shard import BlockingShard
 
 from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
-from snailps.master.heartbeats import HeartbeatMonitor
+from snailps.master.core import MasterCore
+from snailps.master.events import Heartbeats
 from snailps.node import shard_connections
 from snailps.server import process
 
 SILENT_S = 1.0
 """What a member has to be silent for really, before it is longer."""
+LONG_S = 3600.0
+"""Longer than any master waits for a member to come back."""
 
 _shards, _faults = [], [(), "", 1]
 _known = weakref.WeakSet()
@@ -121,22 +124,25 @@ def miss(folder):
     Of those that are silent for a while the folder says that it is longer; those of an earlier
     master that are dead cannot come back.
     """
-    heard = HeartbeatMonitor.heard
+    handle = MasterCore.handle
 
     def later(self, event, now):
-        members, silences = self._members, dict(event.silences)
+        if not isinstance(event, Heartbeats):
+            return handle(self, event, now)
+        members, silences = self.members, dict(event.silences)
         silent = {int(path.name): path for path in folder.glob("*[0-9]")}
         for member in members.all.values():
             if member.pid in silent and silences.get(member.number, 0.0) > SILENT_S:
                 silences[member.number] += float(silent[member.pid].read_text())
             if member.away and not Path(f"/proc/{member.pid}").exists():
-                member.since = min(member.since, now - 2 * self.back_s)
-        heard(self, replace(event, silences=silences), now)
-        if not members.rows.open("fence", "clock"):
+                member.since = min(member.since, now - LONG_S)
+        wanted = handle(self, replace(event, silences=silences), now)
+        if not self.replication.shard_orders.open("fence", "clock"):
             for pid in silent.keys() - {member.pid for member in members.all.values()}:
                 (folder / f"{pid}.fenced").touch()
+        return wanted
 
-    HeartbeatMonitor.heard = later
+    MasterCore.handle = later
 
 
 def tell(number, frame):
