@@ -1,6 +1,6 @@
 """Effects: what `MasterCore.handle` returns, and the outbox that collects them.
 
-    parts of the core -> Outbox -> list of Effect -> process.py performs them, in order
+    parts of the core -> Outbox -> list of Effect -> performer.py performs them, in order
 
 The order is a promise: a `Note` is with the kernel before a `Send` behind it leaves, so no peer
 knows more than a master that takes over. Declarations and a queue, no I/O.

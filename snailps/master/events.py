@@ -2,7 +2,7 @@
 
     sockets, threads, signals, the clock -> process.py -> Event -> MasterCore
 
-Connections and calls are numbers that `process.py` gives; no number is given twice.
+Connections and calls are numbers that `performer.py` gives; no number is given twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A server's decisions: what its shards do for the master's orders, and its answers.
 
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle
-    -> list of Effect -> process.py performs them, in order
+    -> list of Effect -> performer.py performs them, in order
 
 No socket, thread, clock or file here, nor in what it owns: `shard_host.py` for the shards,
 `checkpoints.py` for checkpoints. An order is answered once all shards concerned have executed it;

@@ -1,6 +1,6 @@
 """Effects: what `ServerCore.handle` returns, and the outbox that collects them.
 
-    parts of the core -> Outbox -> list of Effect -> process.py performs them, in order
+    parts of the core -> Outbox -> list of Effect -> performer.py performs them, in order
 
 Declarations and a queue, no I/O.
 """

@@ -2,8 +2,8 @@
 
     orders of the master, shards, dials, works, time -> process.py -> Event -> ServerCore
 
-`process.py` numbers calls; shards, posts, dials, streams and works have the numbers of the effects
-that began them. No number is given twice.
+`performer.py` numbers calls; shards, posts, dials, streams and works have the numbers of the
+effects that began them. No number is given twice.
 """
 
 from __future__ import annotations

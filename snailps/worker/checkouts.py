@@ -3,7 +3,7 @@
     Checkouts.check_out -> Borrow -> Borrowed -> number     Checkouts.check_in -> GiveBack
 
 Owns whether the lease may check out, and has had all; `resume_state.py` has what it holds, for a
-master that takes over. Must not know the connection: `process.py` passes `ask` and `note`.
+master that takes over. Must not know the connection: `leases.py` passes `ask` and `note`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     ask() -> Future of a block -> BlockPrefetcher.next -> the block to train on
 
-Owns the order of blocks; `process.py` passes `ask`, which leases and prepares one.
+Owns the order of blocks; `training.py` passes `ask`, which leases and prepares one.
 """
 
 from __future__ import annotations
