@@ -43,7 +43,7 @@ def test_seats_beyond_their_number_wait_for_the_first_worker_that_leaves():
     assert [book.take(node).number for node in (1, 2)] == [0, 1]
     assert book.take(3) is None
     assert book.take(4) is None
-    assert str(book.wait_of(3)) == "worker 1, worker 2 to leave, as 2 of all train at a time"
+    assert str(book.wait_of(3)) == "worker 1, worker 2 to leave: no more than 2 may train at a time"
     book.done(0, 1)
     assert book.woken({3, 4}) == []  # as often as a block is done
     book.retire(2)

@@ -277,7 +277,7 @@ class JobController:
                 f"a step has micro_batches={at_work}: {len(nodes)} or more use all, and change the "
                 "result"
             )
-            text = f"only {at_work} of {len(nodes)} workers train at a time, because {why}"
+            text = f"no more than {at_work} of {len(nodes)} workers train at a time, because {why}"
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)
         if job.schedule.clocks is not None:

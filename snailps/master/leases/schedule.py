@@ -119,7 +119,7 @@ class Schedule(ABC):
     def _wait_for_others(self, node: int) -> Wait:
         """Workers with a seat that this one lacks, or with what they may have to give back."""
         if self.seats is not None and self.seats.waits(node):
-            text = f"leave, as {self.seats.count} of all train at a time"
+            text = f"leave: no more than {self.seats.count} may train at a time"
             return Wait.for_some(self.seats.taken, text)
         others = (n for n in self.records.holders() if n != node)
         return Wait.for_some(others, "finish")
