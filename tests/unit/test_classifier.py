@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from blocks import HeldContent
 from connected import block_of, connected, in_order, train
 from found import found
 from waiting import happens
@@ -359,16 +360,20 @@ def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes
     model = make(replace(SMALL, word_ngrams=2))
     found = []
     for epoch in range(3):
-        block = replace(block_of(TEXT), read=lambda: found.append(epoch) or TEXT)  # noqa: B023
+        block = block_of(TEXT)
+        block.content = HeldContent(lambda epoch=epoch: found.append(epoch) or TEXT)
         block.prepared = model.prepare(block)
         assert model.train(block)["examples"] == 15
     assert len(found) == reads
-    other = model.prepare(replace(block_of(TEXT[: len(TEXT) // 5]), start=1))
+    other = block_of(TEXT[: len(TEXT) // 5])
+    other.piece = replace(other.piece, start=1)
+    other = model.prepare(other)
     assert len(other.batch.lines.label_ptr) == 1 + 4
 
 
 def test_block_for_which_there_is_no_room_takes_none_from_smaller_ones(make, monkeypatch):
-    small = replace(block_of(TEXT[: len(TEXT) // 5]), start=1)
+    small = block_of(TEXT[: len(TEXT) // 5])
+    small.piece = replace(small.piece, start=1)
     model = make(SMALL)
     model.prepare(small)
     monkeypatch.setattr(seen_blocks, "SEEN_BYTES_MAX", model._seen._bytes)
