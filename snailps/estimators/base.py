@@ -66,7 +66,7 @@ class Data:
     y: Any = None
     sample_weight: Any = None
     classes: Sequence[Any] | None = None
-    """Labels that may come besides those of y; None: none come later."""
+    """Labels that may come later, besides the labels of y; None: none may."""
     columns: Sequence[str] = ()
     column: str = ""
     continues: bool = False
@@ -109,7 +109,7 @@ class Estimator(Routed):
     Attributes
     ----------
     history_ : list of dict
-        Loss and speed of each epoch, those of all `partial_fit` included.
+        Loss and speed of each epoch, of all calls of `partial_fit`, too.
     figures_ : dict
         Figures of the last job.
     """
@@ -144,7 +144,7 @@ class Estimator(Routed):
         extra: Mapping[str, tuple[str, Any]] = _NONE,
         **others: Any,
     ) -> None:
-        """Give a class the parameters of `settings`, or inherit; the rest as of `Parameters`."""
+        """Give a class the parameters of `settings`, or inherit; the rest as in `Parameters`."""
         super().__init_subclass__(**others)
         if settings is not None:
             cls.parameters = Parameters(settings, fixed=fixed, without=without, extra=extra)

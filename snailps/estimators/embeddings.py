@@ -129,14 +129,14 @@ class NameEstimator(Estimator):
         Parameters
         ----------
         X, y, columns
-            As of `fit`.  Ratings are encoded by mean and deviation of the first call.
+            As in `fit`.  Ratings are encoded by mean and deviation of the first call.
         epochs : int or "auto", optional
             Passes over X, instead of the parameter: 1 for small batches of a stream.
 
         Raises
         ------
         ParameterError, DataError, ClusterError
-            As of `fit`; or a parameter makes another model.
+            As in `fit`; or a parameter makes another model.
 
         Notes
         -----
@@ -267,7 +267,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
     model, dim, negatives, shared, loss, margin, temperature, norm, lr, l2, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Examples
     --------
@@ -322,7 +322,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         Parameters
         ----------
         X : object
-            As of `fit`.
+            As in `fit`.
 
         Raises
         ------
@@ -350,7 +350,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         without : list of names
             Names that are left out; an unknown one gives a warning.
         known : object, optional
-            Triples as of `fit`: the tails of those with this head and relation are left out.
+            Triples as in `fit`: the tails of those with this head and relation are left out.
 
         Raises
         ------
@@ -367,7 +367,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         without: Iterable[Name] = (),
         known: Any = None,
     ) -> Best:
-        """The best heads, as (name, score); the parameters are as of `tails`."""
+        """The best heads, as (name, score); the parameters are as in `tails`."""
         return self.graph_.heads(relation, tail, topn, without, self._rows_of_names(known))
 
     def most_similar(self, name: Name, topn: int = 10, *, of: str = "") -> Best:
@@ -388,9 +388,9 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         Parameters
         ----------
         X : object
-            As of `fit`.
+            As in `fit`.
         known : object, optional
-            Other true triples, as of `fit`: that one of them scores higher is no fault.  Those with
+            Other true triples, as in `fit`: that one of them scores higher is no fault.  Those with
             unknown names have no effect.
 
         Raises
@@ -422,7 +422,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         Parameters
         ----------
         X, known
-            As of `rank`; rows with unknown names are counted, as ``unknown``, and left out.
+            As in `rank`; rows with unknown names are counted, as ``unknown``, and left out.
         """
         graph = self.graph_
         ids, _ = self._numbered(X)
@@ -448,7 +448,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     dim, negatives, shared, lr, l2, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Examples
     --------
@@ -506,7 +506,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Parameters
         ----------
         X : object
-            As of `fit`; a third column has no effect.  A sparse matrix has a value for each entry,
+            As in `fit`; a third column has no effect.  A sparse matrix has a value for each entry,
             in the order of its `tocoo()`.
 
         Raises
@@ -533,7 +533,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         without : list of names
             Items that are left out; an unknown one gives a warning.
         seen : object, optional
-            Pairs as of `fit`: the items that this user has in them are left out.
+            Pairs as in `fit`: the items that this user has in them are left out.
 
         Raises
         ------
@@ -560,9 +560,9 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Parameters
         ----------
         X, y : object
-            As of `fit`.
+            As in `fit`.
         seen : object, optional
-            Pairs that lists leave out, as of `fit`: those of the training.
+            Pairs that lists leave out, as in `fit`: those of the training.
 
         Returns
         -------

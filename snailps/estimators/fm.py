@@ -80,7 +80,7 @@ class FactorizationEstimator(SparseEstimator):
             return None
         if isinstance(fields, str) and fields == "columns":
             if matrix.files is not None and matrix.files.has_fields:
-                return np.empty(0, np.int64)  # those of its entries
+                return np.empty(0, np.int64)  # its entries have their own
             if matrix.columns < 0:
                 what = "dicts" if matrix.files is None else "lines without fields"
                 raise ParameterError(f"{name}: fields: {what} have no columns: give a table")
@@ -116,12 +116,12 @@ class FMClassifier(
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     fields : sequence of int, "columns" or None
-        Field of each column: the machine is field-aware.  "columns": each is a field of its own; of
-        files of LIBFFM those of the file.
+        Field of each column: the machine is field-aware.  "columns": each is a field of its own;
+        files of LIBFFM have their own.
     class_weight : mapping, "balanced" or None
         Weight of the examples of each label; "balanced": inverse to the sum of their weights.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Attributes
     ----------
@@ -156,9 +156,9 @@ class FMRegressor(
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     fields
-        As of `FMClassifier`.
+        As in `FMClassifier`.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Examples
     --------

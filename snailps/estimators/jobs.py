@@ -51,7 +51,7 @@ def run_job(
 ) -> Iterator[Finished]:
     """Train a model, and write its files into a folder that lasts as long as the context.
 
-    `cluster` None: that of the innermost ``with`` block, or this process's own, of `workers`.
+    `cluster` None: the innermost ``with`` block's, or this process's own, of `workers`.
     `packed`: keep the rows of all tables with their state.
     """
     where = default_cluster(workers) if cluster is None else cluster

@@ -114,7 +114,7 @@ class LogisticRegression(
     class_weight : mapping, "balanced" or None
         Weight of the examples of each label; "balanced": inverse to the sum of their weights.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class LinearRegression(
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Examples
     --------
@@ -179,7 +179,7 @@ class PoissonRegressor(
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Examples
     --------

@@ -50,7 +50,7 @@ class MLPClassifier(
     class_weight : mapping, "balanced" or None
         Weight of the examples of each label; "balanced": inverse to the sum of their weights.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Attributes
     ----------

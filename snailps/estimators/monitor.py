@@ -56,7 +56,7 @@ def callbacks_of(callbacks: Any) -> tuple[Callback, ...]:
 
 
 class Monitor:
-    """Follows one job, behind `first` epochs of earlier jobs of the same model.
+    """Follows one job, after `first` epochs of earlier jobs of the same model.
 
     A callback that returns False ends the training early.  `history` is complete after `finish`;
     `quiet`: the cluster is to write no lines of its own if the job fails.

@@ -49,7 +49,7 @@ OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
         "verbose": ('bool | int | Literal["auto"]', "auto"),
     }
 )
-"""Parameters that every estimator has beside those of its model: type and default."""
+"""Parameters that every estimator has besides its model's: type and default."""
 
 
 class Parameters:
@@ -190,7 +190,7 @@ def _shown(setting: Setting, value: Any) -> Any:
 
 
 def _common() -> Mapping[str, Setting]:
-    """Settings of every job: they come after those of the model."""
+    """Settings of every job: they come after the model's."""
     return settings_of(JobSettings)
 
 

@@ -103,11 +103,11 @@ class SparseEstimator(Estimator):
     Attributes
     ----------
     n_features_in_ : int
-        Columns of X; there is none after dicts.
+        Number of columns of X.  Not set after fitting on dicts.
     feature_names_in_ : array of str
         Names of the columns, after a table.
     columns_ : tuple of str
-        What the columns are of tables with texts, and of tables in files, ``name:kind``.
+        Columns of a table with texts, or in files, as ``name:kind``.
     """
 
     n_features_in_: int
@@ -203,7 +203,7 @@ class SparseEstimator(Estimator):
         )
 
     def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:
-        """The field of each column; empty: those of the files' entries; None: there are none."""
+        """The field of each column; empty: the files' entries have their own; None: no fields."""
         return None
 
     def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
@@ -330,7 +330,7 @@ class SparseEstimator(Estimator):
         Parameters
         ----------
         X, y, sample_weight
-            As of `score`.
+            As in `score`.
 
         Returns
         -------
@@ -342,7 +342,7 @@ class SparseEstimator(Estimator):
         Raises
         ------
         DataError
-            As of `score`.
+            As in `score`.
         """
         scores, y, weights = self._judged(X, y, sample_weight)
         weights = np.ones(len(scores)) if weights is None else weights
@@ -360,7 +360,7 @@ class SparseEstimator(Estimator):
 
     @abstractmethod
     def _as_numbers(self, y: Any, weights: Doubles) -> NDArray[Any]:
-        """Labels as the loss takes them; those of weight 0 may be any."""
+        """Labels as the loss takes them; a label of weight 0 may be any."""
 
     @abstractmethod
     def _loss_of(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
@@ -509,7 +509,7 @@ class SparseClassifier(SparseEstimator):
             A label for each example; two different ones at least.  Of tables in files the name of
             their column of labels; other files have their own.
         sample_weight : array-like, optional
-            Of each example: 2 counts as an example that comes twice.
+            Weight of each example: 2 counts like the example twice.
         columns : sequence of str
             Of tables in files: ``name:kind`` of some columns, where that is not to be inferred:
             numeric, categorical, ignore, and others of docs/sparse_data.md.
@@ -540,8 +540,8 @@ class SparseClassifier(SparseEstimator):
         Parameters
         ----------
         X, y, sample_weight, columns
-            As of `fit`; y may have one class only.  Columns of files are what they were in the
-            first call, and so are the centres and scales of columns: it should have usual values.
+            As in `fit`; y may have one class only.  Kinds of columns, their centres and scales are
+            from the first call: it should have usual values.
         classes : sequence, optional
             All labels, known at the first call: columns of `predict_proba` then stay.  New labels
             may come later, too, where a model has any number of classes.
@@ -551,14 +551,14 @@ class SparseClassifier(SparseEstimator):
         Raises
         ------
         ParameterError, DataError, ClusterError
-            As of `fit`; or X has other columns, or a parameter makes another model.
+            As in `fit`; or X has other columns, or a parameter makes another model.
         """
         labels = [] if classes is None else values_of(classes)
         data = Data(X, y, sample_weight, labels, columns=columns, continues=True)
         return self._learn(data, epochs)
 
     def _target(self, data: Data, rows: int) -> Target:
-        """Numbers of classes: those of y, without `classes`; else further ones may come later."""
+        """Numbers of the classes of y; with `classes` others may come later."""
         name = type(self).__name__
         every, numbers = labels_of(data.y, name, rows)
         if data.classes is not None:
@@ -671,7 +671,7 @@ class SparseClassifier(SparseEstimator):
         Parameters
         ----------
         X, y, sample_weight
-            As of `fit`; the column of labels of files may be left out.
+            As in `fit`; the column of labels of files may be left out.
 
         Raises
         ------
@@ -722,13 +722,13 @@ class SparseRegressor(SparseEstimator):
         Parameters
         ----------
         X : matrix of `scipy.sparse`, array of two axes, nested list, table, list of dicts; or path
-            n examples.  A CSR matrix is written as it is.  Files are as of
+            n examples.  A CSR matrix is written as it is.  Files are as in
             `LogisticRegression.fit`.
         y : array of n numbers; or the name of a column of files
         sample_weight : array-like, optional
-            Of each example: 2 counts as an example that comes twice.
+            Weight of each example: 2 counts like the example twice.
         columns : sequence of str
-            As of `LogisticRegression.fit`.
+            As in `LogisticRegression.fit`.
 
         Raises
         ------
@@ -751,15 +751,15 @@ class SparseRegressor(SparseEstimator):
         Parameters
         ----------
         X, y, sample_weight, columns
-            As of `fit`.  Mean and deviation of y are those of the first call, and so are the
-            centres and scales of columns.
+            As in `fit`.  Mean and deviation of y, centres and scales of columns are from the
+            first call.
         epochs : int or "auto"
             Passes over X; "auto": chosen by the size of X, as in `fit`.
 
         Raises
         ------
         ParameterError, DataError, ClusterError
-            As of `fit`; or X has other columns, or a parameter makes another model.
+            As in `fit`; or X has other columns, or a parameter makes another model.
         """
         data = Data(X, y, sample_weight, columns=columns, continues=True)
         return self._learn(data, epochs)
@@ -808,7 +808,7 @@ class SparseRegressor(SparseEstimator):
         Parameters
         ----------
         X, y, sample_weight
-            As of `fit`; the column of labels of files may be left out.
+            As in `fit`; the column of labels of files may be left out.
 
         Raises
         ------

@@ -50,7 +50,7 @@ class TextClassifier(
     column : str
         Which column has the texts, if data is a table.
     cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class TextClassifier(
         Parameters
         ----------
         X : path, or sequence or iterable of str or of lists of str
-            Texts, as of `FastText.fit`.  In a file each line begins with its labels, as
+            Texts, as in `FastText.fit`.  In a file each line begins with its labels, as
             ``__label__sport``.
         y : sequence or array of str, int, bool or float; or the name of a column of X
             A label for each text; none if X is a path, unless `column` names one of tables: then
@@ -112,7 +112,7 @@ class TextClassifier(
         Parameters
         ----------
         X, y, column
-            As of `fit`.
+            As in `fit`.
         classes : None
             Has no effect; scikit-learn's `partial_fit` must know all labels at first.
         epochs : int, optional
@@ -223,7 +223,7 @@ class TextClassifier(
         Parameters
         ----------
         X : object
-            As of `fit`.
+            As in `fit`.
         y : sequence or array
             Labels of the kind of `classes_`.
         sample_weight : array-like, optional
@@ -259,7 +259,7 @@ class TextClassifier(
         Raises
         ------
         ModelFileError, ParameterError
-            As of `FastText.load`.
+            As in `FastText.load`.
         DataError
             A label of the file is not among `classes`.
         """

@@ -74,7 +74,7 @@ class WordEstimator(TextEstimator):
         Parameters
         ----------
         X, y, column
-            As of `fit`.
+            As in `fit`.
         epochs : int, optional
             Passes over X, instead of the parameter: 1 for small batches of a stream.
 
@@ -199,9 +199,9 @@ class FastText(
     column : str
         Which column has the texts, if data is a table.
     cluster : Cluster, optional
-        Where to train; by default that of the innermost ``with`` block, or one of this process.
+        Where to train; default: the cluster of the innermost ``with`` block, or this process's own.
     workers : int, optional
-        Of the latter.
+        Number of workers of this process's own cluster.
     callbacks : sequence of callables
         Each is given a dict during the training; False ends it early, an error ends the job.
     verbose : bool, int or "auto"
@@ -228,9 +228,9 @@ class Word2Vec(
     Parameters
     ----------
     dim, model, loss, window, negatives, lr, sample, min_count, max_vocab, epochs
-        Of the training, as of `FastText`.
+        Of the training, as in `FastText`.
     column, cluster, workers, callbacks, verbose
-        As of `FastText`.
+        As in `FastText`.
 
     Examples
     --------
