@@ -8,6 +8,7 @@ from shards import Shards
 from workers_in_order import AtOnce
 
 from snailps.api.passes import EPOCHS
+from snailps.api.results import Results
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.models.kept_rows import KeptRows
@@ -46,6 +47,13 @@ def connected(model_class, shards=1):
         yield make
         for model in made:
             model.finish()
+
+
+def results_of(model, summary=b"", ranges=()):
+    """The tables of a connected model, as its class loads and exports them."""
+    numbers = {name: number for name, (number, _) in model._tables.items()}
+    tables = {name: table for name, (_, table) in model._tables.items()}
+    return Results(model.settings, summary, {}, model._client, numbers, tables, list(ranges))
 
 
 def in_order(model):

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from connected import block_of, connected, flush, train
+from connected import block_of, connected, flush, results_of, train
 
 import snailps
-from snailps.api.worker import Results
 from snailps.config import RawConfig, to_mapping
 from snailps.data.name_columns import Names
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFitted, ParameterError
@@ -55,9 +54,7 @@ def trained(cls, given, data, output, loads=False):
     summary, begun = surveyor.result(), None
     with connected(cls) as make:
         model = make(settings, summary=summary)
-        numbers = {name: number for name, (number, _) in model._tables.items()}
-        tables = {name: table for name, (_, table) in model._tables.items()}
-        results = Results(settings, summary, {}, model._client, numbers, tables, [[0]])
+        results = results_of(model, summary, [[0]])
         if loader := cls.loader(settings):
             loader(results)
             begun = [

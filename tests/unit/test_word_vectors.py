@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from connected import block_of, connected, train
+from connected import block_of, connected, results_of, train
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from snailps.api.worker import Results
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
@@ -338,9 +337,7 @@ def test_adagrad_state_of_two_workers_is_the_sum_of_theirs(make):
 
 def test_rows_that_an_adagrad_job_begins_with_are_put_with_a_state_of_0(make):
     model = make(ADAGRAD)
-    numbers = {name: number for name, (number, _) in model._tables.items()}
-    tables = {name: table for name, (_, table) in model._tables.items()}
-    results = Results(ADAGRAD, b"", {}, model._client, numbers, tables, [])
+    results = results_of(model)
     rows = np.random.default_rng(2).normal(size=(5, 8)).astype(np.float32)
     results.put("input", range(5), rows)
     stored = model.pull("input", range(5), state=True)
