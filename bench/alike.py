@@ -83,7 +83,6 @@ def several(lines: dict[Key, dict[str, Any]]) -> list[int]:
 
 def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[str, int, Any]]:
     """Of each schedule and number of workers: the figure less one worker's, bits, or a refusal."""
-    alone = lines.get((name, "async", 1), {}).get("figure")
     for schedule in schedules(lines):
         alone = lines.get((name, schedule, 1), {})
         for workers in several(lines):
@@ -94,9 +93,9 @@ def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[s
                 same = line.get("bits") == alone.get("bits")
                 yield schedule, workers, None if not line else "same bits" if same else "differs"
             else:
-                figure = line.get("figure")
-                known = figure is not None and alone is not None
-                yield schedule, workers, figure - alone if known else None
+                figure, best = line.get("figure"), alone.get("figure")
+                known = figure is not None and best is not None
+                yield schedule, workers, figure - best if known else None
 
 
 def wrong(value: Any) -> bool:
