@@ -318,7 +318,7 @@ class Departures:
 
     def _fails_by_itself(self, member: Member) -> bool:
         """Whether a worker's failure leaves the job alone."""
-        if member.dropped or (member.late and not member.worked):
+        if member.dropped or (member.late and not member.work.begun):
             return True
         at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
         return self._session and not (at_work or self._lifecycle.forming)

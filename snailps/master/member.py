@@ -172,11 +172,6 @@ class Member:
         return self.work is _GIVEN_UP
 
     @property
-    def worked(self) -> bool:
-        """Whether it has had a block of this job."""
-        return self.work.begun
-
-    @property
     def finished(self) -> bool:
         """Whether its part of the job is done."""
         return self.work.ended

@@ -138,7 +138,7 @@ class Membership:
 
     def joined(self, role: str) -> list[Member]:
         """Members of a role, without newcomers that still connect."""
-        return [member for member in self.nodes(role) if member.joined]
+        return [member for member in self.nodes(role) if member.reach.joined]
 
     @property
     def sent_away(self) -> list[Member]:

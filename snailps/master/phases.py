@@ -106,7 +106,8 @@ class Stay(enum.Enum):
 
 class Work(enum.Enum):
     """What a worker does of the job; other members stay `IDLE`. `begun`: it has had a block.
-    `ended`: no block is left for it, and all of its pushes are acknowledged."""
+    `ended`: no block is left for it, and all of its pushes are acknowledged. `over`: the job waits
+    for nothing of it."""
 
     IDLE = "idle", False, False  # it has no job
     STARTING = "starting", False, False  # it has been sent the job
@@ -118,6 +119,7 @@ class Work(enum.Enum):
 
     def __init__(self, word: str, begun: bool, ended: bool) -> None:
         self.begun, self.ended = begun, ended
+        self.over = ended or word == "given up"
 
 
 _R, _S, _W = Reach, Stay, Work

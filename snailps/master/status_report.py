@@ -44,6 +44,7 @@ _COUNTS: tuple[Literal["rows", "bytes", "made", "refused", "evicted", "expired"]
     "rows", "bytes", "made", "refused", "evicted", "expired",
 )  # fmt: skip
 _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
+_HERE = Stay.HERE
 _STAY_WORDS = {
     Stay.SENT_AWAY: "stopping",
     Stay.STOPPING: "stopping",
@@ -239,16 +240,17 @@ class StatusReport:
 
     def _state_of(self, member: Member) -> str:
         """What a member does, in words: where it goes, what the job waits for, how far it is."""
-        export, number = self._job_controller.export, member.number
-        if words := _STAY_WORDS.get(member.stay):
-            return words
-        if member.stay is Stay.LEAVING and member.role == "server":
-            return "leaving"
+        if member.stay is not _HERE:
+            if words := _STAY_WORDS.get(member.stay):
+                return words
+            if member.role == "server":
+                return "leaving"
         if not member.has_route:
             return _REACH_WORDS[member.reach]
         if self._job_controller.phase is JobPhase.EXPORTING and member.role != "driver":
-            waits = "asked for its counters" if number in export.unreported else ""
-            return waits or "waiting for the export"
+            unreported = self._job_controller.export.unreported
+            is_asked = member.number in unreported
+            return "asked for its counters" if is_asked else "waiting for the export"
         if self._members.returning and member.resume_state and member.work is Work.IDLE:
             return "back"
         return _WORK_WORDS[member.work]
@@ -333,7 +335,7 @@ class StatusReport:
             member = self._members.all[node["id"]]
             if node["waits"]:
                 found.append((name, node["waits"], node["waits_s"]))
-            if over_at and node["role"] == "worker" and not (member.finished or member.dropped):
+            if over_at and node["role"] == "worker" and not member.work.over:
                 found.append(("the job", f"the end of {name}'s part", now - over_at))
             if node["state"] == "connecting":
                 waited_s = now - max(member.since, self._members.since)

@@ -432,22 +432,21 @@ class LeaseService:
         if waits_for_master or (schedule.over and not self.over_at):
             self.late.progress(now)
         self.over_at = (self.over_at or now) if schedule.over else 0.0
-        late = [member for member in workers if not (member.finished or member.dropped)]
-        begun = [member for member in late if member.worked] if schedule.closed else []
-        idle = [
-            member for member in late if not member.worked and (schedule.closed or schedule.over)
-        ]
+        late = [member for member in workers if not member.work.over]
+        begun = [member for member in late if member.work.begun] if schedule.closed else []
+        ends = schedule.closed or schedule.over
+        idle = [member for member in late if not member.work.begun] if ends else []
         if idle and self.late.quiet(now):
             for member in idle:  # it may go on with the next job
                 member.given_up(self._ended_jobs.newest)
                 log.warning("%s is given up: it has not begun", member.name)
         self.late.step(begun, now, staged=schedule.clocks is not None)
-        return any(not (member.finished or member.dropped) for member in late)
+        return any(not member.work.over for member in late)
 
     def _give_up(self, member: Member, why: str, now: float) -> None:
         """The training ends without what a worker has not finished: it is lost, and fenced before
         the export reads its rows."""
-        if self._lifecycle.stopping or member.finished or member.dropped:
+        if self._lifecycle.stopping or member.work.over:
             return
         job, schedule = self.running()
         member.given_up(self._ended_jobs.newest)
