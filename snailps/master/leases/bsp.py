@@ -70,7 +70,7 @@ class BspSchedule(BlockSchedule):
 
     def wait_of(self, node: int) -> Wait:
         """Say what the open clock lacks, and who is to finish it."""
-        return self.slots.wait_of(node) or self._wait_for_others(node)
+        return self.slots.wait_of(node) or super().wait_of(node)
 
     def _adopt(self, number: int, node: int) -> None:
         self.slots.adopt(number, node)

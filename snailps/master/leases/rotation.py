@@ -270,7 +270,7 @@ class RotationSchedule(Schedule):
         """The workers that hold what must be done before this one gets an entry."""
         chunks, first = self.chunks, self.chunks.first
         if self.closed or first == chunks.count:
-            return self._wait_for_others(node)
+            return super().wait_of(node)
         part = self._own.get(node)
         chunk = first
         while (
@@ -295,7 +295,7 @@ class RotationSchedule(Schedule):
                 part = chunks.part(number)
                 owner = self._owners.get(part, ANY_WORKER)
                 return Wait((owner,), f"lease partition {part} of chunk {first}")
-        return self._wait_for_others(node)
+        return super().wait_of(node)
 
     def _holders(self, numbers: range) -> set[int]:
         """Workers that have leased entries of a range."""

@@ -63,7 +63,7 @@ class RoundSchedule(Schedule):
 
     def wait_of(self, node: int) -> Wait:
         """The workers that are at work in the round."""
-        others = self._wait_for_others(node).nodes
+        others = super().wait_of(node).nodes
         return Wait(others or (MASTER,), f"finish round {self.rounds.round + 1}")
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:

@@ -37,8 +37,8 @@ NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
 class Schedule(ABC):
     """What every schedule answers; the rest is in its parts.
 
-    A policy has a plan of its entries, and says who gets the next one and who waits (`_next_of`,
-    `woken`, `wait_of`), what happens to leases (`claim`, `release`), and how far the pass is
+    A policy has a plan of its entries, and says who gets the next one and who asks again
+    (`_next_of`, `woken`), what happens to leases (`claim`, `release`), and how far the pass is
     (`over`, `epoch`, `size`, `progress`).  It takes the parts that it needs, and adds to the rest
     of this class where it has more to do.
     """
@@ -112,12 +112,9 @@ class Schedule(ABC):
             for node in gone:
                 del self._refused[node]
 
-    @abstractmethod
     def wait_of(self, node: int) -> Wait:
-        """The workers that a worker without an entry waits for."""
-
-    def _wait_for_others(self, node: int) -> Wait:
-        """Workers with a seat that this one lacks, or with what they may have to give back."""
+        """The workers that a worker without an entry waits for: who has a seat that it lacks, or
+        entries that may come back."""
         if self.seats is not None and self.seats.waits(node):
             text = f"leave: no more than {self.seats.count} may train at a time"
             return Wait.for_some(self.seats.taken, text)

@@ -69,9 +69,6 @@ class QueueSchedule(BlockSchedule):
         super().leave(node)
         self._refused.update(dict.fromkeys(self.seats.leave(node)))
 
-    def wait_of(self, node: int) -> Wait:
-        return self._wait_for_others(node)
-
     def close(self, size: int | None = None) -> None:
         """Lease nothing more but what a `limit` leaves. Again: leave nothing."""
         self.queue.is_limited &= not self.closed

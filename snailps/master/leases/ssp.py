@@ -92,7 +92,7 @@ class SspSchedule(BlockSchedule):
         """The slowest worker, where this one is too far ahead."""
         if self._has_left(node) and self.pace.is_ahead(node):
             return self.pace.wait_of(node)
-        return self._wait_for_others(node)
+        return super().wait_of(node)
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
         """The clock of the worker advances."""
