@@ -93,6 +93,7 @@ def run_killed(folder, consistency):
     assert figures_of(master)["examples"] == TRAINED
 
 
+@pytest.mark.long
 @pytest.mark.limit(600)
 def test_dlrm_in_bsp_is_as_undisturbed_with_server_worker_and_master_killed_in_one_epoch(tmp_path):
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
