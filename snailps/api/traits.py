@@ -331,20 +331,12 @@ class Limited:
     has diverged, and ends the job as a loss of NaN does; infinite: any finite loss may be right."""
 
     @classmethod
-    def too_many(cls, settings: Any, others: int) -> str:
-        """Say why a worker beside `others` learns less than a single one, and what to use instead.
-
-        Empty, the default: it learns as much; always empty for 0 others.  The master asks: a job
-        does not begin with too many workers, and one that joins later is taken with a warning.
-        """
-        return ""
-
-    @classmethod
     def workers_at_once(cls, settings: Any, files: InputFiles) -> Concurrency:
         """How many workers train at a time; the default: all.  Asked at the master, quickly.
 
-        Several workers learn from old copies of rows; where the input is small, less than one does.
-        The others wait for one that leaves.  Not asked with ``consistency: bsp`` or in rounds.
+        Several workers learn from old rows; where the input is small, or steps are long, less than
+        one does.  The others wait for one that leaves.  Not asked with ``consistency: bsp`` or in
+        rounds.
 
         Parameters
         ----------

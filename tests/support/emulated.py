@@ -270,7 +270,6 @@ class _Training:
     def __init__(self, settings: dict[str, Any], workers: int, cluster: Shards) -> None:
         self.cluster, self.workers = cluster, workers
         self.job = Job(RawConfig.from_mapping(settings, "test"))
-        self.job.refuse_too_many(workers)
         self.job.prepare(workers)
         self.scratch = Scratch(
             self.job.settings.scratch_dir,

@@ -4,6 +4,7 @@ import pytest
 from cluster_models import COUNTER, Counter, write_numbers
 from master_world import World, rejoin, takes_over
 
+from snailps.api.concurrency import Concurrency
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
 from snailps.master.job.job import Job
@@ -254,40 +255,22 @@ def test_worker_is_half_pushed_from_the_first_part_of_a_block_to_its_last_acknow
 
 @pytest.fixture
 def at_most(monkeypatch):
-    """Has the counter say that more workers than so many learn less than one."""
+    """Has the counter train with so many workers at a time."""
 
     def at_most(most):
-        monkeypatch.setattr(
-            Counter,
-            "too_many",
-            classmethod(lambda cls, settings, others: "set lr" if others >= most else ""),
-        )
+        few = Concurrency(most, "lr is large")
+        at_once = classmethod(lambda cls, settings, files: few)
+        monkeypatch.setattr(Counter, "workers_at_once", at_once, raising=False)
 
     return at_most
 
 
-def test_job_with_too_many_workers_ends_before_it_begins(make_job, at_most):
+def test_job_that_not_all_workers_train_at_a_time_says_so_and_is_counted_so(make_job, at_most):
     at_most(1)
     world = World(make_job())
-    assert "2 workers are too many for Counter: set lr" in world.core.lifecycle.verdict
-    assert world.core.lifecycle.code == 2
-
-
-def test_worker_that_joins_as_one_too_many_is_taken_with_a_warning(make_job, at_most):
-    at_most(2)
-    world = World(make_job())
     world.forms()
+    said = [effect.text for effect in world.effects if isinstance(effect, effects.Say)]
+    assert "no more than 1 of 2 workers train at a time, because lr is large" in said
     newcomer = world.join("worker")
     world.tick()
-    assert world.sent(newcomer, m.Start)
-    said = [effect.text for effect in world.effects if isinstance(effect, effects.Say)]
-    assert [text for text in said if text.startswith("3 workers are too many for Counter: set lr")]
-
-
-def test_master_that_goes_on_refuses_no_worker_that_joined_before(make_job, at_most):
-    at_most(2)
-    world = World(make_job())
-    world.forms()
-    at_most(1)
-    world = takes_over(world, make_job())
-    assert not world.core.lifecycle.stopping
+    assert [start.workers for start in world.sent(newcomer, m.Start)] == [1]

@@ -161,8 +161,6 @@ class JobController:
 
     def _find(self, job: Job, workers: int) -> Opened | None:
         """Find the input and the checkpoints, beside the loop."""
-        if not self.recovery.begun:  # else a worker that joined since would end the job
-            job.refuse_too_many(workers)
         job.prepare(workers)
         if self.job is not job:  # given up meanwhile: the folder may be the next job's by now
             job.close()
@@ -328,9 +326,6 @@ class JobController:
         for member in list(coming):
             if self._members.all.get(member.number) is member:
                 self._start(member, workers)
-        if coming and self.job is not None and (why := self.job.too_many(workers)):
-            self._out.happened("warning", "", why)
-            self._out.say(f"{why}; the training goes on", logging.WARNING, reported=True)
 
     def _start_all(self) -> None:
         workers = self._members.joined("worker")

@@ -183,16 +183,6 @@ class Job:
             self.concurrency = limited.workers_at_once(self.settings, self.input.found)
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
-    def too_many(self, workers: int) -> str:
-        """Why so many workers would learn much less than one, in words; empty: they would not."""
-        why = trait_of(self.cls, Limited).too_many(self.settings, max(0, workers - 1))
-        return why and f"{workers} workers are too many for {self.name}: {why}"
-
-    def refuse_too_many(self, workers: int) -> None:
-        """ConfigError where so many workers would learn much less than one."""
-        if why := self.too_many(workers):
-            raise ConfigError(why)
-
     def _ask_for_survey(self) -> None:
         """Ask the class what sets rows and what the survey merges, by the settings of now."""
         trait = trait_of(self.cls, Surveyed)

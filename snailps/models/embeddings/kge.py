@@ -165,19 +165,12 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
-        """A worker for each `LINES_A_WORKER` triples: docs/design/shared-rows.md."""
+        """A worker for each `LINES_A_WORKER` triples, with sgd one: docs/design/shared-rows.md."""
+        if settings.method == "sgd":
+            why = "with optimizer: sgd steps of several on the same rows add up too far"
+            return Concurrency(1, f"{why}; optimizer: adagrad, or consistency: bsp, lets more")
         each = LINES_A_WORKER[settings.loss]
         return Concurrency.by_size(files.lines(COUNTED_FOR * each), each, "triples")
-
-    @classmethod
-    def too_many(cls, settings: KgeSettings, others: int) -> str:
-        if not others or settings.method != "sgd" or cls.clocked(settings):
-            return ""
-        return (
-            f"with optimizer: sgd and consistency: {settings.consistency} steps of several on the "
-            "same rows add up too far. Set optimizer: adagrad, or consistency: bsp, or start one "
-            "worker"
-        )
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
