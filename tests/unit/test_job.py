@@ -153,6 +153,7 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock)
     assert [lease.seed for lease in leases] == [seed_of(5, number) for number in range(3)]
     assert leases[1].progress == (0.05, 0.1)
     assert [lease.first for lease in leases] == [True, False, False]
+    assert job.lease(node=8, back=True) is None  # there are no clocks that others wait for
     assert (job.metrics.loss, job.metrics.lr) == (None, None)
     clock.now_s += 4
     assert job.done(done(0, loss=50.0, examples=100.0, lr=0.5), node=7)

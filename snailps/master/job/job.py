@@ -632,8 +632,10 @@ class Job:
         """The next block for a node; None: there is none at present. With `back` only a returned
         one, of a clock that others may wait for."""
         schedule = self.schedule
-        slots = schedule.slots if back else None
-        entry = schedule.take(node) if slots is None else slots.take_back(node)
+        if not back:
+            entry = schedule.take(node)
+        else:
+            entry = None if schedule.slots is None else schedule.slots.take_back(node)
         return None if entry is None else self._leased_message(entry, now)
 
     def lease_again(self, number: int, index: int, node: int, now: float) -> messages.Leased | None:

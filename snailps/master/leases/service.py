@@ -124,7 +124,8 @@ class LeaseService:
             self._lease_again(job, member, message, call, now)
             return
         if message.back:
-            wanted = message.pass_ == job.pass_ and not member.leaving
+            # One that still connects has no block to put back, and if it goes none is released.
+            wanted = message.pass_ == job.pass_ and member.joined and not member.leaving
             lease = job.lease(member.number, now, back=True) if wanted else None
             self._out.reply(call, lease or messages.Leased(-1))
             return
