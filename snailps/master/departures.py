@@ -144,8 +144,8 @@ class Departures:
             return
         self._out.put(Forget(member.number))
         stopping = self._lifecycle.stopping
-        away = self._members.returning and not (stopping or member.role == "driver")
-        if away and not member.missed:
+        judged_later = self._members.returning and not (stopping or member.role == "driver")
+        if judged_later and not member.missed:
             self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
             member.was_missed(why)
             return
