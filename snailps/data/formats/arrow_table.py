@@ -41,6 +41,7 @@ class ArrowTable(TableFile):
             self._file = self._copied(make)
         self._open()
         self._plain = _plain(self.schema)
+        self._has_codes = any("dictionary<" in str(field.type) for field in self.schema)
 
     @abstractmethod
     def _open(self) -> None:
@@ -113,8 +114,10 @@ class ArrowTable(TableFile):
 
     def _slices(self, batch: Any) -> Iterator[Any]:
         """Some rows at a time: encoded sizes say little of texts that are often the same."""
-        size = max(1, sum(map(_plain_bytes, batch.columns)))
-        few = max(1, min(self.batch_rows, batch.num_rows * 2 * self.batch_bytes // size))
+        size = sum(map(_plain_bytes, batch.columns)) if self._has_codes else batch.nbytes
+        few = max(1, min(self.batch_rows, batch.num_rows * 2 * self.batch_bytes // max(1, size)))
+        if 0 < batch.num_rows <= few:
+            return iter([batch])
         return (batch.slice(at, few) for at in range(0, batch.num_rows, few))
 
     def kept(self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
