@@ -81,7 +81,7 @@ class MasterCore:
 
         facts = past.facts if past is not None else []
         self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
-        self.members = members = Membership(context, lifecycle, self, facts)
+        self.members = members = Membership(context, lifecycle, self, facts, services.sync_journal)
         self.replication = ReplicationController(context, members, lifecycle, self)
         self.shard_reports = ShardReports(members, lifecycle, self.replication)
         # A session's journal has no job that goes on, but which ones there were.

@@ -286,6 +286,18 @@ class Journal:
                         self._give_up(error)
         self._dirty.set()
 
+    def sync(self) -> None:
+        """Have the facts so far on disk; from any thread. If the disk fails, the journal ends."""
+        with self._guard:
+            files = [(file, os.dup(file)) for file in (self._file, self._new) if file >= 0]
+        for file, open_file in files:  # the syncer may close what a compaction replaces
+            try:
+                os.fdatasync(open_file)
+            except OSError as error:
+                self._not_synced(file, error)
+            finally:
+                os.close(open_file)
+
     def keep_base(self, data: bytes) -> None:
         """Keep the snapshot at which the training begins, synced to disk; from any thread."""
         if self.path is None or self._file < 0:

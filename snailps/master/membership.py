@@ -9,7 +9,7 @@ know jobs (`job/controller.py`).  Connections are numbers, and `now` is monotoni
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -64,6 +64,7 @@ class Membership:
         lifecycle: Lifecycle,
         above: Above,
         facts: Sequence[Fact] = (),  # of an earlier master
+        sync_journal: Callable[[], None] | None = None,
     ) -> None:
         self._settings, self._session = context.settings, context.session is not None
         self.cluster_id, self.out = context.cluster_id, context.out
@@ -78,6 +79,7 @@ class Membership:
             self.out,
             lifecycle.fail,
             context.settings.modules,
+            sync_journal,
         )
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
         self._route_unsent = False  # a route is made, and not sent yet

@@ -130,6 +130,9 @@ class _Services:
     def more_files(self) -> CheckpointFiles:
         return CheckpointFiles()
 
+    def sync_journal(self) -> None:
+        self._journal.sync()
+
     def keep_base(self, state: JobState) -> None:
         if self._journal.path is not None:
             self._journal.keep_base(pack(state))

@@ -151,5 +151,8 @@ class Services(Protocol):
     ) -> Job:
         """The job that a driver submits; loads the model's class, from `source` if given."""
 
+    def sync_journal(self) -> None:
+        """Have all facts that were noted so far on disk."""
+
     def keep_base(self, state: JobState) -> None:
         """Keep the state at which the training begins beside the journal, synced to disk."""

@@ -70,7 +70,9 @@ class TableRegistry:
         fail: Callable[[str], None],
         # whose access methods drivers may name; `ANY_MODULE`: all
         modules: Collection[str] = (),
+        sync: Callable[[], None] | None = None,  # has the journal's facts on disk; blocks
     ) -> None:
+        self._sync = sync
         self._modules = modules
         self.tables: dict[str, tuple[int, Table]] = {}
         self._servers, self._out, self._fail = servers, out, fail
@@ -213,7 +215,7 @@ class TableRegistry:
         self._of_job |= new.keys() & set(of_job)
         self._used |= set(of_job)
         if new:
-            self._order([number for number, _ in new.values()], now)
+            self._order_when_noted([number for number, _ in new.values()], now)
         left = {self._making[number] for number in numbers if number in self._making}
 
         def ended(making: _Making, error: str, now: float) -> None:
@@ -231,16 +233,36 @@ class TableRegistry:
         if not left:
             answer(messages.Declared(numbers), now)
 
-    def _order(self, numbers: list[int], now: float) -> _Making:
-        """Have every server make these tables; a lost one is not waited for."""
+    def _order_when_noted(self, numbers: list[int], now: float) -> None:
+        """Have every server make these tables once the journal has them on disk: servers must not
+        take pushes to tables that the next master does not know, whose rows nothing would save."""
+        making = self._begin(numbers)
+        if self._sync is None or not self._out.kept:
+            self._send(making, now)
+        else:
+            self._out.work(self._sync, lambda done, now: self._send(making, now), "journal")
+
+    def _begin(self, numbers: list[int]) -> _Making:
         making = _Making(numbers)
         self._making.update(dict.fromkeys(numbers, making))
-        tables = [[number, self._made[number].to_dict()] for number in numbers]
-        ended = partial(self._ordered, making)
-        order = messages.MakeTables(tables)
-        refused = "cannot make the tables"
-        Broadcast(self._out, self._servers(), order, ended, now, loss="drop", refused=refused)
         return making
+
+    def _send(self, making: _Making, now: float) -> None:
+        """Have every server make what is not dropped meanwhile; a lost one is not waited for."""
+        tables = [
+            [number, self._made[number].to_dict()]
+            for number in making.numbers
+            if number in self._made
+        ]
+        Broadcast(
+            self._out,
+            self._servers(),
+            messages.MakeTables(tables),
+            partial(self._ordered, making),
+            now,
+            loss="drop",
+            refused="cannot make the tables",
+        )
 
     def _ordered(self, making: _Making, broadcast: Broadcast, now: float) -> None:
         """All servers have answered, or one of them has refused."""
@@ -263,7 +285,9 @@ class TableRegistry:
     def remake(self, now: float) -> None:
         """Have every server make all tables: a lost master may not have reached all."""
         if self._made:
-            self._order(list(self._made), now).waiting.append(self._remade)
+            making = self._begin(list(self._made))
+            making.waiting.append(self._remade)
+            self._send(making, now)
 
     def _remade(self, error: str, now: float) -> None:
         if error:

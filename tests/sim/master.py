@@ -150,6 +150,11 @@ class Services:
         """Checkpoints of a session."""
         return self._master.cluster.new_files(self._master)
 
+    def sync_journal(self):
+        """Has what was noted on disk."""
+        with self._master.as_owner():
+            self._journal.sync()
+
     def keep_base(self, position):
         """Keeps the position at which the training begins."""
         if self._journal.path is not None:

@@ -51,6 +51,9 @@ class Services:
     def more_files(self):
         return Files()
 
+    def sync_journal(self):
+        pass
+
     def keep_base(self, position):
         self.base = pack(position)
 

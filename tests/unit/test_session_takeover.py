@@ -378,6 +378,24 @@ def test_session_begins_with_the_newest_checkpoint_and_declarations_wait_for_it(
     assert [fact.kind for fact in world.facts()].count("open") == 1
 
 
+def test_servers_make_a_table_once_the_journal_has_it_on_disk():
+    """Else they take pushes to a table that the master after a power cut does not know."""
+    world, driver = formed()
+    world.slow = True
+    world.call(driver, m.Declare([Table("late", 1).to_dict()]))
+    world.tick(times=2)
+    named = [
+        table["name"] for order in world.orders(m.MakeTables) for _, table in order.message.tables
+    ]
+    assert named == ["w"]
+    world.work()
+    world.tick(times=2)
+    named = [
+        table["name"] for order in world.orders(m.MakeTables) for _, table in order.message.tables
+    ]
+    assert named == ["w", "late"]
+
+
 def test_session_saves_after_its_interval_where_rows_have_changed():
     world = with_own(Folder())
     world.tick(times=4)
