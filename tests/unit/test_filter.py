@@ -618,8 +618,12 @@ def test_condition_of_several_lines_is_one_line_for_workers(model, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_that_ends_a_command_leaves_no_unfinished_file(model, tmp_path, monkeypatch, number):
+def test_signal_that_ends_a_command_leaves_no_unfinished_file(
+    model, tmp_path, monkeypatch, request, number
+):
     (tmp_path / "a.txt").write_text("up\n")
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored, as it must be
+    request.addfinalizer(lambda: signal.signal(number, before))
     handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
     kill = lambda *_: os.kill(os.getpid(), number)  # noqa: E731
     monkeypatch.setattr(LineTarget, "write", kill)
