@@ -44,8 +44,13 @@ class _Term(Generic[T]):
 class BlockContent:
     """The bytes of a block, read when they are asked for; here of one that has none."""
 
-    place: Place | None = None
-    read_texts: Callable[[], Sequence[Text]] | None = None
+    @property
+    def place(self) -> Place | None:
+        return None
+
+    @property
+    def read_texts(self) -> Callable[[], Sequence[Text]] | None:
+        return None
 
     def read(self) -> bytes:
         return b""

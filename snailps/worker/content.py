@@ -7,11 +7,11 @@ Owns which bytes are asked of the master; `leases.py` passes `fetch`, which asks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from snailps.api.block import BlockContent
-from snailps.data.blocks import HEAD, Unit, read_head
+from snailps.data.blocks import HEAD, Place, Unit, read_head
 from snailps.data.driver_files import is_driver_file
 from snailps.data.joined import (
     Range,
@@ -41,10 +41,16 @@ class LeasedContent(BlockContent):
         self._files, self._by_file = layout.joined(piece)
         for file in self._files:
             scratch.expect(file.path, file.version)
-        if layout.files:
-            self.read_texts, self.place = self._read_texts, self._place_in_files
-        elif layout.spread:
-            self.place = self._place_in_file
+
+    @property
+    def place(self) -> Place | None:
+        if self._layout.files:
+            return self._place_in_files
+        return self._place_in_file if self._layout.spread else None
+
+    @property
+    def read_texts(self) -> Callable[[], Sequence[Text]] | None:
+        return self._read_texts if self._layout.files else None
 
     def read(self) -> bytes:
         return b"".join(text.data for text in self._read_texts())

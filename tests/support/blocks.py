@@ -19,9 +19,12 @@ class HeldContent(BlockContent):
         head: bytes = b"",
         texts: Sequence[Text] | None = None,
     ) -> None:
-        self._data, self._head = data, head
-        if texts is not None:
-            self.read_texts = lambda: texts
+        self._data, self._head, self._texts = data, head, texts
+
+    @property
+    def read_texts(self) -> Callable[[], Sequence[Text]] | None:
+        texts = self._texts
+        return None if texts is None else lambda: texts
 
     def read(self) -> bytes:
         return self._data if isinstance(self._data, bytes) else self._data()

@@ -18,10 +18,12 @@ from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
+from snailps.pieces import JoinedFile, Layout, Piece
 from snailps.transport import messages
 from snailps.transport.messages.terms import Step
 from snailps.worker import process, training
 from snailps.worker.calls import MasterCalls
+from snailps.worker.content import LeasedContent
 from snailps.worker.leases import Leases, reach_of
 from snailps.worker.orders import Orders
 from snailps.worker.prefetch import BlockPrefetcher
@@ -327,3 +329,21 @@ def test_block_is_answered_before_the_next_one_if(trained, monkeypatch, why):
     trained.master.script.append(messages.Enough())
     expected = [("train", 0), ("done", 0)] + [("durable", 0)] * (why == "pushed")
     assert trained_events(trained) == expected
+
+
+FILES = (JoinedFile("a", 0, 50), JoinedFile("b", 50, 50))
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout("", 100), Layout("", 100, FILES)])
+def test_content_of_a_block_needs_no_collector(layout):
+    scratch = SimpleNamespace(expect=lambda path, version: None)
+    gc.disable()
+    try:
+        content = LeasedContent(Piece("a", 0, 10), layout, "line", scratch, None)
+        assert (content.read_texts is not None) == bool(layout.files)
+        assert (content.place is not None) == bool(layout.spread)
+        gone = weakref.ref(content)
+        del content
+        assert gone() is None
+    finally:
+        gc.enable()
