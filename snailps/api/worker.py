@@ -161,6 +161,7 @@ _TAKEN.update(*NAMES.values())
 def load_class(path: str, origin: str) -> type[Worker]:
     """The model that ``package.module:Class`` names; `origin`: where the user wrote it."""
     cls = load_named(path, f"{origin}: worker_class: {path}", Worker)
+    complete(cls)  # by what a decorator, or its module, has added since it was made
     check_class(cls, f"{origin}: worker_class: {path}")
     return cls
 

@@ -10,7 +10,7 @@ import pytest
 
 from snailps import JobSettings, Table, Worker
 from snailps.api import class_loading
-from snailps.api.traits import Cut, InRounds, trait_of
+from snailps.api.traits import Cut, InRounds, Reported, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import load_class
 from snailps.config import RawConfig, settings_of
@@ -403,3 +403,22 @@ def test_class_that_writes_a_method_of_a_trait_has_the_trait_and_its_other_metho
     assert not Short.clocked(settings)
     assert Shorter.clocked(settings)
     assert (Shorter.fraction(settings), Shorter.unit, Short.unit) == (1.0, "word", "line")
+
+
+def test_class_has_the_traits_of_what_is_added_after_it_was_made(module):
+    name = module("""
+from snailps import Worker
+
+def tiny(cls):
+    cls.block_bytes = classmethod(lambda cls, settings, total_bytes, workers: 7)
+    return cls
+
+@tiny
+class Mine(Worker):
+    pass
+
+Mine.counts = "words"
+""")
+    cls = load_class(f"{name}:Mine", "x")
+    assert trait_of(cls, Cut).block_bytes(JobSettings(), 1 << 20, 1) == 7
+    assert trait_of(cls, Reported).counts == "words"
