@@ -2,7 +2,8 @@
 
     X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece
          -> write_matrix -> Written, a user's file
-    RowsSource, y -> spool_rows -> Spooled, a driver's; -> Draft, then its labels -> Spooled
+                      -> spool_matrix, spool_rows -> Spooled, a driver's
+                      -> Draft, then its labels -> Spooled
 
 Memory stays bounded: a piece has about a million entries.  If the number of entries is unknown
 beforehand (missing values, dicts), sections are separate files first.  The format is in
@@ -118,6 +119,25 @@ def write_matrix(
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
     return Written(str(path), header.size, header.rows, header.nonzeros, source.name)
+
+
+def spool_matrix(
+    X: Any,
+    y: Any = None,
+    folder: str = "",
+    *,
+    sample_weight: Any = None,
+    bytes_max: int = 0,
+    label: str = "",
+    fields: Sequence[int] | NDArray[Any] | None = None,
+    dense: bool = False,
+    on_progress: Progress | None = None,
+) -> Spooled:
+    """Write examples, given as to `write_matrix`, into one scratch file; see `spool_rows`."""
+    source = rows_source(X, label=label, fields=fields, dense=dense)
+    content = _content_of(source, y, label, sample_weight)
+    with Draft(source, folder, bytes_max, content, on_progress) as draft:
+        return draft.finish()
 
 
 def spool_rows(
@@ -262,6 +282,7 @@ class Draft(contextlib.ExitStack):
         folder: str = "",
         bytes_max: int = 0,
         content: _Content | None = None,
+        on_progress: Progress | None = None,
     ) -> None:
         super().__init__()
         self._source, self._content = source, content
@@ -273,7 +294,7 @@ class Draft(contextlib.ExitStack):
         try:
             self._file = self.enter_context(cache.new_file(f"writing {source.name}"))
             self._body = _RowsWriter(self._file, make, source, content)
-            self._body.write(None)
+            self._body.write(on_progress)
         except BaseException:
             self.close()
             raise

@@ -25,7 +25,7 @@ from snailps.data.matrix_file import (
     read_matrix_block,
 )
 from snailps.data.matrix_sources import rows_source
-from snailps.data.matrix_writer import spool_rows, write_matrix
+from snailps.data.matrix_writer import spool_matrix, spool_rows, write_matrix
 from snailps.errors import DataError
 
 FLOAT_TYPES = ["f4", "f8", "i8", "u1", "?"]
@@ -178,6 +178,18 @@ def test_spooled_file_is_that_which_write_matrix_writes_and_goes(tmp_path, x):
         assert (spooled.bytes, spooled.units) == ((tmp_path / "a").stat().st_size, 3)
         assert len(list((tmp_path / "scratch").glob("*.spool"))) == 1
     assert list((tmp_path / "scratch").glob("*.spool")) == []
+
+
+def test_spool_matrix_takes_what_write_matrix_takes(tmp_path):
+    """A name of docs/python.md."""
+    x, options = np.eye(3), {"sample_weight": [1, 2, 0], "fields": [2, 0, 1]}
+    write_matrix(tmp_path / "a", x, [1, 0, 1], **options)
+    steps = []
+    with spool_matrix(
+        x, [1, 0, 1], str(tmp_path / "scratch"), on_progress=lambda *of: steps.append(of), **options
+    ) as spooled:
+        assert Path(spooled.path).read_bytes() == (tmp_path / "a").read_bytes()
+    assert steps[-1] == (3, 3)
 
 
 @pytest.mark.parametrize("x", [np.ones((40, 40)), [{"a": 1}] * 400], ids=["known", "not"])
