@@ -1,6 +1,6 @@
 """How often a training goes over its input where the user leaves that to the model.
 
-    epochs: auto -> Worker.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
+    epochs: auto -> Cut.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
 
 A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Cut.passes`.
 """

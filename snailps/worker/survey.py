@@ -1,6 +1,6 @@
 """The survey pass of a worker: what its blocks say of the input, for the master's summary.
 
-Lease -> Block -> Worker.survey -> Done        or, merged: SurveyPart.add ... take -> Done
+Lease -> Block -> Surveyed.survey -> Done        or, merged: SurveyPart.add ... take -> Done
 """
 
 from __future__ import annotations
