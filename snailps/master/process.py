@@ -104,10 +104,17 @@ _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 
 class _Services:
     def __init__(
-        self, reader: ModelReader, journal: Journal, *, accept_source: bool, source_key: str
+        self,
+        reader: ModelReader,
+        journal: Journal,
+        *,
+        keeps_base: bool,  # where a training begins: a session's ends with its master
+        accept_source: bool,
+        source_key: str,
     ) -> None:
         self.files, self.reader = CheckpointFiles(), reader
-        self._journal, self._accept_source, self._source_key = journal, accept_source, source_key
+        self._journal, self._keeps_base = journal, keeps_base
+        self._accept_source, self._source_key = accept_source, source_key
 
     def load_job(
         self, settings: Mapping[str, str], now: float, source: bytes = b"", key: str = ""
@@ -134,7 +141,7 @@ class _Services:
         self._journal.sync()
 
     def keep_base(self, state: JobState) -> None:
-        if self._journal.path is not None:
+        if self._keeps_base and self._journal.path is not None:
             self._journal.keep_base(pack(state))
 
 
@@ -339,7 +346,8 @@ class Master:
             ),
             _Services(
                 self._reader,
-                self._journal if job is not None else Journal(None),  # of a job's training
+                self._journal,
+                keeps_base=job is not None,
                 accept_source=settings.accept_source,
                 source_key=self._source_key,
             ),

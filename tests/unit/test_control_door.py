@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import socket
 import threading
 
@@ -31,7 +32,7 @@ def body(fields, blob=b""):
 class Running:
     """A master in a thread of this process, which waits for a server."""
 
-    def __init__(self, **settings):
+    def __init__(self, *, lasting=False, **settings):
         settings = {"heartbeat_timeout": "900", "master_time_out": "900", **settings}  # none beats
         raw = RawConfig.from_mapping({"master_addr": "127.0.0.1:1", **settings}, "test")
         self.errors, listens = [], threading.Event()
@@ -46,6 +47,7 @@ class Running:
             ),
             raw,
             session=True,
+            lasting=lasting,
             also_known=[cls for _, cls in ROLE_CLASSES],
             any_port=True,
             on_listening=on_listening,
@@ -293,6 +295,31 @@ def test_declare_before_the_cluster_is_complete_waits_for_that():
         server.answer(call)
         assert declared.result(LIMIT_S) == messages.Declared([1])
         made.driver.close()
+        server.message(messages.Stop)
+    made.close()
+
+
+def test_table_of_a_session_that_lasts_is_on_disk_before_servers_make_it(tmp_path, monkeypatch):
+    """The journal syncs itself, too, a little later: a power cut may come before that."""
+    syncs, synced = threading.Event(), threading.Event()
+
+    def sync(file):
+        if threading.current_thread().name.startswith("snailps-work"):
+            syncs.set()
+            synced.wait(LIMIT_S)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    made = Running(lasting=True, expected_node_num="1", journal_dir=str(tmp_path / "journal"))
+    with Raw(made.address) as server:
+        server.register("server", [["127.0.0.1", 9]])
+        server.take_route()
+        declared = made.driver.call_async(messages.Declare([Table("rows", 4).to_dict()]))
+        assert syncs.wait(LIMIT_S)
+        assert not declared.done()
+        synced.set()
+        server.answer(server.message(messages.MakeTables)[1])
+        assert declared.result(LIMIT_S) == messages.Declared([1])
+        made.driver.call(messages.Shutdown(), LIMIT_S)
         server.message(messages.Stop)
     made.close()
 
