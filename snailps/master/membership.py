@@ -604,8 +604,8 @@ class Membership:
             if len(self._asked) >= ASKED_MAX:
                 return
             long = member.block_since and now - member.block_since > LONG_S
-            idle = member.waits or member.finished or member.number in self._asked
-            if long and not idle:
+            at_work = member.work.begun and not (member.finished or member.waits)
+            if long and at_work and member.number not in self._asked:
                 self._asked.add(member.number)
                 self.order(member, messages.Ask("stats"), partial(self._note_waits, member))
 

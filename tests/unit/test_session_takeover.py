@@ -174,6 +174,24 @@ def test_job_that_has_ended_is_told_by_the_next_master_and_its_worker_stays(tmp_
     assert world.core.job_controller.ended_jobs.newest == 4
 
 
+def test_workers_are_not_asked_how_far_they_are_once_their_job_has_ended(tmp_path):
+    """The status of a session that has nothing to do would wait for them."""
+    (tmp_path / "in.txt").write_text("0\n" * 10)
+    world, driver = formed()
+    settings = {"worker_class": MODEL, "input": str(tmp_path / "in.txt")}
+    assert world.ask(driver, m.Submit(settings)).job == 1
+    world.tick(times=4)
+    while world.trains(2):
+        pass
+    world.note(2, m.Finished({}))
+    world.tick(times=8)
+    assert world.status()["phase"] == "idle"
+    world.tick(3.0)
+    asked = len(world.orders(m.Ask))
+    world.call(driver, m.Ask("status"))
+    assert len(world.orders(m.Ask)) == asked
+
+
 def test_facts_of_a_job_are_not_in_the_journal_of_a_session():
     world, _ = formed()
     before = len(world.facts())
