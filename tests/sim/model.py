@@ -57,7 +57,7 @@ class Joined:
         return b"".join(self._parts)
 
 
-def trait_of(number):
+def survey_of(number):
     """What the survey of a block finds: its number."""
     return struct.pack("<I", number)
 

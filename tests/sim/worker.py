@@ -20,7 +20,7 @@ from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
 from tests.sim.jobs import UNITS
-from tests.sim.model import DIM, SimModel, contribution, shared_of, trait_of, weighted
+from tests.sim.model import DIM, SimModel, contribution, shared_of, survey_of, weighted
 from tests.sim.rotation import Rotating
 from tests.sim.routed import RoutedNode
 from tests.sim.scheduler import Future, first_of
@@ -150,7 +150,7 @@ class Worker(RoutedNode):
                         continue
                 elif not held:
                     break
-                part = b"".join(map(trait_of, held))
+                part = b"".join(map(survey_of, held))
                 done = messages.Done("survey", held[0], 5, 0.1, {}, part, held[1:])
                 yield from self._tell(done)
                 held = []
