@@ -85,7 +85,7 @@ def is_users(cls: type) -> bool:
 
 def named_method(cls: type, method: str) -> str:
     """A class's method in messages; of a user's own code with the line where it begins."""
-    function = getattr(cls, method)
+    function = getattr(cls, method, None)  # None: a default of a trait that it lacks
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     name = f"{cls.__name__}.{method}"
     if code is None or not is_own_code(code.co_filename):

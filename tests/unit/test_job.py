@@ -16,6 +16,7 @@ from snailps.abi.key_hash import seed_of
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS_AUTO, Passes
+from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
 from snailps.data.input_files import InputFiles
@@ -628,6 +629,22 @@ def test_counts_of_blocks_are_judged_after_an_epoch_and_at_the_end(begun, monkey
     figures = job.figures({})
     assert (figures["odd"], figures["of"]) == ({"x": 100.0, "z": 3.0}, 1100)
     assert json.dumps(figures)  # also where the model's are NumPy's
+
+
+def test_counts_of_a_model_that_judges_none_are_summed_without_an_error(begun, caplog):
+    job = begun(nodes=[1], worker_class="tests.unit.test_job:OnlyTrained")
+    for _ in range(10):
+        job.done(done(job.lease(1).number, **{"count x": 1.0}), 1)
+    job.end_pass()
+    assert (job.refused, job.metrics.counts) == ("", {"x": 10.0})
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+class OnlyTrained(Worker):
+    """Has no trait."""
+
+    def train(self, block):
+        return {"units": 1}
 
 
 def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):

@@ -71,6 +71,11 @@ def test_figures_that_are_no_mapping_or_hold_themselves_are_refused():
         plain_figures(Model, "judge", {"a": circle})
 
 
+def test_figures_of_a_trait_that_the_class_lacks_are_plain():
+    """TensorBoard looks at a model without an inspector, too."""
+    assert plain_figures(Model, "inspector", {}) == {}
+
+
 def test_number_of_a_class_method_is_plain_or_named():
     assert type(plain_number(Model, "rounds", np.int64(5), int)) is int
     assert type(plain_number(Model, "fraction", np.float32(5.5), int)) is int
