@@ -198,7 +198,8 @@ def _examples_of(
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path, make) as table:
         table.known = {column.name for column in columns}
-        _check(table, columns, reading.label_column, reading.needs_labels)
+        with table_errors(path):  # names of JSON lines are read here
+            _check(table, columns, reading.label_column, reading.needs_labels)
         yield _ExampleRows(table, columns, reading, on_piece)
 
 

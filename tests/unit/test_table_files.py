@@ -422,6 +422,22 @@ def test_damaged_table_is_data_error(tmp_path, scratch_of, name, data, message):
         read(str(tmp_path / name), Reading("text", column="a"), scratch_of)
 
 
+@pytest.mark.parametrize(
+    "data", [b"no gzip", gzip.compress(b'{"y": 1, "a": 2}\n' * 99)[:-9]], ids=["none", "cut"]
+)
+def test_damaged_packed_json_lines_of_examples_are_data_error(tmp_path, data):
+    """A job's copy has no other guard than the table's own."""
+    (tmp_path / "x.jsonl.gz").write_bytes(data)
+    reading = Reading("examples", label_column="y", columns=("y:label", "a:numeric"))
+    with pytest.raises(DataError, match="cannot unpack"):
+        check_table(str(tmp_path / "x.jsonl.gz"), reading)
+    with (
+        Scratch(str(tmp_path / "scratch"), 0, tables=TableCopies(reading)) as scratch,
+        pytest.raises(DataError, match="cannot unpack"),
+    ):
+        scratch.local(str(tmp_path / "x.jsonl.gz"))
+
+
 @pytest.mark.parametrize("depth", [100, 950, 100_000])
 @pytest.mark.parametrize("begin", ["", '{"a": '])
 def test_deeply_nested_line_of_json_is_data_error(tmp_path, scratch_of, begin, depth):
