@@ -43,7 +43,10 @@ class Batch:
         if table.is_typed:
             self._texts = _stored(texts.data)
             return
-        self._texts = list(map(raw_text, texts.values(0, batch.rows)))
+        self._texts = texts.values(0, batch.rows)
+        if not column:  # lines of text, which are bytes
+            return
+        self._texts = list(map(raw_text, self._texts))
         if not {*map(type, self._texts)} <= {bytes, type(None)}:
             for number, text in zip(batch.numbers, self._texts, strict=True):
                 if not isinstance(text, (bytes, type(None))):
@@ -190,7 +193,8 @@ class Source:
         """Whether the column has texts, or nothing at all."""
         path, column = self.task.path, self._column
         self._check_there(column)
-        texts = _stored(self._table.no_values(column))
+        with table_errors(path):  # of some types there are no values
+            texts = _stored(self._table.no_values(column))
         try:
             if not _arrow().types.is_null(texts.type):
                 list(pieces_of(texts))

@@ -1095,3 +1095,14 @@ def test_command_prints_what_came_of_it(model, tmp_path, capsys):
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="--model"):
             command([str(tmp_path / "a.parquet")], wrong, KEEP, tmp_path / "o", column="text")
+
+
+def test_text_column_of_a_type_without_values_is_data_error(tmp_path):
+    kinds = pa.array([0, 1], pa.int8())
+    union = pa.UnionArray.from_sparse(kinds, [pa.array([1, 2]), pa.array(["up", "down"])])
+    table, path = pa.table({"text": union}), str(tmp_path / "a.arrow")
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    (task,) = tasks_of([path], "text", 1 << 20)
+    with pytest.raises(DataError, match=r"cannot read .*a\.arrow: .* Write it again"):
+        Source(task, "text")
