@@ -19,7 +19,7 @@ from snailps.data import file_kinds
 from snailps.data._float_text import label_lines
 from snailps.errors import DataError
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
-from snailps.vectors.label_files import LabelWriter
+from snailps.vectors.label_files import LabelWriter, read_texts
 from snailps.vectors.label_prediction import LabelModel
 
 LINES = ["up up", "down", "", "other", "up down down", "größe up"]
@@ -153,6 +153,12 @@ def test_what_cannot_be_labelled_is_refused_with_the_next_step(
     (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode())[:-20])
     pq.write_table(pa.table({"body": ["up", None], "n": [1, 2]}), tmp_path / "n.parquet")
     assert said in str(run(path, *words, code=1).exception)
+
+
+def test_column_may_come_late_in_the_first_lines_of_json(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\n' * 17_000 + '{"body": "up"}\n')
+    pieces = list(read_texts(str(tmp_path / "t.jsonl"), "body"))
+    assert sum(piece.lines for piece in pieces) == 17_001
 
 
 def test_endless_line_is_refused_before_it_fills_the_memory(path, tmp_path, monkeypatch):
