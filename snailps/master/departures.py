@@ -144,10 +144,10 @@ class Departures:
             return
         self._out.put(Forget(member.number))
         stopping = self._lifecycle.stopping
-        judged_later = self._members.returning and not (stopping or member.role == "driver")
-        if judged_later and not member.missed:
-            self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
-            member.was_missed(why)
+        if self._members.returning and not (stopping or member.role == "driver"):
+            if not member.missed:  # its heartbeats may come and go again, though it does not
+                self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
+                member.was_missed(why)
             return
         member.was_lost()
         if stopping:

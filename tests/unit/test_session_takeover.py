@@ -14,7 +14,7 @@ from snailps.errors import (
     ConfigError,
     ProtocolError,
 )
-from snailps.master import effects
+from snailps.master import effects, events
 from snailps.master.effects import Fact
 from snailps.master.job.ended_jobs import MASTER_DIED
 from snailps.master.job.recovery import Recovered
@@ -107,6 +107,19 @@ def test_driver_that_does_not_come_back_is_given_up_and_nothing_waits_for_it():
     assert [fact for fact in world.facts() if fact.kind == "gone"][-1].data["number"] == 3
 
 
+def test_server_that_is_missed_is_lost_once_whatever_its_heartbeats_do():
+    """They may come back for a while, without it: its process hangs."""
+    world, _ = formed()
+    world = after(world)
+    back(world, "server", 1)
+    world.handle(gone(1))
+    world.handle(events.Heartbeats({1: 1000.0}, frozenset()))
+    back(world, "worker", 2)
+    back(world, "driver", 3)
+    world.tick(times=4)
+    assert "server 1 (h, process 1) is lost: closed" in world.core.lifecycle.verdict
+
+
 def effects_of_silence(world):
     from snailps.master import events
 
@@ -149,8 +162,6 @@ def test_job_that_the_master_died_in_has_failed_may_be_submitted_again_and_its_w
 
 
 def gone(peer):
-    from snailps.master import events
-
     return events.Gone(peer, "closed")
 
 
