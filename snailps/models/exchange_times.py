@@ -83,7 +83,7 @@ class ExchangeTimes:
         rule: ExchangeRule,
         seconds: Callable[[], float],
     ) -> None:
-        self._worker, self._estimate, self.rule, self._seconds = worker, estimate, rule, seconds
+        self._worker, self._estimate, self.rule, self.seconds = worker, estimate, rule, seconds
         self.now = 0.0  # examples trained
         self._begun = 0.0  # the same when the period began
         self._period_examples = 0.0  # of a whole period, as far as known
@@ -167,7 +167,7 @@ class ExchangeTimes:
 
     def begin_exchange(self, rows: RowExchange, used: int, examples: int) -> float:
         """After so many examples, the last ones in `now`; returns when, for `end_exchange`."""
-        begin = self._seconds()
+        begin = self.seconds()
         if self._trains_since is not None and examples:
             self._example_s = _mean(self._example_s, (begin - self._trains_since) / examples)
         if self.rule.grows and examples and self.now >= self._choose_at:
@@ -184,7 +184,7 @@ class ExchangeTimes:
         return self._hot[due]
 
     def end_exchange(self, begin: float) -> None:
-        self._trains_since = self._seconds()
+        self._trains_since = self.seconds()
         self._exchange_s = _mean(self._exchange_s, self._trains_since - begin)
 
     def end_period(self) -> None:

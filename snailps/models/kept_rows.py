@@ -173,7 +173,7 @@ class KeptRows(Rows):
         # Of the training thread.
         self.kept = self._asked
         self._recalled = RecalledBases(sgd, table, first)
-        self._times = ExchangeTimes(sgd.worker, estimate, rule, seconds or own_time)
+        self.times = ExchangeTimes(sgd.worker, estimate, rule, seconds or own_time)
         self._touched: list[Ids] = []  # in this period
         self._on_way: deque[_Exchange] = deque()
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
@@ -266,7 +266,7 @@ class KeptRows(Rows):
         new, made = kept.new, places.first
         if new.stop > new.start and kept.pull is None and made is not None:
             numbers = np.arange(new.start, new.stop, dtype=np.int32)
-            load = partial(made.load, places.exchange, now=self._times.now)
+            load = partial(made.load, places.exchange, now=self.times.now)
             sgd.in_threads(load, numbers, kept.new_keys)
             self._recalled.made(new.stop)
         elif new.stop > new.start:
@@ -277,7 +277,7 @@ class KeptRows(Rows):
             pulled = pull.wait()
             self._project(kept.new_keys, pulled)
             numbers = np.arange(new.start, new.stop, dtype=np.int32)
-            load = partial(places.exchange.load, now=self._times.now)
+            load = partial(places.exchange.load, now=self.times.now)
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
@@ -294,7 +294,7 @@ class KeptRows(Rows):
             self._settle()
         self._shares = self.exchanges
         self._touched.append(kept.touched)
-        self._times.begin_block()
+        self.times.begin_block()
         return (places.rows[: kept.row_num],)
 
     def _begin_anew(self, places: _Places) -> None:
@@ -303,7 +303,7 @@ class KeptRows(Rows):
         self._settle()
         self.kept = places
         places.pulling = True
-        self._times.begin_anew()
+        self.times.begin_anew()
 
     def _take_bases(self) -> None:
         """Another worker has joined: push all deltas; the servers' rows are then the bases.
@@ -326,7 +326,7 @@ class KeptRows(Rows):
                 keys[:n],
                 deltas[:n],
                 workers=1,
-                now=self._times.now,
+                now=self.times.now,
                 giving=False,
             )
 
@@ -343,14 +343,14 @@ class KeptRows(Rows):
         if not self.exchanges or examples == 0:
             return
         kept, period_examples = self.kept, examples / share * self._blocks_a_period
-        self._times.saw(kept.exchange, kept.used, places, examples, weights, period_examples)
+        self.times.saw(kept.exchange, kept.used, places, examples, weights, period_examples)
 
     def span(self) -> int:
-        return self._times.span() if self.exchanges else WHOLE
+        return self.times.span() if self.exchanges else WHOLE
 
     def exchange(self, examples: int) -> None:
         """Merge arrived answers, and send rows that are due; no kernel may run meanwhile."""
-        kept, times = self.kept, self._times
+        kept, times = self.kept, self.times
         times.now += examples
         if not self.exchanges:
             return
@@ -374,7 +374,7 @@ class KeptRows(Rows):
         # With one thread a seed gives the same bits each time: no row is read while it is trained.
         while self._sgd.worker.threads == 1 and self.send_some():
             pass
-        self._times.end_period()
+        self.times.end_period()
         return True
 
     @property
@@ -395,9 +395,9 @@ class KeptRows(Rows):
         if not answers:
             self._send_quietly(touched)
             return
-        if self._times.rule.rare_steps > 0:
+        if self.times.rule.rare_steps > 0:
             chunks = np.array_split(touched, len(touched) // CHUNK_ROWS + 1)
-            ripe = partial(self._times.ripe, self.kept.exchange)
+            ripe = partial(self.times.ripe, self.kept.exchange)
             goes = np.concatenate([ripe(chunk) for chunk in chunks])  # in cache
             self._touched, touched = [touched[~goes]], touched[goes]
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
@@ -445,7 +445,7 @@ class KeptRows(Rows):
             kept.send,
             self.estimate,
             workers=sgd.worker.workers,
-            now=self._times.now,
+            now=self.times.now,
             giving=answers,
         )
         given_up, given_at = deltas[:0], places[:0]

@@ -1,6 +1,8 @@
 """Several workers learn what one does: a part of what `bench/alike.py` trains at night."""
 
+import itertools
 from functools import partial
+from types import SimpleNamespace
 
 import alike
 import numpy as np
@@ -10,6 +12,7 @@ from emulated import trained
 
 from snailps.config import RawConfig
 from snailps.master.job.job import Job
+from snailps.models import kept_rows
 from snailps.models.embeddings import kge
 
 RATE = 1e-6
@@ -112,3 +115,13 @@ def test_workers_with_a_rate_of_nearly_zero_change_no_row(
                 first = np.empty_like(rows)
                 declared.fill_first(keys, first)
                 np.testing.assert_allclose(rows, first, atol=1e-3)
+
+
+def test_emulated_training_depends_on_no_clock(tmp_path, monkeypatch):
+    """Kept rows measure what an exchange costs, and exchange the less the more it does."""
+    case = BY_NAME["linear logistic sgd"]
+    _, rows = case.run(tmp_path / "a", 3, "async")
+    slow = itertools.count().__next__
+    clock = SimpleNamespace(thread_time=slow, perf_counter=slow)
+    monkeypatch.setattr(kept_rows, "time", clock)
+    assert case.run(tmp_path / "b", 3, "async")[1] == rows

@@ -75,7 +75,7 @@ def in_order(model):
     model.sgd.pool = AtOnce()
     for rows in model.rows:
         if isinstance(rows, KeptRows):
-            rows._times._seconds = lambda: 0.0
+            rows.times.seconds = lambda: 0.0
     return model
 
 

@@ -31,6 +31,7 @@ from snailps.errors import ClusterError, WaitTimeout
 from snailps.master.job.job import Job
 from snailps.master.leases.checkouts import NO_PART
 from snailps.models.block_trainer import BlockTrainer
+from snailps.models.kept_rows import KeptRows
 from snailps.models.mlp import Mlp
 from snailps.models.sparse.net import Net
 from snailps.transport import messages
@@ -146,7 +147,8 @@ class _Emulated:
             model.sgd.pool.shutdown()
             model.sgd.pool = AtOnce()
             for rows in model.rows:
-                vars(rows)["_seconds"] = lambda: 0.0
+                if isinstance(rows, KeptRows):
+                    rows.times.seconds = lambda: 0.0
             exchange = model.rows[0].exchange
 
             def stop_and_exchange(examples: int) -> None:
