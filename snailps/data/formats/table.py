@@ -274,7 +274,10 @@ def class_of(format: str | None) -> type[TableFile]:
 
 
 def open_table(path: str, make: Make | None = None, *, once: bool = False) -> TableFile:
-    """Open a table, or a file of text; report at once what is wrong with its beginning.
+    """Open a table, or a file of text.
+
+    What is wrong with its beginning is reported at once; of JSON lines and text, which may be
+    pipes, when names or rows are asked for: within `table_errors`, as all that is read.
 
     A packed or remote file that has to be sought in is copied to a file that `make` gives for a
     purpose; None: to the system's temporary folder.  `once`: it is opened this time only, and may
