@@ -1,6 +1,6 @@
 """A training in MLflow: pip install mlflow; python mlflow_run.py TEXT.
 
-`MlflowCallback` is for any estimator: ``snailps.Classifier(callbacks=MlflowCallback())``.
+`MlflowCallback` is for any estimator: ``snailps.TextClassifier(callbacks=MlflowCallback())``.
 """
 
 import sys

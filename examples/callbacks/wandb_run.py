@@ -1,6 +1,6 @@
 """A training in Weights & Biases: pip install wandb; python wandb_run.py TEXT.
 
-`WandbCallback` is for any estimator: ``snailps.Classifier(callbacks=WandbCallback(run))``.
+`WandbCallback` is for any estimator: ``snailps.TextClassifier(callbacks=WandbCallback(run))``.
 """
 
 import sys

@@ -1,5 +1,6 @@
 """Documents agree with the tree and with each other: links, code map, the README's claims."""
 
+import pydoc
 import re
 from pathlib import Path
 
@@ -66,6 +67,21 @@ def test_every_page_is_reached_from_the_readme():
                 path = target.resolve().relative_to(ROOT).as_posix()
                 found.append(f"{path}/README.md" if target.is_dir() else path)
     assert reached == set(DOCUMENTS)
+
+
+NO_MODULES = ("torch", "fish", "sbatch", "yaml", "json", "secret", "events")
+"""What may follow `snailps.`: an extra, and ends of file names."""
+
+
+def test_names_of_the_package_that_pages_and_examples_have_are_there():
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*"), ROOT / "README.md"]
+    named = set()
+    for page in pages:
+        if "lab" not in page.parts and page.suffix in (".md", ".py"):
+            named |= set(re.findall(r"\bsnailps((?:\.[A-Za-z_]\w*)+)", page.read_text("utf-8")))
+    for name in sorted(named):
+        if name[1:].partition(".")[0] not in NO_MODULES:
+            assert pydoc.locate(f"snailps{name}") is not None, name
 
 
 # --- ARCHITECTURE.md -------------------------------------------------------------------------
