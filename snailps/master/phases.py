@@ -109,17 +109,16 @@ class Work(enum.Enum):
     `ended`: no block is left for it, and all of its pushes are acknowledged. `over`: the job waits
     for nothing of it."""
 
-    IDLE = "idle", False, False  # it has no job
-    STARTING = "starting", False, False  # it has been sent the job
-    COUNTING = "counting", True, False  # it has had a block of the survey
-    TRAINING = "training", True, False  # it has had a block of the training
-    FINISHED = "finished", True, True  # its part of the job is done
-    SPARED = "spared", False, True  # the same, and it has had no block
-    GIVEN_UP = "given up", False, False  # the job ends, or has ended, without what it is still at
+    IDLE = "idle", False, False, False  # it has no job
+    STARTING = "starting", False, False, False  # it has been sent the job
+    COUNTING = "counting", True, False, False  # it has had a block of the survey
+    TRAINING = "training", True, False, False  # it has had a block of the training
+    FINISHED = "finished", True, True, True  # its part of the job is done
+    SPARED = "spared", False, True, True  # the same, and it has had no block
+    GIVEN_UP = "given up", False, False, True  # the job ends without what it is still at
 
-    def __init__(self, word: str, begun: bool, ended: bool) -> None:
-        self.begun, self.ended = begun, ended
-        self.over = ended or word == "given up"
+    def __init__(self, word: str, begun: bool, ended: bool, over: bool) -> None:
+        self.begun, self.ended, self.over = begun, ended, over
 
 
 _R, _S, _W = Reach, Stay, Work
