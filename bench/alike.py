@@ -94,8 +94,8 @@ def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[s
                 yield schedule, workers, None if not line else "same bits" if same else "differs"
             else:
                 figure, best = line.get("figure"), alone.get("figure")
-                known = figure is not None and best is not None
-                yield schedule, workers, figure - best if known else None
+                measured = figure is not None and best is not None
+                yield schedule, workers, figure - best if measured else None
 
 
 def wrong(value: Any) -> bool:
@@ -178,14 +178,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if not chosen.k or any(set(word.split()) <= set(case.name.split()) for word in chosen.k)
     ]  # fmt: skip
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    known = {} if chosen.again else read(chosen.out)
+    trained = {} if chosen.again else read(chosen.out)
     keys = [
         (name, schedule, workers)
         for name in names
         for schedule in chosen.schedule or SCHEDULES
         for workers in chosen.workers or WORKERS
     ]
-    run_all([key for key in keys if key not in known], chosen.jobs, chosen.out)
+    run_all([key for key in keys if key not in trained], chosen.jobs, chosen.out)
     lines = read(chosen.out)
     if chosen.table:
         print(*table(lines, names), sep="\n")
