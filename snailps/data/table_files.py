@@ -142,12 +142,11 @@ def read_rows(
     Missing labels of CSV are "".  `columns` may include the labels' and ignored ones, without
     effect; an empty `label` reads none; `others`: the table may have other columns.
     """
-    with open_table(path) as table, table_errors(path):
+    known = None if others else {*(column.name for column in columns), label}
+    with open_table(path, known=known) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
         needed = [column.name for column in features if table.is_complete]
         _require(table, [*needed, *([label] if label else [])])
-        if not others:
-            table.known = {*(column.name for column in columns), label}
         if found := _others(table):
             raise DataError(
                 f"{path} has columns that the model or the first file has not: "
@@ -196,8 +195,7 @@ def _examples_of(
 ) -> Iterator[RowsSource]:
     """The examples of a table, which has the columns that a job knows, and no others."""
     columns = columns_by_name(reading.columns, reading.label_column)
-    with open_table(path, make) as table:
-        table.known = {column.name for column in columns}
+    with open_table(path, make, known={column.name for column in columns}) as table:
         with table_errors(path):  # names of JSON lines are read here
             _check(table, columns, reading.label_column, reading.needs_labels)
         yield _ExampleRows(table, columns, reading, on_piece)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from snailps.data._float_text import label_lines
 from snailps.data.elements import DataTable
 from snailps.data.extras import optional_module
-from snailps.data.file_kinds import READ_BYTES
 from snailps.data.packed_words import PackedWords
 from snailps.data.reading import Reading
 from snailps.data.unpacking import read_errors
@@ -53,10 +52,8 @@ def read_texts(
             for lines in text.lines():
                 yield from pieces_of(lines, rows=rows)
         return
-    with open_table(path, once=True) as table, table_errors(path):
-        table.has_blanks, done = True, 1
-        if not table.is_complete:
-            table.batch_rows = READ_BYTES  # a MiB in one batch, which shows whether names are there
+    with open_table(path, once=True, has_blanks=True) as table, table_errors(path):
+        done = 1
         if table.is_complete and column not in table.names:
             raise no_column(path, column, table.names)
         batches: Iterator[DataTable] = table.rows()

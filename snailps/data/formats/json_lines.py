@@ -138,8 +138,9 @@ class File(TableFile):
         for data in whole_lines(self._file, self.path, min(READ_BYTES, self.batch_bytes)):
             self._bytes += len(data)
             every = io.BytesIO(data).readlines()
-            for at in range(0, len(every), self.batch_rows):
-                rows = self._rows_of(every[at : at + self.batch_rows], first + at)
+            most = len(every) if self.has_blanks else self.batch_rows
+            for at in range(0, len(every), most):
+                rows = self._rows_of(every[at : at + most], first + at)
                 if rows.lines:
                     yield rows
             first += len(every)

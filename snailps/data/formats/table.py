@@ -75,17 +75,12 @@ class TableFile(ABC):
     """Whether a declared column of labels cannot be absent."""
     is_typed = False
     """Whether columns are Arrow's, with types; else they are lists."""
-    known: AbstractSet[str] | None = None
-    """The only names that rows may have; None: any."""
-
     row = "row"
     """What messages call a row."""
     has_parts = False
     """Whether it may have `cuts`."""
     is_written = True
     """Whether it has a `target`."""
-    has_blanks = False
-    """Whether a blank line is a row without values; else it is skipped."""
     is_stream = False
     """Whether it is read once, from beginning to end, so that it may be a pipe."""
     head_rows = 10_000
@@ -96,9 +91,18 @@ class TableFile(ABC):
     batch_bytes = 4 << 20
     """Bytes of rows parsed together."""
 
-    def __init__(self, path: str, make: Make | None = None, file: IO[bytes] | None = None) -> None:
-        """`file` is read in the path's place, and stays open."""
+    def __init__(
+        self,
+        path: str,
+        make: Make | None = None,
+        file: IO[bytes] | None = None,
+        *,
+        known: AbstractSet[str] | None = None,
+        has_blanks: bool = False,
+    ) -> None:
+        """`file` is read in the path's place, and stays open; the others are as in `open_table`."""
         self.path, self._is_lent = path, file is not None
+        self.known, self.has_blanks = known, has_blanks
         self._file: Any = file or open_content(path)
         try:
             self._begin(make)
@@ -273,7 +277,14 @@ def class_of(format: str | None) -> type[TableFile]:
     return kind
 
 
-def open_table(path: str, make: Make | None = None, *, once: bool = False) -> TableFile:
+def open_table(
+    path: str,
+    make: Make | None = None,
+    *,
+    once: bool = False,
+    known: AbstractSet[str] | None = None,
+    has_blanks: bool = False,
+) -> TableFile:
     """Open a table, or a file of text.
 
     What is wrong with its beginning is reported at once; of JSON lines and text, which may be
@@ -281,7 +292,9 @@ def open_table(path: str, make: Make | None = None, *, once: bool = False) -> Ta
 
     A packed or remote file that has to be sought in is copied to a file that `make` gives for a
     purpose; None: to the system's temporary folder.  `once`: it is opened this time only, and may
-    be a pipe if rows can be read from one.
+    be a pipe if rows can be read from one.  `known`: the only names that rows of JSON lines may
+    have; None: any.  `has_blanks`: a blank line of JSON lines is a row without values, and rows
+    come a MiB at a time; else it is skipped.
     """
     kind = class_of(format_of(path))
     with table_errors(path):
@@ -293,7 +306,7 @@ def open_table(path: str, make: Make | None = None, *, once: bool = False) -> Ta
                 f"expected a regular file, got something else: {path}. A table is read more than "
                 "once: write what a pipe has into a file"
             )
-        return kind(path, make)
+        return kind(path, make, known=known, has_blanks=has_blanks)
 
 
 def batch_with(batch: DataTable, columns: Mapping[str, str | None]) -> DataTable:
