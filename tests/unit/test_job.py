@@ -647,6 +647,19 @@ class OnlyTrained(Worker):
         return {"units": 1}
 
 
+class AtOnce(OnlyTrained):
+    """Says with a number, and nothing else, how many workers train at a time."""
+
+    @classmethod
+    def workers_at_once(cls, settings, files):
+        return 3
+
+
+def test_answer_of_a_class_that_is_of_another_type_is_named(make):
+    with pytest.raises(ConfigError, match=r"AtOnce\.workers_at_once returned 3: .*Concurrency"):
+        make(worker_class="tests.unit.test_job:AtOnce")
+
+
 def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):
     (tmp_path / "x.libsvm").write_text("0 1:1\n1 2:1\n")
     linear = {"worker_class": "snailps.models.sparse.linear:Linear", "consistency": "bsp"}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from snailps.abi.key_hash import seed_of
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
+from snailps.api.passes import Passes
 from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
@@ -175,13 +176,22 @@ class Job:
         self._measure()
         if not self.settings.epochs:
             passes = trait_of(self.cls, Cut).passes(self.settings, self.input.found)
+            self._check_returned(passes, Passes, "passes")
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
             self._is_whole = passes.least == passes.most
         if not self.clocked:  # the slots of a step are as many for one worker
             limited = trait_of(self.cls, Limited)
             self.concurrency = limited.workers_at_once(self.settings, self.input.found)
+            self._check_returned(self.concurrency, Concurrency, "workers_at_once")
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
+
+    def _check_returned(self, value: object, kind: type, method: str) -> None:
+        if not isinstance(value, kind):
+            expected = f"{kind.__module__}.{kind.__name__}"
+            raise ConfigError(
+                f"{self.cls.__name__}.{method} returned {value!r:.100}: expected a {expected}"
+            )
 
     def _ask_for_survey(self) -> None:
         """Ask the class what sets rows and what the survey merges, by the settings of now."""
