@@ -135,8 +135,8 @@ CORE_USES = {
     "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
-    "api.concurrency", "api.results", "api.export_progress", "api.traits", "api.rotation",
-    "api.plain_values",
+    "api.concurrency", "api.passes", "api.results", "api.export_progress", "api.traits",
+    "api.rotation", "api.plain_values",
     "api.counting",
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
