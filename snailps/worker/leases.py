@@ -16,40 +16,28 @@ from functools import partial
 from snailps.api.block import BlockContent
 from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.api.traits import Cut, Rotated, trait_of
-from snailps.api.worker import Block, Worker
+from snailps.api.worker import Block
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
 from snailps.transport.messages.terms import ChunkBlock, Partition
-from snailps.worker.calls import MasterCalls
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.content import LeasedContent
-from snailps.worker.orders import Orders
+from snailps.worker.context import JobContext
 from snailps.worker.reports import Reports
-from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import named, numbers_of
 
 log = logging.getLogger(__name__)
 
 
 class Leases:
-    """The leases of one job; `limit_s`: for an answer of the master, and for pushes."""
+    """The leases of one job."""
 
-    def __init__(
-        self,
-        model: Worker,
-        client: Client,
-        calls: MasterCalls,
-        reports: Reports,
-        progress: ResumeState,
-        orders: Orders,
-        scratch: Scratch,
-        limit_s: float,
-    ) -> None:
-        self._model, self._client, self._calls, self._reports = model, client, calls, reports
-        self._progress, self._orders = progress, orders
-        self._scratch, self._limit_s = scratch, limit_s
+    def __init__(self, job: JobContext, reports: Reports, scratch: Scratch) -> None:
+        self._model, self._client, self._calls = job.model, job.client, job.calls
+        self._progress, self._orders, self._limit_s = job.progress, job.orders, job.limit_s
+        self._reports, self._scratch = reports, scratch
         self._encoding = threading.Lock()
         self._unreadable: set[str] = set()
 

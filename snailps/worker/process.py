@@ -55,6 +55,7 @@ from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
 from snailps.worker import blas_threads
 from snailps.worker.calls import MasterCalls
+from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.orders import Orders
 from snailps.worker.reports import Reports
@@ -265,13 +266,12 @@ class WorkerProcess(Node):
             model.workers, model.route_epoch = self._orders.workers, self.route_epoch
             client, limit_s = self._client, self.settings.request_timeout
             calls = self._calls
-            reports = Reports(model, client, calls, self._progress, self._tally, limit_s)
-            leases = Leases(
-                model, client, calls, reports, self._progress, self._orders, scratch, limit_s
+            job = JobContext(
+                model, client, calls, self._progress, self._orders, self._tally, limit_s
             )
-            training = Training(
-                model, client, calls, reports, leases, self._orders, self._tally, limit_s
-            )
+            reports = Reports(job)
+            leases = Leases(job, reports, scratch)
+            training = Training(job, reports, leases)
             self._declare(model, clocked)
             if start.survey:
                 answer: messages.Message = messages.Again()

@@ -8,29 +8,17 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from snailps.api.traits import Reported, trait_of
-from snailps.api.worker import Worker
-from snailps.node.metric_samples import BlockTally
 from snailps.transport import messages
-from snailps.transport.client._client import Client
-from snailps.worker.calls import MasterCalls
-from snailps.worker.resume_state import ResumeState
+from snailps.worker.context import JobContext
 from snailps.worker.user_code import unpushed
 
 
 class Reports:
-    """The reports of one job; `limit_s`: for an answer of the master."""
+    """The reports of one job."""
 
-    def __init__(
-        self,
-        model: Worker,
-        client: Client,
-        calls: MasterCalls,
-        progress: ResumeState,
-        tally: BlockTally,
-        limit_s: float,
-    ) -> None:
-        self._model, self._client, self._calls = model, client, calls
-        self._progress, self._tally, self._limit_s = progress, tally, limit_s
+    def __init__(self, job: JobContext) -> None:
+        self._model, self._client, self._calls = job.model, job.client, job.calls
+        self._progress, self._tally, self._limit_s = job.progress, job.tally, job.limit_s
         # of the last block, if its answer was not waited for
         self._open: tuple[messages.Done, Future[messages.Message]] | None = None
 

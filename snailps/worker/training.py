@@ -14,16 +14,13 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from snailps.api.traits import Gathered
-from snailps.api.worker import Block, Worker
+from snailps.api.worker import Block
 from snailps.config.consistency import steps_of
 from snailps.errors import WaitTimeout
-from snailps.node.metric_samples import BlockTally
 from snailps.transport import messages
-from snailps.transport.client._client import Client
-from snailps.worker.calls import MasterCalls
 from snailps.worker.checkouts import LeaseCheckouts
+from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases, reach_of
-from snailps.worker.orders import Orders
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.reports import Reports
 from snailps.worker.user_code import named, numbers_of, unpushed
@@ -35,22 +32,13 @@ SHORT_S = 0.1
 
 
 class Training:
-    """The train pass of one job; `limit_s`: for pushes."""
+    """The train pass of one job."""
 
-    def __init__(
-        self,
-        model: Worker,
-        client: Client,
-        calls: MasterCalls,
-        reports: Reports,
-        leases: Leases,
-        orders: Orders,
-        tally: BlockTally,
-        limit_s: float,
-    ) -> None:
-        self.client = client
-        self._model, self._calls, self._reports, self._leases = model, calls, reports, leases
-        self._orders, self._tally, self._limit_s = orders, tally, limit_s
+    def __init__(self, job: JobContext, reports: Reports, leases: Leases) -> None:
+        self.client = job.client
+        self._model, self._calls, self._orders = job.model, job.calls, job.orders
+        self._tally, self._limit_s = job.tally, job.limit_s
+        self._reports, self._leases = reports, leases
 
     def run(self) -> None:
         """Train until no block is wanted, or this worker leaves."""

@@ -36,6 +36,7 @@ from snailps.models.mlp import Mlp
 from snailps.models.sparse.net import Net
 from snailps.transport import messages
 from snailps.worker.checkouts import LeaseCheckouts
+from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.resume_state import ResumeState
 
@@ -291,7 +292,8 @@ class _Training:
     def leases(self, model: Worker, progress: Any, calls: Any) -> Leases:
         """Leases that make blocks; nothing that they read is asked of a master."""
         nobody: Any = None
-        return Leases(model, nobody, calls, nobody, progress, nobody, self.scratch, 60.0)
+        job = JobContext(model, nobody, calls, progress, nobody, nobody, 60.0)
+        return Leases(job, nobody, self.scratch)
 
     def survey(self) -> None:
         """The summary, as one worker makes it."""

@@ -17,6 +17,8 @@ from snailps.master.job.state import JobState, decode, pack, unpack
 from snailps.master.leases.records import OUTCOME, RECORD
 from snailps.node.metric_samples import BlockTally
 from snailps.transport import messages
+from snailps.worker.context import JobContext
+from snailps.worker.orders import Orders
 from snailps.worker.reports import Reports
 from snailps.worker.resume_state import ResumeState
 
@@ -156,7 +158,8 @@ def test_schedule_share_is_that_of_bytes(make):
 def test_blocks_of_a_worker_with_open_pushes_are_durable_with_the_last(owed, durable):
     notes, model = [], type("Model", (Gathered,), {"unpushed": 0})()
     client, calls = SimpleNamespace(open_pushes=list), SimpleNamespace(note=notes.append)
-    reports = Reports(model, client, calls, ResumeState(), BlockTally(), 10.0)
+    job = JobContext(model, client, calls, ResumeState(), Orders(), BlockTally(), 10.0)
+    reports = Reports(job)
     for number, unpushed in enumerate(owed):
         model.unpushed = unpushed
         reports.note_durable(number)

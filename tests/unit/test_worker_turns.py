@@ -24,6 +24,7 @@ from snailps.transport.messages.terms import Step
 from snailps.worker import process, training
 from snailps.worker.calls import MasterCalls
 from snailps.worker.content import LeasedContent
+from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases, reach_of
 from snailps.worker.orders import Orders
 from snailps.worker.prefetch import BlockPrefetcher
@@ -92,8 +93,8 @@ class Model(Worker):
 class Prepared(Leases):
     """Leases whose blocks are made by the test."""
 
-    def __init__(self, model, client, calls, reports, orders):
-        super().__init__(model, client, calls, reports, ResumeState(), orders, None, 10.0)
+    def __init__(self, job, reports):
+        super().__init__(job, reports, None)
         self.blocks = queue.SimpleQueue()
 
     def lease(self, pass_, back=False, held=0, again=()):
@@ -110,12 +111,10 @@ class Parts:
         self.events, self.model, self.orders = model.events, model, Orders()
         self.client, self.master = Client(self.events), Master(self.events)
         calls = MasterCalls(self.master, threading.Event(), end=None)
-        tally = BlockTally()
-        reports = Reports(model, self.client, calls, ResumeState(), tally, 10.0)
-        self.leases = Prepared(model, self.client, calls, reports, self.orders)
-        self.training = Training(
-            model, self.client, calls, reports, self.leases, self.orders, tally, 10.0
-        )
+        job = JobContext(model, self.client, calls, ResumeState(), self.orders, BlockTally(), 10.0)
+        reports = Reports(job)
+        self.leases = Prepared(job, reports)
+        self.training = Training(job, reports, self.leases)
 
 
 @pytest.fixture
