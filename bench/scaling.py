@@ -5,7 +5,7 @@
                          bytes a word, waits) -> words/s of N hosts with C cores and a link
                       -> errors against the simulated hosts, tables, curves (--svg)
 
-The model and what it leaves out are in docs/scaling.md.  No processes, no clock.
+The model and what it leaves out are in docs/lab/scaling.md.  No processes, no clock.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Constants:
-    """What is measured on simulated hosts; docs/scaling.md has the formulas.
+    """What is measured on simulated hosts; docs/lab/scaling.md has the formulas.
 
     Attributes
     ----------
