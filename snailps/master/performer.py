@@ -70,11 +70,6 @@ class Performer:
             **others,
         }
 
-    @property
-    def open_calls(self) -> int:
-        """Calls of peers that have no answer yet."""
-        return len(self._replies) + sum(map(len, self._calls.values()))
-
     # --- from peers ------------------------------------------------------------------------------
 
     def received(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:

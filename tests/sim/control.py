@@ -8,6 +8,8 @@ Both follow the rules of `ControlServer` and `ControlClient`, which own sockets 
 
 from __future__ import annotations
 
+from functools import partial
+
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, RemoteError, SnailError
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
@@ -39,14 +41,12 @@ class MasterEnd:
     Parameters
     ----------
     end : End
-    number : int
-        What the core calls it.
     on_message, on_lost : callable
-        ``on_message(peer, message, request)``, ``on_lost(peer, why)``.
+        ``on_message(peer, message, reply)``, like a `ControlServer`'s; ``on_lost(peer, why)``.
     """
 
-    def __init__(self, end, number, on_message, on_lost):
-        self.number, self.process = number, end.other.process
+    def __init__(self, end, on_message, on_lost):
+        self.tag, self.process = None, end.other.process
         self.address = (self.process.host, 1)
         self._end, self._decoder = end, FrameDecoder()
         self._calls, self._next = {}, 1
@@ -68,8 +68,7 @@ class MasterEnd:
         self._calls[number] = (messages.Answers.of(message), on_answer)
         self._end.send(framed(Kind.CALL, message, number))
 
-    def reply(self, request, answer):
-        """Answers a call of the peer."""
+    def _reply(self, request, answer):
         if not self.is_open:
             return
         if isinstance(answer, SnailError):
@@ -126,8 +125,8 @@ class MasterEnd:
                 call[1](answer)
             return
         check_control_kind(frame)
-        request = frame.request if frame.kind == Kind.CALL else None
-        self._on_message(self, messages.decode(frame.body), request)
+        reply = partial(self._reply, frame.request) if frame.kind == Kind.CALL else None
+        self._on_message(self, messages.decode(frame.body), reply)
 
 
 class NodeEnd:

@@ -98,7 +98,7 @@ class Life(Cluster):
             else:
                 self._waiting.append(tuple(rest.rsplit(": ", 1)))
         self.log, self._event = [], None
-        self._names, self._asked, self._works = {}, {}, {}
+        self._callers, self._asked, self._works = {}, {}, {}
         super().__init__(1)
 
     def draw(self, seed):
@@ -150,13 +150,13 @@ class Life(Cluster):
     # --- what the master takes, and wants done ----------------------------------------------------
 
     def _name(self, peer):
-        end = self.master._peers.get(peer)
+        end = self.master.peers.get(peer)
         return end.process.name if end is not None else f"peer {peer}"
 
     def handles(self, event):
         self._event = None
         if isinstance(event, events.Received):
-            self._names[event.peer] = self._name(event.peer)
+            self._callers[event.call] = self.master.peers[event.peer]
             if not isinstance(event.message, messages.Ask):
                 self._write(f"{self._name(event.peer)}: {brief(event.message)}")
         elif isinstance(event, events.Answered):
@@ -165,7 +165,7 @@ class Life(Cluster):
                 what = f"{type(message).__name__}: {brief(event.answer)}"
                 self._write(f"{peer} answers {what}")
         elif isinstance(event, events.Gone):
-            self._write(f"{self._names.get(event.peer, event.peer)} is gone: {event.why}")
+            self._write(f"{self._name(event.peer)} is gone: {event.why}")
         elif isinstance(event, WorkDone):
             error = "" if event.error is None else f": {event.error}"
             self._event = f"done: {self._works.pop(event.work)}{error}"
@@ -195,8 +195,8 @@ class Life(Cluster):
             silent = isinstance(effect.message, messages.Ask)
             return None if silent else f"asks {peer}: {brief(effect.message)}"
         if isinstance(effect, Answering):
-            call = self.master._replies.get(effect.call)
-            peer = "one that is gone" if call is None else call[0].process.name
+            caller = self._callers[effect.call]
+            peer = caller.process.name if caller.is_open else "one that is gone"
             return f"answers {peer}: {brief(effect.answer)}"
         if isinstance(effect, effects.Note):
             return f"notes {effect.kind} {values_of(effect.data)}".rstrip()

@@ -1,9 +1,10 @@
-"""A master: the real core and the real journal; effects are performed on the simulated network.
+"""A master process: the product's core, performer and journal on a simulated network.
 
-    control messages, heartbeats, works, time -> Event -> MasterCore.handle -> list of Effect
+    control messages, heartbeats, works, time -> Event -> MasterCore.handle -> Performer.perform
 
-It does what `snailps/master/process.py` does with sockets and threads.  A takeover is another
-one of these, started with the same settings on the same disk.
+Owns what `snailps/master/process.py` owns with sockets and threads: connections, works, the clock.
+Decides nothing, but records what invariants ask about.  A takeover is another `Master`, started
+with the same settings on the same disk.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import signal
 from collections import deque
 from functools import partial
-from typing import ClassVar
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
@@ -25,9 +25,10 @@ from snailps.master.job.job import Job
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
+from snailps.master.performer import Performer
 from snailps.master.status_report import StatusReport
 from snailps.master.takeover import first_fact, unended
-from snailps.node.effects import Answering, Tick, Work, WorkDone
+from snailps.node.effects import Tick, Work, WorkDone
 from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
 from snailps.transport.messages.terms import ChunkBlock, Partition
@@ -181,13 +182,12 @@ class Master(Process):
         self.core = self._journal = None
         self.welcome, self.role = None, Role.MASTER  # as a client of shards
         self._events, self._is_feeding = deque(), False
-        self._peers, self._replies, self._calls = {}, {}, {}
+        self.peers = {}  # every control connection there was, by number
+        self._performer, self._failures = None, []
         self._pulses, self._silences = {}, {}
         self._phases = {}  # of members, after the last event
-        self._next = 1
-        self._works, self._lanes = {}, {}
+        self._lanes = {}
         self._tick = None
-        self._dirty = False
         self.cluster_id = 0
         self._over_at = 0.0
 
@@ -207,8 +207,8 @@ class Master(Process):
             try:
                 self._open()
             except SnailError as error:
-                self.cluster.master_refused = str(error)
-                self.exit(1, f"cannot begin: {error}")
+                self.cluster.master_refused = text = self._traceable(error)
+                self.exit(1, f"cannot begin: {text}")
                 return
         self.network.listen(self, MASTER, self._admit)
         workers = self.settings.expected_node_num - max(1, self.settings.expected_servers)
@@ -251,6 +251,13 @@ class Master(Process):
             wall_s=wall_s,
             facts=past.facts if past is not None else (),
             address="master:7000",
+        )
+        self._performer = Performer(
+            _Door(self),
+            self._feed,
+            {kind: self.watched(perform) for kind, perform in self._effect_table().items()},
+            status=self.watched(lambda: self.report.status(self.world.now)),
+            closed=lambda peer: None,
         )
         if path is not None:
             numbers = Fact(*self.core.members.keep_numbers())
@@ -357,15 +364,33 @@ class Master(Process):
                 while self._events and self.alive:
                     taken = self._events.popleft()
                     self.cluster.handles(taken)
-                    for effect in self.core.handle(taken, self.world.now):
-                        self.cluster.performs(effect)
-                        self._performers[type(effect)](self, effect)
+                    wanted = self.core.handle(taken, self.world.now)
+                    self._performer.perform(map(self._seen, wanted))
+                    if self._failures:
+                        raise self._failures[0]
         finally:
             self._is_feeding = False
         if self.alive:
             self._watch_members()
         if self.alive and not isinstance(event, _QUIET):
             self._tick_within(0.001)
+
+    def _seen(self, effect):
+        """The effect, once the cluster has seen it: just before it is performed."""
+        self.cluster.performs(effect)
+        return effect
+
+    def watched(self, perform):
+        """Calls `perform`; an error fails the run, which the performer would go on after."""
+
+        def performed(*arguments):
+            try:
+                return perform(*arguments)
+            except Exception as error:
+                self._failures.append(error)
+                raise
+
+        return performed
 
     def _watch_members(self):
         """Faults may wait for a member to come to a phase."""
@@ -389,10 +414,8 @@ class Master(Process):
         return answer, take
 
     def _take_control(self, end):
-        number = self._next
-        self._next += 1
-        self._calls[number] = set()
-        self._peers[number] = MasterEnd(end, number, self._on_message, self._on_lost)
+        peer = MasterEnd(end, self._on_message, self._performer.lost)
+        self.peers[self._performer.number_of(peer)] = peer
 
     def _take_pulse(self, end):
         hello = end.hello
@@ -408,88 +431,40 @@ class Master(Process):
         self._silences.setdefault(member.number, self.world.now)
         end.listen(lambda data: None, lambda why: None)
 
-    def _on_message(self, peer, message, request):
-        call = None
-        if request is not None:
-            call = self._next
-            self._next += 1
-            self._replies[call] = (peer, request)
-            self._calls[peer.number].add(call)
+    def _on_message(self, peer, message, reply):
         self.cluster.heard(peer, message)
         if self.alive:
-            self._feed(events.Received(peer.number, message, call, peer.address))
+            answer = None if reply is None else self.watched(partial(self._answer, peer, reply))
+            self._performer.received(peer, message, answer)
 
-    def _on_lost(self, peer, why):
-        if self._forget(peer.number) is not None:
-            self._feed(events.Gone(peer.number, why))
-
-    def _forget(self, number):
-        for call in self._calls.pop(number, ()):
-            self._replies.pop(call, None)
-        return self._peers.pop(number, None)
+    def _answer(self, peer, reply, answer):
+        if isinstance(answer, messages.Leased) and answer.number >= 0:
+            node, job = peer.process.number, self.core.job_controller.job
+            run = self.cluster.job_at(job.settings.output)
+            run.blocks = len(job.input.blocks)
+            if isinstance(answer.terms, ChunkBlock | Partition):
+                run.tenants.add(node)
+            if job.pass_ == "train":
+                run.lease(answer, node, job.schedule, self.cluster)
+        invariants.watch_out(self, answer)
+        reply(answer)
 
     # --- effects ----------------------------------------------------------------------------------
 
-    def _send(self, effect):
-        peer = self._peers.get(effect.peer)
-        if peer is not None:
-            peer.note(effect.message)
-
-    def _order(self, effect):
-        peer = self._peers.get(effect.peer)
-        if peer is None:
-            self._answered(effect.number, ConnectionLost("the connection is closed already"))
-            return
-        if not isinstance(effect.message, messages.Ask):
-            self.say(f"orders {peer.address[0]}: {_brief(effect.message)}")
-        if isinstance(effect.message, messages.CloseClock):
-            job = self.core.job_controller.job
-            self.cluster.job_at(job.settings.output).close(
-                effect.message.clock, tuple(effect.message.slots), job.schedule, self.cluster
-            )
-        answered = partial(self._answered, effect.number)
-        if isinstance(effect.message, messages.Fence):
-            answered = partial(self._fenced, effect.number, effect.message)
-        peer.call(effect.message, answered)
-
-    def _fenced(self, order, fence, answer):
-        if isinstance(answer, messages.Report):
-            self.cluster.fenced.update((fence.incarnation, shard) for shard in answer.data["done"])
-        self._answered(order, answer)
-
-    def _answered(self, order, answer):
-        self._feed(events.Answered(order, answer))
-
-    def _answer(self, effect):
-        found = self._replies.pop(effect.call, None)
-        if found is not None:
-            peer, request = found
-            calls = self._calls.get(peer.number)
-            if calls is not None:
-                calls.discard(effect.call)
-            if isinstance(effect.answer, messages.Leased) and effect.answer.number >= 0:
-                node = peer.process.number
-                job = self.core.job_controller.job
-                run = self.cluster.job_at(job.settings.output)
-                run.blocks = len(job.input.blocks)
-                if isinstance(effect.answer.terms, ChunkBlock | Partition):
-                    run.tenants.add(node)
-                if job.pass_ == "train":
-                    run.lease(effect.answer, node, job.schedule, self.cluster)
-            invariants.watch_out(self, effect.answer)
-            peer.reply(request, effect.answer)
-
-    def _close_peer(self, effect):
-        peer = self._forget(effect.peer)
-        if peer is not None:
-            peer.close()
-
-    def _break(self, effect):
-        peer = self._peers.get(effect.peer)
-        if peer is not None:
-            self.cluster.broken.append((peer.address[0], effect.error))
-            self.say(f"cannot handle what {peer.address[0]} said: {effect.error!r}")
-            peer.fail(effect.error)
+    def _effect_table(self):
+        """How effects that are for no peer are performed."""
+        return {
+            effects.Forget: self._forget_heart,
+            effects.Note: self._note,
+            effects.Compact: self._compact,
+            Work: self._work,
+            effects.Rerouted: self._rerouted,
+            effects.CancelExport: self._cancel_export,
+            effects.LeaveRounds: lambda effect: self.reader.leave_rounds(),
+            effects.Diagnose: lambda effect: None,
+            effects.Say: lambda effect: None,
+            effects.StatusEvent: self._log_event,
+        }
 
     def _forget_heart(self, effect):
         end = self._pulses.pop(effect.member, None)
@@ -522,19 +497,8 @@ class Master(Process):
         for client in self.reader.clients:
             client.fail("the export was interrupted")
 
-    def _leave_rounds(self, effect):
-        self.reader.leave_rounds()
-
-    def _report_status(self, effect):
-        report = messages.Report(self.report.status(self.world.now))
-        for call in effect.calls:
-            self._answer(Answering(call, report))
-
     def _log_event(self, effect):
         self.report.events.on_event(effect.kind, effect.who, effect.text, self.world.now)
-
-    def _nothing(self, effect):
-        pass
 
     def _work(self, effect):
         if effect.lane and effect.lane in self._lanes:
@@ -571,9 +535,12 @@ class Master(Process):
             else:
                 del self._lanes[effect.lane]
         if error is not None:
-            folder = str(self.cluster.disk.folder)  # it names this process, so no trace may have it
-            self.say(f"a work failed: {error!r}".replace(folder, "DISK"))
+            self.say(f"a work failed: {self._traceable(repr(error))}")
         self._feed(WorkDone(effect.number, result, error))
+
+    def _traceable(self, text):
+        """The text without the folder of the disk, whose name has this process's number."""
+        return str(text).replace(str(self.cluster.disk.folder), "DISK")
 
     def limited(self, request):
         """Waits for a request of the reader's, as long as one may take."""
@@ -583,24 +550,47 @@ class Master(Process):
         if request.error is not None:
             raise request.error
 
-    _performers: ClassVar = {
-        effects.Send: _send,
-        effects.Order: _order,
-        Answering: _answer,
-        effects.Close: _close_peer,
-        effects.Broken: _break,
-        effects.Forget: _forget_heart,
-        effects.Note: _note,
-        effects.Compact: _compact,
-        Work: _work,
-        effects.Rerouted: _rerouted,
-        effects.CancelExport: _cancel_export,
-        effects.LeaveRounds: _leave_rounds,
-        effects.Diagnose: _nothing,
-        effects.Say: _nothing,
-        effects.ReportStatus: _report_status,
-        effects.StatusEvent: _log_event,
-    }
+
+class _Door:
+    """The control server of a master, which records orders that invariants ask about."""
+
+    def __init__(self, master):
+        self._master, self._cluster = master, master.cluster
+        for name in ("note", "call", "close_peer"):
+            setattr(self, name, master.watched(getattr(self, name)))
+
+    def note(self, peer, message):
+        peer.note(message)
+
+    def call(self, peer, message, on_answer):
+        master = self._master
+        if not isinstance(message, messages.Ask):
+            master.say(f"orders {peer.address[0]}: {_brief(message)}")
+        if isinstance(message, messages.CloseClock):
+            job = master.core.job_controller.job
+            run = self._cluster.job_at(job.settings.output)
+            run.close(message.clock, tuple(message.slots), job.schedule, self._cluster)
+        if isinstance(message, messages.Fence):
+            on_answer = partial(self._fenced, message, on_answer)
+        peer.call(message, on_answer)
+
+    def _fenced(self, fence, on_answer, answer):
+        if isinstance(answer, messages.Report):
+            done = answer.data["done"]
+            self._cluster.fenced.update((fence.incarnation, shard) for shard in done)
+        on_answer(answer)
+
+    def close_peer(self, peer):
+        peer.close()
+
+    def fence(self, peer, work):
+        """Ends a peer whose message cannot be handled, which fails the run at its end."""
+        try:
+            work()
+        except Exception as error:
+            self._cluster.broken.append((peer.address[0], error))
+            self._master.say(f"cannot handle what {peer.address[0]} said: {error!r}")
+            peer.fail(error)
 
 
 class _Owner:

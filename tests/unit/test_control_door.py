@@ -355,11 +355,3 @@ def test_history_settings_and_log_are_answered_at_once(running):
     logging.getLogger("snailps").warning("a line")
     lines = running.driver.call(messages.Ask("log"), LIMIT_S).data["lines"]
     assert lines[-1].endswith("warning a line")
-
-
-def test_master_that_has_answered_calls_keeps_nothing_of_them(running):
-    """Each block is two calls of its worker: over days they are very many."""
-    for _ in range(3):
-        running.status()
-        running.driver.call(messages.Ask("history"), LIMIT_S)
-    assert running.master.performer.open_calls == 0

@@ -1,6 +1,7 @@
 """Effects of the master that fail: their receiver hears of it, and later ones are performed."""
 
 import threading
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,7 +87,8 @@ def test_answer_that_cannot_be_encoded_is_an_error_to_its_caller_and_later_ones_
     assert (caller, other) == ("first", ("second", GOOD))
     assert isinstance(error, SnailError)
     assert "Report cannot be sent: Object of type float32" in str(error)
-    assert performing.performer.open_calls == 0
+    performing.performer.perform([Answering(first, GOOD)])
+    assert len(performing.server.out) == 2  # the call is over
 
 
 def test_note_that_cannot_be_encoded_ends_its_peer_and_an_order_is_answered(performing):
@@ -99,6 +101,24 @@ def test_note_that_cannot_be_encoded_ends_its_peer_and_an_order_is_answered(perf
     assert "Report cannot be sent" in why
     (answered,) = performing.events
     assert (answered.order, str(answered.answer)[:11]) == (5, "Report has ")
+
+
+def test_calls_that_are_answered_cost_no_memory(performing):
+    """Each block is two calls of its worker: over days they are very many."""
+    peer, server = SimpleNamespace(name="w", tag=None, address=("h", 1)), performing.server
+
+    def ask(times):
+        for _ in range(times):
+            performing.performer.received(peer, messages.Ask("status"), server.reply_to(peer))
+            performing.performer.perform([Answering(performing.events.pop().call, GOOD)])
+            server.out.clear()
+
+    ask(10)
+    tracemalloc.start()
+    ask(3000)
+    growth_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert growth_bytes < 20_000  # less than a reference for each
 
 
 def no_thread(self):
