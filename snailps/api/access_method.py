@@ -8,20 +8,45 @@ blocks of rows as NumPy arrays (`shard/_python_methods.pyx`).  No sockets, fragm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.class_loading import load_named
 
-if TYPE_CHECKING:
-    from snailps.api.tables import Table
-
 __all__ = ["AccessMethod", "load_method"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
+
+
+class Declaration(Protocol):
+    """What a method may read of the `Table` that names it; a `Table` itself makes methods."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def access(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def l1(self) -> float: ...
+    @property
+    def l2(self) -> float: ...
+    @property
+    def beta(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+    def fill_first(self, keys: Keys, out: Rows) -> None: ...
 
 
 class AccessMethod:
@@ -61,7 +86,7 @@ class AccessMethod:
 
     state_floats: int = 0
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Declaration) -> None:
         self.table = table
         self.dim = table.dim
 
@@ -139,7 +164,7 @@ class AccessMethod:
         raise NotImplementedError(f"{type(self).__name__} has no push()")
 
 
-def load_method(table: Table) -> AccessMethod:
+def load_method(table: Declaration) -> AccessMethod:
     """An instance of the class that ``table.access`` names."""
     where = f"table {table.name!r}: access: {table.access}"
     return load_named(table.access, where, AccessMethod)(table)

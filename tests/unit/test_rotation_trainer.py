@@ -37,10 +37,10 @@ from snailps.models.rotation.trainer import Checkout, LeaseRates, turns_of, unit
 from snailps.models.word_vectors import (
     WordVectors,
     WordVectorSettings,
-    model,
     rotation,
     shared_text,
     skip_gram,
+    word_rows,
 )
 from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
@@ -803,7 +803,7 @@ def test_rows_that_grow_without_bound_show_in_the_loss(change: dict[str, object]
 
 
 def test_skip_gram_makes_no_estimates_of_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "WordContention", None)
+    monkeypatch.setattr(word_rows, "WordContention", None)
     train_rotating(workers_of(replace(SMALL, minn=2, maxn=3), 3, ALL), CHUNKS)
 
 
@@ -817,7 +817,7 @@ def test_cbow_makes_estimates_of_other_workers_once(
         made.append(given[2])
         return WordContention(*given)
 
-    monkeypatch.setattr(model, "WordContention", make)
+    monkeypatch.setattr(word_rows, "WordContention", make)
     some = workers_of(replace(SMALL, model="cbow"), workers, ALL)
     assert made == []
     train_rotating(some, CHUNKS, epochs=2)

@@ -9,14 +9,17 @@ Runs once, at the master, so that the loss of a worker does not write a row twic
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.worker import Results
+from snailps.api.tables import Keys, Rows
+from snailps.api.worker import Results, Worker
 from snailps.config import JobSettings, RawConfig, settings_of
+from snailps.data.name_columns import Names
 from snailps.dataclass import replace
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.embeddings import files
@@ -31,11 +34,36 @@ from snailps.models.packed_tables import (
 )
 from snailps.vectors.model_file import OF_THE_RUN
 
-if TYPE_CHECKING:
-    from snailps.models.embeddings.worker import EmbeddingWorker
-
 _OF_EACH = {"keep_state"}
 """Settings of a model that each training has for itself."""
+
+
+class Continued(Worker):
+    """What a model of embeddings answers about the file that its training starts from."""
+
+    table: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]]
+    """Kinds of names, in the order of their keys."""
+
+    @classmethod
+    @abstractmethod
+    def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
+        """Return `adopted`, changed so that rows of a file with settings `before` go on."""
+
+    @classmethod
+    @abstractmethod
+    def names(cls, results: Results) -> Names:
+        """The names of the job, by kind."""
+
+    @classmethod
+    def as_trained(cls, settings: Any, rows: Rows) -> Rows:
+        """Rows of a file as they are trained: the inverse of `finished`."""
+        return rows
+
+    @classmethod
+    @abstractmethod
+    def keys_of_kind(cls, kind: int, count: int) -> Keys:
+        """Keys of the first `count` names of a kind."""
 
 
 def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
@@ -44,7 +72,7 @@ def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
     return {*names - _OF_EACH - {*shape}, "seed"}
 
 
-def adopt(cls: type[EmbeddingWorker], s: Any, explicit: Callable[[str], str | None]) -> Any:
+def adopt(cls: type[Continued], s: Any, explicit: Callable[[str], str | None]) -> Any:
     """Take the settings of the model; the user may set others, but not another shape."""
     if not s.continue_from:
         return s
@@ -69,7 +97,7 @@ def adopt(cls: type[EmbeddingWorker], s: Any, explicit: Callable[[str], str | No
     return cls.in_units_of(before, adopted, explicit)
 
 
-def known_names(cls: type[EmbeddingWorker], s: Any) -> list[list[bytes]]:
+def known_names(cls: type[Continued], s: Any) -> list[list[bytes]]:
     """The names of each kind in the file, which keep their numbers; none without a file."""
     if not s.continue_from:
         return []
@@ -77,11 +105,11 @@ def known_names(cls: type[EmbeddingWorker], s: Any) -> list[list[bytes]]:
     return [files.names_of(arrays[kind], arrays[files.rows_of(kind)]) for kind in cls.kinds]
 
 
-def _read(cls: type[EmbeddingWorker], s: Any) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
+def _read(cls: type[Continued], s: Any) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
     return files.read(opened(s), f"a model of {cls.model_name(s)}", cls.Settings, cls.kinds)
 
 
-def put(cls: type[EmbeddingWorker], results: Results) -> None:
+def put(cls: type[Continued], results: Results) -> None:
     """Set all rows with their state."""
     s: Any = results.settings
     _, arrays = _read(cls, s)

@@ -169,7 +169,7 @@ class NamePart:
         return part
 
 
-class EmbeddingWorker(BlockTrainer, Adopted, Reported):
+class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     """Base class of embeddings of names; see the module's docstring."""
 
     Settings: ClassVar[type[JobSettings]] = EmbeddingSettings
@@ -182,8 +182,6 @@ class EmbeddingWorker(BlockTrainer, Adopted, Reported):
         "l2, of each line's rows": RowUpdate.STEP,
     }
     columns: ClassVar[NameColumns]
-    kinds: ClassVar[tuple[str, ...]]
-    """Kinds of names, in the order of their keys."""
     kind_of_column: ClassVar[tuple[int, ...]]
     noise_kind: ClassVar[int] = 0
     """Kind of names that negatives are drawn from."""
@@ -261,16 +259,6 @@ class EmbeddingWorker(BlockTrainer, Adopted, Reported):
         """Take what a model has that training continues."""
         adopted: JobSettings = warm_start.adopt(cls, settings, explicit)
         return adopted
-
-    @classmethod
-    @abstractmethod
-    def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
-        """Settings with which rows of a file with the settings `before` are trained on."""
-
-    @classmethod
-    def as_trained(cls, settings: Any, rows: Rows) -> Rows:
-        """Rows of a file as they are trained: the inverse of `finished`."""
-        return rows
 
     @classmethod
     def loader(cls, settings: Any) -> Callable[[Results], None] | None:

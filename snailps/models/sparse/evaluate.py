@@ -26,13 +26,13 @@ from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
+from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
 from snailps.pieces import Piece
 
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
-    from snailps.models.sparse.worker import SparseWorker
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
     return replace(settings, encoding=known.text)
 
 
-def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
+def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
     """Raise a `DataError` for missing files, or first lines that are not examples of this job.
 
     A malformed hold-out file must not end the job after hours of training.  What labels mean is
@@ -149,9 +149,7 @@ def texts_of(
             yield data, block.path, block.start
 
 
-def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
-    from snailps.models.sparse.settings import SparseSettings
-
+def evaluate(cls: type[SparseModel], results: Results) -> dict[str, Any]:
     s = results.settings
     assert isinstance(s, SparseSettings)
     extras = cls.extras(results)

@@ -26,6 +26,8 @@ from snailps.errors import ModelFileError
 from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import STATE_BYTES_AUTO, state_names
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
+from snailps.models.sparse.model import SparseModel
+from snailps.models.sparse.settings import ClassesSettings
 from snailps.vectors.model_file import (
     HEADER,
     ModelWriter,
@@ -41,8 +43,6 @@ from snailps.vectors.row_sorter import RowSorter
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
-    from snailps.models.sparse.linear import LinearSettings
-    from snailps.models.sparse.worker import SparseWorker
 
 LIBLINEAR_KEYS_MAX = 1 << 28
 """Largest key in a LIBLINEAR file, which has a line for each possible index."""
@@ -54,7 +54,7 @@ _VALUES = 1 << 16
 class SavedModel:
     """The content of an ``.npz``: `rows` float32 (n, dim) of `keys` uint64 (n,), ascending."""
 
-    cls: type[SparseWorker]
+    cls: type[SparseModel]
     settings: JobSettings
     keys: Keys
     rows: Floats
@@ -110,7 +110,7 @@ class StoredRows(RowSorter):
 
 
 @contextmanager
-def stored_rows(cls: type[SparseWorker], results: Results, stages: int = 1) -> Iterator[StoredRows]:
+def stored_rows(cls: type[SparseModel], results: Results, stages: int = 1) -> Iterator[StoredRows]:
     """All nonzero rows of the finished model; `stages` is the number of files to be written."""
     results.exporting.plan([1.0] * (1 + stages))
     target, dim = f"{results.settings.output}.npz", results.tables[TABLE].dim
@@ -181,7 +181,7 @@ def read_npz(path: str | Path) -> SavedModel:
         name = kept["worker_class"]
         if name not in models.CLASSES.values():  # an untrusted file must not import anything
             raise ValueError(f"worker_class {name!r}")
-        cls: type[SparseWorker] = load_class(name, str(path))  # type: ignore[assignment]
+        cls: type[SparseModel] = load_class(name, str(path))  # type: ignore[assignment]
         settings = RawConfig.from_mapping(kept, str(path)).build(cls.Settings)
         return SavedModel(cls, settings, keys, rows, arrays)
 
@@ -194,7 +194,7 @@ def write_saved(path: str | Path, model: SavedModel, extras: Mapping[str, NDArra
     )
 
 
-def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> str:
+def write_liblinear(path: str, settings: ClassesSettings, stored: StoredRows) -> str:
     """Write weights as the text that LIBLINEAR's `predict` reads.
 
     Index i of the text is key i; labels are 1 and -1 for yes and no, or class numbers.  A
@@ -233,7 +233,7 @@ def _with_zeros(pieces: Iterable[tuple[Keys, Floats]], size: int, dim: int) -> I
     yield some
 
 
-def _liblinear_head(settings: LinearSettings, size: int, bias: bool) -> str:
+def _liblinear_head(settings: ClassesSettings, size: int, bias: bool) -> str:
     labels = range(settings.classes) or (1, -1)
     named = f"label {' '.join(map(str, labels))}\n" if settings.class_num else ""
     return (

@@ -35,8 +35,9 @@ from snailps.models.sparse.batch import (
     Keys,
 )
 from snailps.models.sparse.delta_shares import Shares
+from snailps.models.sparse.model import factors_of
 from snailps.models.sparse.settings import SparseSettings
-from snailps.models.sparse.worker import SparseWorker, factors_of
+from snailps.models.sparse.worker import SparseWorker
 
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
 """Number of arrays in a row: weights and the state of the method."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,10 @@ from snailps.models.packed_tables import (
     with_shape,
 )
 from snailps.models.sparse.batch import TABLE
+from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.sample import all_labels, entropy, sample_of
 from snailps.models.sparse.settings import SparseSettings
 from snailps.vectors.model_file import HEADER, OF_THE_RUN
-
-if TYPE_CHECKING:
-    from snailps.models.sparse.worker import SparseWorker
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +75,7 @@ class _Saved:
         return [*(encoding.names or encoding.labels or map(float, range(self.settings.class_num)))]
 
 
-def _saved(cls: type[SparseWorker], s: SparseSettings) -> _Saved | None:
+def _saved(cls: type[SparseModel], s: SparseSettings) -> _Saved | None:
     """The model in the file that training starts from; None of what an estimator writes for it."""
     said = s.continue_from
     with opened_model(s) as model:
@@ -105,7 +103,7 @@ def _saved(cls: type[SparseWorker], s: SparseSettings) -> _Saved | None:
     return found
 
 
-def adopt(cls: type[SparseWorker], s: S, explicit: Callable[[str], str | None]) -> S:
+def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -> S:
     """Take the settings of the model; the user may set others, but not another shape."""
     if not s.continue_from or (saved := _saved(cls, s)) is None:
         return s
@@ -157,7 +155,7 @@ def _declared(saved: _Saved, s: SparseSettings, where: str | None) -> tuple[str,
     return (*map(declaration_of, (one for one in columns if one.kind is not Kind.LABEL)), *more)
 
 
-def with_labels(cls: type[SparseWorker], s: S, files: InputFiles) -> S:
+def with_labels(cls: type[SparseModel], s: S, files: InputFiles) -> S:
     """Encode labels as the model does; those of the input that it lacks are further classes."""
     saved = _saved(cls, s) if s.continue_from and s.class_num else None
     if saved is None:
@@ -201,7 +199,7 @@ def _counts(s: SparseSettings) -> NDArray[np.float64]:
     return np.bincount(numbers, weights, minlength=len(known)).astype(np.float64)
 
 
-def put(cls: type[SparseWorker], results: Results) -> None:
+def put(cls: type[SparseModel], results: Results) -> None:
     """Set all rows with their state."""
     s = results.settings
     assert isinstance(s, SparseSettings)

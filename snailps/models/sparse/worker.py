@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.counting import Counted
@@ -41,14 +40,14 @@ from snailps.data.examples import ExampleReader
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.errors import DataError
-from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
+from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.exchange_times import DRIFT, STEPS_MIN, ExchangeRule
 from snailps.models.kept_rows import KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import Classes, NoSurvey, Packed, grown, opened, read_packed
+from snailps.models.packed_tables import NoSurvey, opened, read_packed
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate, warm_start
@@ -60,15 +59,14 @@ from snailps.models.sparse.batch import (
     Floats,
     Keys,
     batch_reader,
-    check_classes,
 )
 from snailps.models.sparse.clipping import counts_of, judged
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.export import stored_rows, write_npz
+from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.settings import (
     METHODS,
-    ClassesSettings,
     SparseSettings,
     check_method,
 )
@@ -109,7 +107,7 @@ RATE_LEAST = 1e-9
 """Least rate: kernels divide by it."""
 
 
-class SparseWorker(BlockTrainer, Adopted, Reported):
+class SparseWorker(SparseModel, Adopted, Reported):
     """Base class of models of sparse examples; see the module's docstring."""
 
     _has_reported = False  # whether a malformed line was reported
@@ -123,13 +121,9 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
         "l2 of sgd and adagrad, of each example's features": RowUpdate.STEP,
         "l1 and l2 of ftrl: weights follow from the sums": RowUpdate.READ,
     }
-    Settings: ClassVar[type[JobSettings]] = SparseSettings
-    settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     completed: ClassVar[tuple[str, ...]] = ("columns", "encoding", "loss", "classes")
-    shape: ClassVar[tuple[str, ...]] = ()
-    """Own settings that a model must have as it was to continue."""
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
@@ -154,23 +148,6 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
         """
 
     @classmethod
-    @abstractmethod
-    def scores(
-        cls, settings: Any, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
-    ) -> Floats:
-        """Scores (n, outputs) of a batch before any link; `rows` are weights of `batch.keys`."""
-
-    @classmethod
-    def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """Like `scores`, with the servers' rows, at the master."""
-        return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
-
-    @classmethod
-    def has_bias(cls, settings: Any) -> bool:
-        """Whether every example has a constant feature, a row of key `BIAS_KEY`."""
-        return True
-
-    @classmethod
     def has_constant(cls, settings: JobSettings) -> bool:
         """Whether a constant can be added to all scores."""
         return cls.has_bias(settings)
@@ -186,72 +163,9 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
         return judged(settings, counts, units)
 
     @classmethod
-    def extras(cls, results: Results) -> Mapping[str, Floats]:
-        """Arrays that the model in training has besides its rows, by name."""
-        return {}
-
-    @classmethod
-    def grown(
-        cls, before: Any, after: Any, classes: Classes, packed: Mapping[str, Packed]
-    ) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes.
-
-        Of a row of weights for each output.
-        """
-        return {**packed, TABLE: grown(packed[TABLE], classes, BIAS_KEY)}
-
-    @classmethod
     def farthest(cls, settings: Any) -> float:
         """`farthest` of `Encoding.measured`: how far from 0 columns are centred; 0: none is."""
         return 0.0
-
-    @classmethod
-    def centred_rows(cls, results: Results) -> Floats:
-        """Rows of the centred columns, as they were trained."""
-        assert isinstance(results.settings, SparseSettings)
-        keys = Encoding.of_text(results.settings.encoding).centred_keys
-        if len(keys) == 0:
-            return np.empty((0, results.tables[TABLE].dim), np.float32)
-        return results.pull(TABLE, keys)
-
-    @classmethod
-    def decoded(cls, settings: Any, keys: Keys, rows: Floats, centred: Floats) -> Floats:
-        """Rows (n, dim) of the finished model, for values and targets as they are written.
-
-        The default is for rows of weights: times the factors of values and targets; the bias less
-        what `centred` rows have added, and with the mean of targets.
-        """
-        encoding = Encoding.of_text(settings.encoding)
-        made: Floats = rows * factors_of(settings, keys)[:, None]
-        constant = cls.constant_of(encoding, centred)
-        made[keys == BIAS_KEY] = rows[keys == BIAS_KEY] + constant
-        factor, shift = LOSSES[settings.loss].restored(encoding)
-        made *= np.float32(factor)
-        made[keys == BIAS_KEY] += np.float32(shift)
-        return made
-
-    @classmethod
-    def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
-        """Return what centres add to the scores, float64 (outputs,), or a number."""
-        return -(encoding.offsets @ centred)
-
-    @classmethod
-    def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
-        """Arrays of the finished model's file besides its rows.
-
-        ``intercept``, float64 (1,), of models of targets: added to scores without a bias, whose row
-        has no room for all digits of a large mean.
-        """
-        settings = results.settings
-        assert isinstance(settings, SparseSettings)
-        if settings.class_num:
-            return dict(cls.extras(results))
-        encoding, constant = Encoding.of_text(settings.encoding), 0.0
-        if cls.has_bias(settings):
-            constant = float(results.pull(TABLE, np.array([BIAS_KEY], np.uint64))[0, 0])
-            constant += float(np.ravel(cls.constant_of(encoding, cls.centred_rows(results)))[0])
-        factor, shift = LOSSES[settings.loss].restored(encoding)
-        return {**cls.extras(results), "intercept": np.array([constant * factor + shift])}
 
     # --- at the master -----------------------------------------------------------------------
 
@@ -286,12 +200,6 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
         why = "whose workers run the optimiser and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
         evaluate.check_input(cls, settings)
-
-    @classmethod
-    def check_batch(cls, settings: Any, batch: Batch, where: str) -> None:
-        """Refuse examples that the model cannot train on; called before and during the job."""
-        if isinstance(settings, ClassesSettings):
-            check_classes(batch, settings.classes, where)
 
     @classmethod
     def shuffles(cls, settings: SparseSettings) -> bool:
@@ -619,12 +527,6 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
 def loss_unit(settings: SparseSettings) -> float:
     """Factor of the loss of encoded targets that makes it the loss of the targets."""
     return Encoding.of_text(settings.encoding).deviation ** LOSSES[settings.loss].degree
-
-
-def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
-    """Factors of features' values in the training, float32 (n,); of the bias 1."""
-    factors = Encoding.of_text(settings.encoding).factors_of(keys)
-    return np.where(keys == BIAS_KEY, np.float32(1), factors)
 
 
 class _Counting:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,11 @@ from snailps import kernels
 from snailps.abi.key_hash import MASK64
 from snailps.data._subwords import subwords_csr
 from snailps.dataclass import dataclass
-from snailps.models.local_sgd import Floats, Keys
+from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rotation.trainer import Judged, Rates, Span
 from snailps.models.rows import distinct
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
-
-if TYPE_CHECKING:
-    from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
 Rows = tuple[Floats, ...]
@@ -170,7 +167,8 @@ class Windows:
 
 
 def train(
-    model: WordVectors,
+    sgd: LocalSgd,
+    s: WordVectorSettings,
     examples: Examples,
     groups: Span,
     inputs: Rows,
@@ -180,9 +178,13 @@ def train(
     rates: Rates,
     seed: int,
 ) -> list[Future[Judged]]:
-    """Begins to train the groups from one to another, at rates that fall from one to the other."""
-    s, (first, last) = model.settings, groups
-    threads = min(model.threads, max(1, (last - first) // examples.thread_groups(s)))
+    """Start to train groups ``range(*groups)``, a kernel call a thread of `sgd`.
+
+    The step size falls linearly from ``rates[0]`` to ``rates[1]``.  Each call writes `inputs` and
+    `outputs` in place, without locks; its result is the sum of losses, and of examples.
+    """
+    first, last = groups
+    threads = min(sgd.worker.threads, max(1, (last - first) // examples.thread_groups(s)))
     edges = np.linspace(first, last, threads + 1).astype(int).tolist()
     tasks = []
     for at, (a, b) in enumerate(itertools.pairwise(edges)):
@@ -190,7 +192,7 @@ def train(
             continue
         kernel, own, named = examples.call(s, a, b)
         tasks.append(
-            model.sgd.pool.submit(
+            sgd.pool.submit(
                 kernel,
                 inputs[0],
                 outputs[0],

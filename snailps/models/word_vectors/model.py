@@ -20,7 +20,6 @@ ICML 2012.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
@@ -44,13 +43,7 @@ from snailps.data.word_counts import END_OF_LINE
 from snailps.dataclass import dataclass, replace
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
-from snailps.models.local_sgd import (
-    Contention,
-    Floats,
-    Keys,
-    LocalSgd,
-    RowLayout,
-)
+from snailps.models.local_sgd import Contention, Floats
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.rotation.trainer import Lease
 from snailps.models.rows import Scale, Trained
@@ -65,7 +58,7 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.examples import Bags, Examples, Noise, bags_of, train
+from snailps.models.word_vectors.examples import Bags, Examples, Noise, train
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.partitions import (
     checkouts_of_one,
@@ -78,20 +71,12 @@ from snailps.models.word_vectors.partitions import (
 from snailps.models.word_vectors.rotation import WordTrainer
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
-from snailps.models.word_vectors.skip_gram import (
-    RUN_WORDS,
-    Bundling,
-    SkipGramTrainer,
-    bundling,
-)
+from snailps.models.word_vectors.skip_gram import SkipGramTrainer
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors, put_words
+from snailps.models.word_vectors.word_rows import WordRows
 
 MOVING_STEPS = 30.0
 """Steps of other workers in the time of a block from which a row is pulled as it begins."""
-LOSS_DIVERGED = 4.0
-"""Mean loss, in that of untrained rows, from which the training has diverged."""
-PAIRS_JUDGED = 1000
-"""Least pairs of a mean loss that is judged."""
 TEXT_BLOCKS = 8
 """Blocks of an epoch's text for each worker."""
 TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
@@ -117,12 +102,11 @@ class _Batch:
     elsewhere: tuple[Floats, ...]
 
 
-class WordVectors(TextModel, Adopted, Rotated, Reported):
+class WordVectors(WordRows, Adopted, Rotated, Reported):
     """fastText / word2vec as a parameter-server model; see the module's docstring."""
 
     optimizers = ("add", "adagrad")
     Settings = WordVectorSettings
-    settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
     paces = TextModel.paces[0], replace(TextModel.paces[1], blocks=80)
 
@@ -230,38 +214,13 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Unpacks the vocabulary and what follows from it."""
-        self.settings, self.vocabulary = unpack_vocabulary(self.settings, self.summary)
-        s = self.settings
+        super().setup()
         self._lexicon = self.vocabulary.lexicon
-        self._keep = self.vocabulary.keep_probability(s.sample)
-        noise = self.vocabulary.noise(NOISE_POWER)
-        self._noise_sum = np.cumsum(noise)
-        self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        logit = np.zeros(1) if self._noise_log is None else self._noise_log
-        at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
-        self._loss_untrained = float((noise * at_first).sum() / noise.sum())
-        self._contention: tuple[int, WordContention] | None = None  # for so many workers
-        squares = s.optimizer == "adagrad"
-        self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
+        self._noise_sum = np.cumsum(self.vocabulary.noise(NOISE_POWER))
         self.rows = self._copied = (
             CopiedRows(self.sgd, "input"),
             CopiedRows(self.sgd, "output"),
         )
-
-    def contention(self, workers: int) -> WordContention | None:
-        """Estimates for so many workers; None for one.  The first call may take a second."""
-        if workers == 1:
-            return None
-        if self._contention is None or self._contention[0] != workers:
-            self._contention = workers, WordContention(self.vocabulary, self.settings, workers)
-        return self._contention[1]
-
-    def noise_logit(self, words: NDArray[Any] | slice) -> Floats:
-        """Return how far scores of output rows lie above the model's (NCE); empty without NCE."""
-        if self._noise_log is None:
-            return np.zeros(0, np.float32)
-        return self._noise_log[words].astype(np.float32)
 
     def encode(self, block: Block) -> Mapping[str, float]:
         """Encodes a block of a chunk for all workers."""
@@ -276,7 +235,7 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
         """
         parts = list(cut_text(block.data, ENCODED_BYTES))
         seeds = [(block.seed + at * GOLDEN) & MASK64 for at in range(len(parts))]
-        encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self._keep), seeds))
+        encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self.keep), seeds))
         return np.concatenate([ids for ids, _ in encoded]), sum(words for _, words in encoded)
 
     @cached_property
@@ -293,19 +252,6 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
         super().finish()
 
     @cached_property
-    def bundling(self) -> Bundling:
-        """`bundling_of` all words."""
-        return self.bundling_of(np.arange(len(self.vocabulary)))
-
-    def bundling_of(self, words: NDArray[np.int64]) -> Bundling:
-        """How pairs are trained where a worker trains these words."""
-        kept = self.vocabulary.counts.astype(np.float64) * self._keep
-        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
-        bag_ptr, bag_rows, _ = self.bags(most)
-        rate = self.settings.rate / self.settings.usual_rate
-        return bundling(kept[most], bag_ptr, bag_rows, self.threads, rate)
-
-    @cached_property
     def rotating(self) -> WordTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
@@ -313,7 +259,7 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
         """Numbers a block's words and rows locally and starts to pull the rows; or a partition."""
         if block.part >= 0:
             return self.rotating.prepare(block)
-        tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
+        tokens, raw_words = self._lexicon.encode(block.data, self.keep, block.seed)
         words = len(self.vocabulary)
         seen = np.zeros(words, np.bool_)
         seen[tokens[tokens >= 0]] = True
@@ -369,21 +315,14 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
     ) -> Sums:
         inputs, outputs = rows
         tasks = train(
-            self, batch.examples, span, inputs, batch.bags, outputs, batch.noise, rates,
-            seed + (self.settings.model == "skipgram"),  # of which `seed` drew windows
+            self.sgd, self.settings, batch.examples, span, inputs, batch.bags, outputs, batch.noise,
+            rates, seed + (self.settings.model == "skipgram"),  # of which `seed` drew windows
         )  # fmt: skip
         results = self.results_of(tasks)
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
     def judged(self, batch: Any, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
         return self.figures_of([sums])
-
-    def figures_of(self, results: Sequence[Sums], finite: bool = True) -> dict[str, float]:
-        """Sums of losses and examples; no number if it diverged or rows are not `finite`."""
-        loss, pairs = sum(loss for loss, _ in results), sum(count for _, count in results)
-        if pairs >= PAIRS_JUDGED and loss > LOSS_DIVERGED * self._loss_untrained * pairs:
-            loss = math.inf
-        return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
 
     def scales(self, batch: _Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
         """Scale by steps of this worker and the others; squares of AdaGrad add up as they are."""
@@ -406,14 +345,6 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
             root = np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
         contention = Contention(own / root, others / root, curvature)
         return lambda _trained, deltas: contention.scale(deltas[:, : self.settings.dim])
-
-    def bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
-        """Local bags of the present words: which of the pulled input rows make up each."""
-        own = present.astype(np.uint64)
-        if self.settings.maxn == 0:
-            ptr = np.arange(len(present) + 1, dtype=np.int64)
-            return ptr, ptr[:-1].astype(np.int32), own
-        return bags_of(self.settings, self.vocabulary.words.take(present), own)
 
     def _steps(
         self,

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,7 @@ from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.examples import Bags, Examples, Noise, Rows, train
 from snailps.models.word_vectors.partitions import keeps_all_rows, keeps_part
-
-if TYPE_CHECKING:
-    from snailps.models.word_vectors.model import WordVectors
+from snailps.models.word_vectors.word_rows import WordRows
 
 Ints = NDArray[np.int32]
 
@@ -80,7 +78,7 @@ class WordPartition(Partition):
     token -1.  `keys` of its input rows: words, then buckets.
     """
 
-    def __init__(self, model: WordVectors, of: Which, words: NDArray[np.int64]) -> None:
+    def __init__(self, model: WordRows, of: Which, words: NDArray[np.int64]) -> None:
         super().__init__(of)
         self.word_num = len(words)
         self.place = np.full(len(model.vocabulary) + 1, -1, np.int32)
@@ -114,11 +112,11 @@ class WordTrainer(RotationTrainer):
 
     part: WordPartition | None = None
 
-    def __init__(self, model: WordVectors) -> None:
+    def __init__(self, model: WordRows) -> None:
         super().__init__(model, model.sgd, "output")
         self.model = model
         self._vocabulary = model.vocabulary
-        self._keep = model.vocabulary.keep_probability(model.settings.sample)
+        self._keep = model.keep
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self.logit = model.noise_logit(slice(None))
         self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
@@ -277,8 +275,8 @@ class WordTrainer(RotationTrainer):
         rates: Rates,
         seed: int,
     ) -> list[Future[Judged]]:
-        rows = part.inputs.local
-        return train(self.model, examples, groups, rows, part.bags, outputs, noise, rates, seed)
+        s, rows = self.model.settings, part.inputs.local
+        return train(self.sgd, s, examples, groups, rows, part.bags, outputs, noise, rates, seed)
 
     def rate(self, progress: float) -> float:
         return self.model.settings.rate * (1.0 - progress)

@@ -7,7 +7,7 @@ docs/design/word-pairs.md says why pairs are sorted at all.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -49,8 +49,22 @@ Ints = NDArray[np.int32]
 class SkipGramTrainer(WordTrainer):
     """A lease has the pairs whose centre is in its input partition."""
 
+    @cached_property
+    def bundling(self) -> Bundling:
+        """`bundling_of` all words."""
+        return self.bundling_of(np.arange(len(self._vocabulary)))
+
+    def bundling_of(self, words: NDArray[np.int64]) -> Bundling:
+        """Choose how pairs are trained where a worker trains these words."""
+        model = self.model
+        kept = self._vocabulary.counts.astype(np.float64) * self._keep
+        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
+        bag_ptr, bag_rows, _ = model.bags(most)
+        rate = model.settings.rate / model.settings.usual_rate
+        return bundling(kept[most], bag_ptr, bag_rows, model.threads, rate)
+
     def examples(self, tokens: Ints, seed: int) -> Pairs:
-        window, (lanes, run) = self.model.settings.window, self.model.bundling
+        window, (lanes, run) = self.model.settings.window, self.bundling
         return Pairs(*kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run).take(0), lanes)
 
     def _input_parts(
@@ -59,10 +73,10 @@ class SkipGramTrainer(WordTrainer):
         """Words that share n-grams come together, unless a worker could then train few at once."""
         s, parts = self.model.settings, len(sizes)
         if s.maxn == 0 or parts == 1:
-            return (*super()._input_parts(kept, sizes)[:2], self.model.bundling)
+            return (*super()._input_parts(kept, sizes)[:2], self.bundling)
         for together in (True, False):
             inputs, sharers = assign_by_grams(self._vocabulary, s, kept, sizes, together=together)
-            each = [self.model.bundling_of(np.flatnonzero(inputs == at)) for at in range(parts)]
+            each = [self.bundling_of(np.flatnonzero(inputs == at)) for at in range(parts)]
             least = Bundling(*map(min, zip(*each, strict=True)))
             if least.lanes >= LANES // 2:
                 break

@@ -1,0 +1,127 @@
+"""A model of sparse examples as the master sees it: its scores, and the rows of its file.
+
+    rows of the servers + batch -> stored_scores            evaluation on hold-out files
+    trained rows -> decoded -> rows of the .npz, for values as they are written
+
+Owns what `evaluate`, `export` and `warm_start` ask of a model's class.  Knows no block and no
+thread: `worker.SparseWorker` trains.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.worker import Results
+from snailps.config import JobSettings
+from snailps.data.encoding import Encoding
+from snailps.models.block_trainer import BlockTrainer
+from snailps.models.losses import LOSSES
+from snailps.models.packed_tables import Classes, Packed, grown
+from snailps.models.sparse.batch import BIAS_KEY, TABLE, Batch, Floats, Keys, check_classes
+from snailps.models.sparse.settings import ClassesSettings, SparseSettings
+
+
+class SparseModel(BlockTrainer):
+    """What a finished, or stored, model of sparse examples answers for its class."""
+
+    Settings: ClassVar[type[JobSettings]] = SparseSettings
+    settings: SparseSettings
+    shape: ClassVar[tuple[str, ...]] = ()
+    """Own settings that a model must have as it was to continue."""
+
+    @classmethod
+    @abstractmethod
+    def scores(
+        cls, settings: Any, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+    ) -> Floats:
+        """Scores (n, outputs) of a batch before any link; `rows` are weights of `batch.keys`."""
+
+    @classmethod
+    def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
+        """Like `scores`, with the servers' rows, at the master."""
+        return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
+
+    @classmethod
+    def has_bias(cls, settings: Any) -> bool:
+        """Whether every example has a constant feature, a row of key `BIAS_KEY`."""
+        return True
+
+    @classmethod
+    def extras(cls, results: Results) -> Mapping[str, Floats]:
+        """Arrays that the model in training has besides its rows, by name."""
+        return {}
+
+    @classmethod
+    def grown(
+        cls, before: Any, after: Any, classes: Classes, packed: Mapping[str, Packed]
+    ) -> Mapping[str, Packed]:
+        """Rows with state of a model of more classes.
+
+        Of a row of weights for each output.
+        """
+        return {**packed, TABLE: grown(packed[TABLE], classes, BIAS_KEY)}
+
+    @classmethod
+    def centred_rows(cls, results: Results) -> Floats:
+        """Rows of the centred columns, as they were trained."""
+        assert isinstance(results.settings, SparseSettings)
+        keys = Encoding.of_text(results.settings.encoding).centred_keys
+        if len(keys) == 0:
+            return np.empty((0, results.tables[TABLE].dim), np.float32)
+        return results.pull(TABLE, keys)
+
+    @classmethod
+    def decoded(cls, settings: Any, keys: Keys, rows: Floats, centred: Floats) -> Floats:
+        """Rows (n, dim) of the finished model, for values and targets as they are written.
+
+        The default is for rows of weights: times the factors of values and targets; the bias less
+        what `centred` rows have added, and with the mean of targets.
+        """
+        encoding = Encoding.of_text(settings.encoding)
+        made: Floats = rows * factors_of(settings, keys)[:, None]
+        constant = cls.constant_of(encoding, centred)
+        made[keys == BIAS_KEY] = rows[keys == BIAS_KEY] + constant
+        factor, shift = LOSSES[settings.loss].restored(encoding)
+        made *= np.float32(factor)
+        made[keys == BIAS_KEY] += np.float32(shift)
+        return made
+
+    @classmethod
+    def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
+        """Return what centres add to the scores, float64 (outputs,), or a number."""
+        return -(encoding.offsets @ centred)
+
+    @classmethod
+    def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
+        """Arrays of the finished model's file besides its rows.
+
+        ``intercept``, float64 (1,), of models of targets: added to scores without a bias, whose row
+        has no room for all digits of a large mean.
+        """
+        settings = results.settings
+        assert isinstance(settings, SparseSettings)
+        if settings.class_num:
+            return dict(cls.extras(results))
+        encoding, constant = Encoding.of_text(settings.encoding), 0.0
+        if cls.has_bias(settings):
+            constant = float(results.pull(TABLE, np.array([BIAS_KEY], np.uint64))[0, 0])
+            constant += float(np.ravel(cls.constant_of(encoding, cls.centred_rows(results)))[0])
+        factor, shift = LOSSES[settings.loss].restored(encoding)
+        return {**cls.extras(results), "intercept": np.array([constant * factor + shift])}
+
+    @classmethod
+    def check_batch(cls, settings: Any, batch: Batch, where: str) -> None:
+        """Refuse examples that the model cannot train on; called before and during the job."""
+        if isinstance(settings, ClassesSettings):
+            check_classes(batch, settings.classes, where)
+
+
+def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
+    """Factors of features' values in the training, float32 (n,); of the bias 1."""
+    factors = Encoding.of_text(settings.encoding).factors_of(keys)
+    return np.where(keys == BIAS_KEY, np.float32(1), factors)

@@ -1,0 +1,87 @@
+"""The rows of the vocabulary's words at a worker: bags of input rows, noise, divergence.
+
+    summary -> setup -> vocabulary, keep, sgd      words -> bags: which input rows make up each
+
+What the trainers of a rotation (`rotation`, `skip_gram`, `cbow`) and the block trainer (`model`)
+have in common.  Knows no block, no lease and no example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.block_trainer import Sums
+from snailps.models.local_sgd import Floats, Keys, LocalSgd, RowLayout
+from snailps.models.ngram_rows import unpack_vocabulary
+from snailps.models.text_model import TextModel
+from snailps.models.word_vectors.block_size import NOISE_POWER
+from snailps.models.word_vectors.contention import WordContention
+from snailps.models.word_vectors.examples import Ints, bags_of
+from snailps.models.word_vectors.settings import WordVectorSettings
+
+LOSS_DIVERGED = 4.0
+"""Mean loss, in that of untrained rows, from which the training has diverged."""
+PAIRS_JUDGED = 1000
+"""Least pairs of a mean loss that is judged."""
+
+
+class WordRows(TextModel):
+    """A worker's vocabulary and the rows of its words, after `setup`."""
+
+    settings: WordVectorSettings
+    vocabulary: Vocabulary
+    keep: Floats
+    """Probability with which an occurrence of each word is trained (`sample`)."""
+
+    def setup(self) -> None:
+        """Unpack the vocabulary, and make what follows from it."""
+        self.settings, self.vocabulary = unpack_vocabulary(self.settings, self.summary)
+        s = self.settings
+        self.keep = self.vocabulary.keep_probability(s.sample)
+        noise = self.vocabulary.noise(NOISE_POWER)
+        self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
+        logit = np.zeros(1) if self._noise_log is None else self._noise_log
+        at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
+        self._loss_untrained = float((noise * at_first).sum() / noise.sum())
+        self._contention: tuple[int, WordContention] | None = None  # workers, their estimates
+        squares = s.optimizer == "adagrad"
+        self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
+
+    def contention(self, workers: int) -> WordContention | None:
+        """Estimates for `workers`; None for 1.  The first call may take a second."""
+        if workers == 1:
+            return None
+        if self._contention is None or self._contention[0] != workers:
+            self._contention = workers, WordContention(self.vocabulary, self.settings, workers)
+        return self._contention[1]
+
+    def noise_logit(self, words: NDArray[Any] | slice) -> Floats:
+        """Logits of NCE's noise for output rows (`Noise.logit`); empty with negative sampling."""
+        if self._noise_log is None:
+            return np.zeros(0, np.float32)
+        return self._noise_log[words].astype(np.float32)
+
+    def bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
+        """Bags of the present words: pointers, local rows, and the keys of these rows to pull."""
+        own = present.astype(np.uint64)
+        if self.settings.maxn == 0:
+            ptr = np.arange(len(present) + 1, dtype=np.int64)
+            return ptr, ptr[:-1].astype(np.int32), own
+        return bags_of(self.settings, self.vocabulary.words.take(present), own)
+
+    def figures_of(self, results: Sequence[Sums], finite: bool = True) -> dict[str, float]:
+        """Add up losses and examples.
+
+        The loss is infinite once its mean shows divergence, and NaN if rows are not `finite`:
+        either ends the job.
+        """
+        loss, pairs = sum(loss for loss, _ in results), sum(count for _, count in results)
+        if pairs >= PAIRS_JUDGED and loss > LOSS_DIVERGED * self._loss_untrained * pairs:
+            loss = math.inf
+        return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
