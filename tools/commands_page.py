@@ -90,7 +90,7 @@ def _section(words: str, command: Any) -> str:
 
 
 def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name).upper()
+    name = (parameter.metavar or parameter.name).upper().strip("[].")  # as Typer's usage has them
     dots = "..." if parameter.nargs == -1 else ""
     return f"{name}{dots}" if parameter.required else f"[{name}{dots}]"
 

@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 
 COLUMNS = ("word", "neighbour", "cosine")
 ModelArgument = Annotated[
-    Path, typer.Argument(help="A .bin, .vec or .npz file, of kge and mf, too.")
+    Path,
+    typer.Argument(help="Model file: word vectors (.bin, .vec, .npz), or a .npz of kge or mf."),
 ]
 KindOption = Annotated[
     str,
     typer.Option(
         "--of",
         metavar="KIND",
-        help="Of kge: entities or relations. Of mf: users or items. Left out: where the name is.",
+        help="Kind of the names. kge: entities or relations; mf: users or items. "
+        "By default the kind that has the name.",
         show_default=False,
     ),
 ]
@@ -42,7 +44,10 @@ KindOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Rows of the names of a kind (empty: any), asked as `Vectors` are."""
+    """The rows of a kge or mf model by name, with the methods of `Vectors` that commands call.
+
+    `kind` empty: the kind that has the name.
+    """
 
     model: GraphModel | FactorModel
     kind: str
@@ -58,14 +63,16 @@ class Names:
 
 
 def opened(path: Path, kind: str) -> Vectors | Names:
-    """The rows of a file by word or name; refuses a `kind` that the file lacks."""
+    """Open a model file for questions by word or name; `ConfigError` for a `kind` it lacks."""
     if path.suffix == ".npz":
         from snailps.estimators.loading import embedding_of
 
-        if (found := embedding_of(path)) is not None:
-            return Names(found, found.checked(kind))
+        if (model := embedding_of(path)) is not None:
+            return Names(model, model.checked(kind))
     if kind:
-        raise ConfigError(f"--of {kind}: {path} has words, and no kinds of names")
+        raise ConfigError(
+            f"--of {kind}: {path} holds word vectors, and words have no kinds: leave --of out"
+        )
     return load(path)
 
 
@@ -73,35 +80,38 @@ def ask_nn(
     model: ModelArgument,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORD]...", help="Left out: one word a line of standard input."),
+        typer.Argument(
+            metavar="[WORD]...", help="By default standard input is read, one word per line."
+        ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours a word.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours per word.")] = 10,
     of: KindOption = "",
     as_json: JsonRowsOption = False,
 ) -> None:
-    """The K words nearest to each WORD, by the cosine of their vectors.
+    """Print the K nearest neighbours of each WORD by cosine similarity.
 
-    With a .bin that has subwords, words that were never seen have neighbours too.
+    A .bin with subwords also has neighbours for words that are not in its vocabulary.
 
     For example: snailps nn out/corpus.bin snail -k 5
 
-    With a .npz of kge or mf: the K entities, relations, users or items nearest to each name.
+    For a .npz of kge or mf: the K entities, relations, users or items nearest to each name.
 
     For example: snailps nn out/ratings.npz 4711 --of items
 
-    In a pipe: word, neighbour, cosine, separated by tabs.
+    In a pipe: word, neighbour and cosine, separated by tabs.
     """
-    rows, good = opened(model, of), True
+    rows, all_known = opened(model, of), True
     for word in words or _input_words():
         try:
-            found = [(word, other, score) for other, score in rows.neighbours(word, k)]
-            print_rows(COLUMNS, found, as_json=as_json)
+            neighbours = [(word, other, score) for other, score in rows.neighbours(word, k)]
+            print_rows(COLUMNS, neighbours, as_json=as_json)
         except DataError as error:
             if words:
                 raise
+            # In a stream of words one unknown word must not end the answers to the others.
             typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
-            good = False
-    if not good:
+            all_known = False
+    if not all_known:
         raise typer.Exit(EXIT_WRONG)
 
 
@@ -121,37 +131,37 @@ def _input_words() -> Iterator[str]:
 def ask_similarity(
     model: ModelArgument,
     a: Annotated[str, typer.Argument(metavar="A", help="A word.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The word to compare it with.")],
     of: KindOption = "",
     as_json: JsonRowsOption = False,
 ) -> None:
-    """Cosine of the vectors of A and B: 1 alike, 0 unrelated, -1 opposite.
+    """Print the cosine similarity of A and B: 1 same direction, 0 unrelated, -1 opposite.
 
-    With a .npz of kge or mf: of the rows of two names of one kind.
+    For a .npz of kge or mf: A and B are names of one kind.
 
     For example: snailps similarity out/corpus.bin snail slug
 
-    In a pipe: A, B, cosine, separated by tabs.
+    In a pipe: A, B and cosine, separated by tabs.
     """
     row = (a, b, opened(model, of).similarity(a, b))
     print_rows(("word", "other", "cosine"), [row], as_json=as_json)
 
 
 def ask_analogy(
-    model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
-    a: Annotated[str, typer.Argument(metavar="A", help="berlin")],
-    b: Annotated[str, typer.Argument(metavar="B", help="germany")],
-    c: Annotated[str, typer.Argument(metavar="C", help="france")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Answers.")] = 10,
+    model: Annotated[Path, typer.Argument(help="Word vectors: a .bin, .vec or .npz file.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="Word that is added: berlin.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Word that is subtracted: germany.")],
+    c: Annotated[str, typer.Argument(metavar="C", help="Word that is added: france.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of answers.")] = 10,
     as_json: JsonRowsOption = False,
 ) -> None:
-    """The K words nearest to A - B + C: "berlin germany france" asks for paris.
+    """Print the K words nearest to A - B + C: "berlin germany france" asks for paris.
 
-    The same question as ``fasttext analogies``.
+    The same order of words as in ``fasttext analogies``.
 
     For example: snailps analogy out/corpus.bin berlin germany france
 
-    In a pipe: word, cosine, separated by a tab.
+    In a pipe: word and cosine, separated by a tab.
     """
     answers = load(model).analogy(a, b, c, k)
     print_rows(("word", "cosine"), answers, title=f"{a} - {b} + {c}", as_json=as_json)
@@ -159,19 +169,20 @@ def ask_analogy(
 
 def ask_vector(
     model: ModelArgument,
-    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words or names.")],
     of: KindOption = "",
     as_json: JsonRowsOption = False,
 ) -> None:
-    """The vector of each WORD.
+    """Print the vector of each WORD.
 
-    With a .bin that has subwords, words that were never seen have vectors too.
+    A .bin with subwords also has vectors for words that are not in its vocabulary.
 
-    With a .npz of kge or mf: the row of each name; of ratings the bias is the first number.
+    For a .npz of kge or mf: the row of each name; in a model of ratings its first number is the
+    bias.
 
     For example: snailps vector out/corpus.bin snail
 
-    In a pipe: the word and its numbers, separated by tabs, one line per word.
+    In a pipe: one line per word, the word and its numbers separated by tabs.
     """
     rows = opened(model, of)
     vectors = [(word, rows.vector(word)) for word in words]

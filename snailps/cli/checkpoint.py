@@ -30,21 +30,21 @@ from snailps.store.checkpoint.folder import (
     verify,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
+app = typer.Typer(no_args_is_help=True, help="List, verify or export checkpoints on disk.")
 COLUMNS = ("number", "state", "saved_at", "progress", "rows", "MB", "worker_class", "why")
 FolderArgument = Annotated[
-    Path, typer.Argument(help="A checkpoint_dir, such as OUTPUT.checkpoints.")
+    Path, typer.Argument(help="Folder of checkpoints, such as OUTPUT.checkpoints.")
 ]
 EitherArgument = Annotated[
-    Path, typer.Argument(help="A checkpoint_dir, or the folder of one checkpoint.")
+    Path, typer.Argument(help="Folder of checkpoints, or of one checkpoint.")
 ]
 
 
 @app.command("list")
 def list_(folder: FolderArgument, as_json: JsonObjectOption = False) -> None:
-    """Every checkpoint in a folder: its number, whether it is good, the progress of the training.
+    """List the checkpoints in a folder: number, whether it is good, progress of the training.
 
-    Reads manifests, lengths and indices; `verify` also reads the rows.
+    Checks manifests, lengths and indices; `verify` also reads every row.
 
     For example: snailps checkpoint list out/corpus.checkpoints
     """
@@ -52,14 +52,14 @@ def list_(folder: FolderArgument, as_json: JsonObjectOption = False) -> None:
     found = CheckpointFolder(folder).found()
     if not found:
         typer.echo(
-            f"no checkpoints in {folder}: their folders are called checkpoint-000001, ...", err=True
+            f"no checkpoints in {folder}: expected folders named checkpoint-000001, ...", err=True
         )
     _print(found, f"{folder}", as_json)
 
 
 @app.command("verify")
 def verify_(path: EitherArgument, as_json: JsonObjectOption = False) -> None:
-    """Reads checkpoints and compares every byte with its checksum. Exit code 1 if one is not good.
+    """Read every byte of the checkpoints and check its checksum. Exit code 1 if one is damaged.
 
     For example: snailps checkpoint verify out/corpus.checkpoints
     """
@@ -72,48 +72,57 @@ def verify_(path: EitherArgument, as_json: JsonObjectOption = False) -> None:
 @app.command("export")
 def export_(
     path: EitherArgument,
-    output: Annotated[str, typer.Option(help="Prefix of the paths of the files.")],
+    output: Annotated[str, typer.Option(help="Prefix of the paths of the result files.")],
     tables: Annotated[
         bool,
-        typer.Option("--tables", help="Write OUTPUT.npz with all tables instead.", metavar=""),
+        typer.Option(
+            "--tables",
+            help="Write all tables to OUTPUT.npz instead of the model's files.",
+            metavar="",
+        ),
     ] = False,
     format: Annotated[
         Format | None,
-        typer.Option(help="Write the tables in this format instead of the model's files."),
+        typer.Option(help="Write tables in this format instead of the model's files."),
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(help="Of the tables, this one; repeat for several. All by default."),
+        typer.Option(help="With --format: write this table. May be given several times."),
     ] = None,
     state: Annotated[
-        bool, typer.Option("--state", help="Of the tables, the optimiser's state too.", metavar="")
+        bool,
+        typer.Option("--state", help="With --format: also the optimizer's state.", metavar=""),
     ] = False,
     allow_module: Annotated[
         list[str] | None,
         typer.Option(
-            help="Import classes of this module that the checkpoint names; repeat for several.",
+            help="Allow this module to be imported for the classes that the checkpoint names. May "
+            "be given several times.",
             metavar="NAME",
         ),
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Writes the model's files from a checkpoint, as the training writes them at its end.
+    """Write the model's files from a checkpoint, as the training would write them at its end.
 
-    In a folder of checkpoints, takes the newest good one. --format writes keys (ascending) and
-    weights of every table, for any model, in the memory of a few buffers: OUTPUT.npz or
-    OUTPUT.safetensors (TABLE.keys, TABLE.rows), or OUTPUT.TABLE.parquet (key, row) each, with
-    pyarrow. Files that exist are refused.
+    Given a folder of checkpoints, takes the newest good one. --format works for every model and
+    writes the keys (ascending) and weights of each table in constant memory: OUTPUT.npz or
+    OUTPUT.safetensors (TABLE.keys, TABLE.rows), or one OUTPUT.TABLE.parquet (key, row) per table,
+    which needs pyarrow. Existing files are replaced only with --overwrite.
 
     For example: snailps checkpoint export out/ads.checkpoints --output out/ads --format parquet
     """
     if not output:
-        raise ConfigError("--output: expected what the names of the files begin with, got nothing")
+        raise ConfigError("--output: expected a prefix of the result files' paths, got nothing")
     if (table or state) and not (tables or format):
-        raise ConfigError("--table and --state are of tables: add --format")
+        raise ConfigError("--table and --state choose what tables are written: add --format")
     all_ = found_at(path)
     good = [one for one in all_ if one.state == "good"]
     if not good:
-        raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' shows why")
+        raise CheckpointError(
+            f"{path}: there is no good checkpoint: snailps checkpoint list says what is wrong "
+            "with each"
+        )
     for one in all_[all_.index(good[-1]) + 1 :]:
         if one.state == "damaged":
             _say_instead(one, good[-1], one.why)

@@ -23,7 +23,7 @@ from snailps.node.run_registry import RunRegistry, trust_at
 from snailps.transport import messages
 from snailps.transport.control import Trust, visit
 
-app = typer.Typer(no_args_is_help=True, help="Change a running cluster.")
+app = typer.Typer(no_args_is_help=True, help="Remove a server from a running cluster.")
 
 LOOK_S = 1.0
 
@@ -41,13 +41,13 @@ def drain_command(
     config: ConfigOption = None,
     sets: SetOption = None,
     limit_s: Annotated[
-        float, typer.Option("--timeout", help="How long to wait until it has left, in s.", min=1.0)
+        float, typer.Option("--timeout", help="Seconds to wait until the server left.", min=1.0)
     ] = 3600.0,
 ) -> None:
-    """Removes a server from a running cluster; its shards move to others while training goes on.
+    """Remove a server from a running cluster; its shards move to others while training continues.
 
-    Returns once the server has ended. It finds your job on this machine; another one:
-    --set master_addr=HOST:PORT. SIGTERM to the server's process does the same.
+    Returns when the server has ended. By default the cluster is your job on this machine; for
+    another one add --set master_addr=HOST:PORT. SIGTERM to the server's process does the same.
 
     For example: snailps cluster drain 2
     """

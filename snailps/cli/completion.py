@@ -17,13 +17,13 @@ from snailps.cli import COMPLETE
 def command(
     shell: Annotated[
         Literal["bash", "zsh", "fish"],
-        typer.Argument(metavar="bash|zsh|fish", help="The shell in use."),
+        typer.Argument(metavar="bash|zsh|fish", help="Your shell."),
     ],
 ) -> None:
-    """Prints a script after which the shell completes snailps' commands, options and settings.
+    """Print a script that makes the shell complete snailps' commands, options and settings.
 
-    For bash, in ~/.bashrc: eval "$(snailps completion bash)". For zsh, in ~/.zshrc, the same with
-    zsh. For fish: snailps completion fish > ~/.config/fish/completions/snailps.fish
+    bash: put eval "$(snailps completion bash)" into ~/.bashrc. zsh: the same with zsh, in ~/.zshrc.
+    fish: snailps completion fish > ~/.config/fish/completions/snailps.fish
 
     For example: snailps completion bash
     """

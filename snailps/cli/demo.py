@@ -1,4 +1,7 @@
-"""``snailps demo``: word vectors of the prose in Python's own library, on a cluster of five."""
+"""``snailps demo``: train word vectors on the prose in Python's own library, on five processes.
+
+Owns the text and the settings of the demonstration; `train` runs it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ WORDS = ("socket", "thread", "exception", "integer", "directory", "unpicklably")
 def command(
     output: Annotated[
         Path | None,
-        typer.Option(help="Prefix of result files; default: none are kept.", metavar="PATH"),
+        typer.Option(help="Prefix of result files. Without it none are kept.", metavar="PATH"),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=1, help="More is better and slower.", metavar="INT")
+        int, typer.Option(min=1, help="Passes over the text: more is better, slower.", metavar="N")
     ] = 40,
     overwrite: OverwriteOption = False,
     sets: SetOption = None,
 ) -> None:
-    """Trains fastText vectors on 1 master, 2 servers and 2 workers, and shows neighbours.
+    """Train fastText vectors on 1 master, 2 servers and 2 workers, and show nearest neighbours.
 
     The text is every docstring and comment of the running Python's standard library, so nothing
     is downloaded. Takes 15 to 30 s on two cores.
@@ -62,5 +65,5 @@ def command(
         vectors = load(f"{prefix}.bin")
         typer.echo("nearest words (the last word is not in the text; its subwords are):", err=True)
         for word in WORDS:
-            near = "  ".join(f"{other} {score:.2f}" for other, score in vectors.neighbours(word, 5))
-            typer.echo(f"{word:>14}  {near}")
+            line = "  ".join(f"{other} {score:.2f}" for other, score in vectors.neighbours(word, 5))
+            typer.echo(f"{word:>14}  {line}")

@@ -28,23 +28,27 @@ def command(
     config: ConfigOption = None,
     sets: SetOption = None,
     wait_s: Annotated[
-        float, typer.Option("--wait", help="How long to wait for other hosts, in s.", min=0.0)
+        float, typer.Option("--wait", help="Seconds to wait for the other hosts.", min=0.0)
     ] = 10.0,
     hosts: Annotated[
-        int, typer.Option("--hosts", help="Number of hosts: stop waiting once all came.", min=0)
+        int,
+        typer.Option(
+            "--hosts", help="Number of hosts: stop waiting when all have answered.", min=0
+        ),
     ] = 0,
     rows: Annotated[
-        int, typer.Option("--rows", help="Rows expected in each table, to judge memory.", min=0)
+        int,
+        typer.Option("--rows", help="Expected rows per table, to check the memory.", min=0),
     ] = 0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, with all measurements.", metavar="")
+        bool, typer.Option("--json", help="Print JSON, with all measurements.", metavar="")
     ] = False,
 ) -> None:
-    """Checks whether this host can join its cluster: names, ports, clocks, memory, disk.
+    """Check whether this host can join its cluster: names, ports, clocks, memory, disk.
 
-    Run it on all hosts at the same time, with the file that they will use; the one on the master's
-    host prints the findings of all. If a master is running, it checks the connection to it. Exit
-    code 1 if something will not work.
+    Run it on all hosts at the same time, with the .conf file of the job; on the master's host it
+    prints the findings of all hosts. If a master is running, it checks the connection to that
+    master. Exit code 1 if there is an error.
 
     For example: snailps doctor -c config/master.conf --hosts 4
     """

@@ -22,36 +22,37 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
+    model: Annotated[Path, typer.Argument(help="Word vectors: a .bin, .vec or .npz file.")],
     similarity: Annotated[
         list[Path] | None,
-        typer.Option(help="Lines of word, word, score.  May be given several times."),
+        typer.Option(help="File of lines: word, word, score. May be given several times."),
     ] = None,
     analogies: Annotated[
-        Path | None, typer.Option(help="Lines of four words under ': section' lines.")
+        Path | None,
+        typer.Option(help="File of lines of four words, in sections that begin with ': NAME'."),
     ] = None,
     restrict: Annotated[
-        int, typer.Option(min=0, help="Analogies among the first N words only; 0: all.")
+        int, typer.Option(min=0, help="Analogies within the first N words; 0: all words.")
     ] = 0,
     oov: Annotated[
         Literal["skip", "subword"],
-        typer.Option(help="Pairs with unknown words: left out, or scored by subwords."),
+        typer.Option(help="Pairs with unknown words: skip them, or score them by subwords."),
     ] = "skip",
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", help="Name the pairs and questions skipped.", metavar=""),
+        typer.Option("--verbose", help="List the skipped pairs and questions.", metavar=""),
     ] = False,
     as_json: JsonObjectOption = False,
 ) -> None:
-    """Score a model: Spearman correlation on similarity files, accuracy on an analogy file.
+    """Score word vectors: Spearman correlation on similarity files, accuracy on analogies.
 
-    Words may differ in case.  Words outside the vocabulary are skipped and counted; --verbose and
+    Case is ignored. Lines with words outside the vocabulary are skipped and counted; --verbose and
     --json list them.
 
     For example: snailps eval out/corpus.bin --similarity wordsim353.tsv
 
-    In a pipe: test, score, asked, skipped, separated by tabs; with --verbose followed by lines of
-    test and skipped words.
+    In a pipe: test, score, asked and skipped, separated by tabs; --verbose appends a line for each
+    skipped pair or question, with its test.
     """
     figures = _evaluate(model, similarity or [], analogies, restrict, oov)
     if as_json:
@@ -61,14 +62,14 @@ def command(
     columns = ("test", "score", "asked", "skipped")
     print_rows(columns, [row for row, _ in tests], title=str(model))
     if verbose:
-        skipped = [(row[0], " ".join(words)) for row, some in tests for words in some]
+        skipped = [(row[0], " ".join(words)) for row, entries in tests for words in entries]
         print_rows(("test", "skipped"), skipped)
 
 
 def _evaluate(
     model: Path, similarity: list[Path], analogies: Path | None, restrict: int, oov: OovRule
 ) -> dict[str, Any]:
-    """All scores of a model as plain values, ready for JSON; an undefined score is None."""
+    """Compute all scores as plain values, ready for JSON; an undefined score is None."""
     if not similarity and analogies is None:
         raise ConfigError("nothing to evaluate: give --similarity FILE, --analogies FILE, or both")
     from snailps.vectors.evaluate import evaluate_analogies, evaluate_similarity
@@ -93,12 +94,12 @@ def _evaluate(
 
 
 def _tests(figures: dict[str, Any]) -> Iterator[tuple[tuple[Cell, ...], list[list[str]]]]:
-    """The row of each test, and the words of each pair or question that it skipped."""
-    for one in figures["similarity"]:
-        row = (Path(one["file"]).name, one["spearman"], one["pairs"], one["oov"])
-        yield row, one["skipped"]
-    if found := figures["analogies"]:
-        name = Path(found["file"]).name
-        parts = [(f"{name}: {part['name']}", part) for part in found["sections"]]
-        for title, part in [(name, {**found, "skipped": []}), *parts]:
+    """Yield the row of each test, and the words of each pair or question that it skipped."""
+    for scores in figures["similarity"]:
+        row = (Path(scores["file"]).name, scores["spearman"], scores["pairs"], scores["oov"])
+        yield row, scores["skipped"]
+    if total := figures["analogies"]:
+        name = Path(total["file"]).name
+        parts = [(f"{name}: {part['name']}", part) for part in total["sections"]]
+        for title, part in [(name, {**total, "skipped": []}), *parts]:
             yield (title, part["accuracy"], part["asked"], part["oov"]), part["skipped"]

@@ -21,32 +21,37 @@ from snailps.models.fedavg.plotting import plot_histories
 from snailps.models.fedavg.prepare import FILES
 from snailps.models.fedavg.prepare import prepare as make_files
 
-app = typer.Typer(no_args_is_help=True, help="Files and plots of federated averaging.")
+app = typer.Typer(no_args_is_help=True, help="Prepare data for federated averaging, plot its loss.")
 
 
 @app.command("prepare")
 def prepare(
-    text: Annotated[list[str], typer.Argument(help="Files, folders and globs, .gz too.")],
-    into: Annotated[Path, typer.Option("--into", help="Folder for the files.")],
+    text: Annotated[list[str], typer.Argument(help="Files, folders and globs; .gz is unpacked.")],
+    into: Annotated[Path, typer.Option("--into", help="Folder that gets the files.")],
     stop_words: Annotated[
-        Path | None, typer.Option(help="File of words that are left out of the vocabulary.")
+        Path | None, typer.Option(help="File of words to leave out of the vocabulary.")
     ] = None,
     max_vocab: Annotated[
-        int, typer.Option(min=0, help="Most frequent words, stop words counted; 0: all.")
+        int,
+        typer.Option(min=0, help="Keep the N most frequent words, stop words counted; 0: all."),
     ] = 0,
-    test_windows: Annotated[int, typer.Option(min=1, help="Windows of test.txt.")] = 1000,
-    window: Annotated[int, typer.Option(min=3, max=255, help="Words in a window, odd.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of test windows.")] = 1,
-    data_name: Annotated[str, typer.Option(help="Name of the data, for cfg.json.")] = "",
-    bpe: Annotated[int, typer.Option(min=0, help="Batches a round, for cfg.json.")] = 0,
-    bs: Annotated[int, typer.Option(min=0, help="Windows a batch, for cfg.json.")] = 0,
-    target: Annotated[float, typer.Option(min=0, help="Loss to reach, for cfg.json.")] = 0.0,
+    test_windows: Annotated[int, typer.Option(min=1, help="Number of test windows.")] = 1000,
+    window: Annotated[
+        int, typer.Option(min=3, max=255, help="Words per window; an odd number.")
+    ] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of test windows.")] = 1,
+    data_name: Annotated[str, typer.Option(help="Written to cfg.json: name of the data.")] = "",
+    bpe: Annotated[int, typer.Option(min=0, help="Written to cfg.json: batches per round.")] = 0,
+    bs: Annotated[int, typer.Option(min=0, help="Written to cfg.json: windows per batch.")] = 0,
+    target: Annotated[
+        float, typer.Option(min=0, help="Written to cfg.json: loss at which training ends.")
+    ] = 0.0,
     overwrite: OverwriteOption = False,
     as_json: JsonObjectOption = False,
 ) -> None:
-    """Make vocabulary and test windows from a text.
+    """Write a vocabulary and test windows from a text.
 
-    Words are lower-cased runs of ASCII letters.  The test windows are windows of the text itself.
+    Words are lower-cased runs of ASCII letters. The test windows are drawn from the text itself.
 
     For example: snailps fedavg prepare moby_dick.txt --into moby --stop-words stopwords.txt
     """
@@ -78,8 +83,10 @@ def prepare(
 
 @app.command("plot")
 def plot(
-    histories: Annotated[list[Path], typer.Argument(help="OUTPUT.history.jsonl of runs.")],
-    into: Annotated[Path, typer.Option("--into", help="Picture: .png, .svg or .pdf.")],
+    histories: Annotated[
+        list[Path], typer.Argument(help="Files OUTPUT.history.jsonl, one per run.")
+    ],
+    into: Annotated[Path, typer.Option("--into", help="Picture file: .png, .svg or .pdf.")],
     overwrite: OverwriteOption = False,
 ) -> None:
     """Plot the loss on the test windows against windows per learner and against seconds.

@@ -1,4 +1,7 @@
-"""``snailps filter``: texts that classifiers keep, from files to files of the same format."""
+"""``snailps filter``: keep texts by the scores of classifiers; parses options, prints progress.
+
+`snailps.filtering` owns the work: reading, scoring, writing, continuing after a kill.
+"""
 
 from __future__ import annotations
 
@@ -24,93 +27,105 @@ def command(
     input: Annotated[
         list[str],
         typer.Option(
-            help="Parquet, Arrow, ORC, JSON lines or text: files, folders, patterns or URLs.",
+            help="Parquet, Arrow, ORC, JSON lines or text: files, folders, globs or URLs.",
             metavar="FILE...",
         ),
     ],
     model: Annotated[
         list[str],
-        typer.Option(help="A classifier, and its name in the condition.", metavar="NAME=FILE"),
+        typer.Option(
+            help="A classifier, and the name by which --keep refers to it. May be given several "
+            "times.",
+            metavar="NAME=FILE",
+        ),
     ],
     keep: Annotated[
         str,
         typer.Option(
-            help='Which texts: NAME["LABEL"], NAME.p, NAME.top and columns, compared with numbers '
-            "or labels, and joined by and, or, not, in.",
+            help='Which texts to keep: NAME["LABEL"] (probability), NAME.top (best label), NAME.p '
+            "(its probability) and columns, compared with numbers or labels, joined by and, or, "
+            "not, in.",
             metavar="CONDITION",
         ),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            help="Folder: a file for each of the input, _manifest.json and _report.html.",
+            help="Folder that gets a file per input file, _manifest.json and _report.html.",
             metavar="FOLDER",
         ),
     ],
     column: Annotated[
-        str, typer.Option(help="Column of tables that has the texts.", metavar="NAME")
+        str, typer.Option(help="Column with the text, if the input has columns.", metavar="NAME")
     ] = "",
     add: Annotated[
         str,
         typer.Option(
-            help='Scores that become columns: lang.top,lang.p or lang for both, hq["__label__hq"]; '
-            "good=SCORE gives another name. Separated by commas.",
+            help='Scores to add as columns, by commas: lang.top,lang.p,hq["__label__hq"]; '
+            "lang stands for lang.top,lang.p; good=SCORE names the column good.",
             metavar="SCORES",
         ),
     ] = "",
     keep_scores: Annotated[
         str,
         typer.Option(
-            help="Folder that keeps the scores of these texts: another condition on the same "
-            "labels takes them from there.",
+            help="Folder for the scores of these texts: a later run with another condition on the "
+            "same labels reads them from there instead of computing them.",
             metavar="FOLDER",
         ),
     ] = "",
     threads: Annotated[
-        int, typer.Option(help="0: one a core. Outputs do not depend on it.", min=0)
+        int, typer.Option(help="0: one per core. The output does not depend on it.", min=0)
     ] = 0,
     cluster: Annotated[
         str,
         typer.Option(
-            help="Master of a cluster, begun with snailps master --session: its workers filter, "
-            "each a file at a time. All hosts have the folders.",
+            help="Master of a cluster that was started with snailps master --session: its workers "
+            "filter, a file at a time each. All hosts must see the same folders.",
             metavar="HOST:PORT",
         ),
     ] = "",
     secret_file: Annotated[
-        str, typer.Option(help="With --cluster: its secret's file.", metavar="PATH")
+        str, typer.Option(help="With --cluster: file with the secret.", metavar="PATH")
     ] = "",
     tls: Annotated[
-        str, typer.Option(help="With --cluster: the folder of its certificates.", metavar="FOLDER")
+        str, typer.Option(help="With --cluster: folder with certificates.", metavar="FOLDER")
     ] = "",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace another command's output.", metavar="")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace the output of another filter command.", metavar=""
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the manifest.", metavar="")
+        bool, typer.Option("--json", help="Print the manifest as JSON.", metavar="")
     ] = False,
 ) -> None:
-    """Keep the texts of files that classifiers say to keep; in files of the same format.
+    """Keep the texts that satisfy a condition on classifiers' scores, in files of the same format.
 
-    Other columns stay as they are. A run that was ended goes on by the same command: what is
-    finished stays, and each file is complete or not there.
+    Other columns are copied unchanged. After a kill the same command continues: finished files
+    stay, and no file is ever there in part.
 
     For example: snailps filter --input 'crawl/*.parquet' --column text --model hq=quality.bin
     --keep 'hq["__label__hq"] >= .5' --output kept
 
-    Two models, of which the second one sees what the first one keeps: --model hq=quality.bin
+    With two models, the second one scores only what the first one keeps: --model hq=quality.bin
     --model lang=lid.bin --keep 'hq["__label__hq"] >= .5 and lang.top == "__label__en"' --add lang
     """
     from snailps.filtering.expression import split_added
     from snailps.filtering.job import filter as filter_files
 
     models: dict[str, str] = {}
-    for one in model:
-        name, equals, path = one.partition("=")
+    for text in model:
+        name, equals, path = text.partition("=")
         if not equals or not path:
-            raise ConfigError(f"--model {one}: expected NAME=FILE, as in hq={one or 'quality.bin'}")
+            raise ConfigError(
+                f"--model {text}: expected NAME=FILE, as in hq={text or 'quality.bin'}"
+            )
         if name in models:
-            raise ConfigError(f"--model {one}: there are two models {name}")
+            raise ConfigError(
+                f"--model {text}: the name {name} is given twice: name each model differently"
+            )
         models[name] = path
     progress = _Progress()
     with ExitStack() as stack:
@@ -131,22 +146,24 @@ def command(
         print_json(done)
         return
     typer.echo(f"{done['kept']:,} of {done['rows']:,} texts kept, in {output}")
-    for one in done["refused"]:
-        typer.echo(f"  {one['texts']:,} refused by {one['clause']}")
+    for refusal in done["refused"]:
+        typer.echo(f"  {refusal['texts']:,} refused by {refusal['clause']}")
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
     if keep_scores:
         for name, count in done["scored"].items():
-            typer.echo(f"  {count:,} scored by {name}; other scores are of {keep_scores}")
+            typer.echo(
+                f"  {count:,} scored by {name}; the other scores were read from {keep_scores}"
+            )
     if (report := output / "_report.html").is_file():
-        typer.echo(f"  {report} shows scores, and texts near the bounds")
+        typer.echo(f"  {report} shows the scores, and texts near the thresholds")
 
 
 def _say_what_is_finished(job: FilterJob) -> None:
     finished, files = len(job.tasks) - len(job.left), len(job.tasks)
     if finished:
-        words = "goes on with the others" if job.left else "nothing is left to do"
-        typer.echo(f"{finished:,} of {files:,} files are finished: {words}", err=True)
+        words = "continuing with the others" if job.left else "nothing is left to do"
+        typer.echo(f"{finished:,} of {files:,} files are already finished: {words}", err=True)
 
 
 class _Progress:

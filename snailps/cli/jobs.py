@@ -36,13 +36,13 @@ OUTPUT_LEAST = 16
 
 def command(
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, one object a line.", metavar="")
+        bool, typer.Option("--json", help="Print one JSON object per run.", metavar="")
     ] = False,
 ) -> None:
-    """Lists your jobs on this machine: those that run, and the last 20 that ended.
+    """List your jobs on this machine: the running ones, and the last 20 that ended.
 
-    snailps status RUN shows one of them. Jobs of other users and machines are not listed: snailps
-    status --set master_addr=HOST:PORT asks their master.
+    For details of one: `snailps status RUN`. Jobs of other users or machines are not listed; ask
+    their master by `snailps status --set master_addr=HOST:PORT`.
 
     For example: snailps jobs --json
     """

@@ -27,7 +27,7 @@ from snailps.cli.common import log_as_set, remarks
 from snailps.cli.entry import main
 from snailps.cli.json_lines import is_object
 from snailps.cli.known_classes import known_classes
-from snailps.cli.options import SetOption, command_line, doors_of, read_config, short_options
+from snailps.cli.options import SetOption, command_line, connect_options, read_config, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.config import (
@@ -51,18 +51,22 @@ from snailps.node.usage import peak_rss_mb
 if TYPE_CHECKING:
     from snailps.cli.progress import Progress
 
-ServersOption = Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Server processes.")]
-WorkersOption = Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Worker processes.")]
+ServersOption = Annotated[
+    int, typer.Option(min=1, max=64, metavar="N", help="Number of server processes.")
+]
+WorkersOption = Annotated[
+    int, typer.Option(min=1, max=256, metavar="N", help="Number of worker processes.")
+]
 JsonOption = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print the run's figures as one JSON object at the end.", metavar=""
+        "--json", help="At the end, print the run's figures as one JSON object.", metavar=""
     ),
 ]
 VerboseOption = Annotated[
     bool,
     typer.Option(
-        "--verbose", "-v", help="Also show blocks, processes and the log of each.", metavar=""
+        "--verbose", "-v", help="Also show blocks, and each process with its log.", metavar=""
     ),
 ]
 ADDRESS = "SNAILPS_MASTER_ADDR"
@@ -87,7 +91,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="COMMAND",
-            help="After --: run this beside a cluster, which snailps.connect() in it finds.",
+            help="After --: a command to run beside a cluster, which it joins by "
+            "snailps.connect().",
         ),
     ] = None,
     config: Annotated[
@@ -100,7 +105,7 @@ def command(
             min=1,
             max=256,
             metavar="N",
-            help="Worker processes; by default one, beside a command none.",
+            help="Number of worker processes; 1 by default, 0 beside a command.",
         ),
     ] = None,
     sets: SetOption = None,
@@ -108,25 +113,31 @@ def command(
     verbose: VerboseOption = False,
     ui: UiOption = False,
 ) -> None:
-    """Runs the job of a .conf file on a cluster of real processes on this machine.
+    """Run the job of a .conf file on a cluster of real processes on this machine.
 
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
 
-    Or runs a command beside a cluster of servers, which end with it:
+    Or run a command beside a cluster of servers, which end when the command ends:
     snailps local --servers 2 -- torchrun --nproc-per-node=2 train.py
     """
     if words:
         if as_json or verbose or ui:
-            raise ConfigError("--json, --verbose and --ui show a job: a command shows itself")
+            raise ConfigError(
+                "--json, --verbose and --ui show the progress of a job: leave them out before a "
+                "command, which has its own output"
+            )
         raise typer.Exit(run_beside(words, config, sets, servers=servers, workers=workers or 0))
     if config is None:
-        raise ConfigError("expected a job, -c FILE, or -- and a command to run beside a cluster")
+        raise ConfigError(
+            "nothing to run: give -c FILE with a job, or -- and a command to run beside a cluster"
+        )
     raw = read_config(config, sets)
     log_as_set(raw, "snailps")
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:
         raise ConfigError(
-            f"{config}: no worker_class, so there is no job; see config/fasttext.conf"
+            f"{config}: no worker_class, so there is no job to run: add one, as in "
+            "config/fasttext.conf"
         )
     cls = load_class(entry.value, entry.origin)
     settings = raw.build(cls.Settings, also_known=known_classes(raw))
@@ -257,7 +268,7 @@ def run_local(
                 progress = _display(texts, terminal=terminal, verbose=verbose)
             address = run.launcher.address
             if address and (verbose or not terminal):
-                doors = ["--watch", *doors_of(address, master)] if verbose else ["-w"]
+                doors = ["--watch", *connect_options(address, master)] if verbose else ["-w"]
                 progress.say(f"to look closer: snailps status {shlex.join(doors)}")
             if address and ui:
                 page = PageProcess(address, master, run.launcher.secret)

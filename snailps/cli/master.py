@@ -59,7 +59,7 @@ def command(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print the run's figures as one JSON object at the end.", metavar=""
+            "--json", help="At the end, print the run's figures as one JSON object.", metavar=""
         ),
     ] = False,
     ui: UiOption = False,
@@ -68,7 +68,7 @@ def command(
         bool,
         typer.Option(
             "--session",
-            help="Take jobs from Python (snailps.connect), until Ctrl-C, instead of the file's.",
+            help="Run jobs that Python submits (snailps.connect), until Ctrl-C.",
             metavar="",
         ),
     ] = False,
@@ -76,11 +76,11 @@ def command(
     called: Annotated[str, typer.Option("--called", hidden=True)] = "",
     document_fd: DocumentFdOption = -1,
 ) -> None:
-    """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
+    """Form the cluster, lease blocks to workers, replace lost processes, write the result.
 
-    The file names the job: worker_class, input, output, and the model's settings. Ctrl-C once
-    ends the training and saves the model; twice ends at once. SIGTERM ends this process alone:
-    started again with the same command, it goes on.
+    The file describes the job: worker_class, input, output and the model's settings. Ctrl-C once
+    ends the training early and saves the model; twice ends at once. SIGTERM ends this process
+    alone: start it again with the same command, and it continues the job.
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """

@@ -21,9 +21,9 @@ from snailps.outward import without_secrets
 
 _LINES_BYTES = 1 << 16
 
-KOption = Annotated[int, typer.Option("-k", min=-1, help="Most labels a line; -1: all.")]
+KOption = Annotated[int, typer.Option("-k", min=-1, help="At most K labels per line; -1: all.")]
 ThresholdOption = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="Least probability of a label.")
+    float, typer.Option(min=0.0, max=1.0, help="Only labels of at least this probability.")
 ]
 
 

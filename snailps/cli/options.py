@@ -23,7 +23,7 @@ from snailps.outward import without_secrets
 
 
 def settings_like(incomplete: str) -> list[str]:
-    """Completions of the name of a setting: ``checkpoint_dir=``."""
+    """Complete the name of a setting: ``checkpoint_dir=``."""
     from snailps.cli.settings import documented_classes
     from snailps.config.fields import settings_of
 
@@ -38,26 +38,28 @@ def settings_like(incomplete: str) -> list[str]:
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("-c", "--config", metavar="FILE", help="A .conf file; see docs/settings.md."),
+    typer.Option(
+        "-c", "--config", metavar="FILE", help="A .conf file with settings (docs/settings.md)."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="One setting; overrides all other sources.",
+        help="Set one setting; wins over file, environment and options.",
         autocompletion=settings_like,
     ),
 ]
 DocumentFdOption = Annotated[int, typer.Option("--document-fd", hidden=True)]
 JsonLogOption = Annotated[
     Path | None,
-    typer.Option("--json-log", metavar="FILE", help="File that gets a JSON record every 5 s."),
+    typer.Option("--json-log", metavar="FILE", help="Append a JSON record to FILE every 5 s."),
 ]
 TensorboardOption = Annotated[
     Path | None,
     typer.Option(
-        "--tensorboard", metavar="DIR", help="Folder for TensorBoard: curves, norms, vectors."
+        "--tensorboard", metavar="DIR", help="Write curves, norms, vectors for TensorBoard."
     ),
 ]
 FreshOption = Annotated[
@@ -73,54 +75,55 @@ SHORT: dict[str, Any] = {
     "json_log": JsonLogOption, "tensorboard": TensorboardOption, "fresh": FreshOption,
     "overwrite": OverwriteOption,
 }  # fmt: skip
-"""Options that are short for a ``--set``, by the setting."""
+"""Setting -> the option that is short for its ``--set``."""
 
 
 def short_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `SHORT`, after `as_json`; it finds them in its `sets`."""
+    """Add the options of `SHORT` to a command, after `as_json`; it receives them in its `sets`."""
 
     @functools.wraps(command)
-    def with_sets(**given: Any) -> None:
-        short = {name: value for name in SHORT if (value := given.pop(name, None))}
+    def with_sets(**values: Any) -> None:
+        short = {name: value for name in SHORT if (value := values.pop(name, None))}
         texts = [f"{k}={format_value(v if v is True else str(v))}" for k, v in short.items()]
-        command(**{**given, "sets": [*(given.get("sets") or []), *texts]})
+        command(**{**values, "sets": [*(values.get("sets") or []), *texts]})
 
     hints = get_type_hints(command, include_extras=True)
     parameters = [
-        one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, one in inspect.signature(command).parameters.items()
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
     ]
-    at = 1 + [one.name for one in parameters].index("as_json")
-    parameters[at:at] = [
-        parameters[at - 1].replace(
+    place = 1 + [parameter.name for parameter in parameters].index("as_json")
+    parameters[place:place] = [
+        parameters[place - 1].replace(
             name=name, annotation=kind, default=False if kind.__origin__ is bool else None
         )
         for name, kind in SHORT.items()
     ]
+    # Typer reads signature and annotations: both must show the added options.
     with_sets.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_sets.__annotations__ = {one.name: one.annotation for one in parameters}
+    with_sets.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_sets
 
 
 def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:
-    """Settings as the user gave them, not yet typed."""
+    """Read settings as text, with their origins: types are checked by `RawConfig.build`."""
     return RawConfig.load(path, environ=os.environ, overrides=overrides or ())
 
 
 def command_line(words: Sequence[str]) -> str:
-    """The command with these words, as a user types it to continue the run: not anew."""
-    kept = (without_secrets(word) for word in words if word != "--fresh")
-    return shlex.join(["snailps", *kept])
+    """Write the command that continues the run: these words without ``--fresh`` and secrets."""
+    shown = (without_secrets(word) for word in words if word != "--fresh")
+    return shlex.join(["snailps", *shown])
 
 
-def doors_of(address: str, settings: ClusterSettings) -> list[str]:
+def connect_options(address: str, settings: ClusterSettings) -> list[str]:
     """Options with which another command connects to this master."""
-    given = {"master_addr": address, "secret_file": settings.secret_file, "tls": settings.tls}
-    return [word for key, value in given.items() if value for word in ("--set", f"{key}={value}")]
+    values = {"master_addr": address, "secret_file": settings.secret_file, "tls": settings.tls}
+    return [word for key, value in values.items() if value for word in ("--set", f"{key}={value}")]
 
 
 def connection_settings(raw: RawConfig) -> ClusterSettings:
-    """The settings of connections; models are imported only to check other keys."""
+    """Build the settings of connections; imports models only if there are other keys to check."""
     if not raw.entries:
         return ClusterSettings()
     from snailps.cli.known_classes import known_classes

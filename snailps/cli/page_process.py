@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.options import doors_of
+from snailps.cli.options import connect_options
 from snailps.cli.page_address import Shown
 from snailps.config import ClusterSettings
 from snailps.local.fork import PROGRAM, end_with_parent
@@ -47,7 +47,7 @@ class PageProcess:
         given.close()
         self._shown: Shown | None = None
         self._process = subprocess.Popen(
-            [*PROGRAM, "ui", *doors_of(address, settings)],
+            [*PROGRAM, "ui", *connect_options(address, settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

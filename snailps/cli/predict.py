@@ -47,13 +47,14 @@ def command(
     model: Annotated[
         Path,
         typer.Argument(
-            help="A .bin of a classifier, fastText's own too; a .npz of any other model but words'."
+            help="Model file: a classifier's .bin (fastText's too) or the .npz of any other model. "
+            "Not word vectors."
         ),
     ],
     text: Annotated[
         str | None,
         typer.Argument(
-            help="A line of text, for a .npz a file; `-`: lines of standard input.",
+            help="A line of text to label; for a .npz a file of examples. `-`: standard input.",
             show_default=False,
         ),
     ] = None,
@@ -62,70 +63,74 @@ def command(
     input: Annotated[
         list[str] | None,
         typer.Option(
-            help="Instead of TEXT: a file, folder, pattern, URL or `-`, whose lines are labelled, "
-            "one line of output each, of tables each row.  May be given several times.",
+            help="Instead of TEXT: a file, folder, glob, URL or `-` (standard input). Each line, "
+            "or row of a table, is labelled by one line of output. May be given several times.",
             metavar="FILE",
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="With --input: the file for the labels; `-`: standard output.", metavar="FILE"
+            help="With --input: file for the labels; `-`: standard output.", metavar="FILE"
         ),
     ] = None,
     format: Annotated[
         Literal["tsv", "jsonl", "parquet"],
-        typer.Option(help="With --input: how a line of output is written."),
+        typer.Option(help="With --input: format of the output."),
     ] = "tsv",
     column: Annotated[
         str,
-        typer.Option(help="With --input: of a table, the column of the texts.", metavar="NAME"),
+        typer.Option(help="With --input: column with the text, in tables.", metavar="NAME"),
     ] = "",
-    threads: Annotated[int, typer.Option(min=0, help="With --input: threads; 0: one a core.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=0, help="With --input: number of threads; 0: one per core.")
+    ] = 0,
     overwrite: OverwriteOption = False,
     metrics: Annotated[
         bool,
         typer.Option(
             "--metrics",
-            help="With a .npz: print metrics of the predictions instead of the predictions.",
+            help="For a .npz: print metrics by the file's labels instead of predictions.",
             metavar="",
         ),
     ] = False,
     label_column: Annotated[
         str,
         typer.Option(
-            help="With --metrics: the column of a table that has the labels, if it is another "
-            "than in training.",
+            help="With --metrics: column with the labels, in tables; by default the one of the "
+            "training.",
             metavar="NAME",
         ),
     ] = "",
     as_json: JsonRowsOption = False,
 ) -> None:
-    """The best labels of a text, with their probabilities; or predictions for a file of examples.
-
-    With --json: an object a line with line, label, probability, or with the scores of an example.
+    """Predict labels of a text with their probabilities, or predict for a file of examples.
 
     For example: snailps predict out/sections.bin "plays chess over the network" -k 3
 
-    Of files, on all cores: snailps predict out/sections.bin --input 'web/*.jsonl.gz' --column text
+    To label files on all cores: snailps predict out/sections.bin --input 'web/*.jsonl.gz'
+    --column text
 
-    There a line has its labels and probabilities, separated by tabs, or `-` for both: `paste` puts
-    them beside the input. --format jsonl or parquet: two lists a line.
+    The output then has one line per input line: its labels and probabilities, separated by tabs, or
+    `-` for both, so that `paste` puts them beside the input. With --format jsonl or parquet a line
+    has two lists.
 
-    In a pipe: number of the line, label, probability, separated by tabs, with all digits; a line
-    without a label above the threshold has `-` for both. A line without a known word, even an empty
-    one, is judged by its end, as by fastText.
+    Without --input, in a pipe: line number, label and probability in full precision, separated by
+    tabs; a line that has no label above the threshold gets `-` for both. A line without a known
+    word, even an empty one, is labelled by its end-of-line token, as in fastText.
 
-    With a .npz: one line per example with the probability of yes, the value, or the probability of
-    each class, separated by tabs, with all digits: read back, they are what Python has. Lines of
-    LIBSVM must have labels; only --metrics uses them.
+    For a .npz: one line per example with the probability of the positive class, the value, or the
+    probability of each class, separated by tabs, in full precision. Lines of LIBSVM must have
+    labels, but only --metrics uses them.
 
     For example: snailps predict out/clicks.npz test.svm --metrics
 
-    With a .npz of kge or mf: a line per line of the file with its score; for a line with ? as head,
-    tail or item the K best names.
+    For a .npz of kge or mf: the score of each line of the file; for a line with ? as head, tail or
+    item the K best names.
 
     For example: snailps predict out/graph.npz questions.txt -k 5
+
+    With --json each line is an object: line, label and probability, or the scores of an example.
     """
     kind = kind_of(model, "examples")
     if input or output is not None:

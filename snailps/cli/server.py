@@ -11,7 +11,7 @@ from snailps.server.process import Server
 def command(
     config: ConfigOption = None, sets: SetOption = None, document_fd: DocumentFdOption = -1
 ) -> None:
-    """Stores rows in memory and answers pulls and pushes, with one thread and port per shard.
+    """Hold rows in memory and answer pulls and pushes, with one thread and port per shard.
 
     Joins the master at master_addr and runs until the job ends.
 

@@ -46,7 +46,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A number of snailps jobs, an output, or an address.",
+            help="Number of the run in snailps jobs, its output, or the master's address.",
             show_default=False,
             autocompletion=jobs.runs_like,
         ),
@@ -55,24 +55,25 @@ def command(
     config: ConfigOption = None,
     sets: SetOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, with all details.", metavar="")
+        bool, typer.Option("--json", help="Print JSON, with all details.", metavar="")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeatedly, until it ends.", metavar="")
+        bool, typer.Option("--watch", "-w", help="Update until the job ends.", metavar="")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="With each table: rows, memory.", metavar="")
+        bool,
+        typer.Option("--verbose", "-v", help="Also rows and memory of each table.", metavar=""),
     ] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", help="Between two updates of --watch, in s.", min=0.1)
+        float, typer.Option("--interval", help="Seconds between updates of --watch.", min=0.1)
     ] = 1.0,
 ) -> None:
-    """Shows the state of a running cluster: progress, processes, shards, waits.
+    """Show the state of a running cluster: progress, processes, shards, waits.
 
-    It finds your job on this machine; if several run, snailps status RUN shows one. A job on
-    another machine: --set master_addr=HOST:PORT. Each wait names what it is for and how long it
-    has lasted. With --watch it waits for a master that is not running, and exits with the job's
-    code. Where no job runs, it says how the last one ended.
+    By default it shows your job on this machine; if several run, name one, as in `snailps status
+    7`. For a job on another machine add --set master_addr=HOST:PORT. Each wait says what is waited
+    for and how long it has lasted. With --watch it also waits for a master that is not running yet,
+    and exits with the job's exit code. If no job runs, it shows how the last one ended.
 
     For example: snailps status --watch
     """

@@ -52,21 +52,25 @@ def command(
         ),
     ],
     file: Annotated[
-        str, typer.Argument(help="Lines of labels and words, or what the model was trained on.")
+        str,
+        typer.Argument(
+            help="Labelled test data in the format of the training: for a classifier lines of "
+            "labels and words."
+        ),
     ],
     k: KOption = 1,
     threshold: ThresholdOption = 0.0,
     column: Annotated[
-        str, typer.Option(help="Of a table: the column of the texts.", show_default=False)
+        str, typer.Option(help="Column with the text, in tables.", show_default=False)
     ] = "",
     label_column: Annotated[
-        str, typer.Option(help="Of a table: the column of their labels.", show_default=False)
+        str, typer.Option(help="Column with the labels, in tables.", show_default=False)
     ] = "",
     average_precision: Annotated[
         bool,
         typer.Option(
             "--average-precision",
-            help="Also the average precision, by the probabilities of all labels.",
+            help="Also print the average precision: the area under precision and recall.",
             metavar="",
         ),
     ] = False,
@@ -75,37 +79,38 @@ def command(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="Also the best precision at this recall or more, and the threshold for it.",
+            help="Also print the best precision at this recall or more, and its threshold.",
             show_default=False,
         ),
     ] = None,
     known: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of kge and mf: a file of the training, whose answers ranks and lists leave out.  "
-            "May be given several times.",
+            help="For kge and mf: a file of known answers, such as the training's, that ranks and "
+            "lists leave out. May be given several times.",
             metavar="FILE",
         ),
     ] = None,
     as_json: JsonObjectOption = False,
 ) -> None:
-    """Precision, recall and F1 of the K best labels of each line, in total and per label.
+    """Print precision, recall and F1 of the K best labels of each line, in total and per label.
 
-    Precision: the share of predicted labels that the lines have. Recall: the share of the lines'
-    labels that were predicted. F1: their harmonic mean. Lines without a known label, or without a
-    known word or end, are left out, as in fastText.
+    Precision: share of the predicted labels that are right. Recall: share of the true labels that
+    are predicted. F1: their harmonic mean. Lines are left out that have no known label, or neither
+    a known word nor an end of line, as in fastText.
 
-    For example: snailps test out/sections.bin held-out.txt -k 1; of a table:
-    snailps test out/stars.bin held-out.parquet --column text --label-column stars
+    For example: snailps test out/sections.bin held-out.txt -k 1
 
-    What threshold has a recall of .9? snailps test hq.bin held-out.txt --at-recall .9
+    With a table: snailps test out/stars.bin held-out.parquet --column text --label-column stars
 
-    In a pipe: label, lines that have it, times it was predicted, precision, recall, F1 (and average
-    precision, precision at the recall, threshold), separated by tabs; the first row, `all`, is for
-    all labels together (micro), the second, `macro`, has means of the labels.
+    To find the threshold for a recall of .9: snailps test hq.bin held-out.txt --at-recall .9
 
-    With a .npz: the figures that training prints for --test. Of kge MRR and hits@k, raw and
-    filtered, of mf the errors of ratings, or recall and NDCG of lists.
+    In a pipe: label, its lines, its predictions, precision, recall, F1 (then average precision,
+    precision at the recall, threshold), separated by tabs. The first row, `all`, counts all labels
+    together (micro average), the second, `macro`, is the mean over the labels.
+
+    For a .npz: the figures that training prints for --test. kge: MRR and hits@k, raw and filtered.
+    mf: errors of ratings, or recall and NDCG of ranked lists.
 
     For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
     """

@@ -21,7 +21,7 @@ from snailps.data.atomic import publish
 from snailps.errors import ConfigError, SnailError
 from snailps.transport.security.tls import CA, CA_KEY, CERTIFICATE, KEY
 
-app = typer.Typer(no_args_is_help=True, help="Certificates for encrypted connections.")
+app = typer.Typer(no_args_is_help=True, help="Make certificates for encrypted connections.")
 
 DAYS = 3650
 OPENSSL_S = 60.0
@@ -55,13 +55,16 @@ def init_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the CA.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]", help="One certificate each; default: cluster."),
+        typer.Argument(
+            metavar="[NAME]", help="Nodes to make a certificate for; by default one, cluster."
+        ),
     ] = None,
 ) -> None:
-    """Makes a private CA and signs certificates: set `tls` to a folder FOLDER/NAME.
+    """Make a private CA and sign certificates; set `tls` to the folder FOLDER/NAME of a node.
 
-    Run again with other names, it signs further certificates with the same CA. Anyone with
-    FOLDER/ca.key can make members of the cluster: keep it off the nodes. Needs the openssl program.
+    Run it again with other names to sign more certificates with the same CA. Anyone
+    with FOLDER/ca.key can admit nodes to the cluster: keep it off the nodes. Needs the program
+    openssl.
 
     For example: snailps tls init certificates node1 node2
     """

@@ -41,7 +41,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A number of snailps jobs, or an output.  Default: all that run.",
+            help="Number of the run in snailps jobs, or its output. By default all running ones.",
             show_default=False,
             autocompletion=runs_like,
         ),
@@ -49,25 +49,27 @@ def command(
     config: ConfigOption = None,
     sets: SetOption = None,
     listen: Annotated[
-        str, typer.Option(help="Address of the page; port 0 takes any free one.", metavar="ADDR")
+        str,
+        typer.Option(help="Address of the page; port 0: any free port.", metavar="ADDR"),
     ] = LISTEN,
     token: Annotated[
         str,
         typer.Option(
-            help="What readers must know, instead of one that is drawn; better SNAILPS_UI_TOKEN.",
+            help="Token that readers need, instead of a random one. Other users can see it in the "
+            "list of processes for a moment: better set SNAILPS_UI_TOKEN.",
             metavar="TOKEN",
         ),
     ] = "",
     token_file: Annotated[
-        Path | None, typer.Option(help="A file that has the token.", metavar="FILE")
+        Path | None, typer.Option(help="File with the token.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Serves a page that shows runs live: cluster, curves, faults, settings, log.
+    """Serve a web page that shows runs live: cluster, curves, faults, settings, log.
 
-    Open the address that it prints. It finds your jobs on this machine, and those that begin later;
-    one on another machine: --set master_addr=HOST:PORT. Other users can read the page only with the
-    token in the printed address, and other machines only if --listen names an address that they
-    reach. Ctrl-C ends it, and no job.
+    Open the printed address in a browser. The page shows your jobs on this machine, also those
+    that begin later; for a job on another machine add --set master_addr=HOST:PORT. Other users
+    need the token in the printed address, and other machines can connect only if --listen names an
+    address that they reach. Ctrl-C ends the page; jobs continue.
 
     For example: snailps ui
     """

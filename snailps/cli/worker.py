@@ -12,10 +12,10 @@ from snailps.worker.process import WorkerProcess
 def command(
     config: ConfigOption = None, sets: SetOption = None, document_fd: DocumentFdOption = -1
 ) -> None:
-    """Trains: leases blocks of input, pulls their rows, pushes deltas.
+    """Train: lease blocks of input, pull their rows, push deltas.
 
     Joins the master at master_addr, which also sends it the job. On SIGTERM it finishes its block
-    and leaves; the others go on.
+    and leaves; the other workers continue.
 
     For example: snailps worker --set master_addr=node1:16831
     """

@@ -85,7 +85,12 @@ def test_json_has_an_object_a_row_with_the_columns_as_names(run, model):
     ("command", "words", "error", "text"),
     [
         ("nn", ["kong"], DataError, "did you mean king"),
-        ("nn", ["king", "--of", "items"], ConfigError, "has words, and no kinds of names"),
+        (
+            "nn",
+            ["king", "--of", "items"],
+            ConfigError,
+            "holds word vectors, and words have no kinds",
+        ),
         ("eval", [], ConfigError, "--similarity FILE"),
     ],
 )

@@ -684,10 +684,10 @@ def test_command_says_what_is_finished(model, tmp_path, capsys, monkeypatch):
     words = [str(tmp_path / "*.txt")], [f"hq={model}"], KEEP, tmp_path / "out"
     command(*words)
     said = capsys.readouterr()
-    assert said.err == "2 of 3 files are finished: goes on with the others\n"
+    assert said.err == "2 of 3 files are already finished: continuing with the others\n"
     assert said.out.startswith("3 of 6 texts kept")
     command(*words)
-    assert capsys.readouterr().err == "3 of 3 files are finished: nothing is left to do\n"
+    assert capsys.readouterr().err == "3 of 3 files are already finished: nothing is left to do\n"
 
 
 def test_command_tells_its_progress_where_there_is_no_terminal(

@@ -196,7 +196,7 @@ def test_scores_are_of_each_model_and_of_few_bytes(files, capsys):
     assert len(list((files / "scores").glob("*.scores"))) == 2
     words = ["hq=hq.bin", "other=other.bin"]
     command(["parquet"], words, "hq.p > .6", files / "b", column="text", keep_scores="scores")
-    assert "\n  0 scored by hq; other scores are of scores\n" in capsys.readouterr().out
+    assert "\n  0 scored by hq; the other scores were read from scores\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
