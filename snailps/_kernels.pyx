@@ -23,7 +23,7 @@ from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
     SELF_ADVERSARIAL, SOFTMAX, TURNS, CbowNet, Csr, KernelTable, LabelsJob, RatingsJob,
-    Contexts, SortedBundle, SortJob, SparseJob, TriplesJob, Window, WordsJob,
+    Contexts, SolveJob, SortedBundle, SortJob, SparseJob, TriplesJob, Window, WordsJob,
 )
 
 import numpy as np
@@ -1236,6 +1236,74 @@ cdef class Kernels:
         with nogil:
             self.table.ratings(&job, &total)
         return total
+
+    # ---- least squares -----------------------------------------------------------------------------
+
+    def solve_rows(self, const float[:, ::1] others, const float[:, ::1] gram,
+                   const int64_t[::1] ptr, const int32_t[::1] places, const float[::1] weights,
+                   const float[::1] penalties, float[:, ::1] rows, *, int steps, Py_ssize_t first,
+                   Py_ssize_t last) -> float:
+        """Write rows `first` to ``last - 1`` of names by `steps` of conjugate gradients from zero.
+
+        Row i minimises the sum over its entries of ``|w| (x.y - [w > 0])^2``, plus ``x G x`` and
+        ``penalties[i] |x|^2``; returns the sum of these minima.  others float32[m, stride], rows
+        float32[n, stride], of `kernels.padded`; gram float32[stride, stride], symmetric; `places`
+        of other rows, those of name i from ``ptr[i]`` on; `weights` of entries, empty: 1.
+        """
+        cdef SolveJob job
+        cdef char *scratch
+        cdef double loss = 0
+        cdef Py_ssize_t n = rows.shape[0], stride = rows.shape[1]
+        check_rows("rows", rows)
+        check_rows("others", others)
+        if others.shape[1] != stride or gram.shape[0] != stride or gram.shape[1] != stride:
+            raise ValueError(f"others and gram must have the {stride} columns of rows, gram as many "
+                             f"rows; got {others.shape[1]}, ({gram.shape[0]}, {gram.shape[1]})")
+        self.check_bags(ptr, places, others.shape[0], 0, "ptr", "places", "others")
+        if ptr.shape[0] - 1 != n or penalties.shape[0] != n:
+            raise ValueError(f"ptr and penalties must be of the {n} rows, got "
+                             f"{ptr.shape[0] - 1} and {penalties.shape[0]}")
+        if weights.shape[0] and weights.shape[0] != places.shape[0]:
+            raise ValueError(f"weights must have a number an entry ({places.shape[0]}) or none, got "
+                             f"{weights.shape[0]}")
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        check_span("rows", first, last, n)
+        if first == last:
+            return 0.0
+        job.others, job.gram, job.rows = first_of(others), &gram[0, 0], &rows[0, 0]
+        job.stride, job.steps = stride, steps
+        job.ptr = &ptr[0]
+        job.places = ints(places)
+        job.weights = floats(weights)
+        job.penalties = floats(penalties)
+        job.first, job.last = first, last
+        scratch = taken(self.table.solve_scratch(&job))
+        with nogil:
+            self.table.solve_rows(&job, scratch, &loss)
+            free(scratch)
+        return loss
+
+    def add_gram(self, const float[:, ::1] rows, double[:, ::1] out, *, Py_ssize_t first,
+                 Py_ssize_t last) -> None:
+        """Add the outer products of all rows to rows `first` to ``last - 1`` of `out`.
+
+        rows float32[n, stride], of `kernels.padded`; out float64[stride, stride].  The order of
+        each sum is that of the rows, so threads may share the rows of `out`.
+        """
+        cdef Py_ssize_t stride = rows.shape[1]
+        check_rows("rows", rows)
+        if out.shape[0] != stride or out.shape[1] != stride:
+            raise ValueError(f"out must be ({stride}, {stride}), got ({out.shape[0]}, "
+                             f"{out.shape[1]})")
+        check_span("rows of out", first, last, stride)
+        if rows.shape[0] == 0 or first == last:
+            return
+        cdef char *room = taken((last - first) * stride * <Py_ssize_t>sizeof(float))
+        with nogil:
+            self.table.add_gram(&rows[0, 0], rows.shape[0], stride, first, last, <float *>room,
+                                &out[0, 0])
+            free(room)
 
     # ---- sparse products ---------------------------------------------------------------------------
 

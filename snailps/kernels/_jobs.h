@@ -224,6 +224,19 @@ typedef struct { /* biased matrix factorisation */
     float rate_start, rate_stop;
 } snail_ratings_job;
 
+typedef struct { /* rows of one side, by least squares */
+    const float *others; /* rows of the other side */
+    const float *gram;   /* of all of these, weighted; stride x stride */
+    int64_t stride;
+    const int64_t *ptr;    /* entries of each name */
+    const int32_t *places; /* of other rows */
+    const float *weights;  /* of entries, below 0 where the product is to be 0; or NULL: 1 each */
+    const float *penalties; /* of names */
+    float *rows;           /* written */
+    int64_t first, last;   /* names first..last-1 */
+    int steps;
+} snail_solve_job;
+
 typedef struct {
     float *weights, *first, *second; /* Adam's moments; NULL where only the loss is wanted */
 } snail_moments;
@@ -269,6 +282,10 @@ typedef struct {
     void (*pair_scores)(int metric, int64_t dim, int64_t stride, const float *queries,
                         int64_t query_num, const float *rows, int64_t row_num, float *out);
     void (*ratings)(const snail_ratings_job *job, double *loss);
+    int64_t (*solve_scratch)(const snail_solve_job *job);
+    void (*solve_rows)(const snail_solve_job *job, char *scratch, double *loss);
+    void (*add_gram)(const float *rows, int64_t count, int64_t stride, int64_t first, int64_t last,
+                     float *room, double *out);
     void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate, float base,
                          float l1);
 

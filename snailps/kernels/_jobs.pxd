@@ -223,6 +223,19 @@ cdef extern from "kernels/_jobs.h" nogil:
         float rate_start
         float rate_stop
 
+    ctypedef struct SolveJob "snail_solve_job":
+        const float *others
+        const float *gram
+        int64_t stride
+        const int64_t *ptr
+        const int32_t *places
+        const float *weights
+        const float *penalties
+        float *rows
+        int64_t first
+        int64_t last
+        int steps
+
     ctypedef struct Csr "snail_csr":
         int64_t n
         int64_t columns
@@ -279,6 +292,10 @@ cdef extern from "kernels/_jobs.h" nogil:
                             int64_t query_num, const float *rows, int64_t row_num,
                             float *out) noexcept nogil
         void (*ratings)(const RatingsJob *job, double *loss) noexcept nogil
+        int64_t (*solve_scratch)(const SolveJob *job) noexcept nogil
+        void (*solve_rows)(const SolveJob *job, char *scratch, double *loss) noexcept nogil
+        void (*add_gram)(const float *rows, int64_t count, int64_t stride, int64_t first,
+                         int64_t last, float *room, double *out) noexcept nogil
         void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate,
                              float base, float l1) noexcept nogil
         void (*csr_times_rows)(const Csr *x, const float *table, int64_t stride,

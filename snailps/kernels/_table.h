@@ -8,6 +8,7 @@
 #include "_fm.h"
 #include "_jobs.h"
 #include "_label_scores.h"
+#include "_least_squares.h"
 #include "_linear.h"
 #include "_optimizers.h"
 #include "_pair_sorter.h"
@@ -87,6 +88,9 @@ static snail_kernels snail_table = {
     .triples = snail_train_triples,
     .pair_scores = snail_pair_scores,
     .ratings = snail_train_ratings,
+    .solve_scratch = snail_solve_scratch,
+    .solve_rows = snail_solve_rows,
+    .add_gram = snail_add_gram,
     .ftrl_weights = snail_ftrl_weights_of,
     .csr_times_rows = snail_csr_times_rows,
     .csr_columns = snail_csr_columns,
