@@ -1,10 +1,11 @@
-"""An order to several members, until all have carried it out.
+"""Tracks one order to several members until all have carried it out.
 
     Broadcast(members, order) -> an `Order` to each -> answers, or notes that follow -> on_end, once
 
-Owns which members have answered and which are waited for. A lost member counts as done, or ends the
-broadcast (`loss`). The caller decides what the answers mean, and what a master that takes over
-orders again.
+Owns which members have answered and which it still waits for. Must not know what the answers mean;
+nothing of it is in the journal, so its owner gives the order again after a takeover. Orders are
+therefore idempotent. It has no time limit of its own: heartbeats find a dead member, and the owner
+limits the whole step, for which it can name `waits_for`.
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ Loss = Literal["drop", "fail", "wait"]
 
 
 class Broadcast:
-    """One order and its answers; with no members it ends at once."""
+    """One order and its answers; without members it ends in the constructor."""
 
     def __init__(
         self,
         out: Outbox,
         members: Iterable[Member],
         order: messages.Message,
-        # called once: `error` says whether all members have done it
+        # called once, with this broadcast: an empty `error` means that all members are done
         on_end: Callable[[Broadcast, float], None],
         now: float,
         *,
-        # "drop": a lost member counts as done; "fail": the broadcast fails; "wait": its owner will
-        # `forget` it, and knows what follows
+        # "drop": a lost member counts as done; "fail": the broadcast fails; "wait": the broadcast
+        # stays open, as its owner will `forget` it and begin another
         loss: Loss,
-        # the note that says that a member is done, where its answer only promises that
+        # the note by which a member reports that it is done, where the answer to the order only
+        # means that it has begun (a checkpoint takes minutes); None: the answer is the report
         expects: type[messages.Message] | None = None,
         refused: str = "",  # what a member that refuses cannot do, for `error`
     ) -> None:
-        self.left = {member.number: member for member in members}
-        self.answers: dict[int, Any] = {}  # answers by the member's number
-        self.error = ""
+        self.left = {member.number: member for member in members}  # not done yet, by number
+        self.answers: dict[int, Any] = {}  # the last message of each member that is done
+        self.error = ""  # why the broadcast failed; names the member
         self._loss, self._expects, self._on_end = loss, expects, on_end
         self._refused = f" {refused}" if refused else ""
         self._over = False
@@ -54,10 +56,11 @@ class Broadcast:
 
     @property
     def waits_for(self) -> str:
+        """Names of the members that are not done, for a log line."""
         return names_of([*self.left.values()])
 
     def heard(self, member: Member, note: messages.Message, now: float) -> None:
-        """Take a member's report that it is done; a `text` in the note says why it is not."""
+        """Take a member's note that it is done; a `text` in the note is the reason it could not."""
         if member.number not in self.left or self._over:
             return
         text = getattr(note, "text", "")
@@ -75,7 +78,7 @@ class Broadcast:
             self._note(member, None, now)
 
     def forget(self) -> None:
-        """End without a call of `on_end`."""
+        """End without a call of `on_end`; answers that still arrive are ignored."""
         self._over = True
 
     def _answered(self, member: Member, answer: Answer, now: float) -> None:
@@ -86,7 +89,7 @@ class Broadcast:
         elif isinstance(answer, messages.Message):
             if self._expects is None:
                 self._note(member, answer, now)
-        else:
+        else:  # one refusal is enough: the order has failed as a whole
             self._end(f"{member.name}{self._refused}: {answer}", now)
 
     def _note(self, member: Member, answer: messages.Message | None, now: float) -> None:

@@ -1,12 +1,14 @@
-"""Members that leave or are lost, and the effect on the cluster and its job.
+"""Decides what the loss or departure of a member means for the cluster and its job.
 
     Gone, silence, Failed, Leaving, Bye -> Departures
-        -> the job continues without the member, waits for another one, or ends
+        -> the job continues without the member, waits for a replacement, or ends
 
-Owns the policy of a loss (`on_node_loss`, forming, session). `JobController` releases blocks,
-`ReplicationController` changes shards over. A worker's blocks are leased again only behind the
-order that fences it; every member that is gone and may have pushed is fenced. `now` is monotonic
-seconds.
+Owns the policy of a loss: `on_node_loss`, before and after forming, in a session or not. Must not
+know how blocks are released (`JobController`) or shards change over (`ReplicationController`).
+
+Two rules hold throughout. A member that may have pushed is fenced before its work is given to
+others: it may only be slow, and a late push of its would be applied twice. A member is removed
+before its work is released, so that nothing is given back to it. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 ANEW_S = 60.0
-"""Seconds that workers which begin anew are waited for."""
+"""Seconds within which the workers of a failed job should have joined again; then a warning."""
 LATER_S = GRACE_S / 2
-"""Delay before a worker that failed as it joined a running job begins anew: it may fail again."""
+"""Seconds before a worker that failed while joining a running job is restarted: it may well fail
+again, and without a pause would do so many times a second."""
 
 _NO_CHECKPOINTS = (
     "There are no checkpoints (checkpoint_interval), so the same command starts from the beginning"
@@ -68,16 +71,21 @@ class Departures:
         self._session, self._lasting = context.session is not None, context.lasting
         self._on_node_loss = context.settings.on_node_loss
         self._recovers = self._on_node_loss == "recover"
-        self._gone_by = inf  # when workers of a failed job are given up that have not left
-        # workers of a failed job that are to begin anew and have not joined yet
+        # Workers of a failed job that are still connected then are expelled.
+        self._gone_by = inf
+        # Workers of a failed job that were told to restart and have not joined yet, and the time
+        # at which a warning says so.
         self.coming, self._coming_by = 0, 0.0
-        # when, which connection, what to send
+        # Delayed stops: when to send, over which connection, the message. In order of time.
         self._to_stop: list[tuple[float, int, messages.Stop]] = []
 
     # --- workers of a failed job ---------------------------------------------------------------
 
     def send_away(self, workers: list[Member], text: str, now: float) -> None:
-        """Stop the workers of a session's failed job."""
+        """Stop the workers of a session's failed job; the next job begins when all are gone.
+
+        Their process must end: user code may hang, or wait for a clock that no one completes.
+        """
         if workers:
             self._gone_by = now + GOODBYE_S
         if self._lasting and workers:
@@ -89,7 +97,7 @@ class Departures:
     def stood_still(self, seconds: float) -> None:
         self._gone_by += seconds
         self._coming_by += seconds
-        self._to_stop = [(at + seconds, peer, stop) for at, peer, stop in self._to_stop]
+        self._to_stop = [(due + seconds, peer, stop) for due, peer, stop in self._to_stop]
 
     def step(self, now: float) -> None:
         if now >= self._gone_by:
@@ -109,7 +117,10 @@ class Departures:
             self.coming = 0
 
     def joined(self, member: Member) -> None:
-        """Count a worker that joined: it may be one that began anew."""
+        """Count a worker that joined as one of those expected back.
+
+        A restarted process cannot be recognised, and for the warning any worker is as good.
+        """
         self.coming = max(0, self.coming - 1)
 
     def _event(self, kind: EventKind, member: Member, text: str) -> None:
@@ -120,13 +131,16 @@ class Departures:
     # --- losses --------------------------------------------------------------------------------
 
     def unready(self, member: Member, text: str, now: float) -> None:
-        """Drop a member that cannot reach every server."""
+        """Drop a member that cannot reach every server: it would fail at the first such row."""
         self._members.send(member, self._stop(member, f"{member.name} {text}"))
         self._members.disconnect(member)
         self.lose(member, text, now)
 
     def expel(self, member: Member, why: str, now: float, after: str = "") -> None:
-        """Declare a member lost that may still run, and order it to end."""
+        """Declare a member lost that may still run, and order it to end.
+
+        `why` and `after` (what follows on its loss) reach its own log, if it can still be reached.
+        """
         after = after or ("start it again" if self._lifecycle.forming else "others do its work")
         text = f"the master declared it lost, {why}; {after}"
         self._members.send(member, self._stop(member, text))
@@ -134,17 +148,22 @@ class Departures:
         self.lose(member, why, now)
 
     def _stop(self, member: Member, text: str) -> messages.Stop:
-        """A Stop for this member; a worker of a lasting session is to begin anew."""
+        """A Stop for this member; a worker of a lasting session restarts after it."""
         return messages.Stop(True, text, again=self._lasting and member.role == "worker")
 
     def lose(self, member: Member, why: str, now: float) -> None:
-        """Handle a member that is gone: orderly after Bye, else lost."""
-        stayed = member.stay
-        if stayed is Stay.GONE:
+        """Handle a member that is gone: orderly after Bye, else lost.
+
+        Called for a closed connection, silence, and every expulsion; only the first call counts.
+        """
+        stay = member.stay
+        if stay is Stay.GONE:
             return
         self._out.put(Forget(member.number))
         stopping = self._lifecycle.stopping
         if self._members.returning and not (stopping or member.role == "driver"):
+            # After a takeover nothing is decided before all members are back or missed: what this
+            # one had done is in the reports of the others, and the job is not replayed yet.
             if not member.missed:  # its heartbeats may come and go again, though it does not
                 self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
                 member.was_missed(why)
@@ -152,12 +171,14 @@ class Departures:
         member.was_lost()
         if stopping:
             return
-        left = stayed is Stay.LEFT
-        if stayed is Stay.SENT_AWAY:
+        left = stay is Stay.LEFT
+        if stay is Stay.SENT_AWAY:
             self._members.remove(member, lost=True)
             self._shard_orders.fence(member.number, now)
         elif member.role == "driver":
             self._members.remove(member, lost=True)
+            # A driver that has declared no table can have pushed to none: no fence. While members
+            # return, `MasterCore._session_goes_on` fences those that are gone.
             if member.declared and not (self._lifecycle.forming or self._members.returning):
                 self._shard_orders.fence(member.number, now)
             self._submissions.driver_gone(member)
@@ -167,11 +188,14 @@ class Departures:
         elif self._lifecycle.forming:
             self._lose_while_forming(member, why, now, left=left)
         elif not member.joined:
+            # It holds no block and no shard, so its loss ends no job, whatever `on_node_loss` says.
             self._members.remove(member)
             text = f"{member.name} is gone while it joined: {why}. The job goes on"
             self._out.say(text, logging.WARNING, reported=True)
             self._event("lost", member, f"was lost while it joined ({why}); the others go on")
         elif member.role == "worker" and (member.dropped or left):
+            # Fenced though it left in order: a repetition of its last pushes may still be on a
+            # connection that broke.
             leases = self._job_controller.leases
             self._members.remove(member, lost=not left)
             self._shard_orders.fence(member.number, now, leases.last_of(member))
@@ -186,12 +210,12 @@ class Departures:
         elif member.role == "server" and left:
             self._members.remove(member)
             self._out.say(f"{member.name} left")
-            self._event("left", member, "left; its shards are at other servers")
+            self._event("left", member, "left; other servers have its shards")
             self._checkpoints_lost(member, "it left", now)
             self._replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
-            if stayed is Stay.LEAVING:
-                self._lose_for_good(member, "was told to leave and left", now)
+            if stay is Stay.LEAVING:
+                self._lose_for_good(member, "was told to leave, and is gone", now)
             else:
                 self._lose_for_good(member, f"is lost: {why}", now)
         elif member.role == "worker":
@@ -200,7 +224,11 @@ class Departures:
             self._lose_server(member, why, now)
 
     def _lose_for_good(self, member: Member, what: str, now: float) -> None:
-        """Fail the job, which cannot continue without this member."""
+        """Fail the job, which cannot continue without this member.
+
+        A session survives the loss of a worker, and fails only its job. Any other loss ends the
+        cluster: with a server go rows.
+        """
         rule = f"on_node_loss is '{self._on_node_loss}'"
         if self._session and self._recovers and member.role == "worker":
             rule = "no other worker is left"
@@ -216,7 +244,7 @@ class Departures:
             self.rows_lost(text)
 
     def rows_lost(self, text: str) -> None:
-        """End the cluster, as rows are lost, with advice on its checkpoints."""
+        """End the cluster because rows are lost; the verdict says where a new run continues."""
         advice = self._job_controller.checkpoints.advice()
         self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
 
@@ -225,14 +253,14 @@ class Departures:
         if not self._recovers:
             return False
         if member.role == "server":
-            return True  # unless it had the only copy of a shard: then `rows_lost` follows
+            return True  # the planner calls `rows_lost` if it had the only copy of a shard
         if self._job_controller.phase is JobPhase.EXPORTING:
-            return True  # the servers have the model
+            return True  # workers are done: the servers have the model
         others = any(other is not member for other in self._members.joined("worker"))
         return others or (self._job_controller.can_wait and not self._session)
 
     def _lose_while_forming(self, member: Member, why: str, now: float, *, left: bool) -> None:
-        """Wait for another process, where one may come."""
+        """Wait for a replacement where one may come; else end the cluster, which cannot form."""
         if left or self._is_replaced:
             text = "left as asked" if left else f"is lost: {why}"
             what = "left as asked" if left else f"was lost ({why})"
@@ -256,8 +284,10 @@ class Departures:
         )
 
     def _lose_worker(self, member: Member, why: str, now: float) -> None:
-        """Release a worker's blocks to the others."""
+        """Release a worker's blocks to the others, and count the loss at the block it was at."""
         leases = self._job_controller.leases
+        # In this order: the block to blame is known only while the worker holds it, and no lease
+        # is given out again before the fence has been ordered.
         culprit = leases.blame(member)
         self._members.remove(member, lost=True)
         self._shard_orders.fence(member.number, now, leases.last_of(member))
@@ -277,7 +307,7 @@ class Departures:
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Promote the standbys of a server's shards."""
-        heirs = self._replication.heirs_text(member.number)
+        heirs = self._replication.heirs_text(member.number)  # before the planner forgets the server
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, reported=True)
         self._event("lost", member, f"was lost ({why}); {heirs}")
@@ -285,14 +315,18 @@ class Departures:
         self._replication.lost(member, why, now)
 
     def _checkpoints_lost(self, server: Member, why: str, now: float) -> None:
-        """A server is gone, and what it saved or loaded with it."""
+        """Fail or restart the checkpoints in which a lost server takes part."""
         self._job_controller.checkpoints.lost(server, why, now)
         self._session_rows.lost(server, why, now)
 
     # --- notes of members ----------------------------------------------------------------------
 
     def failed(self, member: Member, message: messages.Failed, now: float) -> None:
-        """A member reports a failure: end the job, unless the member just joined or has ended."""
+        """A member reports a failure of its own code or settings: end the job.
+
+        Another worker would fail likewise, so it is not replaced. Exceptions: a newcomer that has
+        trained nothing, and a worker that the job no longer waits for, go alone.
+        """
         text = f"failed: {message.text}"
         if member.stay is Stay.SENT_AWAY:  # its job has failed already
             return
@@ -307,7 +341,7 @@ class Departures:
             self._members.left.remove(member)
             self._shard_orders.fence(member.number, now)
             self._job_controller.leases.released(member, now)
-            away = f"{member.name} is sent away, the others go on: {text}"
+            away = f"{member.name} is stopped, the others go on: {text}"
             self._out.say(away, logging.WARNING)
             self._out.put(Forget(member.number))
             member.was_lost()
@@ -317,18 +351,18 @@ class Departures:
             self._lifecycle.fail(f"{member.name} {text}")
 
     def _fails_by_itself(self, member: Member) -> bool:
-        """Whether a worker's failure leaves the job alone."""
+        """Whether a worker's failure concerns that worker alone, and not the job."""
         if member.dropped or (member.late and not member.work.begun):
             return True
         at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
         return self._session and not (at_work or self._lifecycle.forming)
 
     def bye(self, member: Member, message: messages.Bye, now: float) -> None:
-        """Note an orderly end; the connection closes next."""
+        """Note that a member ends in order, and its last figures; its connection closes next."""
         member.said_bye(message.figures)
 
     def leave(self, member: Member, now: float) -> None:
-        """SIGTERM at a member: a worker finishes its block first, a server's shards move."""
+        """SIGTERM at a member: a worker first finishes its block, a server's shards move away."""
         forming = self._lifecycle.forming
         if member.role == "server" and member.joined and not forming:
             self._replication.drain(member.number, now)
@@ -340,7 +374,7 @@ class Departures:
             )
             return
         member.asked_to_leave()
-        if member.role == "server":  # it has no rows
+        if member.role == "server":  # one that still joins: it has no rows to move
             self._members.send(member, messages.Stop(False, "left as asked"))
             return
         if self._job_controller.phase not in AT_WORK:

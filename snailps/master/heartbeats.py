@@ -1,8 +1,8 @@
-"""Heartbeats at the master: how long each member may be silent.
+"""Owns how long each member may be silent before it is declared lost.
 
     Heartbeats (silences, who is closed), time -> HeartbeatMonitor -> Departures.expel
 
-Owns the limits. `process.py` owns the connections; `departures.py` decides what a loss means.
+Must not know connections (`process.py` owns them) or what a loss means (`departures.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HeartbeatMonitor:
         members: Membership,
         lifecycle: Lifecycle,
         departures: Departures,
-        back_s: float,  # that members of the previous master may take to come back
+        back_s: float,  # seconds that members of the previous master have to come back
     ) -> None:
         self._out, self._members = context.out, members
         self._lifecycle, self._departures = lifecycle, departures
@@ -34,7 +34,7 @@ class HeartbeatMonitor:
         self._silences: Mapping[int, float] = {}
 
     def silence_s(self, number: int, now: float) -> float | None:
-        """How long a member has been silent; None: it has no heartbeat connection yet."""
+        """Seconds since a member was last heard; None: it has no heartbeat connection yet."""
         silence_s = self._silences.get(number)
         return None if silence_s is None else silence_s + now - self._heard_at
 
@@ -42,13 +42,15 @@ class HeartbeatMonitor:
         self._out.put(Forget(number))
 
     def step(self, now: float) -> None:
-        """Advance the time; after a stop of the master itself no silence counts for a while."""
+        """Advance the time. After a stop of the master itself (a suspended machine, a debugger) no
+        silence counts for one limit: the heartbeats that members sent meanwhile are unread, or the
+        members were stopped too."""
         if self._stepped_at and now - self._stepped_at > self._limit_s / 2:
             self._deaf_until = now + self._limit_s
         self._stepped_at = now
 
     def heard(self, event: Heartbeats, now: float) -> None:
-        """Expel silent members, unless all are about to end."""
+        """Expel silent members; not while the cluster stops, when members leave by themselves."""
         self.step(now)
         self._silences, self._heard_at = event.silences, now
         if now < self._deaf_until or self._lifecycle.stopping:
@@ -61,14 +63,16 @@ class HeartbeatMonitor:
             elif silence_s > limit_s and number in event.closed:
                 self._departures.expel(
                     member,
-                    f"its heartbeat connection was lost {silence_s:.0f} s ago and it made no other "
-                    "one (heartbeat_timeout)",
+                    f"its heartbeat connection was lost {silence_s:.0f} s ago, and it opened no "
+                    "other (heartbeat_timeout)",
                     now,
                 )
             elif silence_s > limit_s:
                 self._departures.expel(
                     member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now
                 )
+        # Members without a heartbeat connection are in no silence: they have a limit from the time
+        # at which they registered, or at which this master took over.
         for member in list(self._members.all.values()):
             allowed_s = self._back_s if member.away else limit_s
             silent = member.number not in event.silences and now - member.since > allowed_s

@@ -1,9 +1,10 @@
-"""The lifecycle of a cluster: its phase, and how it ended.
+"""Owns the phase of a cluster, its exit code and its verdict: why it ended, in a sentence.
 
     forming > idle > stopping > done | failed        fail(sentence), stop(code, sentence)
                    > left                            leave(code, sentence)
 
-Owns the phase, the exit code and the verdict; must not know members or jobs.
+Must not know members or jobs. The first cause wins: a failure while the cluster stops is a
+consequence, and would hide the reason from the user.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from snailps.master.phases import ClusterPhase, cluster_step
 
 class Lifecycle:
     def __init__(self, out: Outbox, on_stop: Callable[[bool, str], None], now: float) -> None:
-        # ``on_stop(broken, verdict)``, once: members are to end
+        # ``on_stop(broken, verdict)`` sends every member the order to end; called once
         self._out, self._on_stop = out, on_stop
         self.now = now  # monotonic seconds of the present event; `MasterCore.handle` sets it
         self.phase = ClusterPhase.FORMING
@@ -28,27 +29,27 @@ class Lifecycle:
 
     @property
     def forming(self) -> bool:
-        """Members are still missing."""
+        """Whether members are still missing."""
         return self.phase is ClusterPhase.FORMING
 
     @property
     def stopping(self) -> bool:
-        """Members have the order to end."""
+        """Whether members have the order to end."""
         return self.stopped_at is not None
 
     @property
     def over(self) -> bool:
-        """No further event has an effect."""
+        """Whether no further event has an effect: the process may end."""
         return self.phase in (ClusterPhase.DONE, ClusterPhase.FAILED, ClusterPhase.LEFT)
 
     @property
     def left(self) -> bool:
-        """This master has ended alone: the journal stays, and members wait for the next one."""
+        """Whether this master ends alone: the journal stays, and members wait for the next one."""
         return self.phase is ClusterPhase.LEFT
 
     @property
     def ending(self) -> bool:
-        """How it ends is decided; more calls of `fail`, `stop` and `leave` do nothing."""
+        """Whether the end is decided: further calls of `fail`, `stop` and `leave` do nothing."""
         return self.stopping or self.over
 
     def go(self, phase: ClusterPhase) -> None:
@@ -56,7 +57,7 @@ class Lifecycle:
         self.phase = cluster_step(self.phase, phase)
 
     def fail(self, text: str, code: int = EXIT_FAILED) -> None:
-        """End the cluster without a result, with a sentence for its user."""
+        """End the cluster without a result; `text` is the verdict that users read."""
         if not self.ending:
             self.failed = code != EXIT_INTERRUPTED
             if self.failed:
@@ -68,12 +69,15 @@ class Lifecycle:
         if self.ending:
             return
         self.code, self.verdict, self.stopped_at = code, text, self.now
+        # Noted before any member hears of it: a master that took over in between would resume a
+        # run whose members are ending.
         self._out.note("stopped", {"code": code, "text": text})
         self.go(ClusterPhase.STOPPING)
         self._on_stop(broken, text)
 
     def leave(self, code: int, text: str) -> None:
-        """End this master alone. Members learn of it as of a master that was killed."""
+        """End this master alone. Members notice what they would if it had been killed: a closed
+        connection; they keep their state and wait for the next master."""
         if not self.ending:
             self.code, self.verdict = code, text
             self.go(ClusterPhase.LEFT)
@@ -83,5 +87,5 @@ class Lifecycle:
             self.stopped_at += seconds
 
     def end(self) -> None:
-        """All members have left, or are not waited for any longer."""
+        """End: all members have left, or have been waited for long enough."""
         self.go(ClusterPhase.FAILED if self.failed else ClusterPhase.DONE)

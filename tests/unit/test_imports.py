@@ -103,6 +103,7 @@ DENIED = {
     "shard": SOCKETS,
     # Decisions: events and time in, what is to be done out.
     "master.replication.planner": SOCKETS | TIME | THREADS,
+    "master.replication.actions": SOCKETS | TIME | THREADS,
     "master.replication.placement": SOCKETS | TIME | THREADS,
     "master.replication.effects": SOCKETS | TIME | THREADS,
     "master.leases": SOCKETS | TIME | THREADS,
