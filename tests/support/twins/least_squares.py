@@ -12,7 +12,8 @@ def solve_rows(others, gram, ptr, places, weights, penalties, steps):
         y, w = others[places[entries]].astype(float), weights[entries].astype(float)
         matrix = y.T @ (abs(w)[:, None] * y) + gram + penalties[name] * np.eye(len(gram))
         wanted = np.maximum(w, 0) @ y
-        rows[name] = x = exact(matrix, wanted) if steps is None else gradients(matrix, wanted, steps)
+        x = exact(matrix, wanted) if steps is None else gradients(matrix, wanted, steps)
+        rows[name] = x
         loss += abs(w) @ (y @ x - (w > 0)) ** 2 + x @ gram @ x + penalties[name] * x @ x
     return rows, loss
 
