@@ -1,10 +1,11 @@
-"""The help of a command with many options: one line each, in groups, on one screen.
+"""The short help of commands with many options: one line an option, in groups, on one screen.
 
     options of a command, their groups -> HelpInGroups -> at most 40 lines
     --help-all                         -> Typer's own help, with every option and its whole text
 
-A group is the panel that an option has in Typer's help; `expert` ones are omitted in the short
-help.  Must not know the options: `train.py` and the others assign their groups.
+A group is the panel that an option has in Typer's help; the group `Expert` is omitted in the short
+help.  An option's line is the first sentence of its text, cut where the line ends: such a sentence
+should make sense in fifty characters.  Must not know the commands: they pass their options.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MODEL = "Model"
 GROUPS = ("Basics", MODEL, "Stopping", "Checkpoints", "Cluster")
 OTHERS = "Options"
 FEW = 16
-"""Number of options that need no groups."""
+"""Up to this number of options there are no groups."""
 LINES_BELOW = 2
 
 _GROUP_OF = {
@@ -65,30 +66,32 @@ def short_help(path: str, text: str, options: list[Any]) -> str:
     lines = [f"Usage: {path} [OPTIONS]", ""]
     parts = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     visible = [
-        one for one in options if not getattr(one, "hidden", False) and "--help" not in one.opts
+        option
+        for option in options
+        if not getattr(option, "hidden", False) and "--help" not in option.opts
     ]
     few = len(visible) <= FEW
     for part in parts:
         lines += [*_wrapped(part), ""] if few else _wrapped(part)
     if few:
         return "\n".join([*lines, f"{OTHERS}:", *map(option_line, visible)]) + "\n"
-    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    panels: dict[str, list[str]] = {group: [] for group in GROUPS}
     for option in visible:
-        if (group := group_of(max(option.opts, key=len)[2:].replace("-", "_"))) in found:
-            found[group].append(option_line(option))
-    titles = sum(map(bool, found.values()))
+        if (group := group_of(max(option.opts, key=len)[2:].replace("-", "_"))) in panels:
+            panels[group].append(option_line(option))
+    titles = sum(map(bool, panels.values()))
     room = LINES_MAX - len(lines) - titles - LINES_BELOW
-    room -= sum(len(some) for group, some in found.items() if group != MODEL)
-    found[MODEL] = found[MODEL][: max(0, room)]  # the first ones are needed most
-    for group, some in found.items():
-        lines += [f"{group}:", *some] if some else []
-    left = len(visible) - sum(map(len, found.values()))
-    lines += ["", f"{path} {HELP_ALL} has {left} more options, and all they do."]
+    room -= sum(len(panel) for group, panel in panels.items() if group != MODEL)
+    panels[MODEL] = panels[MODEL][: max(0, room)]  # a model declares its important options first
+    for group, panel in panels.items():
+        lines += [f"{group}:", *panel] if panel else []
+    hidden = len(visible) - sum(map(len, panels.values()))
+    lines += ["", f"{hidden} more options, and what each one does: {path} {HELP_ALL}"]
     return "\n".join(lines) + "\n"
 
 
 def option_line(option: Any) -> str:
-    """An option on one line: names, type, first sentence, default."""
+    """Write an option on one line: names, type, first sentence, default."""
     names = ", ".join(sorted(option.opts, key=len))
     metavar = option.metavar or ""
     if len(names) + len(metavar) + 3 > NAME_WIDTH:
@@ -102,7 +105,7 @@ def option_line(option: Any) -> str:
 
 
 def _parts(option: Any) -> tuple[str, str]:
-    """The default in brackets, and the first sentence of an option's text."""
+    """Split an option's text into its default, in brackets, and its first sentence."""
     text = (option.help or "").replace("`", "")
     default = ""
     if found := re.search(r" ?Default: (.*)\.$", text):

@@ -59,9 +59,7 @@ WorkersOption = Annotated[
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option(
-        "--json", help="At the end, print the run's figures as one JSON object.", metavar=""
-    ),
+    typer.Option("--json", help="Print the figures as JSON at the end.", metavar=""),
 ]
 VerboseOption = Annotated[
     bool,

@@ -58,9 +58,7 @@ def command(
     sets: SetOption = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="At the end, print the run's figures as one JSON object.", metavar=""
-        ),
+        typer.Option("--json", help="Print the figures as JSON at the end.", metavar=""),
     ] = False,
     ui: UiOption = False,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
@@ -68,7 +66,7 @@ def command(
         bool,
         typer.Option(
             "--session",
-            help="Run jobs that Python submits (snailps.connect), until Ctrl-C.",
+            help="Run jobs from Python until Ctrl-C. They connect by snailps.connect().",
             metavar="",
         ),
     ] = False,

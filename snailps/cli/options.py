@@ -47,7 +47,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Set one setting; wins over file, environment and options.",
+        help="Set one setting; it wins over other sources.",
         autocompletion=settings_like,
     ),
 ]

@@ -1,10 +1,11 @@
-"""The settings of the three roles and of a job.
+"""Owns the declarations of the settings of the three roles and of a job.
 
     ClusterSettings <- ListenerSettings <- MasterSettings, ServerSettings      read by each process
                     <- WorkerSettings
     CheckpointSettings <- JobSettings <- a model's        read by the master, sent to the workers
 
-Declarations and the checks of values against each other; no files, no sockets.
+Each declaration has its help text (docs/settings.md and ``--help``), its range, and the check
+against other settings.  Must not know files, precedence (`raw.py`) or sockets.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ class ClusterSettings(Settings):
 
     master_addr: str = setting(
         "127.0.0.1:16831",
-        help="Address of the master: `host:port` or `[ipv6]:port`, host names allowed.",
+        help="Address of the master. `host:port` or `[ipv6]:port`; the host may be a name.",
         when="As soon as the cluster has more than one machine.",
         unit="host:port",
         check=check_reachable_addr,
     )
     init_timeout: float = setting(
         60.0,
-        help="How long a node tries to reach the master and then waits for the start.",
+        help=(
+            "Limit for joining: a node tries to reach the master, then waits for the start, for "
+            "at most this time each."
+        ),
         when="Machines start at very different times.",
         unit="s",
         low=0.1,
@@ -50,10 +54,10 @@ class ClusterSettings(Settings):
     )
     request_timeout: float = setting(
         60.0,
-        help="Limit of one pull, push or control request, retries included.",
+        help="Limit for one pull, push or control request, retries included.",
         when=(
-            "The network is slow enough that a large pull takes longer. Keep it well above "
-            "`heartbeat_timeout`: a lost server is replaced only after that."
+            "A large pull takes longer on your network. Keep it well above `heartbeat_timeout`, "
+            "because a lost server is replaced only after that."
         ),
         unit="s",
         low=0.1,
@@ -62,14 +66,14 @@ class ClusterSettings(Settings):
     heartbeat_interval: float = setting(
         1.0,
         help="Time between two heartbeats, in both directions.",
-        when="Longer with hundreds of nodes: the master handles the heartbeats of all.",
+        when="Longer with hundreds of nodes, because the master handles all heartbeats.",
         unit="s",
         low=0.01,
         high=3600,
     )
     heartbeat_timeout: float = setting(
         10.0,
-        help="Silence after which a node counts as lost.",
+        help="Time without a heartbeat after which a node counts as lost.",
         when="Longer if machines stall (swapping, suspended), shorter to detect a loss sooner.",
         unit="s",
         low=0.05,
@@ -78,19 +82,20 @@ class ClusterSettings(Settings):
     on_node_loss: Literal["stop", "recover"] = setting(
         "recover",
         help=(
-            "What happens when a process is lost. `recover`: a lost worker's blocks go to the "
-            "others, standbys replace a lost server's shards (`replication`), and all wait for a "
-            "lost master to be restarted. `stop`: the job ends at once, with the reason."
+            "What to do when a process is lost. `recover`: other workers train a lost worker's "
+            "blocks, standbys replace a lost server's shards (`replication`), and all nodes wait "
+            "for a lost master to be restarted. `stop`: the job ends at once and reports why. Read "
+            "by the master."
         ),
-        when="`stop` if a run that lost a process is useless. Set at the master.",
+        when="`stop` if a run that lost a process is of no use to you.",
     )
     secret_file: str = setting(
         "",
         help=(
-            "File with the secret that all processes of a cluster share, readable by its owner "
-            "and at most its group; the variable `SNAILPS_SECRET` may hold it instead. Empty: the "
-            "one that snailps makes for processes that it starts on one machine; those that you "
-            "start yourself have none, and listen only where other machines cannot reach them "
+            "File with the secret that all processes of a cluster share. At most its owner and "
+            "group may read it; the variable `SNAILPS_SECRET` may hold the secret instead. Empty: "
+            "processes that snailps starts on one machine share a secret of their own; processes "
+            "that you start have none, and listen only where other machines cannot reach them "
             "(docs/security.md)."
         ),
         when="As soon as the cluster has more than one machine.",
@@ -99,49 +104,50 @@ class ClusterSettings(Settings):
     tls: str = setting(
         "",
         help=(
-            "Folder with `ca.pem`, `node.pem` and `node.key`, as `snailps tls init` makes it: all "
-            "connections are encrypted, and both sides show a certificate of that CA. Empty: none."
+            "Folder with certificates: encrypt all connections. It holds `ca.pem`, `node.pem` and "
+            "`node.key`, as `snailps tls init` makes them; both sides of a connection must present "
+            "a certificate that this CA has signed. Empty: no encryption."
         ),
-        when="Others can read or change the network's traffic. Needs more CPU.",
+        when="Others can read or change the network's traffic. Costs CPU time.",
         unit="path",
     )
     insecure: bool = setting(
         False,
-        help="Listen for other machines without a secret or TLS: every connection is accepted.",
-        when="Only in a network that no other machine reaches.",
+        help="Accept connections from other machines without a secret or TLS.",
+        when="Only in a network that no untrusted machine can reach.",
     )
     accept_source: bool = setting(
         False,
         help=(
-            "Execute the source of a class that a session's driver sends, from a notebook or a "
-            "script. Set at the master and at all workers. The processes of `snailps.cluster` "
-            "take it from the process that started them, and from no other."
+            "Execute source code that a driver sends: the class of a model that is defined in a "
+            "notebook or a script. Set it at the master and at all workers. The processes of "
+            "`snailps.cluster` accept source only from the process that started them."
         ),
-        when="All who know the cluster's secret may run code of their own on its hosts.",
+        when="Everyone who knows the cluster's secret may run code on its hosts.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
-        help="Lowest level of log lines that are written.",
+        help="Lowest level of the log lines that are written.",
         when="`debug` to follow every frame, `warning` for quiet runs.",
     )
     metrics_addr: str = setting(
         "",
         help=(
-            "Address at which this process serves its metrics to Prometheus, at `/metrics` "
-            "(docs/metrics.md): `127.0.0.1:0` takes any free port, which the status shows; all "
-            "that reach the address may read them. Empty: no metrics."
+            "Address at which this process serves metrics for Prometheus, under `/metrics` "
+            "(docs/metrics.md). `127.0.0.1:0` takes any free port; `snailps status` shows which. "
+            "Everyone who can connect to the address can read the metrics. Empty: no metrics."
         ),
-        when="Prometheus or a like program watches the cluster.",
+        when="Prometheus or a similar program monitors the cluster.",
         unit="host:port",
         check=check_listen_addr,
     )
     log_format: Literal["text", "json"] = setting(
         "text",
         help=(
-            "Lines on standard error: text for people, or one JSON object a line (time, level, "
-            "process, host, pid, message, and what else a line tells)."
+            "Format of the log on standard error. `text`, or `json`: one object per line with "
+            "time, level, process, host, pid, message and the fields of that record."
         ),
-        when="`json` where a program collects the logs (docs/operations.md).",
+        when="`json` if a program collects the logs (docs/operations.md).",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
@@ -149,20 +155,21 @@ class ClusterSettings(Settings):
             raise ConfigError(
                 f"{where('heartbeat_timeout')}: heartbeat_timeout: expected at least twice "
                 f"heartbeat_interval ({self.heartbeat_interval} s, from "
-                f"{where('heartbeat_interval')}); got {self.heartbeat_timeout} s, so that one "
-                f"late heartbeat would count as a loss"
+                f"{where('heartbeat_interval')}); got {self.heartbeat_timeout} s, with which a "
+                f"single late heartbeat would count as a loss"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings(ClusterSettings):
-    """Where a process listens: the master and the servers; a worker does not."""
+    """Settings of the processes that listen, the master and the servers; a worker does not."""
 
     listen_addr: str = setting(
         "",
         help=(
-            "Address this process listens on. Empty: the interface that routes to the master, "
-            "any free port; for the master itself, `master_addr`. Without a port: any free one."
+            "Address that this process listens on. Without a port: any free port. Empty: the "
+            "interface that routes to the master, and any free port; for the master itself "
+            "`master_addr`."
         ),
         when="The machine has several networks, or the master listens on all of them (`0.0.0.0`).",
         unit="host:port",
@@ -171,8 +178,8 @@ class ListenerSettings(ClusterSettings):
     advertise_addr: str = setting(
         "",
         help=(
-            "Address that others are told to connect to. Empty: the one listened on. "
-            "Without a port: the port listened on."
+            "Address at which other processes connect to this one. Empty: the address that it "
+            "listens on. Without a port: the port that it listens on."
         ),
         when="The process sits behind NAT or in a container with mapped ports.",
         unit="host:port",
@@ -180,7 +187,7 @@ class ListenerSettings(ClusterSettings):
     )
     port_range: str = setting(
         "",
-        help="Ports to choose from where `listen_addr` names none, as `low-high`. Empty: any.",
+        help="Ports to choose from, `low-high`, if `listen_addr` has no port. Empty: any port.",
         when="A firewall lets only certain ports through.",
         unit="ports",
         check=check_port_range,
@@ -194,7 +201,7 @@ class MasterSettings(ListenerSettings):
     expected_node_num: int = setting(
         2,
         help="Number of servers and workers together; the job starts when all have joined.",
-        when="Always: it is the size of the cluster, the master not counted.",
+        when="Always: it is the size of the cluster without the master.",
         unit="nodes",
         low=1,
         high=65_535,
@@ -202,16 +209,16 @@ class MasterSettings(ListenerSettings):
     modules: tuple[str, ...] = setting(
         (),
         help=(
-            "Modules whose access methods tables of drivers may name (docs/access_methods.md): "
-            "servers import them. `*`: any, as in clusters that a process starts for itself. "
-            "Tables of a job need no entry: its class declares them."
+            "Modules that servers may import because a driver's table names an access method in "
+            "them (docs/access_methods.md). `*`: any module, the value in clusters that a process "
+            "starts for itself. Tables of a job need no entry, because its class declares them."
         ),
-        when="Drivers of a session declare tables with access methods of your own.",
+        when="Drivers of a session declare tables with access methods that you have written.",
     )
     expected_servers: int = setting(
         0,
-        help="How many of these nodes must be servers. 0: at least one, any split; in a session "
-        "all may be servers, in a job one must be a worker.",
+        help="Number of servers among `expected_node_num`. 0: any number from one on; a job needs "
+        "at least one worker, too, a session does not.",
         when="To detect a wrong number of servers at the start.",
         unit="nodes",
         low=0,
@@ -223,14 +230,14 @@ class MasterSettings(ListenerSettings):
             "Write `OUTPUT.report.html` beside the result: curves, cluster, faults, settings and "
             "versions in one file."
         ),
-        when="Nothing but the result is wanted beside it.",
+        when="`false` if only the result files are wanted.",
     )
     master_time_out: float = setting(
         60.0,
         help=(
-            "How long the master waits for all nodes, or later for another worker when the last "
-            "one is gone, before it names the missing nodes and gives up; and how long nodes wait "
-            "for a lost master that keeps a journal."
+            "Limit for waiting: of the master for all nodes at the start, and later for another "
+            "worker when the last one is lost; then it names the missing nodes and ends the job. "
+            "Also of the nodes for a lost master that keeps a journal."
         ),
         when="Machines start at very different times; best equal to `init_timeout`.",
         unit="s",
@@ -240,18 +247,18 @@ class MasterSettings(ListenerSettings):
     replication: Literal["sync", "async", "none"] = setting(
         "sync",
         help=(
-            "Whether each shard has a standby on another server, which takes over if the primary "
-            "is lost. `sync`: a push is acknowledged once both have it. `async`: at once, except "
-            "for clocks; pushes that the standby lacks are lost with the primary. `none`, and "
-            "always with one server: a lost server ends the job. Doubles the memory "
-            "(docs/operations.md)."
+            "Keep a standby of each shard on another server. It takes over if the primary is lost, "
+            "and doubles the memory (docs/operations.md). `sync`: a push is acknowledged when both "
+            "have it. `async`: it is acknowledged at once, except for clocks; pushes that the "
+            "standby lacks are lost with the primary. `none`, and always with a single server: the "
+            "loss of a server ends the job."
         ),
         when="`none` if memory is short and checkpoints are enough.",
     )
     frag_num: int = setting(
         1024,
-        help="Number of fragments the keys are divided into; fixed for the life of a model.",
-        when="A cluster with more than about 200 shards, to spread them evenly.",
+        help="Number of fragments of the key space; fixed for the life of a model.",
+        when="More for a cluster with more than about 200 shards, to spread keys evenly.",
         unit="fragments",
         low=1,
         high=65_536,
@@ -259,9 +266,9 @@ class MasterSettings(ListenerSettings):
     journal_dir: str = setting(
         "",
         help=(
-            "Folder for the master's journal, from which a restarted master continues, also that "
-            "of a session; written with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none "
-            "without an output."
+            "Folder for the master's journal. A restarted master continues from it, in a session "
+            "too; it is written with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or no "
+            "journal if there is no output."
         ),
         when="The disk of the output is slow, or another machine is to take over.",
         unit="path",
@@ -269,10 +276,10 @@ class MasterSettings(ListenerSettings):
     json_log: str = setting(
         "",
         help=(
-            "File that gets a JSON record of the run's figures at intervals; those that it does "
-            "not take in time are left out, and counted. Empty: none."
+            "File to append a JSON record of the run's figures to at intervals. A record is "
+            "dropped, and counted, if the disk is too slow for it. Empty: no file."
         ),
-        when="Runs are plotted or watched by another program.",
+        when="Another program plots or monitors the runs.",
         unit="path",
     )
     json_log_interval: float = setting(
@@ -286,11 +293,10 @@ class MasterSettings(ListenerSettings):
     tensorboard: str = setting(
         "",
         help=(
-            "Folder that gets the run for TensorBoard: curves, histograms of the rows' norms, the "
-            "vectors at the end. Needs `pip install snailps[tensorboard]` at the master. Empty: "
-            "none."
+            "Folder for TensorBoard: curves, histograms of the rows' norms, and the vectors at the "
+            "end. The master needs `pip install snailps[tensorboard]`. Empty: nothing is written."
         ),
-        when="Runs are compared there.",
+        when="You compare runs in TensorBoard.",
         unit="path",
     )
 
@@ -312,10 +318,10 @@ class ServerSettings(ListenerSettings):
     shard_num: int = setting(
         0,
         help=(
-            f"Number of shard threads. 0: one per core, at most {_SHARDS_AUTO_MAX}; "
-            f"more than the machine's cores are capped, with a notice."
+            f"Number of shard threads. 0: one per core, at most {_SHARDS_AUTO_MAX}. "
+            f"More than the machine has cores are reduced to that, with a notice."
         ),
-        when="Workers share the machine, or the network needs more streams.",
+        when="Workers share the machine, or the network needs more connections.",
         unit="threads",
         low=0,
         high=4096,
@@ -328,7 +334,7 @@ class WorkerSettings(ClusterSettings):
 
     threads: int = setting(
         0,
-        help="Number of threads that train. 0: one per core that the process may use.",
+        help="Number of training threads. 0: one per core that the process may use.",
         when="Several processes share the machine.",
         unit="threads",
         low=0,
@@ -344,8 +350,8 @@ class CheckpointSettings(Settings):
     checkpoint_dir: str = setting(
         "",
         help=(
-            "Folder for checkpoints, on a disk that the master and all servers share. Empty: "
-            "`OUTPUT.checkpoints`, or `checkpoints` without an output."
+            "Folder for checkpoints. The master and all servers must share it. Empty: "
+            "`OUTPUT.checkpoints`, or `checkpoints` if there is no output."
         ),
         when="The disk of the output is small or slow, or not shared.",
         unit="path",
@@ -354,37 +360,38 @@ class CheckpointSettings(Settings):
     checkpoint_interval: float = setting(
         0.0,
         help=(
-            "Time between checkpoints of all tables and the job's position; training goes on "
-            "meanwhile. The same command continues from the newest checkpoint. A session makes "
-            "them while it runs no job, where rows have changed. 0: never."
+            "Time between checkpoints. A checkpoint has all tables and the position of the job; "
+            "training continues while it is written, and the same command continues from the "
+            "newest one. Between jobs a session writes checkpoints of the rows that have changed. "
+            "0: no checkpoints."
         ),
-        when="Runs of more than minutes: it bounds the work that may be lost.",
+        when="Runs of more than some minutes: at most this much work is lost.",
         unit="s",
         low=0.0,
     )
     param_backup_period: int = setting(
         0,
-        help="Pushes (of 64 KiB or one row) after which a checkpoint is made. 0: never.",
+        help="Number of pushes between checkpoints (a push: 64 KiB, or one row). 0: never.",
         when="To bound the work that may be lost by pushes instead of time.",
         unit="pushes",
         low=0,
     )
     checkpoints_kept: int = setting(
         2,
-        help="How many checkpoints are kept; older ones are removed when a new one is complete.",
-        when="More to go back further, one if the disk is small.",
+        help="Number of checkpoints to keep. Older ones are removed when a new one is complete.",
+        when="More to be able to go back further, 1 if the disk is small.",
         low=1,
         high=1000,
     )
     fresh: bool = setting(
         False,
         help="Start from the beginning, even if `checkpoint_dir` has a checkpoint of this job.",
-        when="To train the same job again from the start: `--fresh` on the command line.",
+        when="To train the same job again from its start: `--fresh` on the command line.",
     )
 
     @property
     def saves_checkpoints(self) -> bool:
-        """Whether the job makes any; with `checkpoint_dir` alone it may continue from one."""
+        """Whether the job writes checkpoints; with `checkpoint_dir` alone it can only continue."""
         return bool(self.checkpoint_interval or self.param_backup_period)
 
 
@@ -394,26 +401,26 @@ class JobSettings(CheckpointSettings):
 
     worker_class: str = setting(
         "",
-        help="The model to train, as `package.module:Class`, a subclass of `snailps.Worker`.",
+        help="The model to train: a subclass of `snailps.Worker`, as `package.module:Class`.",
         when="Always in a job's file; `snailps train` fills it in.",
         check=check_class_path,
     )
     input: tuple[str, ...] = setting(
         (),
-        help="Files, folders, globs and URLs (`s3://...`) to train on; a relative path starts at "
-        "the current folder. `.gz`, `.bz2`, `.xz`, `.zst` and `.lz4` are unpacked.",
+        help="Input files, folders, globs and URLs. A relative path starts at the current folder; "
+        "URLs are `s3://...` and others; `.gz`, `.bz2`, `.xz`, `.zst` and `.lz4` are unpacked.",
         when="Always.",
         unit="paths",
     )
     output: str = setting(
         "",
         help="Prefix of the paths of the result files. Empty: nothing is written.",
-        when="Always, unless the result is read from the running cluster.",
+        when="Always, unless you read the result from the running cluster.",
         unit="path",
     )
     epochs: int = setting(
         5,
-        help="Number of training passes over the whole input.",
+        help="Number of passes over the input.",
         when="Fewer for very large inputs, more for small ones.",
         low=1,
         high=1_000_000,
@@ -422,45 +429,47 @@ class JobSettings(CheckpointSettings):
     max_steps: int = setting(
         0,
         help=(
-            "Training ends after this many steps; a step is one block, trained and pushed "
-            "(`blocks` in the figures). 0: no limit. The learning rate reaches its end by then."
+            "End after this many steps. A step is one block, trained and pushed (`blocks` in the "
+            "figures). The learning rate reaches its end by then. 0: no limit."
         ),
-        when="A part of the input is enough, or a trial run.",
+        when="A part of the input is enough, or for a trial run.",
         unit="blocks",
         low=0,
     )
     max_seconds: float = setting(
         0.0,
         help=(
-            "Training ends after this time, without the survey of the input and the export. "
-            "0: no limit. The learning rate reaches its end by then."
+            "End after this time of training. The survey of the input and the export do not "
+            "count. The learning rate reaches its end by then. 0: no limit."
         ),
-        when="A result is due at a certain time.",
+        when="The result is due at a certain time.",
         unit="s",
         low=0.0,
     )
     target_loss: float = setting(
         0.0,
         help=(
-            "Training ends when the mean loss of the last 16 blocks is at most this; if an epoch "
-            "has fewer blocks, of those so far, from the end of the first epoch on. In rounds: "
-            "when the loss of a round is. 0: never. The learning rate does not depend on it."
+            "End when the mean loss is at most this. It is the mean over the last 16 blocks; if an "
+            "epoch has fewer, over all blocks so far, from the end of the first epoch on; in "
+            "federated averaging the loss of a round. The learning rate does not depend on it. "
+            "0: no limit."
         ),
-        when="The loss that is good enough is known.",
+        when="You know which loss is good enough.",
         low=0.0,
     )
     consistency: Literal["async", "ssp", "bsp"] = setting(
         "async",
         help=(
-            "How workers synchronise. `async`: workers do not wait. `ssp`: no worker is more than "
-            "`staleness` blocks ahead of the slowest. `bsp`: all take the same step; the result "
-            "is bit-identical for any number of workers (docs/consistency.md)."
+            "How workers synchronise. `async`: workers do not wait for each other. `ssp`: no "
+            "worker is more than `staleness` blocks ahead of the slowest. `bsp`: all workers take "
+            "each step together; the result has the same bits with any number of workers "
+            "(docs/consistency.md)."
         ),
         when="`bsp` to repeat a run exactly, `ssp` if workers differ much in speed.",
     )
     staleness: int = setting(
         2,
-        help="With `ssp`: how many blocks a worker may be ahead of the slowest. 0: in step.",
+        help="Most blocks that a worker may be ahead of the slowest. 0: in lockstep.",
         when="Larger for less waiting, smaller for fresher parameters.",
         unit="blocks",
         low=0,
@@ -470,10 +479,10 @@ class JobSettings(CheckpointSettings):
     micro_batches: int = setting(
         4,
         help=(
-            "With `bsp`: blocks whose sum makes one step, each trained by one thread of some "
-            "worker. The result depends on it, unlike on the number of workers."
+            "Number of blocks whose sum makes one step. One thread of a worker trains each of "
+            "them. The result depends on this number, but not on the number of workers."
         ),
-        when="At least as many as workers; more for larger steps.",
+        when="At least the number of workers; more for larger steps.",
         unit="blocks",
         low=1,
         high=4096,
@@ -482,22 +491,22 @@ class JobSettings(CheckpointSettings):
     assign: Literal["auto", "shared", "own"] = setting(
         "auto",
         help=(
-            "Which worker gets a block. `shared`: the one that had it an epoch before, or the next "
-            "that asks. `own`: every n-th block, assigned at the start. `auto`: `own` with `ssp`, "
-            "else `shared`."
+            "Which worker trains a block. `shared`: the worker that trained it in the last epoch, "
+            "or the next one that asks for a block. `own`: of n workers each has every n-th block "
+            "from the start. `auto`: `own` with `ssp`, else `shared`."
         ),
         when="To compare `async` and `ssp` on the same share of the data.",
     )
     seed: int = setting(
         1,
-        help="Seed of all random numbers: first values of rows, sampling.",
+        help="Seed of all random numbers: initial rows, sampling.",
         when="To see how much results vary with it.",
         low=0,
         high=2**32 - 1,
     )
     block_bytes: int = setting(
         0,
-        help="Size of a block of input. 0: the program chooses, at least ten blocks per epoch.",
+        help="Size of a block of input. 0: chosen such that an epoch has at least ten blocks.",
         when="Smaller for fresher parameters, larger for less traffic.",
         unit="bytes",
         low=0,
@@ -505,28 +514,29 @@ class JobSettings(CheckpointSettings):
     )
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = setting(
         "auto",
-        help="Access method of the tables: what a push does to a row. `auto`: the model's choice.",
-        when="To compare optimisers, where the model supports the other one.",
+        help="Optimizer: the access method that a push applies to a row. `auto`: the model's "
+        "choice.",
+        when="To compare optimizers, if the model supports the other one.",
         aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
     )
     wire: Literal["auto", "float32", "float16", "int8"] = setting(
         "auto",
-        help="Type of rows on the network; in memory they are float32. `auto`: float16 if the "
-        "measured network is slow (with `tls` also on one machine) and where several workers "
-        "train word vectors in rotation, or a classifier, or several servers compute a sparse "
-        "first layer; else float32.",
+        help="Type of rows on the network. In memory they are float32. `auto`: float16 if the "
+        "measured network is slow (with `tls` also on one machine), if several workers train word "
+        "vectors in rotation or a classifier, or if several servers compute a sparse first layer; "
+        "else float32.",
         when="float32 for runs that must be bit-identical, and to skip the measurement.",
     )
     scratch_dir: str = setting(
         "",
-        help="Folder for copies of input: unpacked, fetched, read from tables. Empty: the system's "
-        "folder for temporary files.",
-        when="That folder is small or in memory.",
+        help="Folder for copies of input that is unpacked, downloaded or read from tables. Empty: "
+        "the system's folder for temporary files.",
+        when="The system's folder is small or in memory.",
         unit="path",
     )
     scratch_bytes: int = setting(
         0,
-        help="Limit of copies of input in that folder. 0: half of the free space.",
+        help="Limit for the copies in `scratch_dir`. 0: half of the free space.",
         when="Other programs need the space.",
         unit="bytes",
         low=0,
@@ -534,8 +544,8 @@ class JobSettings(CheckpointSettings):
     overwrite: bool = setting(
         False,
         help="Replace result files that exist. Without it a job whose files exist is refused at "
-        "its start, unless it goes on from a journal or a checkpoint.",
-        when="Runs that are repeated: `--overwrite` on the command line.",
+        "its start, unless it continues from a journal or a checkpoint.",
+        when="To repeat a run: `--overwrite` on the command line.",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
@@ -569,13 +579,13 @@ ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
 
 
 def effective_shard_num(settings: ServerSettings, cores: int) -> tuple[int, str | None]:
-    """Number of shard threads, 1 to `cores`, and a notice if `shard_num` was not followed."""
+    """Return the number of shard threads, 1 to `cores`, and a notice if `shard_num` was reduced."""
     if settings.shard_num == 0:
         return max(1, min(cores, _SHARDS_AUTO_MAX)), None
     if settings.shard_num <= cores:
         return settings.shard_num, None
     return cores, (
-        f"shard_num: {settings.shard_num} is more than this machine's {cores} core(s), running "
-        f"{cores}: a shard is a thread here (SwiftSnails counted locks), and threads beyond the "
+        f"shard_num: {settings.shard_num} is more than this machine's {cores} core(s), so {cores} "
+        f"are used: a shard is a thread here (SwiftSnails counted locks), and threads beyond the "
         f"cores only slow each other down"
     )
