@@ -149,7 +149,7 @@ class Block:
     again: bool = field(default=False, init=False)
     _data: bytes | None = field(default=None, init=False)
     _pulls: list[Pending] = field(default_factory=list, init=False)
-    _reach: Pending | None = field(default=None, init=False)
+    _step_begun: Pending | None = field(default=None, init=False)
 
     clock = _Term(-1)
     slot = _Term(0)

@@ -1,6 +1,7 @@
 """Sets how many threads NumPy's BLAS library uses, through the library's own functions.
 
-Repeatable runs need it: the number of threads may change the order of sums.
+Jobs with clocks need it to give the same bits on any host: the number of threads may change the
+order of sums.  The environment variables of BLAS would have to be set before NumPy is imported.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _NAMES = ("openblas", "libblas", "mkl_rt", "libblis")
 
 
 def set_threads(number: int) -> bool:
-    """Set the threads (>= 1) of every BLAS library of this process; False if there is none."""
-    found = False
+    """Set the threads (>= 1) of each BLAS library of this process; False: none is loaded."""
+    has_set = False
     for path in _loaded():
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(path)
@@ -31,13 +32,13 @@ def set_threads(number: int) -> bool:
                 setter = getattr(library, name, None)
                 if setter is not None:
                     setter(ctypes.c_int(number))
-                    found = True
+                    has_set = True
                     break
-    return found
+    return has_set
 
 
 def _loaded() -> Iterator[str]:
-    """Paths of BLAS libraries in this process."""
+    """Paths of the BLAS libraries that this process has mapped."""
     seen: set[str] = set()
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")

@@ -1,9 +1,10 @@
-"""A worker's calls to the master, from any of its threads; they stop when the process ends.
+"""A worker's calls to the master, from any of its threads; each ends when the process ends.
 
-    message -> MasterCalls.ask -> answer        message -> begin -> Future -> result -> answer
+    message -> ask -> answer        message -> ask_async -> Future -> result -> answer
     error -> give_up -> Failed, the end of the process
 
-Knows the connection by three names: `call_async`, `note`, `away`.
+Owns how long an answer may take, and the one report of a failure.  Of the connection it knows
+`Control` alone.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ Heard = Callable[[messages.Message], None]
 
 
 class Control(Protocol):
-    """The connection to the master."""
+    """The connection to the master, which another master may take over meanwhile."""
 
     @property
-    def away(self) -> bool: ...
+    def away(self) -> bool:
+        """Whether there is no master at present; calls are repeated to the next one."""
 
     def call_async(self, message: messages.Message, heard: Heard) -> Future[messages.Message]: ...
 
@@ -44,7 +46,7 @@ class Control(Protocol):
 
 
 class MasterCalls:
-    """The calls of one job; `end` decides that the process ends, which sets `ended`."""
+    """The calls of a worker process; ``end(code, text)`` ends the process and sets `ended`."""
 
     def __init__(
         self, control: Control, ended: threading.Event, end: Callable[[int, str], None]
@@ -58,12 +60,13 @@ class MasterCalls:
         timeout_s: float | None,
         heard: Heard = lambda answer: None,
     ) -> messages.Message:
-        """The answer to a call; time without a master does not count.  Ended: the process ends."""
-        return self.result(self.begin(message, heard), message, timeout_s)
+        """Call the master, and wait for the answer; see `result`."""
+        return self.result(self.ask_async(message, heard), message, timeout_s)
 
-    def begin(
+    def ask_async(
         self, message: messages.Message, heard: Heard = lambda answer: None
     ) -> Future[messages.Message]:
+        """Call the master; `result` waits for the answer."""
         return self._control.call_async(message, heard)
 
     def result(
@@ -72,12 +75,25 @@ class MasterCalls:
         message: messages.Message,
         timeout_s: float | None,
     ) -> messages.Message:
-        """The answer to a call that was begun, as `ask` waits for it."""
+        """Wait for the answer to a call.
+
+        Seconds without a master do not count as `timeout_s` (None: no limit), since its follower
+        may take any time to start.
+
+        Raises
+        ------
+        Ended
+            The process ends, whatever the answer would have been.
+        WaitTimeout
+            A master is there, and has not answered within `timeout_s`.
+        """
         begin = time.monotonic()
         while not self._ended.is_set():
             if not future.done():
                 wait({future}, 0.2)
             if future.done():
+                # A lost connection is usually the first sign of an end whose Stop follows at once:
+                # the verdict in it says more than "connection lost".
                 if isinstance(future.exception(), ConnectionLost) and self._ended.wait(1.0):
                     break
                 return future.result()
@@ -91,17 +107,20 @@ class MasterCalls:
         raise Ended
 
     def go_on(self) -> None:
-        """Ended: the process ends."""
+        """Raise `Ended` if the process ends."""
         if self._ended.is_set():
             raise Ended
 
     def give_up(self, error: Exception) -> None:
-        """Report to the master, once, why this worker failed, and end it."""
+        """End the process as failed, and report the reason to the master; the first call counts.
+
+        Several threads may fail by the same cause, each with an error of its own.
+        """
         if self._ended.is_set():
             return
         cause = error.__cause__ or error
         if not isinstance(cause, SnailError):
             log.error("%s\n%s", explain(error), trace_of(cause))
             log.debug("with the lines of snailps", exc_info=cause)
-        self._end(EXIT_FAILED, explain(error))  # first: the master's Stop may be very quick
+        self._end(EXIT_FAILED, explain(error))  # before the note: Stop may answer it at once
         self.note(messages.Failed(explain(error), frames_of(cause)))

@@ -1,9 +1,10 @@
-"""The output partitions of a lease, as its model checks them out from the master.
+"""The checkouts of a partition lease: its model gets output partitions from the master.
 
     Checkouts.check_out -> Borrow -> Borrowed -> number     Checkouts.check_in -> GiveBack
 
-Owns whether the lease may check out, and has had all; `resume_state.py` has what it holds, for a
-master that takes over. Must not know the connection: `leases.py` passes `ask` and `note`.
+Owns whether the lease may check out (while it is trained), and whether it has had all.  What it
+holds is in `resume_state.py`, for a master that takes over.  Knows no connection: `leases.py`
+passes `ask` and `note`.
 """
 
 from __future__ import annotations
@@ -17,35 +18,42 @@ from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import numbers_of
 
 AGAIN_MAX = 8
-"""Times that a lease encodes one block again: no help where a server loses what it acknowledges."""
+"""Times that a lease encodes one block again: beyond that a server loses what it acknowledges."""
 AGAIN_S = 300.0
-"""Seconds to wait for another worker that encodes a block: also for one that is lost meanwhile."""
+"""Seconds to wait for another worker that encodes a block: time for that worker to be lost, and for
+a third one to do it."""
 LOOK_S = 0.1
+"""Period in which such a wait asks again."""
 Heard = Callable[[messages.Message], None]
 Ask = Callable[[messages.Message, float | None, Heard], messages.Message]
 
 
 class LeaseCheckouts:
-    """The checkouts of one lease; implements `api.rotation.Checkouts`."""
+    """The checkouts of one lease; implements `api.rotation.Checkouts`.
+
+    `ask` calls the master, from any thread; `note` sends it a note.
+    ``encode_again(number, index)`` encodes a block of the lease's chunk again, and returns whether
+    this worker has done so.
+    """
 
     def __init__(
         self,
         number: int,
-        ask: Ask,  # ``ask(message, timeout_s, heard)``: a call to the master, from any thread
-        note: Callable[[messages.Message], None],  # sends a note to the master
-        stand: ResumeState,
-        # ``encode_again(number, index)``: whether this worker has encoded that block of its chunk
+        ask: Ask,
+        note: Callable[[messages.Message], None],
+        progress: ResumeState,
         encode_again: Callable[[int, int], bool] = lambda number, index: False,
     ) -> None:
         self._encode_again = encode_again
-        # lost blocks: when missed or encoded last, how often encoded
+        # Of each block that servers have lost: when it was missed or encoded last, how often
+        # encoded.
         self._lost: dict[int, tuple[float, int]] = {}
-        self._number, self._ask, self._note, self._stand = number, ask, note, stand
+        self._number, self._ask, self._note, self._progress = number, ask, note, progress
         self._training = self._over = False
-        self._begun: dict[int, float] = {}  # when each that is held was checked out
-        self._last = 0.0  # when the last one was checked in
+        self._since: dict[int, float] = {}  # of each held partition: when it was checked out
+        self._last = 0.0  # when the last partition was checked in
         self.cut = False
-        """The training ends before the lease has had all."""
+        """Whether the training has ended before the lease had all output partitions."""
 
     def begin(self) -> None:
         self._training = True
@@ -54,7 +62,10 @@ class LeaseCheckouts:
         self._training = False
 
     def check_out(self) -> int | None:
-        """Implement `api.rotation.Checkouts`; MisuseError while the lease is not being trained."""
+        """Implement `api.rotation.Checkouts`; `MisuseError` unless the lease is being trained.
+
+        Waits at the master while other leases hold all that this one still lacks.
+        """
         if not self._training:
             raise MisuseError("check_out() outside train(): another partition is trained first")
         if self._over:
@@ -62,7 +73,7 @@ class LeaseCheckouts:
         answer = self._ask(messages.Borrow(self._number), None, self._heard)
         assert isinstance(answer, messages.Borrowed)
         if answer.part >= 0:
-            self._begun[answer.part] = time.monotonic()
+            self._since[answer.part] = time.monotonic()
             return answer.part
         self._over = True
         self.cut = self.cut or answer.ends
@@ -88,14 +99,15 @@ class LeaseCheckouts:
 
     def _heard(self, answer: messages.Message) -> None:
         if isinstance(answer, messages.Borrowed) and answer.part >= 0:
-            self._stand.checked_out(self._number, answer.part)
+            self._progress.checked_out(self._number, answer.part)
 
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
+        """Implement `api.rotation.Checkouts`; `MisuseError` if the lease does not hold `part`."""
         metrics = numbers_of(figures)
-        if not self._stand.checked_in(self._number, part):
+        if not self._progress.checked_in(self._number, part):
             raise MisuseError(f"check_in({part}): this lease does not hold that partition")
         units = int(metrics.pop("units", metrics.get("examples", 0)))
-        # One that was checked out ahead is trained when the one before is done.
+        # A partition that was checked out ahead is trained once the one before is done.
         now = time.monotonic()
-        seconds, self._last = now - max(self._last, self._begun.pop(part, now)), now
+        seconds, self._last = now - max(self._last, self._since.pop(part, now)), now
         self._note(messages.GiveBack(self._number, part, units, seconds, metrics, durable))

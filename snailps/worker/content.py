@@ -1,8 +1,9 @@
-"""The bytes of a leased block, read from the files of this host, else asked of the master.
+"""The bytes of a leased block: from the files of this host, else from the master.
 
     piece, layout -> LeasedContent -> read, read_texts, head, open_parts -> Block.data, .texts, ...
 
-Owns which bytes are asked of the master; `leases.py` passes `fetch`, which asks.
+Owns which bytes the master is asked for: those that a `DataError` denies here, but never those of a
+driver's file, which only the worker beside the driver has.  `leases.py` passes `fetch`, which asks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Fetch = Callable[[DataError, str, int], bytes]
 
 
 class LeasedContent(BlockContent):
-    """The content of one lease; `unit`: what its model reads."""
+    """The content of one lease; `unit` is what its model reads, lines or words."""
 
     def __init__(
         self, piece: Piece, layout: Layout, unit: Unit, scratch: Scratch, fetch: Fetch
@@ -84,10 +85,10 @@ class LeasedContent(BlockContent):
         return self._piece.path, -1
 
     def _or_fetched(self, read: Callable[[], bytes], unit: str, text: int) -> bytes:
-        """What is read here, or else the master's copy of it."""
+        """Read here, or else get the master's copy."""
         try:
             return read()
         except DataError as error:
-            if is_driver_file(self._piece.path):  # the master does not read it for others
+            if is_driver_file(self._piece.path):  # the master does not have it either
                 raise
             return self._fetch(error, unit, text)

@@ -1,4 +1,4 @@
-"""What the parts of a worker's job share: its model, its connections, its limits. A value.
+"""What the parts of a worker's job share, as one value: its model, its connections, its limits.
 
 `process.py` makes one for each job. `Reports`, `Leases` and `Training` get it, and the parts that
 they use by name; each keeps only what it needs.
@@ -21,6 +21,6 @@ class JobContext:
     client: Client  # to the shards
     calls: MasterCalls
     progress: ResumeState  # what this worker reports to a master that takes over
-    orders: Orders  # what the master has ordered meanwhile: leave, another number of workers
+    orders: Orders  # from the master, meanwhile: leave, another number of workers
     tally: BlockTally
     limit_s: float  # for an answer of the master, and until all pushes are acknowledged

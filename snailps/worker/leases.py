@@ -1,8 +1,11 @@
-"""A worker's leases, and the blocks that it makes of them: read, encoded, prepared.
+"""A worker's leases, and the blocks made of them: read, encoded, prepared.
 
     Lease -> Leased -> block -> [encode -> Done] ... -> prepare -> Block to train on
 
-Used by the thread that trains and by the one that prepares ahead of it.
+Owns what happens between a lease and a prepared block, and which files of the input cannot be read
+on this host.  The preparing thread calls `next`; the training thread leases in a survey, and
+encodes blocks that servers have lost, so that two threads may encode: one at a time (`_encoding`).
+Knows no schedule beyond the terms of a lease, and no row.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from snailps.api.worker import Block
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.transport import messages
-from snailps.transport.client._client import Client, Pending
+from snailps.transport.client._client import Pending
 from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.content import LeasedContent
@@ -42,7 +45,11 @@ class Leases:
         self._unreadable: set[str] = set()
 
     def next(self, back: bool) -> Block | None:
-        """Lease and prepare a block; on the way, encode what is leased for that.  None: no more."""
+        """Lease and prepare a block to train on; None: no more for this worker.
+
+        In a rotation, blocks that are leased to be encoded are encoded and reported on the way.
+        `back`: only a block that a lost worker had, None at once if there is none.
+        """
         model = self._model
         while True:
             lease = self.lease("train", back)
@@ -54,7 +61,8 @@ class Leases:
             try:
                 enough = self._encode(block)
             except Exception as error:
-                # Now, not when the main thread asks for the block: the others wait for it.
+                # At once, not when the training thread takes the block: it may train for minutes
+                # yet, while all other workers wait for this block of the chunk.
                 self._calls.give_up(error)
                 raise
             if enough:
@@ -62,27 +70,31 @@ class Leases:
         with named(model, "prepare", block), model._at(block, preparing=True):
             block.prepared = model.prepare(block)
         if block.clock >= 0:
-            # Waits at the shards beside the pull: nothing is asked once the step before is sealed.
-            reach_of(block, self._client)
+            # Asked now, beside the pull: once the step before is sealed no round trip remains.
+            self.step_begun(block)
         return block
 
     def _encode(self, block: Block) -> bool:
-        """Encode a block and report it; True if no further block is wanted."""
+        """Encode a block and report it; True: the master wants no further block."""
         model = self._model
         assert isinstance(model, Rotated)
         begin = time.monotonic()
-        # Blocks that servers have lost are encoded by the threads that read them.
+        # A model's `encode` need not be safe for two threads, and a block that servers have lost is
+        # encoded again by the thread that missed it.
         with self._encoding, named(model, "encode", block):
             metrics = numbers_of({**model.encode(block), "units": 0})
         metrics = {name: metrics[name] for name in metrics.keys() & {"bad_lines"}}
         self._client.flush(self._limit_s)
         seconds = time.monotonic() - begin
-        answer = self._reports.done(messages.Done("train", block.number, 0, seconds, metrics))
+        answer = self._reports.report(messages.Done("train", block.number, 0, seconds, metrics))
         self._reports.note_flushed(block.number)
         return isinstance(answer, messages.Enough)
 
     def _encode_again(self, number: int, index: int) -> bool:
-        """Encode a block of the chunk of a partition once more; False: another worker has it."""
+        """Encode block `index` of the chunk of lease `number` again, because servers have lost it.
+
+        False: the master has given the block to another worker, or to none yet.
+        """
         lease = self.lease("train", again=[number, index])
         if lease is None:
             return False
@@ -94,19 +106,24 @@ class Leases:
     def lease(
         self, pass_: str, back: bool = False, held: int = 0, again: Sequence[int] = ()
     ) -> messages.Leased | None:
-        if self._orders.leaving and not again:  # what it has leased it finishes
+        """Ask the master for a lease of a pass (``survey``, ``train``); None: no more.
+
+        `held` are bytes of a survey part that this worker keeps: the master may want that part
+        before it leases another block.  `again` is (lease, index) of a block to encode again.
+        """
+        if self._orders.leaving and not again:  # it finishes what it holds, and takes nothing new
             return None
 
         def heard(answer: messages.Message) -> None:
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._progress.got(pass_, answer)
+                self._progress.leased(pass_, answer)
 
         answer = self._calls.ask(messages.Lease(pass_, back, held, list(again)), None, heard)
         assert isinstance(answer, messages.Leased)
         return None if answer.number < 0 else answer
 
     def block(self, lease: messages.Leased, pass_: str) -> Block:
-        """The block of a lease, whose bytes the master sends where they cannot be read here."""
+        """Make the block of a lease; without its file on this host the master sends its bytes."""
         content = BlockContent()
         if lease.piece.path:
             fetch = partial(self._fetched, lease, pass_)
@@ -133,7 +150,7 @@ class Leases:
     def _fetched(
         self, lease: messages.Leased, pass_: str, error: DataError, unit: str, text: int
     ) -> bytes:
-        """Ask the master for bytes of a block that cannot be read here."""
+        """Ask the master for bytes of a block that cannot be read here; one warning a file."""
         if lease.piece.path not in self._unreadable:
             self._unreadable.add(lease.piece.path)
             log.warning("%s; asking the master for the bytes", error)
@@ -142,9 +159,11 @@ class Leases:
         assert isinstance(content, messages.Content)
         return content.blob
 
+    def step_begun(self, block: Block) -> Pending:
+        """Done once every shard has reported that the block's step has begun; asked for once.
 
-def reach_of(block: Block, client: Client) -> Pending:
-    """Ask every shard to report when the step of a block has begun; cached."""
-    if block._reach is None:
-        block._reach = client.reach_async(block.clock)
-    return block._reach
+        A block that is put back for an earlier one keeps its request.
+        """
+        if block._step_begun is None:
+            block._step_begun = self._client.reach_async(block.clock)
+        return block._step_begun

@@ -1,4 +1,8 @@
-"""What the master, or a signal, has asked of the job at work; set by other threads than its own."""
+"""What the master, or a signal, has asked of a worker meanwhile: flags between threads.
+
+The control connection's reader and the signal handler set them; the thread that trains reads them
+between two blocks, and clears the events.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ import threading
 
 
 class Orders:
-    """The orders of one worker, through successive jobs."""
+    """The orders of a worker process; the same object through all its jobs."""
 
     def __init__(self) -> None:
         self.leaving = False
-        """Finish the present block, return the next ones, then leave."""
+        """Finish the block in training, return those leased ahead, then leave the cluster."""
         self.workers = 1
         self.workers_changed = threading.Event()
-        """Also where one has come for another: the number alone would not tell."""
+        """Set at each change, also when one worker replaces another and `workers` stays equal."""
         self.came_back = threading.Event()
-        """A lost worker's block waits to be leased again."""
+        """A block of a lost worker waits to be leased again: with clocks, by one who waits."""
 
     def begin(self, workers: int) -> None:
-        """Another job begins, with so many workers."""
+        """Start another job, with this number of workers; `leaving` stays."""
         self.workers = workers
         self.workers_changed.clear()

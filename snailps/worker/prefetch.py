@@ -2,7 +2,8 @@
 
     ask() -> Future of a block -> BlockPrefetcher.next -> the block to train on
 
-Owns the order of blocks; `training.py` passes `ask`, which leases and prepares one.
+Owns the order in which leased blocks are trained: as leased, but a block of an earlier clock goes
+first, since no worker's step can end without it.  Used by the training thread alone.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ Asked = Future[Block | None]
 
 
 class BlockPrefetcher:
-    """Prefetched blocks, in training order."""
+    """Blocks that are asked for, in the order in which they will be trained.
+
+    ``ask(back)`` starts to lease and prepare a block in another thread.  With `back` only a block
+    that a lost worker had counts, and the answer is None at once if there is none.
+    """
 
     def __init__(self, ask: Callable[[bool], Asked]) -> None:
-        # ``ask(back)`` starts to lease and prepare a block; `back`: only one returned by a lost
-        # worker, without waiting
         self._ask = ask
         self._blocks: deque[Asked] = deque()
-        self._back: list[Asked] = []
+        self._returned: list[Asked] = []  # asked for with `back`, not answered yet
 
     def next(self, ahead: int) -> Block | None:
-        """Wait for the next block and start `ahead` more; None if there is none."""
-        self._back = [asked for asked in self._back if not self._kept(asked)]
+        """Wait for the next block, and ask for others until `ahead` are open; None: no more."""
+        self._take_returned()
         if not self._blocks:
             self._blocks.append(self._ask(False))
         block = self._blocks.popleft().result()
@@ -37,35 +40,43 @@ class BlockPrefetcher:
         return block
 
     def ask_back(self) -> None:
-        """Ask for a block returned by a lost worker."""
-        self._back.append(self._ask(True))
+        """Ask for a block that a lost worker had."""
+        self._returned.append(self._ask(True))
 
     def earlier(self, block: Block) -> Block | None:
-        """A ready block of an earlier clock, before which `block` is put back; None if none."""
-        self._back = [asked for asked in self._back if not self._kept(asked)]
+        """A prepared block of an earlier clock than `block`, which goes back to the front of the
+        queue; None if there is none.
+        """
+        self._take_returned()
         for asked in self._blocks:
             other = asked.result() if asked.done() else None
             if other is not None and other.clock < block.clock:
                 self._blocks.remove(asked)
-                self._blocks.appendleft(_known(block))
+                self._blocks.appendleft(_prepared(block))
                 return other
         return None
 
     def drop(self) -> None:
-        """Cancel open requests for blocks that will not be trained."""
-        for asked in [*self._back, *self._blocks]:
+        """Abandon what the blocks that will not be trained have asked of the servers.
+
+        Their leases stay with this worker: the master gives them to others when it leaves.
+        """
+        for asked in [*self._returned, *self._blocks]:
             asked.add_done_callback(_abandon)
 
-    def _kept(self, asked: Asked) -> bool:
-        """Whether `asked` is still open; a returned block is moved to the front of the queue."""
-        if not asked.done():
-            return False
-        if asked.result() is not None:
-            self._blocks.appendleft(asked)
-        return True
+    def _take_returned(self) -> None:
+        """Move answered blocks of lost workers to the front of the queue."""
+        open_still = []
+        for asked in self._returned:
+            if not asked.done():
+                open_still.append(asked)
+            elif asked.result() is not None:
+                self._blocks.appendleft(asked)
+        self._returned = open_still
 
 
-def _known(block: Block) -> Asked:
+def _prepared(block: Block) -> Asked:
+    """`block` as one that was asked for, and is there."""
     asked: Asked = Future()
     asked.set_result(block)
     return asked
@@ -78,5 +89,5 @@ def _abandon(asked: Asked) -> None:
     if block is not None:
         for pull in block._pulls:
             pull.abandon()
-        if block._reach is not None:
-            block._reach.abandon()
+        if block._step_begun is not None:
+            block._step_begun.abandon()

@@ -71,20 +71,24 @@ from snailps.worker.user_code import (
 
 log = logging.getLogger(__name__)
 STOP_S = GRACE_S - 1.0
-"""Seconds that a failed worker waits for the master to decide whether it begins anew."""
+"""Seconds that a failed worker waits for `Stop`, which says whether it is to start again."""
 COLLECT_S = 1.0
-"""Seconds without a message after a job in which its garbage stays: 30 ms of the processor."""
+"""Seconds after a job in which a next message is awaited before its garbage is collected (30 ms):
+most processes end, or get another job, at once."""
 COLLECT_BYTES = 256 << 20
-"""A process of this size collects at once: the master's export needs memory."""
+"""A process of at least this size collects at once: the master's export needs the memory."""
 
 _LAST = -1
-"""Stands for a block: what the model pushes when it has trained all of them."""
+"""Number that stands for what the model pushes in `finish`, after all blocks."""
 
 Inbox: TypeAlias = "queue.SimpleQueue[messages.Message | End]"
 
 
 def next_message(inbox: Inbox) -> messages.Message | End:
-    """What comes after a job.  Its garbage is collected, but little of it not where this ends."""
+    """Wait for the message after a job, and collect the job's garbage meanwhile.
+
+    A little garbage is not worth collecting if the process ends at once: then nothing is done.
+    """
     message = None
     if rss_bytes() < COLLECT_BYTES:
         with contextlib.suppress(queue.Empty):
@@ -96,10 +100,11 @@ def next_message(inbox: Inbox) -> messages.Message | End:
 
 
 class WorkerProcess(Node):
+    """A worker: joins the cluster, and works on one job after another until it is stopped."""
+
     def __init__(self, settings: WorkerSettings, raw: RawConfig, secret: bytes = b"") -> None:
         super().__init__(Role.WORKER, settings, secret)
-        # compared with the settings of the job that the master sends
-        self._raw = raw
+        self._raw = raw  # must not contradict the settings of a job that the master sends
         self._threads = settings.threads or cores()
         self._inbox: Inbox = queue.SimpleQueue()
         self._client: Client | None = None
@@ -117,7 +122,7 @@ class WorkerProcess(Node):
         return capacity(self._threads)
 
     def run(self) -> int:
-        """Work until the end; returns the exit code."""
+        """Join, work until the process is stopped, and leave; returns the exit code."""
         raise_descriptors()
         self._main = threading.get_ident()
         limit_s = self.settings.request_timeout
@@ -144,12 +149,15 @@ class WorkerProcess(Node):
         return self.verdict.code
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Handle orders of the master: route, start, stop."""
+        """Handle an order of the master, in the thread that reads its connection.
+
+        It must not wait: later orders, `Stop` among them, are read by the same thread.
+        """
         if isinstance(message, messages.TakeRoute):
             return self._follower.take(Route.from_dict(message.route))
         if isinstance(message, messages.Start):
             self._follower.in_use = True
-            self._progress.start()
+            self._progress.start_job()
             self._orders.begin(message.workers)
             self._inbox.put(message)
             return None
@@ -165,14 +173,14 @@ class WorkerProcess(Node):
                 self._model.slowest = message.clock
             return None
         if isinstance(message, messages.Ask):
-            at = own_lines(self._main)
-            return messages.Report({**self._of_client(), **self.own_stats(), "at": at})
+            lines = own_lines(self._main)
+            return messages.Report({**self._of_client(), **self.own_stats(), "at": lines})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
 
     def _of_client(self) -> dict[str, Any]:
-        """What it waits for, and how far the pushes of its blocks have come."""
+        """What the client waits for, and how far the pushes of blocks have come."""
         if (client := self._client) is None:
             return {"waits": []}
         counters = client.counters()
@@ -219,13 +227,13 @@ class WorkerProcess(Node):
             look.cancel()
 
     def _use(self, links: ShardConnections) -> None:
-        """Take another client, or another route."""
+        """Use another client, or the same one with another route, from now on."""
         if links.client is not self._client:
             self._client = links.client
             self._wire_choice = WireChoice(
                 links.client, links.route, sealed=self.trust.tls is not None
             )
-            if self.ending:  # meanwhile
+            if self.ending:  # since `_connect` began: nobody else fails this client
                 links.client.fail(self.verdict.text)
         self._route, self.route_epoch = links.route, links.route.epoch
         if (model := self._model) is not None:
@@ -234,6 +242,7 @@ class WorkerProcess(Node):
     # --- one job ---------------------------------------------------------------------------
 
     def _work(self, start: messages.Start) -> None:
+        """Work on one job, from `Start` to `Finished`."""
         assert self._client is not None
         before = self._client.counters()
         if start.blob:
@@ -257,7 +266,7 @@ class WorkerProcess(Node):
         scratch = Scratch(settings.scratch_dir, settings.scratch_bytes, tables=tables)
         clocked = cls.clocked(settings)
         one_thread = clocked and not trait_of(cls, InRounds).rounds(settings)
-        if clocked:
+        if clocked:  # sums must not depend on how many threads this host has
             blas_threads.set_threads(1)
         self._orders.came_back.clear()
         self._tally.waited_s = 0.0
@@ -277,7 +286,7 @@ class WorkerProcess(Node):
                 answer: messages.Message = messages.Again()
                 while isinstance(answer, messages.Again):
                     survey(model, leases, reports)
-                    if self._orders.leaving:  # possibly no worker is left to finish the survey
+                    if self._orders.leaving:  # there may be no other worker to end the survey
                         return
                     answer = calls.ask(messages.Summarise(), None)
                 assert isinstance(answer, messages.Summary)
@@ -287,7 +296,7 @@ class WorkerProcess(Node):
                 model.setup()
             if not self._orders.leaving:
                 training.run()
-            reports.begins(_LAST)
+            reports.start_block(_LAST)
             with named(model, "finish"):
                 model.finish()
             client.flush(limit_s)
@@ -300,12 +309,13 @@ class WorkerProcess(Node):
             self.control.note(messages.Finished(figures))
         finally:
             self._model = None
-            self._client.drop_residues()  # the next job has tables of its own
+            self._client.drop_residues()  # of narrow rows; the next job has other tables
             scratch.close()
 
     def _declare(self, model: Worker, clocked: bool) -> None:
+        """Declare the model's tables at the master, and connect the model to them."""
         assert self._client is not None
-        tables = [one.table() if isinstance(one, Tensor) else one for one in tables_of(model)]
+        tables = [t.table() if isinstance(t, Tensor) else t for t in tables_of(model)]
         names = [table.name for table in tables]
         if len(set(names)) < len(names):
             raise ConfigError(f"{type(model).__name__}.tables() names a table twice: {names}")
@@ -326,7 +336,7 @@ class WorkerProcess(Node):
 
     def metric_samples(self) -> list[Sample]:
         """Metrics of this process, of its client and of what it has trained."""
-        found, client = super().metric_samples(), self._client
+        samples, client = super().metric_samples(), self._client
         if client is not None:
-            found += of_worker(self.name, client.counters(), client.waits(), self._tally.waited_s)
-        return found + self._tally.samples()
+            samples += of_worker(self.name, client.counters(), client.waits(), self._tally.waited_s)
+        return samples + self._tally.samples()

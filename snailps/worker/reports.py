@@ -1,6 +1,9 @@
-"""A worker's reports of its blocks: trained, with an answer that may be waited for later; durable.
+"""A worker's reports to the master: which blocks it has trained, and which are durable.
 
-Done -> reported -> answer: go on, or Enough        acknowledged pushes -> Settled
+    report, report_async -> Done -> answer: go on, or Enough     acknowledged pushes -> Settled
+
+Owns the one report whose answer is still open; `ResumeState` records what the master has heard, for
+a master that takes over.  Knows no rows, and of a model only how many blocks it has not pushed.
 """
 
 from __future__ import annotations
@@ -19,35 +22,41 @@ class Reports:
     def __init__(self, job: JobContext) -> None:
         self._model, self._client, self._calls = job.model, job.client, job.calls
         self._progress, self._tally, self._limit_s = job.progress, job.tally, job.limit_s
-        # of the last block, if its answer was not waited for
+        # The last report of `report_async`, until `last_answer` takes its answer.
         self._open: tuple[messages.Done, Future[messages.Message]] | None = None
 
-    def begin_training(self) -> None:
-        self._progress.train()
+    def start_training(self) -> None:
+        """Forget the survey's blocks before the first block is leased for training."""
+        self._progress.start_training()
 
-    def begins(self, number: int) -> None:
-        """A block is trained from now on."""
-        self._progress.begins(number, self._client.counters()["parts_pushed"])
+    def start_block(self, number: int) -> None:
+        """Record that pushes sent from now on may hold a part of what this block learns."""
+        self._progress.start_block(number, self._client.counters()["parts_pushed"])
 
-    def done(self, done: messages.Done) -> messages.Message:
-        """Report a finished block to the master; returns the answer."""
-        return self._answer(done, self._begun(done))
+    def report(self, done: messages.Done) -> messages.Message:
+        """Report a finished block, and wait for the answer: go on, or `Enough`."""
+        return self._answer(done, self._call(done))
 
-    def begin(self, done: messages.Done) -> None:
-        """Report a finished block; `last_answer` has the answer."""
-        self._open = done, self._begun(done)
+    def report_async(self, done: messages.Done) -> None:
+        """Report a finished block; `last_answer` waits for the answer."""
+        self._open = done, self._call(done)
 
     def last_answer(self) -> bool:
-        """Wait for the answer to the last report, if one is open; whether no block is wanted."""
+        """Wait for the answer of the last `report_async`, if it is open.
+
+        True: the answer is `Enough`, the master wants no further block.
+        """
         report, self._open = self._open, None
         return report is not None and isinstance(self._answer(*report), messages.Enough)
 
     def drop(self) -> None:
-        """Wait for no answer any more."""
+        """Leave an open answer unread: the training ends, by an error or by leaving."""
         self._open = None
 
-    def _begun(self, done: messages.Done) -> Future[messages.Message]:
-        return self._calls.begin(done, lambda answer: self._progress.reported(done))
+    def _call(self, done: messages.Done) -> Future[messages.Message]:
+        # Recorded in the thread that reads the answer, not in the one that waits for it: a master
+        # that takes over in between must not be told that this block is still held.
+        return self._calls.ask_async(done, lambda answer: self._progress.reported(done))
 
     def _answer(self, done: messages.Done, future: Future[messages.Message]) -> messages.Message:
         answer = self._calls.result(future, done, self._limit_s)
@@ -56,12 +65,14 @@ class Reports:
         return answer
 
     def note_durable(self, number: int) -> None:
-        """Report blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
+        """Report the blocks whose pushes are all acknowledged by now, so that the next checkpoint
+        includes them; block `number` has just been trained.
+        """
         durable = self._progress.trained(number, self._client, unpushed(self._model))
         if durable:
             self._calls.note(messages.Settled(durable))
 
     def note_flushed(self, number: int) -> None:
-        """Report a block or a partition as durable: its pushes were acknowledged before `Done`."""
+        """Report as durable a block or partition whose pushes were acknowledged before `Done`."""
         self._progress.durable(number)
         self._calls.note(messages.Settled([number]))

@@ -1,10 +1,11 @@
-"""A worker's progress in its job, for a master that takes over.
+"""A worker's progress in its job, from which a master that takes over continues.
 
-    leases, parts, reported results, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
+    leases, checkouts, reports, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
 
-Owns which blocks are held, reported and durable, and which output partitions leases had and hold;
-must not know models or connections.  Leases and answers are recorded in the control connection's
-reader thread, the rest in the worker's main thread and in the one that prepares.
+Owns which blocks are held, reported and durable, and which output partitions each lease has had and
+holds; must not know models or connections.  Leases and answers are recorded in the thread that
+reads the control connection, before any later message is read: so the state is never behind what
+the master has said.  The threads that train and prepare record the rest; a lock joins them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from snailps.transport.client._client import Client, Pending
 from snailps.transport.messages.terms import Partition
 
 REPORTED_MAX = 256
-"""Finished blocks reported again to a master that takes over: more than its journal may lack."""
+"""Reported blocks that a master that takes over hears again: more than its journal may lack."""
 
 
 @dataclass(slots=True)
 class _Checkouts:
-    """The output partitions of a held lease: all that it had, and those that it holds."""
+    """The output partitions of a held lease: all that it has had, and those it holds now."""
 
     partition: Partition
     had: set[int] = field(default_factory=set)
@@ -34,7 +35,7 @@ class _Checkouts:
 
 
 class ResumeState:
-    """The progress of one worker, through successive jobs."""
+    """The progress of a worker process; the same object through all its jobs."""
 
     def __init__(self) -> None:
         self._unpushed: list[int] = []  # trained blocks that the model has not fully pushed
@@ -42,15 +43,15 @@ class ResumeState:
         self._started = False
         self._held: set[tuple[str, int]] = set()
         self._reported: deque[dict[str, Any]] = deque(maxlen=REPORTED_MAX)
-        self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
+        self._open: set[int] = set()  # reported blocks whose pushes are not all acknowledged
         self._figures: dict[str, float] | None = None
         self._checkouts: dict[int, _Checkouts] = {}  # of held leases
-        # parts of pushes that were sent before a block began, of blocks that are not durable
+        # of each block that is not durable: parts of pushes the client had sent when it started
         self._before: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def start(self) -> None:
-        """Reset for another job."""
+    def start_job(self) -> None:
+        """Forget the job before."""
         with self._lock:
             self._started, self._figures = True, None
             self._held.clear()
@@ -59,7 +60,8 @@ class ResumeState:
             self._checkouts.clear()
             self._before.clear()
 
-    def train(self) -> None:
+    def start_training(self) -> None:
+        """Forget the survey's blocks."""
         with self._lock:
             self._unpushed.clear()
             self._pushed.clear()
@@ -67,8 +69,8 @@ class ResumeState:
             self._checkouts.clear()
             self._before.clear()
 
-    def got(self, pass_: str, lease: messages.Leased) -> None:
-        """Note a leased block, or a leased partition of a chunk, with what it had."""
+    def leased(self, pass_: str, lease: messages.Leased) -> None:
+        """Record a lease as held; a partition's with the output partitions that are durable."""
         with self._lock:
             self._held.add((pass_, lease.number))
             if isinstance(lease.terms, Partition):
@@ -76,7 +78,7 @@ class ResumeState:
                 self._checkouts[lease.number] = checkouts
 
     def reported(self, done: messages.Done) -> None:
-        """Note that the master has the result of a block."""
+        """Record that the master has the result of a block, which is held no longer."""
         with self._lock:
             self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
             self._checkouts.pop(done.number, None)
@@ -85,16 +87,19 @@ class ResumeState:
                 self._reported.append(done.result())
 
     def checked_out(self, number: int, part: int) -> None:
-        """A lease has checked out a partition."""
+        """Record that a lease holds an output partition."""
         with self._lock:
             checkouts = self._checkouts.get(number)
-            if checkouts is not None:
+            if checkouts is not None:  # else its lease was reported meanwhile
                 checkouts.had.add(part)
                 checkouts.holds.add(part)
 
     def checked_in(self, number: int, part: int) -> bool:
-        """A lease has trained a partition, all pushes acknowledged; False: it does not hold it.
-        To be called before the master gets the note: a note to a lost master is not repeated."""
+        """Record that a lease has trained an output partition, all pushes acknowledged.
+
+        False: the lease does not hold it.  Call this before the note to the master: a note to a
+        lost master is not repeated, and its follower then learns it from this state.
+        """
         with self._lock:
             checkouts = self._checkouts.get(number)
             if checkouts is None or part not in checkouts.holds:
@@ -102,25 +107,33 @@ class ResumeState:
             checkouts.holds.discard(part)
             return True
 
-    def begins(self, number: int, parts: int) -> None:
-        """A block is trained from now on; the client has sent so many parts of pushes."""
+    def start_block(self, number: int, parts: int) -> None:
+        """Record that a block is trained from now on; the client has sent `parts` of pushes."""
         with self._lock:
             self._before[number] = parts
 
     def is_half_pushed(self, parts: int) -> bool:
-        """Whether a part of what blocks have learnt may be sent, and not all of it acknowledged."""
+        """Whether the servers may have a part of what some block has learnt, and lack the rest.
+
+        The master waits longer before it gives up such a worker: others would train its blocks
+        again on top of that part.  `parts` is the number the client has sent by now.
+        """
         with self._lock:
             return parts > min(self._before.values(), default=parts)
 
     def durable(self, number: int) -> None:
-        """All pushes of a finished block are acknowledged."""
+        """Record that all pushes of a reported block are acknowledged."""
         with self._lock:
             self._open.discard(number)
             self._before.pop(number, None)
 
     def trained(self, number: int, client: Client, unpushed: int) -> list[int]:
-        """Note a trained block, behind which so many are `unpushed` (`Gathered.unpushed`); returns
-        blocks whose pushes are all acknowledged by now, so that a checkpoint includes them."""
+        """Record a trained block; returns the blocks that are durable by now.
+
+        `unpushed` is `Gathered.unpushed`: how many of the last blocks the model has not pushed yet,
+        True for all since it was last False.  A block is durable once the model has pushed it and
+        every push that was open then is acknowledged; blocks become durable in their order.
+        """
         with self._lock:
             self._unpushed.append(number)
             every = isinstance(unpushed, bool | np.bool_) and unpushed
@@ -137,7 +150,7 @@ class ResumeState:
             return durable
 
     def finish(self, figures: dict[str, float]) -> None:
-        """All blocks are pushed and acknowledged."""
+        """Record the end of the job: all blocks are pushed and acknowledged."""
         with self._lock:
             self._pushed.clear()
             self._open.clear()
@@ -145,7 +158,7 @@ class ResumeState:
             self._figures = figures
 
     def to_dict(self) -> dict[str, Any]:
-        """Make `Rejoin.state` (docs/wire_format.md)."""
+        """Give `Rejoin.state` (docs/wire_format.md)."""
         with self._lock:
             return {
                 "started": self._started,

@@ -1,9 +1,10 @@
-"""The train pass of a worker: block after block, each in its turn, trained, pushed, reported.
+"""The train pass of a worker: block after block is trained, pushed and reported.
 
-    BlockPrefetcher -> in_turn -> Worker.train -> flush, seal -> Done -> Settled
+    BlockPrefetcher -> in_turn -> Worker.train -> flush -> Done -> Settled -> seal
 
-Owns the order of these calls; must not know the mathematics of a model.  Another thread leases and
-prepares the next block while the current one trains; in a rotation it encodes blocks, too.
+Owns the order of these calls, on which recovery depends; must not know the mathematics of a model.
+Another thread leases and prepares the next block meanwhile (`leases.py`); in a rotation it encodes
+blocks, too.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from snailps.errors import WaitTimeout
 from snailps.transport import messages
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.context import JobContext
-from snailps.worker.leases import Leases, reach_of
+from snailps.worker.leases import Leases
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.reports import Reports
 from snailps.worker.user_code import named, numbers_of, unpushed
 
 TURN_S = 0.1
-"""Period in which a worker that waits for its step looks for other work."""
+"""Period in which a worker that waits for its step looks for a block of an earlier one."""
 SHORT_S = 0.1
-"""A block that trained in less is reported while the next one trains, if its pushes come later."""
+"""A block that trained in less is answered while the next one trains, if its pushes come later."""
 
 
 class Training:
@@ -42,21 +43,21 @@ class Training:
 
     def run(self) -> None:
         """Train until no block is wanted, or this worker leaves."""
-        # What is here by now stays to the end: collections that walked over it took a fifth of the
-        # time of small batches. Present garbage would stay, too.
+        # Objects made so far live until the job ends, and collections that walk over them took a
+        # fifth of the time of small batches.  Collected first, because frozen garbage stays, too.
         gc.collect()
-        gc.freeze()  # until the next message of the master
+        gc.freeze()  # until the master's next message
         with ThreadPoolExecutor(1, "snailps-prepare") as helper:
             try:
                 self._train_blocks(helper)
             except Exception as error:
-                # Reported here, not by the caller: leaving `with` waits for the helper, which
-                # may wait for a lease that the master withholds until our block is finished.
+                # Reported here, not by the caller: leaving `with` waits for the helper, which may
+                # wait for a lease that the master withholds until this worker's block is finished.
                 self._calls.give_up(error)
                 raise
 
     def _train_blocks(self, helper: ThreadPoolExecutor) -> None:
-        self._reports.begin_training()
+        self._reports.start_training()
 
         def ask(back: bool = False) -> Future[Block | None]:
             return helper.submit(self._leases.next, back)
@@ -70,14 +71,18 @@ class Training:
                 if block is None or self._orders.leaving:
                     break
                 if self.train_block(block):
-                    break  # prefetched blocks are left as they are
+                    break  # blocks that are prepared by now stay untrained
             self._reports.last_answer()
         finally:
             self._reports.drop()
             prefetcher.drop()
 
     def train_block(self, block: Block) -> bool:
-        """Train on a block and report it; True if no further block is wanted."""
+        """Train on a block and report it; True: the master wants no further block.
+
+        The order is flush, `Done`, `Settled`, seal: a block is reported before it can complete a
+        step, and durable only after all its pushes are acknowledged.
+        """
         model, begin = self._model, time.monotonic()
         if self._orders.workers_changed.is_set():
             self._orders.workers_changed.clear()
@@ -88,12 +93,15 @@ class Training:
         checkouts = block.checkouts if isinstance(block.checkouts, LeaseCheckouts) else None
         if checkouts is not None:
             checkouts.begin()
-        self._reports.begins(block.number)
+        self._reports.start_block(block.number)
         with named(model, "train", block), model._at(block):
             metrics = numbers_of(model.train(block))
         if checkouts is not None:
             checkouts.end()
         in_round = block.index >= 0
+        # Where order is free, pushes may still be under way when the block is reported: nobody
+        # waits for them.  Else someone does: a step for its contributions, a partition for its
+        # next lease.
         free = block.clock < 0 and checkouts is None and steps_of(model.settings).order_is_free
         if not free:
             with named(model, "train", block):
@@ -110,8 +118,9 @@ class Training:
             whole=checkouts is None or not checkouts.cut,
         )
         enough = self._reports.last_answer()
-        self._reports.begin(done)
+        self._reports.report_async(done)
         if free and unpushed(model) and seconds < SHORT_S:
+            # The model pushes later anyway, so nothing is gained by waiting for the answer now.
             self._reports.note_durable(block.number)
             return enough
         enough |= self._reports.last_answer()
@@ -122,39 +131,43 @@ class Training:
         if enough:
             return True
         if block.clock >= 0 and not in_round:
-            # The last seal of a clock applies it, at one shard after the other. A worker that dies
-            # in between has reported its block before, so the master seals in its place. A round is
-            # applied by the master, which must know which parts are sealed everywhere.
+            # The last seal of a clock applies it, at one shard after the other.  A worker that dies
+            # in between has reported its block before, so the master seals in its place: else some
+            # shards would have the step, and others never.  A round is sealed before `Done`: the
+            # master itself applies it, and must know which contributions are at all shards.
             self.seal(block)
         return False
 
     def in_turn(self, block: Block, prefetcher: BlockPrefetcher) -> Block | None:
-        """Wait until the step of a block has begun; returns the block, or another one of an earlier
-        step. An earlier block is returned when a worker is lost, and no step can end without it.
-        None: this worker leaves."""
+        """Wait until the step of a block has begun.
+
+        Returns the block; or another one of an earlier step, which a lost worker had and without
+        which no later step begins (all workers might wait here); or None: this worker leaves.
+        """
         begin = time.monotonic()
-        reach = reach_of(block, self.client)
+        step_begun = self._leases.step_begun(block)
         asked = False
         try:
             while not self._orders.leaving:
                 with contextlib.suppress(WaitTimeout):
-                    reach.wait(TURN_S)
+                    step_begun.wait(TURN_S)
                     return block
                 self._calls.go_on()
-                # A block may have been returned while we trained; the master reports later ones.
+                # Asked once unprompted: a block may have come back while this worker trained.  Of
+                # later ones the master sends `CameBack`.
                 if not asked or self._orders.came_back.is_set():
                     asked = True
                     self._orders.came_back.clear()
                     prefetcher.ask_back()
                 earlier = prefetcher.earlier(block)
-                if earlier is not None:  # this one is put back, and its step still comes
+                if earlier is not None:  # `block` waits in the queue: its step comes later
                     block, asked = earlier, False
-                    reach = reach_of(block, self.client)
-            reach.abandon()
+                    step_begun = self._leases.step_begun(block)
+            step_begun.abandon()
             return None
         finally:
             self._tally.waited_s += time.monotonic() - begin
 
     def seal(self, block: Block) -> None:
-        """Report to all shards that a block is completely pushed."""
+        """Seal the block's slot at all shards: its contribution to the step is complete."""
         self.client.seal_async(block.clock, block.slot, block.slots).wait()

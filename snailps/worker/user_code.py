@@ -1,6 +1,7 @@
-"""Wraps calls of a model's methods: errors get method and place, return values are checked.
+"""The border to a model's own code: errors get its method and line, return values are checked.
 
-Must not know processes; `Ended` passes through.
+Owns the messages that a user sees when a method of theirs fails.  `Ended` passes through: it is no
+error of the model.  Must not know processes.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ _TABLES = "expected a list of snailps.Table and snailps.Tensor"
 
 
 class Ended(Exception):
-    """The process must end; its verdict has the reason."""
+    """The process ends; its verdict has the reason.  Raised where a thread waits for the master."""
 
 
 @contextlib.contextmanager
 def named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
-    """Raise errors of the user's code with its method, block, file and line."""
+    """Raise errors of the user's code as `ClusterError` with method, block, file and line.
+
+    Errors of snailps itself pass, but those by which the code misuses it.
+    """
     try:
         yield
     except Ended:
@@ -55,7 +59,7 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
 
 
 def made(cls: type[Worker], settings: JobSettings, threads: int) -> Worker:
-    """A model; a SystemExit of its constructor is an error like others."""
+    """Make a model; a SystemExit of its constructor is an error like others."""
     try:
         model = cls(settings, threads)
     except SystemExit as error:
@@ -69,32 +73,39 @@ def made(cls: type[Worker], settings: JobSettings, threads: int) -> Worker:
 
 
 def tables_of(model: Worker) -> list[Table | Tensor]:
-    """Return what a model declares, which must be tables and tensors."""
+    """Return the tables and tensors that a model declares."""
     with named(model, "tables"):
         declared = model.tables()
         if not isinstance(declared, Iterable):
             raise TypeError(f"{_TABLES}, got {declared!r:.80}")
-        found = list(declared)
-        for one in found:
-            if not isinstance(one, (Table, Tensor)):
-                raise TypeError(f"{_TABLES}, got {one!r:.80} in it")
-    return found
+        tables = list(declared)
+        for table in tables:
+            if not isinstance(table, (Table, Tensor)):
+                raise TypeError(f"{_TABLES}, got {table!r:.80} in it")
+    return tables
 
 
-def checked_bytes(found: object) -> bytes:
-    """Return `found`, which a survey has returned and must be bytes."""
-    if not isinstance(found, bytes):
-        raise TypeError(f"expected bytes, got {found!r:.80}")
-    return found
+def checked_bytes(result: object) -> bytes:
+    """Return the result of a survey, which must be bytes."""
+    if not isinstance(result, bytes):
+        raise TypeError(f"expected bytes, got {result!r:.80}")
+    return result
 
 
 def unpushed(model: Worker) -> int:
-    """How many of the last trained blocks the model has not pushed yet."""
+    """How many of the last trained blocks the model has not pushed yet; True: see `Gathered`."""
     return model.unpushed if isinstance(model, Gathered) else 0
 
 
 def numbers_of(result: object) -> dict[str, float]:
-    """The metrics that `Worker.train` returned, validated."""
+    """Return the metrics that `Worker.train` returned as floats.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No mapping, a value that is no number, or ``units`` and ``examples`` that are missing,
+        negative or above 2^53.
+    """
     if not isinstance(result, Mapping):
         raise TypeError(
             "expected a mapping with the number of examples or words, and metrics if any, such as "

@@ -68,7 +68,7 @@ class Worker(RoutedNode):
     def on_message(self, message, reply):
         if isinstance(message, messages.Start):
             self._in_use = True
-            self._stand.start()
+            self._stand.start_job()
             if not self.at_work:
                 self.at_work = True
                 self.spawn(self._guarded(self._work(message)))
@@ -162,7 +162,7 @@ class Worker(RoutedNode):
     def _lease(self, pass_, back, held=0):
         def heard(answer):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer)
+                self._stand.leased(pass_, answer)
 
         return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
 
@@ -171,7 +171,7 @@ class Worker(RoutedNode):
         return (yield from self._ask(done, self._limit_s, lambda answer: reported(done)))
 
     def _train(self):
-        self._stand.train()
+        self._stand.start_training()
         self._asked.clear()
         self._back.clear()
         while True:
@@ -186,13 +186,13 @@ class Worker(RoutedNode):
     def _train_block(self, block):
         """Trains and reports; True: no further block is wanted."""
         if block.part >= 0:
-            self._stand.begins(block.number, self._client.parts_pushed)
+            self._stand.start_block(block.number, self._client.parts_pushed)
             done = yield from self._rotating.train(block)
             answer = yield from self._tell(done)
             self._rotating.end(block)
             return isinstance(answer, messages.Enough)
         clocked = block.clock >= 0
-        self._stand.begins(block.number, self._client.parts_pushed)
+        self._stand.start_block(block.number, self._client.parts_pushed)
         keys = shared_of(block.number)
         if block.pull is None:
             self._pull(block)

@@ -98,8 +98,8 @@ class _Emulated:
         self._training, self._job = training, training.job
         self._blocks: deque[Block] = deque()
         self._stand = ResumeState()
-        self._stand.start()
-        self._stand.train()
+        self._stand.start_job()
+        self._stand.start_training()
         self._leases = training.leases(
             model, self._stand, SimpleNamespace(ask=self._asked, note=self._noted)
         )
@@ -235,7 +235,7 @@ class _Emulated:
         lease = self._job.lease(self.number, 0.0)
         if lease is None:
             return False
-        self._stand.got("train", lease)
+        self._stand.leased("train", lease)
         block = self._leases.block(lease, "train")
         if block.chunk_index >= 0:
             self.model.encode(block)

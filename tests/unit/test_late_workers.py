@@ -241,10 +241,10 @@ def test_steps_withdraw_the_slots_of_a_clock_that_is_never_applied():
 def test_worker_is_half_pushed_from_the_first_part_of_a_block_to_its_last_acknowledgement():
     stand = ResumeState()
     assert not stand.is_half_pushed(3)
-    stand.begins(0, 3)
+    stand.start_block(0, 3)
     assert not stand.is_half_pushed(3)
     assert stand.is_half_pushed(4)
-    stand.begins(1, 4)  # trained while pushes of the block before are under way
+    stand.start_block(1, 4)  # trained while pushes of the block before are under way
     assert stand.is_half_pushed(4)
     stand.durable(0)
     assert not stand.is_half_pushed(4)

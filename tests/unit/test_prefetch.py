@@ -24,7 +24,7 @@ def waits_for(block):
     """What a block waits for: a pull, and its step."""
     requests = Pull(), Pull()
     block._pulls.append(requests[0])
-    block._reach = requests[1]
+    block._step_begun = requests[1]
     return requests
 
 

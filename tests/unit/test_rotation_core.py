@@ -745,7 +745,7 @@ def leased(number, had=()):
 
 def outputs_of(*answers):
     master, stand = Master(*answers), ResumeState()
-    stand.got("train", leased(9))
+    stand.leased("train", leased(9))
     checkouts = LeaseCheckouts(9, master.ask, master.notes.append, stand)
     checkouts.begin()
     return checkouts, master, stand
@@ -774,7 +774,7 @@ def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
 
 def test_worker_that_goes_on_with_a_partition_tells_a_master_what_was_durable_before():
     stand = ResumeState()
-    stand.got("train", leased(9, [0, 3]))
+    stand.leased("train", leased(9, [0, 3]))
     stand.checked_out(9, 1)
     assert stand.to_dict()["visits"] == [
         {"number": 9, "parts": 2, "sizes": [3, 1], "had": [0, 1, 3], "holds": [1]}
@@ -838,7 +838,7 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
 
     def encode(base):
         for number in range(base, base + 500):
-            stand.got("train", leased(number))
+            stand.leased("train", leased(number))
             stand.checked_out(number, 1)
             assert stand.checked_in(number, 1)
             stand.reported(m.Done("train", number, 1, 1.0, {}))
@@ -860,8 +860,8 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
         assert {checkout["number"] for checkout in state["visits"]} == held
         for checkout in state["visits"]:
             assert set(checkout["holds"]) <= set(checkout["had"])
-    stand.start()
-    stand.got("train", m.Leased(1, progress=(0.0, 1.0)))
+    stand.start_job()
+    stand.leased("train", m.Leased(1, progress=(0.0, 1.0)))
     assert stand.to_dict()["visits"] == []
     assert not stand.checked_in(1, 0)
     stand.checked_out(1, 0)  # of a partition that has ended

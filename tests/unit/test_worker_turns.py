@@ -25,7 +25,7 @@ from snailps.worker import process, training
 from snailps.worker.calls import MasterCalls
 from snailps.worker.content import LeasedContent
 from snailps.worker.context import JobContext
-from snailps.worker.leases import Leases, reach_of
+from snailps.worker.leases import Leases
 from snailps.worker.orders import Orders
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.reports import Reports
@@ -150,8 +150,8 @@ def test_blocks_without_clocks_ask_for_no_step(parts):
 def test_block_that_is_put_back_keeps_what_it_asked_for(parts):
     later, earlier = block(8, 2), block(4, 1)
     prefetcher = BlockPrefetcher(lambda back: done(earlier if back else None))
-    reach = reach_of(later, parts.client)
-    reach_of(earlier, parts.client).begun.set()
+    reach = parts.leases.step_begun(later)
+    parts.leases.step_begun(earlier).begun.set()
     assert parts.training.in_turn(later, prefetcher) is earlier
     assert not reach.abandoned
     reach.begun.set()
