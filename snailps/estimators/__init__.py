@@ -2,10 +2,11 @@
 
     data -> FastText(...).fit -> a job on a cluster -> .wv, .predict, .history_
 
-`base` is what all estimators are, `parameters` which settings of a model they have, `corpus` how
-texts reach a job, `validation` what X and y may be, `sparse` what estimators of rows are, `jobs`
-the job, `monitor` and `display` what is seen of it.  The classes are loaded when they are first
-asked for; the build writes ``__init__.pyi``, the types of their constructors.
+`base` fits every estimator; `parameters` chooses which settings of a model become parameters;
+`corpus` hands texts to a job; `validation` checks y and weights; `sparse` is the base of estimators
+whose examples are rows of a matrix; `jobs` runs the job; `monitor` and `display` report its
+progress.  A class is imported on first access: all of them take half a second, `import snailps`
+alone a hundredth of one.  The build writes ``__init__.pyi``, the signatures of the constructors.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ READERS = {
         "snailps.models.embeddings.mf:MatrixFactorization": {"": "MatrixFactorization"},
     },
 }
-"""Estimator of an ``.npz``, by what it is of, model and loss; "": for the other losses."""
+"""Which estimator reads an ``.npz``: by kind of model, worker class, and loss ("": any other)."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    estimator: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = estimator  # the next access does not come here
+    return estimator

@@ -1,8 +1,8 @@
-"""Base of all estimators: parameters, the one way of fitting, a repr, scikit-learn's conventions.
+"""Base of all estimators: parameters, fitting, a repr, and scikit-learn's conventions.
 
     class FastText(Estimator, settings=WordVectorSettings) -> constructor, signature, get_params
 
-What is called when; the methods of a subclass stand in brackets:
+The order of calls; methods that a subclass implements are in brackets:
 
     fit(X, y)       partial_fit(X, y)                        load(path)
         |               |   fitted: [_start] -> Start            |
@@ -18,8 +18,9 @@ What is called when; the methods of a subclass stand in brackets:
         |                                                        |
         +----------> set together, with history_ and figures_ <--+
 
-Nothing is set before the job has finished: an estimator whose fit fails is what it was before.
-scikit-learn is never imported unless it asks.
+Attributes are set only after the job has finished: if `fit` raises, the estimator keeps its earlier
+model.  scikit-learn is optional: it is imported only inside the methods that scikit-learn calls.
+This module must not know files, matrices or what a model computes.
 """
 
 from __future__ import annotations
@@ -55,48 +56,47 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Estimator")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": ()})
-"""Parameters that clones share with their original, and what pickles have in their place."""
+"""Parameters that a clone shares instead of copying, with the values that a pickle has for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What `fit` or `partial_fit` got; an estimator takes the fields that its methods name."""
+    """Arguments of `fit` or `partial_fit`; each estimator reads the fields that it supports."""
 
     X: Any
     y: Any = None
     sample_weight: Any = None
     classes: Sequence[Any] | None = None
-    """Labels that may come later, besides the labels of y; None: none may."""
+    """Labels that later calls may bring, besides the labels of y; None: only labels of y."""
     columns: Sequence[str] = ()
     column: str = ""
     continues: bool = False
-    """The job starts from the fitted model."""
+    """Whether the job starts from the fitted model; False for a model that is not fitted yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a fitted model asks of the job that starts from it."""
+    """What a fitted model requires of a job that continues its training."""
 
     must_match: Mapping[str, Any]
-    """Settings of the model: parameters with other values are refused."""
+    """Settings that define the model's shape; a parameter with another value is refused."""
     in_file: bool = False
-    """The file that the job starts from decides them: they do not go with the job."""
+    """The job reads `must_match` from the model's file, so they are not sent as settings."""
     habits: frozenset[str] = frozenset()
-    """Settings that the file has, too, but parameters decide: these go with the job, always."""
+    """Settings that the file also has.  They are always sent, defaults too: else the job would
+    take the file's value where the parameter has its default."""
     lacks: str = ""
-    """Why no job can start from the model; empty: it can."""
+    """Why the model cannot be continued; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Input of a job, and what follows from it.
-
-    An attribute that is None is removed from a model that had it.
-    """
+    """Input of a job, with the settings and attributes that the data decides."""
 
     input: Spooled | list[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Set on the estimator after the job; None deletes the attribute of an earlier fit."""
     remarks: Sequence[str] = ()
     """Warnings to give before the training."""
 
@@ -104,26 +104,26 @@ class Source:
 class Estimator(Routed):
     """A model as an object.
 
-    Parameters are stored as they are, and checked when `fit` is called.
+    The constructor stores parameters unchanged; `fit` checks them.
 
     Attributes
     ----------
     history_ : list of dict
-        Loss and speed of each epoch, of all calls of `partial_fit`, too.
+        One dict an epoch, with its loss and speed; `partial_fit` appends to it.
     figures_ : dict
-        Figures of the last job.
+        Final figures of the last job: loss, speed, counts.
     """
 
     worker_class: ClassVar[str]
-    """The model that trains it, ``package.module:Class``."""
+    """The worker that trains it, ``package.module:Class``."""
     _keeps_state: ClassVar[bool] = False
-    """Whether a job leaves its rows with the state of their optimizer, to go on with."""
+    """Whether a job returns its rows with optimizer state, from which `partial_fit` continues."""
     _estimator_type: ClassVar[str | None] = None
-    """Kind of estimator for scikit-learn: "classifier", "regressor"."""
+    """scikit-learn's kind of estimator: "classifier", "regressor" or None."""
     _takes_rows: ClassVar[bool] = False
-    """Whether its examples are rows of a matrix."""
+    """Whether an example is a row of a matrix; else a text, or a row of names."""
     _multiclass: ClassVar[bool] = True
-    """Whether a classifier takes more than two classes."""
+    """Whether a classifier supports more than two classes."""
     parameters: ClassVar[Parameters]
     __signature__: ClassVar[inspect.Signature]
 
@@ -144,7 +144,10 @@ class Estimator(Routed):
         extra: Mapping[str, tuple[str, Any]] = _NONE,
         **others: Any,
     ) -> None:
-        """Give a class the parameters of `settings`, or inherit; the rest as in `Parameters`."""
+        """Build the constructor from `settings`; without them the class inherits its base's.
+
+        `fixed`, `without` and `extra` are arguments of `Parameters`.
+        """
         super().__init_subclass__(**others)
         if settings is not None:
             cls.parameters = Parameters(settings, fixed=fixed, without=without, extra=extra)
@@ -154,33 +157,53 @@ class Estimator(Routed):
             cls.__init__ = constructor  # type: ignore[method-assign]
 
     def __init__(self, **parameters: Any) -> None:
-        """Stores the parameters.
+        """Store the parameters; `fit` checks their values.
 
         Raises
         ------
         ParameterError
-            A name is none of them; the text says which one may have been meant.
+            Unknown name; the text suggests the parameter that may have been meant.
         """
         self._refuse_unknown(parameters)
         for name, default in self.parameters.defaults.items():
             setattr(self, name, parameters.get(name, default))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters by name; `deep` has no effect, for none of them is an estimator."""
+        """Return all parameters by name.
+
+        `deep` has no effect: no parameter is itself an estimator.
+        """
         return {name: getattr(self, name) for name in self.parameters.defaults}
 
     def set_params(self: E, **parameters: Any) -> E:
-        """Changes parameters; a fitted model stays as it is until the next fit."""
+        """Change parameters; they take effect with the next fit.
+
+        Raises
+        ------
+        ParameterError
+            Unknown name; nothing is changed.
+        """
         self._refuse_unknown(parameters)
         for name, value in parameters.items():
             setattr(self, name, value)
         return self
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draws the loss of each epoch; on `ax` if given.
+        """Plot the training loss by epoch.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         ConfigError
             matplotlib is not installed.
         """
@@ -188,15 +211,16 @@ class Estimator(Routed):
         if ax is None:
             pyplot = optional_module("matplotlib.pyplot", "plot", "snailps[plot]")
             ax = pyplot.subplots()[1]
-        epochs = [one["epoch"] for one in self.history_]
-        ax.plot(epochs, [one["loss"] for one in self.history_], marker="o", label="training loss")
+        epochs = [report["epoch"] for report in self.history_]
+        losses = [report["loss"] for report in self.history_]
+        ax.plot(epochs, losses, marker="o", label="training loss")
         ax.set_xlabel("epoch")
         ax.set_ylabel("training loss")
         ax.set_title(type(self).__name__)
         return ax
 
     def __repr__(self) -> str:
-        """The parameters that differ from their defaults."""
+        """Show the parameters that differ from their defaults."""
         defaults = self.parameters.defaults
         changed = ", ".join(
             f"{name}={value!r:.200}"
@@ -213,9 +237,12 @@ class Estimator(Routed):
     # --- fitting ---------------------------------------------------------------------------------
 
     def _learn(self: E, data: Data, epochs: int | str | None = None) -> E:
-        """Run the job of `fit` or `partial_fit`, and take its model; see the module."""
+        """Run the job of `fit` or `partial_fit`, then set the attributes of its model.
+
+        The module docstring has the order of calls.
+        """
         name, passes = type(self).__name__, {} if epochs is None else {"epochs": epochs}
-        chosen = self._checked(passes)
+        chosen = self._checked(passes)  # first: a typing error must not cost reading the data
         for text in self.parameters.unread(self.get_params(), name):
             warnings.warn(text, stacklevel=3)
         data = replace(data, continues=data.continues and self._is_fitted)
@@ -229,6 +256,7 @@ class Estimator(Routed):
                 warnings.warn(text, stacklevel=3)
             settings, left_out = {**passes, **source.settings}, _NONE.keys()
             if start is not None:
+                # The folder is entered before the job, so that it is removed after it.
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="snailps-"))
                 for habit in start.habits & self.parameters.by_name.keys():
                     settings[habit] = chosen.get(habit, self.parameters.defaults[habit])
@@ -251,6 +279,7 @@ class Estimator(Routed):
                 )
             )
             attributes = {**source.attributes, **self._learned(done, source)}
+        # From here on nothing raises: a model is replaced whole, or not at all.
         figures = dict(done.figures)
         attributes |= {"history_": [*before, *monitor.history], "figures_": figures}
         for attribute, value in attributes.items():
@@ -263,10 +292,10 @@ class Estimator(Routed):
 
     @abstractmethod
     def _input_of(self, data: Data) -> AbstractContextManager[Source]:
-        """The input of a job."""
+        """Yield the input of a job; scratch files last as long as the context."""
 
     def _start(self) -> Start:
-        """What the fitted model asks of a job that starts from it."""
+        """Return what the fitted model requires of a job that continues it."""
         raise NotImplementedError
 
     def _write_start(self, folder: str, source: Source) -> str:
@@ -275,7 +304,10 @@ class Estimator(Routed):
 
     @abstractmethod
     def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
-        """The attributes of the model in the files of a job."""
+        """Return the attributes of the model that a job has exported.
+
+        It runs while the job's files exist; they are deleted afterwards.
+        """
 
     @classmethod
     def _loaded(
@@ -284,7 +316,7 @@ class Estimator(Routed):
         parameters: Mapping[str, Any],
         classes: Any = None,
     ) -> E:
-        """A fitted estimator of a file, whose own parameters `parameters` replace."""
+        """Open a file as a fitted estimator; `parameters` take precedence over the file's."""
         estimator = cls(**parameters)
         for name, value in cls._saved(path, parameters, classes).items():
             if name not in parameters:
@@ -297,28 +329,28 @@ class Estimator(Routed):
     def _saved(
         cls, path: str | os.PathLike[str], parameters: Mapping[str, Any], classes: Any = None
     ) -> dict[str, Any]:
-        """The attributes of the model in a file, and the parameters that the file has.
+        """Return attributes and parameters that a file has.
 
-        `classes`: labels of a classifier, whose file may lack them.
+        `classes` are the labels of a classifier; files of ``snailps train`` may lack them.
         """
 
     def _refuse_other_model(self, start: Start, chosen: Mapping[str, Any]) -> None:
-        """Refuse parameters that make another model, and a model that no job can start from."""
+        """Refuse parameters that change the model's shape, and models that cannot be continued."""
         for name, value in start.must_match.items():
-            known = self.parameters.by_name.get(name)
-            mine = chosen.get(name, self.parameters.defaults.get(name, value))
-            # An automatic number is the one that was chosen for it.
-            if mine != value and not (known is not None and known.auto and mine == "auto"):
+            setting = self.parameters.by_name.get(name)
+            wanted = chosen.get(name, self.parameters.defaults.get(name, value))
+            # "auto" means the value that the first fit chose, so it always matches.
+            if wanted != value and not (setting is not None and setting.auto and wanted == "auto"):
                 raise ParameterError(
                     f"{type(self).__name__}: {name}: the fitted model has {value!r:.80}, got "
-                    f"{getattr(self, name, mine)!r:.80}: partial_fit goes on with that model; call "
-                    "fit for another one"
+                    f"{getattr(self, name, wanted)!r:.80}: partial_fit continues that model; call "
+                    "fit to train a new one"
                 )
         if start.lacks:
             raise NotFitted(f"{type(self).__name__}: {start.lacks}")
 
     def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
-        """Warnings of a training's figures."""
+        """Yield a warning for each figure that shows a training that went wrong."""
         name = type(self).__name__
         if falls := figures.get("loss_falls"):
             epochs = figures["epochs"]
@@ -334,18 +366,18 @@ class Estimator(Routed):
             )
         for key, count in figures.get("clipped", {}).items():
             yield (
-                f"{name}: {count:,} values of column {self._name_of_column(key)}, of all epochs, "
-                "are beyond 64 times their scale: they are trained, and predicted, as that"
+                f"{name}: {count:,} values of column {self._name_of_column(key)} (counted in all "
+                "epochs) are beyond 64 times their scale: training and prediction clip them to that"
             )
 
     def _name_of_column(self, key: str) -> str:
-        """Name of a column in figures of a run."""
+        """Return the name of a column that figures name by its key."""
         return key
 
     def _checked(
         self, also: Mapping[str, Any] = _NONE, left_out: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """Settings of a job; parameters are checked before data is read, which may take long."""
+        """Check all parameters and return the settings of a job, without reading any data."""
         name, workers = type(self).__name__, self.workers
         also = {**self._translated(), **also}
         chosen = self.parameters.settings(self.get_params(), name, also, left_out)
@@ -360,7 +392,7 @@ class Estimator(Routed):
         return chosen
 
     def _translated(self) -> dict[str, Any]:
-        """Settings for parameters that are no settings themselves."""
+        """Return settings made of parameters that are no settings themselves."""
         return {}
 
     @property
@@ -373,7 +405,7 @@ class Estimator(Routed):
             raise not_fitted(f"{name}: {what} needs a fitted model: call fit first")
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copies: without the cluster and the callbacks, which stay here."""
+        """For pickle and copy: without cluster and callbacks, which belong to this process."""
         state = dict(self.__dict__)
         state.update({name: value for name, value in _NO_VALUES.items() if name in state})
         return state
@@ -381,23 +413,23 @@ class Estimator(Routed):
     # --- scikit-learn ----------------------------------------------------------------------------
 
     def __sklearn_clone__(self: E) -> E:
-        """For `sklearn.clone`: an estimator with equal parameters that is not fitted."""
-        made = type(self)(
+        """For `sklearn.clone`: an unfitted estimator with equal parameters."""
+        clone = type(self)(
             **{
                 name: value if name in _NO_VALUES else copy.deepcopy(value)
                 for name, value in self.get_params().items()
             }
         )
         if self._requests:
-            made._requests = self._requests
-        return made
+            clone._requests = self._requests
+        return clone
 
     def __sklearn_is_fitted__(self) -> bool:
         """For `sklearn.utils.validation.check_is_fitted`."""
         return self._is_fitted
 
     def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        """For `sklearn.utils.get_tags`, whose caller has imported scikit-learn."""
         from sklearn import utils
 
         kind, rows = self._estimator_type, self._takes_rows
@@ -411,12 +443,12 @@ class Estimator(Routed):
             regressor_tags=utils.RegressorTags() if kind == "regressor" else None,
             transformer_tags=utils.TransformerTags(preserves_dtype=[]) if transforms else None,
             input_tags=utils.InputTags(string=not rows, two_d_array=rows, sparse=rows),
-            non_deterministic=True,  # threads write to the same rows
+            non_deterministic=True,  # workers push to the same rows in any order
         )
 
 
 def _constructor(signature: inspect.Signature) -> Callable[..., None]:
-    """A constructor that shows its parameters: to `help`, editors, and scikit-learn."""
+    """Make a constructor whose signature `help`, editors and scikit-learn can read."""
 
     def __init__(self: Estimator, *data: Any, **parameters: Any) -> None:
         if data:
@@ -434,7 +466,7 @@ def _constructor(signature: inspect.Signature) -> Callable[..., None]:
 
 
 def _equal(one: object, other: object) -> bool:
-    """Whether values are equal; arrays, which do not say so, are not."""
+    """Whether two values are equal; False for arrays, whose ``==`` has no truth value."""
     try:
         return one is other or bool(one == other)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Text for a job: paths as they are, everything else spooled into one scratch file.
+"""Text as a job's input: paths are passed on, anything else is spooled into one scratch file.
 
     path, glob | list, array, column, generator [, labels] -> corpus -> Source of a job
 
-No parsing: what a text is, `data.spool` decides.
+Owns which values are paths and which are data.  `data.spool` decides what counts as a text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from snailps.estimators.base import Source
 
 SHOWN_CHARS = 60
 NAMES_MAX, NAME_CHARS = 10_000, 4096
-"""How many texts are compared with names of files, and how long such a name is."""
+"""Longer lists and texts are not compared with names of files, which takes a system call each."""
 
 
 @contextlib.contextmanager
@@ -37,9 +37,10 @@ def corpus(
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
 ) -> Iterator[Source]:
-    """Yield the input of a job while it runs: paths, or a scratch file made by `spool_text`.
+    """Yield the input of a job: paths, or a scratch file that lasts as long as the context.
 
-    Lines of files have their labels; tables in files have these and the texts in columns.
+    `labels` are values for texts in memory.  For tables in files `labels` and `column` are names of
+    columns; lines of other files begin with their labels.
     """
     if not is_path(data):
         refuse_names_of_files(data)
@@ -51,21 +52,24 @@ def corpus(
         if labels is not None:
             raise DataError(
                 f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
-                "labels; of a table give column=, too, the name of the column of texts"
+                "labels; for a table also give column=, the name of the column of texts"
             )
         for path in paths:
             _refuse_header(path)
     elif not isinstance(labels, (str, type(None))):
         raise DataError(
-            f"y: expected the name of the column of labels, as column={column!r} is one of files; "
-            f"got {a_kind(labels)}"
+            f"y: expected the name of the column of labels, because column={column!r} "
+            f"names one of files; got {a_kind(labels)}"
         )
     columns = {"column": column, "label_column": labels}
     yield Source(paths, {name: value for name, value in columns.items() if value})
 
 
 def _refuse_header(path: str) -> None:
-    """Refuse CSV and TSV whose first line names columns, before a cluster is started for it."""
+    """Refuse CSV and TSV whose first line names columns, before a cluster is started.
+
+    A file that cannot be opened is left to the job, whose error names the reason.
+    """
     if is_url(path) or not os.path.isfile(path):  # noqa: PTH113
         return
     with contextlib.suppress(OSError, *DAMAGED), open_content(path) as file:
@@ -80,7 +84,10 @@ def is_path(data: Any) -> bool:
 
 
 def paths_of(data: Any, otherwise: str) -> list[str]:
-    """The paths that `data` names; `otherwise` tells how what is no path is given."""
+    """Return the paths in `data`; raise DataError if they match nothing.
+
+    `otherwise` completes the message for a str: how to pass data that is no path.
+    """
     if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
     path = os.fspath(data)
@@ -98,13 +105,13 @@ def paths_of(data: Any, otherwise: str) -> list[str]:
 
 
 def refuse_names_of_files(data: Any) -> None:
-    """Refuse a list of str that all are names of files: it would be taken for texts, or rows."""
+    """Refuse a list of str that all name files: else the names would be trained as texts."""
     if not (isinstance(data, (list, tuple)) and 0 < len(data) <= NAMES_MAX):
         return
-    if all(isinstance(one, str) and _is_name(one) for one in data):
+    if all(isinstance(text, str) and _is_name(text) for text in data):
         raise DataError(
-            f"X is a list of names of files, {data[0]!r:.80} first: several files are a list of "
-            "pathlib.Path, one is a str"
+            f"X is a list of names of files, {data[0]!r:.80} first: pass several files as a list "
+            "of pathlib.Path, a single file as a str"
         )
 
 
@@ -115,26 +122,26 @@ def _is_name(text: str) -> bool:
 def is_table(data: Any) -> bool:
     """Whether data has columns by name."""
     names = ("columns", "column_names", "schema")
-    # Asked of the class first: of an object of polars' lazy kind the question is work, and warns.
+    # The class is asked first: polars' LazyFrame computes its `columns` when asked, and warns.
     return isinstance(data, Mapping) or any(
         hasattr(type(data), name) or hasattr(data, name) for name in names
     )
 
 
 def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:
-    """Texts, each as a line, for questions to a model; `what` is for messages."""
+    """Yield texts as lines, for queries to a model; `what` is the method, for messages."""
     if isinstance(data, (str, bytes)):
         raise DataError(f"{what}: expected a list of texts, got one text: write [{data!r:.60}]")
-    found = elements_of(data, column if is_table(data) else "", what="X")
-    for number, text in enumerate(found.values):
+    elements = elements_of(data, column if is_table(data) else "", what="X")
+    for number, text in enumerate(elements.values):
         if hasattr(text, "as_py"):  # a scalar of pyarrow
             text = text.as_py()
         elif isinstance(text, np.ndarray):
             text = text.tolist()
         if is_missing(text):
             raise DataError(
-                f"{what}: {found.at(number)} is missing ({text!r}): leave such rows out, or fill "
-                "them"
+                f"{what}: {elements.at(number)} is missing ({text!r}): leave such rows out, or "
+                "fill them"
             )
         if not isinstance(text, (str, bytes)):
             words: list[Any] = list(text) if isinstance(text, Iterable) else [None]
@@ -142,6 +149,7 @@ def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:
                 text = " ".join(words)
         if not isinstance(text, (str, bytes)):
             raise DataError(
-                f"{what}: {found.at(number)} is {a_kind(text)}: expected a text, or a list of words"
+                f"{what}: {elements.at(number)} is {a_kind(text)}: expected a text, or a list of "
+                "words"
             )
         yield text.replace("\n", " ") if isinstance(text, str) else text.replace(b"\n", b" ")

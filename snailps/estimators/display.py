@@ -1,9 +1,10 @@
-"""Shows a training: a bar on terminals and in notebooks, lines elsewhere, or nothing.
+"""Displays of a training: a bar on terminals and in notebooks, lines elsewhere, or nothing.
 
     verbose, standard error -> display_of -> Display.show(report) -> screen
-    bytes of the data that are written -> SpoolDisplay.show -> screen
+    bytes of data written so far -> SpoolDisplay.show -> screen
 
-Standard output is not written.  rich is imported when a bar is shown.
+Everything goes to standard error, because standard output belongs to the user's program.  rich is
+imported only when a bar is shown.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 BAR_STEPS = 1000
 NOTEBOOK_CHARS = 30
 SPOOL_FIRST_S, SPOOL_AGAIN_S, SPOOL_LINE_S = 1.0, 0.2, 10.0
-"""When the writing of data is first shown, how often in its place, and how often as a line."""
+"""Spooling is shown after a second, then redrawn in place every 0.2 s, or as a line every 10 s."""
 
 
 def display_of(verbose: object, title: str) -> Display:
-    """The display that `verbose` asks for: "auto" is quiet where no person watches."""
+    """Choose the display for `verbose`: "auto" shows nothing unless a person may be watching."""
     check_verbose(verbose)
     is_auto = isinstance(verbose, str)
     if not is_auto and not verbose:
@@ -40,7 +41,7 @@ def display_of(verbose: object, title: str) -> Display:
 
 
 def check_verbose(verbose: object) -> None:
-    """Refuse what is neither "auto" nor a truth value nor a whole number from 0 on."""
+    """Raise ParameterError unless `verbose` is "auto", a bool or a whole number from 0 on."""
     item = getattr(verbose, "item", None)
     value = item() if item is not None and getattr(verbose, "ndim", None) == 0 else verbose
     if value == "auto" if isinstance(value, str) else isinstance(value, int) and value >= 0:
@@ -59,14 +60,14 @@ def in_notebook() -> bool:
 
 
 class LineDisplay(Display):
-    """Writes a line for each epoch, and one at the end."""
+    """Writes a line for each epoch, and a last one at the end."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
         self._title, self._stream = title, stream
         self._epoch = 0
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Writes a line if an epoch has begun, or the training has ended."""
+        """Write a line if an epoch has begun, or the training has ended."""
         if report["phase"] == "done" or (
             report["phase"] == "training" and report["epoch"] > self._epoch
         ):
@@ -75,7 +76,7 @@ class LineDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """A line of text in the cell's output, drawn again in its place; needs no widgets."""
+    """A line of text in the cell's output, redrawn in place; works without ipywidgets."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -103,7 +104,6 @@ class BarDisplay(Display):
         self._bar: Progress | None = None
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Draws the bar."""
         if self._bar is None:
             self._bar = self._begin()
             self._task = self._bar.add_task(self._title, total=BAR_STEPS, phase="", line="")
@@ -118,7 +118,7 @@ class BarDisplay(Display):
         )
 
     def close(self) -> None:
-        """Leaves the last bar on the screen."""
+        """Stop redrawing; the last bar stays on the screen."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -139,7 +139,7 @@ class BarDisplay(Display):
 
 
 class SpoolDisplay:
-    """Says how much of the data is written, once that has taken a second."""
+    """Shows how much data has been spooled, if that takes longer than a second."""
 
     def __init__(
         self, verbose: object, title: str, clock: Callable[[], float] = time.monotonic
@@ -152,7 +152,7 @@ class SpoolDisplay:
         self._chars = 0
 
     def show(self, size: int) -> None:
-        """Takes the bytes so far."""
+        """Show the number of bytes written so far."""
         now = self._clock()
         if self._is_quiet or now < self._next:
             return
@@ -162,7 +162,7 @@ class SpoolDisplay:
         self._chars = len(text)
 
     def close(self) -> None:
-        """Clears what is drawn in its place; lines stay."""
+        """Erase a text that was drawn in place; lines stay."""
         if self._chars and self._in_place:
             self._write("\r" + " " * self._chars + "\r")
 
@@ -173,7 +173,7 @@ class SpoolDisplay:
 
 
 def line_of(report: Mapping[str, Any]) -> str:
-    """A report as a line: epoch, loss, speed."""
+    """Format a report as a line: epoch, loss, speed."""
     parts = []
     if report["phase"] in ("training", "done"):
         of = ", at most " if report["at_most"] else "/"

@@ -3,7 +3,7 @@
     rows of names -> fit -> a scratch file -> a job -> .npz -> .graph_ or .factors_, for questions
     rows of names -> predict, rank, evaluate -> scores, ranks, figures, in this process
 
-What training means is `models.embeddings`'; what rows of names may be, `data.name_rows`'.
+Owns parameters and conventions.  `models.embeddings` trains and scores, `data.name_rows` reads.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from snailps.vectors.words import to_text
 
 N = TypeVar("N", bound="NameEstimator")
 KEEPS_STATE: Mapping[str, Any] = {"keep_state": "always"}
-"""For `partial_fit`."""
+"""Fixed, because `partial_fit` continues with the optimizer's state."""
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
 
 
 class NameEstimator(Estimator):
-    """A model of rows of names."""
+    """Base of estimators whose examples are rows of names."""
 
     _reader: ClassVar[type[GraphModel] | type[FactorModel]]
     _lines: ClassVar[NameColumns]
@@ -58,7 +58,7 @@ class NameEstimator(Estimator):
                 if value is not None:
                     raise DataError(
                         f"{name}: expected none with a file, got {value!r:.60}: its lines are "
-                        f"{self._shape}, in this order. Read it as a table for another one"
+                        f"{self._shape}, in this order. For another order read it as a table"
                     )
             paths = paths_of(X, f"rows are a list or a table of {self._shape}")
             every = [data.continues] * len(self._kind_of_column)
@@ -94,9 +94,10 @@ class NameEstimator(Estimator):
     def _of_columns(
         self, whole: Sequence[bool], columns: Sequence[str], continues: bool
     ) -> dict[str, Any]:
-        """Attributes of the columns of rows: names, and which have whole numbers.
+        """Return attributes of the columns: their names, and which hold whole numbers.
 
-        In a training that continues these are columns that had them before.
+        A column counts as whole only if it was whole in every earlier call too: its names are
+        returned as int, which must be possible for all of them.
         """
         kinds = [self._reader.kinds[kind] for kind in self._kind_of_column]
         before = self._model.whole_kinds if continues else frozenset(kinds)
@@ -124,24 +125,33 @@ class NameEstimator(Estimator):
         columns: Sequence[str] = (),
         epochs: int | Literal["auto"] | None = None,
     ) -> N:
-        """Goes on with other rows: names keep their rows, new ones are added.
+        """Continue training on other rows: names keep their vectors, new names are added.
+
+        The first call does what `fit` does.
 
         Parameters
         ----------
         X, y, columns
-            As in `fit`.  Ratings are encoded by mean and deviation of the first call.
+            As in `fit`.  Ratings are standardised by mean and deviation of the first call.
         epochs : int or "auto", optional
-            Passes over X, instead of the parameter: 1 for small batches of a stream.
+            Passes over X; by default the parameter `epochs`.  Use 1 for small batches of a stream.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
-        ParameterError, DataError, ClusterError
-            As in `fit`; or a parameter makes another model.
+        ParameterError
+            As in `fit`; or a parameter that defines the model's shape has changed.
+        NotFitted
+            The model was loaded from a file without the optimizer's state.
+        DataError, ClusterError
+            As in `fit`.
 
         Notes
         -----
-        Each call has a step size that falls from `lr`, and writes and reads the whole model.  Not
-        fitted yet, it does what `fit` does.
+        The step size falls from `lr` in each call, and each call writes and reads the whole model.
         """
         return self._learn(Data(X, y, columns=columns, continues=True), epochs)
 
@@ -171,14 +181,15 @@ class NameEstimator(Estimator):
         finds_values: bool = False,
         choices: bool = False,
     ) -> tuple[Ids, Doubles]:
-        """Numbers of the names of rows, int32 (columns, n), and values; -1: unknown, or refused.
+        """Number the names of X: int32 (columns, n), and the values, float64 (n,) or empty.
 
-        `choices`: only of rows that a ranking learns from.
+        An unknown name is -1, or with `needs_all` a DataError.  `choices` keeps only rows that a
+        ranking learns from, those with a value above 0.
         """
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
         values = [np.zeros(0)]
-        for names, found, where in self._pieces(X, y, finds_values, choices):
+        for names, numbers, where in self._pieces(X, y, finds_values, choices):
             ids.append(
                 np.array(
                     [
@@ -187,10 +198,10 @@ class NameEstimator(Estimator):
                     ]
                 )
             )
-            values.append(found)
+            values.append(numbers)
             if needs_all and (ids[-1] < 0).any():
                 row, column = np.argwhere(ids[-1].T < 0)[0].tolist()
-                before = sum(one.shape[1] for one in ids[:-1])
+                before = sum(piece.shape[1] for piece in ids[:-1])
                 place = f"row {before + row:,} of {a_kind(X)}" if where is None else where(row)
                 kind = model.kinds[self._kind_of_column[column]]
                 raise DataError(f"X: {place}: {model.unknown(names[column][row], kind)}")
@@ -199,21 +210,24 @@ class NameEstimator(Estimator):
     def _pieces(
         self, X: Any, y: Any = None, finds_values: bool = False, choices: bool = False
     ) -> Iterator[tuple[list[list[str]], Doubles, Callable[[int], str] | None]]:
-        """Names of each column and values, some rows at a time; of files where a row is."""
+        """Yield names of each column and values, some rows at a time.
+
+        The third value maps a row of the piece to its place in a file; None for data in memory.
+        """
         if not is_path(X):
-            known = self._model.columns
-            rows = self._rows_of(X, y, usual=known, finds_values=finds_values)
-            for given in rows.pieces():
-                piece = choices_of(given) if choices else given
-                yield piece.names, piece.values, None
+            columns = self._model.columns
+            rows = self._rows_of(X, y, usual=columns, finds_values=finds_values)
+            for piece in rows.pieces():
+                chosen = choices_of(piece) if choices else piece
+                yield chosen.names, chosen.values, None
             return
         for lines, where in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
-            found = lines.choices() if choices else lines
-            names = [list(map(to_text, one)) for one in found.names]
-            yield names, found.values, where
+            rows_read = lines.choices() if choices else lines
+            names = [list(map(to_text, column)) for column in rows_read.names]
+            yield names, rows_read.values, where
 
     def _rows_of_names(self, X: Any) -> Iterator[tuple[str, ...]]:
-        """Rows that answers leave out, as in `fit`; None: there are none."""
+        """Yield the rows of X, which answers leave out; nothing if X is None."""
         if X is not None:
             choices = self._lines.valued and self._model.settings.loss != "squared"
             for names, _, _ in self._pieces(X, finds_values=choices, choices=choices):
@@ -221,33 +235,37 @@ class NameEstimator(Estimator):
 
     @abstractmethod
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
-        """Figures of `evaluate`; `known` are rows that lists and ranks leave out, or None."""
+        """Return the figures of `evaluate`; lists and ranks leave out the rows of `known`."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model as an ``.npz``, which `load` and `snailps.load` read.
+        """Write the model as an ``.npz``, which `load` and `snailps.load` read.
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         ModelFileError
-            A folder that is missing or full.
+            The file cannot be written.
         """
         self._refuse_unfitted("save")
         self._model.save(path)
 
     @classmethod
     def load(cls: type[N], path: str | os.PathLike[str], **parameters: Any) -> N:
-        """An estimator of an ``.npz`` that `save` or ``snailps train`` wrote.
+        """Open an ``.npz`` that `save` or ``snailps train`` wrote as a fitted estimator.
 
         Parameters
         ----------
         path : path
         **parameters
-            Others than the file's, for the next `fit`.
+            Replace the file's parameters, for the next `fit`.
 
         Raises
         ------
         ModelFileError
-            It is no such file, or one of another model.
+            The file cannot be read, or holds another kind of model.
+        ParameterError
+            Unknown parameter.
         """
         return cls._loaded(path, parameters)
 
@@ -265,7 +283,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
     Parameters
     ----------
     model, dim, negatives, shared, loss, margin, temperature, norm, lr, l2, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
@@ -285,49 +303,60 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
     def fit(
         self: KnowledgeGraph, X: Any, y: object = None, *, columns: Sequence[str] = ()
     ) -> KnowledgeGraph:
-        """Learns the vectors of the names of triples; forgets what was learnt before.
+        """Learn vectors of entities and relations; an earlier fit is discarded.
 
         Parameters
         ----------
         X : array, list or generator of rows, table, path
-            n triples (head, relation, tail) of texts or whole numbers; of a table the first three
-            columns.  A str or `pathlib.Path` is a file, folder or glob of lines.
+            n triples (head, relation, tail); names are str or whole numbers.  Of a table the first
+            three columns are read.  A str or `pathlib.Path` is a file, folder, glob or URL with a
+            triple a line.
         y : None
-            Has no effect; pipelines give it.
+            Ignored; scikit-learn's pipelines pass it.
         columns : sequence of str
-            The three columns of a table.  A table that is asked about later has them by these
-            names, wherever they are.
+            The three columns of a table.  Tables in later calls are read by these names too.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            A parameter is wrong.
+            A parameter is unknown, of the wrong type or out of range.
         DataError
-            X is none of these, or a name is missing.
+            X has another form, or a name is missing.
         ClusterError
-            The job failed; the estimator is what it was before.
+            The job failed; the estimator keeps its earlier model.
         """
         return self._learn(Data(X, columns=columns))
 
     @property
     def graph_(self) -> GraphModel:
-        """The names and their rows."""
+        """The entities and relations with their vectors; raises `NotFitted` before `fit`."""
         self._refuse_unfitted("graph_")
         model: GraphModel = self._model
         return model
 
     def predict(self, X: Any) -> Floats:
-        """Scores of triples, float32 (n,): the larger, the likelier.
+        """Score triples; a higher score means a likelier triple.
 
         Parameters
         ----------
         X : object
-            As in `fit`.
+            n triples, as in `fit`.
+
+        Returns
+        -------
+        float32 (n,)
+            On the scale of `model` and `loss`: no probabilities.
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         DataError
-            The model does not know a name.
+            A name is unknown; the text says in which row.
         """
         graph = self.graph_
         ids, _ = self._numbered(X, needs_all=True)
@@ -341,21 +370,26 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         without: Iterable[Name] = (),
         known: Any = None,
     ) -> Best:
-        """The best tails, as (name, score).
+        """Return the `topn` likeliest tails of (head, relation, ?).
 
         Parameters
         ----------
         head, relation : str or int
         topn : int
-        without : list of names
-            Names that are left out; an unknown one gives a warning.
+        without : iterable of names
+            Entities to leave out; an unknown one gives a warning.
         known : object, optional
-            Triples as in `fit`: the tails of those with this head and relation are left out.
+            Triples as in `fit`: a tail is left out if they have it with this head and relation.
+
+        Returns
+        -------
+        list of (name, score)
+            Best first.
 
         Raises
         ------
         UnknownWord
-            The model does not know a name.
+            `head` or `relation` is unknown.
         """
         return self.graph_.tails(head, relation, topn, without, self._rows_of_names(known))
 
@@ -367,40 +401,51 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         without: Iterable[Name] = (),
         known: Any = None,
     ) -> Best:
-        """The best heads, as (name, score); the parameters are as in `tails`."""
+        """Return the `topn` likeliest heads of (?, relation, tail); parameters as in `tails`."""
         return self.graph_.heads(relation, tail, topn, without, self._rows_of_names(known))
 
     def most_similar(self, name: Name, topn: int = 10, *, of: str = "") -> Best:
-        """Entities, or relations, with the most similar rows, as (name, cosine).
+        """Return the entities, or relations, whose vectors are most similar to a name's.
 
         Parameters
         ----------
         name : str or int
         topn : int
         of : {"", "entities", "relations"}
-            What the name is one of; may be left out where only one has it.
+            Where to look the name up; needed only if both have it.
+
+        Returns
+        -------
+        list of (name, cosine)
+            Best first, without `name`.
+
+        Raises
+        ------
+        UnknownWord
+            The name is unknown.
         """
         return self.graph_.neighbours(name, topn, of)
 
     def rank(self, X: Any, known: Any = None) -> NDArray[np.float64]:
-        """Filtered ranks of triples among all entities, float64 (n, 2): as tails, as heads.
+        """Rank the tail and the head of each triple among all entities, filtered.
 
         Parameters
         ----------
         X : object
-            As in `fit`.
+            n triples, as in `fit`.
         known : object, optional
-            Other true triples, as in `fit`: that one of them scores higher is no fault.  Those with
-            unknown names have no effect.
+            Other true triples, as in `fit`.  An entity that makes one of them true is not counted
+            as a competitor.  Triples with unknown names are ignored.
+
+        Returns
+        -------
+        float64 (n, 2)
+            Rank of the tail, rank of the head; 1 is best.  Equal scores share their mean rank.
 
         Raises
         ------
         DataError
-            The model does not know a name of X.
-
-        Notes
-        -----
-        Ranks begin at 1; among equal scores it is the middle one.
+            A name of X is unknown.
         """
         graph = self.graph_
         ids, _ = self._numbered(X, needs_all=True)
@@ -415,14 +460,24 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         return kge.rank(graph.settings, graph.entity_rows, graph.relation_rows, ids, true)
 
     def evaluate(self, X: Any, known: Any = None) -> dict[str, float]:
-        """Figures of filtered ranks: mrr, hits_at_1, hits_at_3, hits_at_10, mean_rank, unknown.
-
-        Those of raw ranks, among all entities, are raw_mrr, raw_hits_at_1 and so on.
+        """Evaluate link prediction on held-out triples.
 
         Parameters
         ----------
         X, known
-            As in `rank`; rows with unknown names are counted, as ``unknown``, and left out.
+            As in `rank`, but rows with unknown names are left out and counted.
+
+        Returns
+        -------
+        dict
+            Of filtered ranks ``mrr``, ``hits_at_1``, ``hits_at_3``, ``hits_at_10`` and
+            ``mean_rank``; the same of raw ranks, as ``raw_mrr`` and so on; ``unknown``: rows that
+            were left out.
+
+        Raises
+        ------
+        DataError
+            No row of X has known names only.
         """
         graph = self.graph_
         ids, _ = self._numbered(X)
@@ -434,19 +489,21 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         return figures
 
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
-        """Figures of `evaluate`."""
+        """Return the figures of `evaluate`, whose second argument differs by class."""
         return self.evaluate(X, known)
 
 
 class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE):
-    """Vectors of users and items, from ratings or from what users chose.
+    """Matrix factorisation: vectors of users and items, from ratings or from choices.
 
     Parameters
     ----------
     loss : "squared", "softmax" or "pairwise"
-        "squared" predicts values; the others rank items.
+        "squared" predicts ratings; the others rank items by implicit feedback.
+    top : int
+        Length of the lists that `evaluate` judges, K in its figures.
     dim, negatives, shared, lr, l2, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
@@ -467,55 +524,70 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     def fit(
         self: MatrixFactorization, X: Any, y: Any = None, *, columns: Sequence[str] = ()
     ) -> MatrixFactorization:
-        """Learns the vectors of users and items; forgets what was learnt before.
+        """Learn vectors of users and items; an earlier fit is discarded.
 
         Parameters
         ----------
         X : array, list or generator of rows, table, sparse matrix, path
-            n pairs (user, item) of texts or whole numbers, with values as third column or as `y`.
-            Of a sparse matrix of SciPy users are rows, items columns, and entries values; those of
-            one place are added.  A str or `pathlib.Path` is a file, folder or glob of lines.
+            n pairs (user, item); names are str or whole numbers.  Values are a third column or `y`.
+            In a sparse matrix of SciPy rows are users, columns items and entries values; duplicate
+            entries are added.  A str or `pathlib.Path` is a file, folder, glob or URL with a pair a
+            line.
         y : array, list or str, optional
-            Values; a str names a column of a table.  Rankings need none: a row whose value is not
-            above 0 is left out, and each other one is one choice.
+            n values; a str names a column of the table.  Required for loss "squared".  A ranking
+            needs none: each row is a choice.  If it gets values, it leaves out rows whose value is
+            not above 0.
         columns : sequence of str
-            The columns of a table; else its first two or three.  A table that is asked about later
-            has them by these names, wherever they are.
+            The columns of a table; by default its first two or three.  Tables in later calls are
+            read by these names too.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            A parameter is wrong.
+            A parameter is unknown, of the wrong type or out of range.
         DataError
-            X is none of these, a name is missing, or there are no values for loss "squared".
+            X has another form, a name is missing, or loss "squared" lacks values.
         ClusterError
-            The job failed; the estimator is what it was before.
+            The job failed; the estimator keeps its earlier model.
         """
         return self._learn(Data(X, y, columns=columns))
 
     @property
     def factors_(self) -> FactorModel:
-        """The names and their rows."""
+        """The users and items with their vectors; raises `NotFitted` before `fit`."""
         self._refuse_unfitted("factors_")
         model: FactorModel = self._model
         return model
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Values of pairs, float64 (n,), or scores of a ranking, float32.
+        """Predict the ratings of pairs, or with a ranking loss their scores.
 
         Parameters
         ----------
         X : object
-            As in `fit`; a third column has no effect.  A sparse matrix has a value for each entry,
-            in the order of its `tocoo()`.
+            n pairs, as in `fit`; a third column is ignored.  A sparse matrix gives one prediction
+            an entry, in the order of its `tocoo()`.
+
+        Returns
+        -------
+        float64 (n,)
+            Ratings, with loss "squared".  An unknown user or item counts as average.
+        float32 (n,)
+            Scores, with a ranking loss: comparable among items of one user only.
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         DataError
-            A ranking does not know a name; for ratings an unknown name counts as average.
+            With a ranking loss, a name is unknown.
         """
         model = self.factors_
-        if hasattr(X, "tocoo"):  # answers stand beside the entries: none is moved or added
+        if hasattr(X, "tocoo"):  # an answer for each entry, so duplicates are not added up here
             entries = X.tocoo()
             X = np.column_stack((entries.row, entries.col))
         ids, _ = self._numbered(X, needs_all=model.settings.loss != "squared")
@@ -524,58 +596,74 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     def recommend(
         self, user: Name, topn: int = 10, without: Iterable[Name] = (), seen: Any = None
     ) -> Best:
-        """The best items of a user, as (name, value).
+        """Return the `topn` best items for a user.
 
         Parameters
         ----------
         user : str or int
         topn : int
-        without : list of names
-            Items that are left out; an unknown one gives a warning.
+        without : iterable of names
+            Items to leave out; an unknown one gives a warning.
         seen : object, optional
-            Pairs as in `fit`: the items that this user has in them are left out.
+            Pairs as in `fit`: the user's items in them are left out.
+
+        Returns
+        -------
+        list of (name, value)
+            Best first.
 
         Raises
         ------
         UnknownWord
-            The model does not know the user.
+            The user is unknown.
         """
         return self.factors_.recommend(user, topn, without, self._rows_of_names(seen))
 
     def most_similar(self, name: Name, topn: int = 10, *, of: str = "items") -> Best:
-        """Names with the most similar factors, as (name, cosine).
+        """Return the items, or users, whose vectors are most similar to a name's.
 
         Parameters
         ----------
         name : str or int
         topn : int
         of : {"items", "users"}
-            What the name is one of.
+            Where to look the name up.
+
+        Returns
+        -------
+        list of (name, cosine)
+            Best first, without `name`.
+
+        Raises
+        ------
+        UnknownWord
+            The name is unknown.
         """
         return self.factors_.neighbours(name, topn, of)
 
     def evaluate(self, X: Any, y: Any = None, *, seen: Any = None) -> dict[str, float]:
-        """Figures of hold-out lines: of ratings rmse and mean_absolute_error, else of each list.
+        """Evaluate the model on held-out pairs.
 
         Parameters
         ----------
         X, y : object
             As in `fit`.
         seen : object, optional
-            Pairs that lists leave out, as in `fit`: those of the training.
+            With a ranking loss: pairs that the lists leave out, usually the training's.
 
         Returns
         -------
         dict
-            Of rankings ``recall_at_K``, a user's hits by min(K, items of the user in X), and
-            ``ndcg_at_K``, with K the parameter `top`, and ``seen``: rows that are in `seen`, which
-            are left out; ``unknown``: rows with unknown names, which count as average for ratings
-            and are else left out.
+            With loss "squared" ``rmse`` and ``mean_absolute_error``.  With a ranking loss the means
+            over users of ``recall_at_K`` (hits / min(K, items of the user in X)) and ``ndcg_at_K``,
+            where K is the parameter `top`; ``seen`` counts the rows of X that are left out because
+            `seen` has them.  ``unknown`` counts rows with unknown names: they count as average for
+            ratings and are left out of rankings.
 
         Raises
         ------
         DataError
-            Ratings have no values; or no row of a ranking is left.
+            Loss "squared" lacks values; or no row remains for a ranking.
         """
         model = self.factors_
         rated = model.settings.loss == "squared"
@@ -597,5 +685,5 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         return figures
 
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
-        """Figures of `evaluate`."""
+        """Return the figures of `evaluate`, whose second argument differs by class."""
         return self.evaluate(X, seen=known)

@@ -1,8 +1,8 @@
-"""Files as the X of estimators of rows.
+"""Files as X of estimators whose examples are rows.
 
     path, y [, a fitted model] -> matrix_of_files -> Matrix whose rows are read later, and labels
 
-What files are is `data.example_files`'; what a fitted model expects of them, this module's.
+Owns what a fitted model expects of files; `data.example_files` knows their formats.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def matrix_of_files(
     use: str,
     width: bool,
 ) -> Matrix:
-    """Examples of files, of which only the beginnings are read yet, for a `use` as in an estimator.
+    """Open files as examples; only their beginnings are read, to find names and kinds of columns.
 
-    `y` is a table's column of labels, `columns` declares some of them; a fitted model has its own,
-    `known`, and its `settings`.  `width`: the number of columns has to be known.
+    `y` names a table's column of labels and `columns` declares kinds of some columns.  `known` are
+    the columns of a fitted model, and `settings` its settings.  `use` is "fit", "partial_fit",
+    "predict" or "score".  `width`: lines without names are counted for their number of columns.
     """
     paths = paths_of(X, "rows are a matrix, an array, a table or a list of dicts")
     if y is not None and not isinstance(y, str):
@@ -48,11 +49,11 @@ def matrix_of_files(
     label, declared, names = y or "", tuple(columns), list[str]()
     lines: Mapping[str, Any] = {}
     if known is not None:
-        if getattr(settings, "text_columns", ()):  # declared to `snailps train`
+        if getattr(settings, "text_columns", ()):  # the model of `snailps train` had text files
             lines = {"format": settings.format, "columns": settings.text_columns}
         if declared and set(declared) - set(known.declared):
             raise DataError(
-                "columns: the fitted model has its own, columns_: call fit for another one"
+                "columns: the fitted model has its own, columns_: call fit to train a new one"
             )
         names = list(known.names or ())
         kinds = columns_of(known.declared, needs_label=False)
@@ -62,14 +63,14 @@ def matrix_of_files(
             if column.kind is not Kind.LABEL and column.name != label
         )
         if known.declared and not lines and format_of(path := files_of(paths)[0]) is None:
-            every = ", ".join(map(repr, names))
+            shown_names = ", ".join(map(repr, names))
             raise DataError(
                 f"X: {path} is no table: {known.who} was fitted on a table with "
-                f"columns by name ({every:.120}). The names of tables end in {ENDINGS}"
+                f"columns by name ({shown_names:.120}). The names of tables end in {ENDINGS}"
             )
         if use != "predict":
             label = label or known.label
-    found = example_files(
+    examples = example_files(
         paths,
         label,
         declared,
@@ -81,14 +82,14 @@ def matrix_of_files(
         by_name=known is not None and known.by_name,
         lines=lines,
     )
-    if isinstance(found, LineExamples):
-        if known is not None and known.columns >= 0 and not found.by_name:
-            found.expect(known.columns, known.who)
-        elif width and not found.is_counted:
-            found.count_columns()
-        count = found.columns if found.is_counted and not found.by_name else -1
-        shown = None
+    if isinstance(examples, LineExamples):
+        if known is not None and known.columns >= 0 and not examples.by_name:
+            examples.expect(known.columns, known.who)
+        elif width and not examples.is_counted:
+            examples.count_columns()
+        count = examples.columns if examples.is_counted and not examples.by_name else -1
+        names_of_columns = None
     else:
-        shown = np.array(found.names, object)
-        count = len(shown)
-    return Matrix(found, count, shown, by_name=found.by_name)
+        names_of_columns = np.array(examples.names, object)
+        count = len(names_of_columns)
+    return Matrix(examples, count, names_of_columns, by_name=examples.by_name)

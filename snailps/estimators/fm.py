@@ -3,7 +3,7 @@
     X, y [, fields of the columns] -> fit, partial_fit -> a job -> weights and factors by feature
         -> predict
 
-What training means is `models.sparse.fm`'s; how X becomes a file and is predicted, `sparse`'.
+Owns the fields of columns.  `sparse` reads X and predicts; `models.sparse.fm` trains.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class FactorizationEstimator(SparseEstimator):
         if use in ("predict", "score"):
             return fitted
         fields = self._fields(matrix)
-        both = [[] if one is None else one.tolist() for one in (fields, fitted)]
-        if use == "partial_fit" and both[0] != both[1]:
+        wanted, before = ([] if array is None else array.tolist() for array in (fields, fitted))
+        if use == "partial_fit" and wanted != before:
             raise ParameterError(
-                f"{type(self).__name__}: fields: the fitted model has others: partial_fit goes on "
-                "with that model; call fit for another one"
+                f"{type(self).__name__}: fields: the fitted model has others: partial_fit "
+                "continues that model; call fit to train a new one"
             )
         return fields
 
     def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
-        """The number of fields."""
+        """Return the number of fields."""
         fields = matrix.fields
         if fields is None:
             return {}
@@ -74,13 +74,13 @@ class FactorizationEstimator(SparseEstimator):
         return attributes
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
-        """Return each column's field; None: there are none; empty: entries have their own."""
+        """Return the field of each column; empty: entries of files name theirs; None: no fields."""
         fields, name = self.fields, type(self).__name__
         if fields is None:
             return None
         if isinstance(fields, str) and fields == "columns":
             if matrix.files is not None and matrix.files.has_fields:
-                return np.empty(0, np.int64)  # its entries have their own
+                return np.empty(0, np.int64)  # LIBFFM: field:column:value
             if matrix.columns < 0:
                 what = "dicts" if matrix.files is None else "lines without fields"
                 raise ParameterError(f"{name}: fields: {what} have no columns: give a table")
@@ -91,15 +91,19 @@ class FactorizationEstimator(SparseEstimator):
                 f"dicts; got {fields!r:.80}"
             )
         try:
-            found = np.asarray(fields)
+            numbers = np.asarray(fields)
         except ValueError:
-            found = np.empty(0)
-        if found.shape != (matrix.columns,) or found.dtype.kind not in "iu" or found.min() < 0:
+            numbers = np.empty(0)
+        if (
+            numbers.shape != (matrix.columns,)
+            or numbers.dtype.kind not in "iu"
+            or numbers.min() < 0
+        ):
             raise ParameterError(
                 f"{name}: fields: expected a number from 0 on for each of {matrix.columns:,} "
                 f"columns, 'columns' or None; got {fields!r:.80}"
             )
-        return found.astype(np.int64)
+        return numbers.astype(np.int64)
 
 
 class FMClassifier(
@@ -109,24 +113,24 @@ class FMClassifier(
     without=NO_PARAMETERS,
     extra={**FIELDS, **CLASS_WEIGHT},
 ):
-    """A factorization machine for two classes: a weight a feature, a product a pair of features.
+    """Factorization machine for two classes: linear weights, and factors for pairs of features.
 
     Parameters
     ----------
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     fields : sequence of int, "columns" or None
-        Field of each column: the machine is field-aware.  "columns": each is a field of its own;
-        files of LIBFFM have their own.
+        Field of each column, from 0 on, which makes the machine field-aware.  "columns": each
+        column is its own field; files of LIBFFM name the fields of their entries.
     class_weight : mapping, "balanced" or None
-        Weight of the examples of each label; "balanced": inverse to the sum of their weights.
+        As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
     Attributes
     ----------
-    classes_ : array
-        The two labels, sorted.
+    classes_ : array (2,)
+        The labels, sorted.
 
     Examples
     --------
@@ -147,14 +151,15 @@ class FMRegressor(
     without=NO_PARAMETERS,
     extra=FIELDS,
 ):
-    """A factorization machine for numbers: a weight a feature, a product a pair of features.
+    """Factorization machine for regression: linear weights, and factors for pairs of features.
 
-    It learns ``(y - mean) / deviation`` and scales weights and factors back.
+    It is trained on ``(y - mean) / deviation``; then weights and factors are scaled back to the
+    unit of y.
 
     Parameters
     ----------
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     fields
         As in `FMClassifier`.
     cluster, workers, callbacks, verbose

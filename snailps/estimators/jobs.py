@@ -1,8 +1,8 @@
-"""The job of a fit: run on a cluster, followed, and its model written to files of this process.
+"""The job of a fit: runs on a cluster, is monitored, and exports its model to a local folder.
 
-    settings, input -> run_job -> Finished: figures, history, files of the model's export
+    settings, input -> run_job -> Finished: figures, files of the model's export
 
-Owns which cluster a fit uses.  Knows no estimator.
+Owns which cluster a fit uses.  Must not know estimators.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from snailps.models.packed_tables import Packed
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A job that is done.
+    """The results of a job.
 
-    `files`, which its export wrote, are gone when the context ends; `packed` are rows by table.
+    The export wrote `files`, which are deleted when the context of `run_job` ends.  `packed` are
+    rows with optimizer state, by table.
     """
 
     figures: dict[str, Any]
@@ -42,28 +43,28 @@ class Finished:
 def run_job(
     worker_class: str,
     settings: Mapping[str, Any],
-    given: Spooled | list[str],
+    source: Spooled | list[str],
     monitor: Monitor,
     *,
     cluster: Cluster | None,
     workers: int | None,
     packed: bool = False,
 ) -> Iterator[Finished]:
-    """Train a model, and write its files into a folder that lasts as long as the context.
+    """Train a model and export it into a folder that lasts as long as the context.
 
-    `cluster` None: the innermost ``with`` block's, or this process's own, of `workers`.
-    `packed`: keep the rows of all tables with their state.
+    `cluster` None: the cluster of the innermost ``with`` block, else this process's own with
+    `workers` workers.  `packed`: also fetch the rows of all tables with their optimizer state.
     """
-    where = default_cluster(workers) if cluster is None else cluster
+    session = default_cluster(workers) if cluster is None else cluster
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-        with where.in_turn():  # another thread's job would replace the tables
-            # What a cluster on other hosts reads of this process: the rows to begin with.
-            begin = [settings["continue_from"]] if "continue_from" in settings else []
-            job = where.run(
+        with session.in_turn():  # a job of another thread would replace the tables before export
+            # Sent along, because workers on other hosts cannot open files of this host.
+            start_files = [settings["continue_from"]] if "continue_from" in settings else []
+            job = session.run(
                 worker_class,
                 settings,
-                input=given,
-                files=begin,
+                input=source,
+                files=start_files,
                 on_status=monitor.update,
                 quiet=monitor.quiet,
             )
@@ -71,26 +72,26 @@ def run_job(
                 results.scanned = {} if packed else None
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
                 names = results.tables if packed else ()
-                kept = {name: _packed(results, name) for name in names}
+                tables = {name: _packed(results, name) for name in names}
         files = [Path(path) for path in figures.pop("files")]
         monitor.finish(figures, job.history)
-        yield Finished(figures, files, kept)
+        yield Finished(figures, files, tables)
 
 
 def _packed(results: Results, table: str) -> Packed:
-    """All rows of a table with their state, keys ascending."""
+    """Fetch all rows of a table with their state, in ascending order of keys."""
     pieces = list(results.packed(table))
     if not pieces:
         declared = results.tables[table]
-        none = np.empty((0, declared.dim + declared.state_floats), np.float32)
-        return Packed(np.empty(0, np.uint64), none)
+        no_rows = np.empty((0, declared.dim + declared.state_floats), np.float32)
+        return Packed(np.empty(0, np.uint64), no_rows)
     keys = np.concatenate([keys for keys, _ in pieces])
     order = np.argsort(keys)
     return Packed(keys[order], np.concatenate([rows for _, rows in pieces])[order])
 
 
 def check_cluster(cluster: Any, workers: int | None) -> None:
-    """Refuse what is no cluster, and a number of workers for one that has its own."""
+    """Raise ParameterError for a cluster of another type, or for `workers` beside a cluster."""
     if cluster is not None and not isinstance(cluster, Cluster):
         raise ParameterError(
             "cluster: expected one of snailps.cluster, connect or local_cluster; got "

@@ -1,8 +1,9 @@
-"""Labels of a classifier: any values of a user, sorted and numbered.
+"""Labels of a classifier: a user's values, sorted and numbered.
 
     y -> values_of -> Python values -> classes_of -> classes, sorted
 
-No model, no file; `data.label_words` has the words that stand for them.
+Owns which values may be labels.  Must not know models or files; `data.label_words` translates
+labels to words of a text file and back.
 """
 
 from __future__ import annotations
@@ -19,36 +20,38 @@ from snailps.errors import DataError
 
 
 def values_of(y: Any, X: Any = None) -> list[Any]:
-    """The labels as Python values: str, int, bool or float; y may name a column of X."""
+    """Return labels as Python values: str, int, bool or float; y may name a column of X."""
     if y is None:
         raise DataError("y: expected a label for each text, got none")
-    found = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
+    elements = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
     values = []
-    for number, value in enumerate(found.values):
+    for number, value in enumerate(elements.values):
         if isinstance(value, np.generic):
             value = value.item()
         if is_missing(value):
             raise DataError(
-                f"y: {found.at(number)} is missing ({value!r}): leave such rows out, or fill them"
+                f"y: {elements.at(number)} is missing ({value!r}): leave such rows out, or fill "
+                "them"
             )
         if not isinstance(value, (str, int, float)):
             raise DataError(
-                f"y: {found.at(number)} is {a_kind(value)}: expected one label a text, a str or a "
-                "number"
+                f"y: {elements.at(number)} is {a_kind(value)}: expected one label a text, a str or "
+                "a number"
             )
-        if isinstance(value, str) and value.endswith("\0"):
-            raise DataError(f"y: {found.at(number)} ends with a zero byte: {value!r:.60}")
+        if isinstance(value, str) and value.endswith("\0"):  # NumPy would drop the byte
+            raise DataError(f"y: {elements.at(number)} ends with a zero byte: {value!r:.60}")
         values.append(value)
     kinds = {str if isinstance(value, str) else float for value in values}
     if len(kinds) > 1:
-        raise DataError(
-            "y: expected labels of one kind, got some that are str and some that are not"
-        )
+        raise DataError("y: expected labels of one type, got both str and numbers")
     return values
 
 
 def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]:
-    """The different labels, sorted, those that are `known` among them."""
+    """Return the distinct labels of `values` and `known`, sorted.
+
+    `known` are the labels of a fitted model; values must be of their type, str or number.
+    """
     new = dict.fromkeys(values)
     every = [*dict.fromkeys(known), *new]
     if len({isinstance(value, str) for value in every}) > 1:
@@ -59,19 +62,19 @@ def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]
             f"{', which the model has' if known else ''}; got {other!r:.60}"
         )
     labels = sorted(set(every))
-    found = np.array(labels)
-    if found.tolist() == labels:
-        return found
+    array = np.array(labels)
+    if array.tolist() == labels:  # else NumPy has rounded, as mixed int64 and uint64 to float64
+        return array
     if all(isinstance(value, int) and 0 <= value < 1 << 64 for value in labels):
         return np.array(labels, np.uint64)
     raise DataError(
-        f"y: labels from {labels[0]!r:.60} to {labels[-1]!r:.60} have no type of number in common: "
+        f"y: no type of number holds all labels from {labels[0]!r:.60} to {labels[-1]!r:.60}: "
         "give them as str"
     )
 
 
 def accuracy(predicted: Sequence[Any], values: Sequence[Any], weights: Any = None) -> float:
-    """The share of labels that are predicted right, 0 to 1; both as Python values."""
+    """Return the (weighted) share of labels predicted right, 0 to 1; both are Python values."""
     if len(predicted) != len(values):
         raise DataError(f"y: expected {len(predicted):,} labels, one a text; got {len(values):,}")
     if not values:
@@ -79,15 +82,15 @@ def accuracy(predicted: Sequence[Any], values: Sequence[Any], weights: Any = Non
     if isinstance(predicted[0], str) != isinstance(values[0], str):
         raise DataError(
             f"y: expected labels like {predicted[0]!r:.60}, which the model has; got "
-            f"{values[0]!r:.60}. A model that was loaded has str, unless load(..., classes=...) "
-            "said what they are"
+            f"{values[0]!r:.60}. A model loaded from a file has labels of type str, unless "
+            "load(..., classes=...) gives others"
         )
     right = np.array([bool(a == b) for a, b in zip(predicted, values, strict=True)])
     return float(np.average(right, weights=weights))
 
 
 def known_label(word: str, kind: type) -> Any:
-    """The label of a kind (str, int, float, bool) that a word of a model stands for."""
+    """Convert a word of a model to a label of type `kind`: str, int, float or bool."""
     text = label_of(word)
     if kind is str:
         return text
@@ -97,6 +100,6 @@ def known_label(word: str, kind: type) -> Any:
         return kind(text) if kind is not bool else int(text)
     except ValueError:
         raise DataError(
-            f"the model has a label {text!r:.60}, which is no {kind.__name__}, as its other labels "
+            f"the model has a label {text!r:.60}, which is no {kind.__name__} as its other labels "
             "or the given classes are"
         ) from None

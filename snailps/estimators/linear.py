@@ -2,7 +2,7 @@
 
     X, y -> fit -> a job -> weights by column: coef_, intercept_
 
-What training means is `models.sparse`'; how X becomes a file and is predicted, `sparse`'.
+Owns `coef_` and `intercept_`.  `sparse` reads X and predicts; `models.sparse` trains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from snailps.models.sparse.linear import LinearSettings
 Floats = NDArray[np.float32]
 T = TypeVar("T", bound="LinearEstimator")
 DENSE_MAX = 1 << 28
-"""Weights that `coef_` has at most; more are sparse."""
+"""Largest dense `coef_`, in weights (1 GiB); a larger one is refused with a hint at `sparsify`."""
 
 
 class LinearEstimator(SparseEstimator):
@@ -37,9 +37,11 @@ class LinearEstimator(SparseEstimator):
 
     Attributes
     ----------
-    coef_ : float32 (outputs, features)
-        Weights of the columns; none where features have names (tables with texts, and dicts).
+    coef_ : float32 (outputs, columns)
+        Weights.  Not available after fitting on dicts or on tables with texts, where features have
+        names instead of columns.
     intercept_ : float64 (outputs,)
+        Constants.
     """
 
     worker_class = "snailps.models.sparse.linear:Linear"
@@ -48,11 +50,24 @@ class LinearEstimator(SparseEstimator):
 
     @property
     def coef_(self) -> Any:
-        """Weights, float32 (outputs, features); after `sparsify` a CSR matrix."""
+        """Weights, float32 (outputs, columns); after `sparsify` a CSR matrix.
+
+        There is one output for a regression and for two classes, else one a class.
+
+        Raises
+        ------
+        NotFitted
+            `fit` was not called, or features have names instead of columns.
+        DataError
+            The array would exceed 1 GiB: call `sparsify` first.
+        """
         self._refuse_unfitted("coef_")
         model = self._model
         if self._hashed or model.settings.hash_bits:
-            raise NotFitted(f"{type(self).__name__}: coef_: features have names, not columns")
+            raise NotFitted(
+                f"{type(self).__name__}: coef_: the model was fitted on features with names, "
+                "which have no column"
+            )
         is_column = model.keys != np.uint64(BIAS_KEY)
         keys, rows = model.keys[is_column].astype(np.int64), model.rows[is_column]
         columns = self.__dict__.get("n_features_in_", int(keys[-1]) + 1 if len(keys) else 0)
@@ -61,8 +76,8 @@ class LinearEstimator(SparseEstimator):
             return _csr(keys, rows, columns)
         if outputs * columns > DENSE_MAX:
             raise DataError(
-                f"coef_: {outputs:,} x {columns:,} are {4 * outputs * columns >> 30:,} GiB:"
-                " call sparsify() first"
+                f"coef_: an array of {outputs:,} x {columns:,} would take "
+                f"{4 * outputs * columns >> 30:,} GiB: call sparsify() first"
             )
         coef = np.zeros((outputs, columns), np.float32)
         coef[:, keys] = rows.T
@@ -70,26 +85,26 @@ class LinearEstimator(SparseEstimator):
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
-        """The constant of each output, (outputs,)."""
+        """Constants, float64 (outputs,)."""
         self._refuse_unfitted("intercept_")
         of_bias = self._model.rows[self._model.keys == np.uint64(BIAS_KEY)]
         return np.asarray(of_bias.sum(axis=0, dtype=np.float64) + getattr(self, "_offset", 0.0))
 
     def sparsify(self: T) -> T:
-        """Makes `coef_` a CSR matrix of `scipy.sparse`, which it must be of very many columns."""
+        """Make `coef_` a CSR matrix of `scipy.sparse`; needed if an array would exceed 1 GiB."""
         self._refuse_unfitted("sparsify")
         self._is_sparse = True
         return self
 
     def densify(self: T) -> T:
-        """Makes `coef_` an array again."""
+        """Make `coef_` a dense array again."""
         self._refuse_unfitted("densify")
         self._is_sparse = False
         return self
 
 
 def _csr(keys: NDArray[np.int64], rows: Floats, columns: int) -> Any:
-    """Weights of some columns as a CSR matrix (outputs, columns)."""
+    """Build a CSR matrix (outputs, columns) of the weights of some columns."""
     sparse = optional_module("scipy.sparse", "sparsify", "scipy")
     outputs = rows.shape[1]
     ptr = np.arange(outputs + 1) * len(keys)
@@ -105,20 +120,21 @@ class LogisticRegression(
     without=NO_PARAMETERS,
     extra=CLASS_WEIGHT,
 ):
-    """Logistic regression, of more than two classes multinomial, on sparse or dense matrices.
+    """Logistic regression on sparse or dense data; multinomial for more than two classes.
 
     Parameters
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
-    class_weight : mapping, "balanced" or None
-        Weight of the examples of each label; "balanced": inverse to the sum of their weights.
+        Settings of the training, described with their ranges in docs/settings.md.
+    class_weight : mapping from label to number, "balanced" or None
+        Factor for the weights of a label's examples; labels that are not in it have 1.
+        "balanced": inversely proportional to the label's total weight.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
     Attributes
     ----------
-    classes_ : array
+    classes_ : array (classes,)
         The labels, sorted.
 
     Examples
@@ -140,15 +156,15 @@ class LinearRegression(
     fixed={"loss": "squared"},
     without=NO_PARAMETERS,
 ):
-    """Linear regression with the squared loss, on sparse or dense matrices.
+    """Linear regression with the squared loss, on sparse or dense data.
 
-    It learns ``(y - mean) / deviation`` and scales the weights back; `l1` and `l2` apply to the
-    scaled ones.
+    It is trained on ``(y - mean) / deviation``, to which `l1` and `l2` apply too; then the weights
+    are scaled back to the unit of y.
 
     Parameters
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
@@ -169,15 +185,16 @@ class PoissonRegressor(
     fixed={"loss": "poisson"},
     without=NO_PARAMETERS,
 ):
-    """Poisson regression: the means of counts are exp(w.x + b), on sparse or dense matrices.
+    """Poisson regression of counts, with mean exp(w.x + b), on sparse or dense data.
 
-    It learns ``y / mean``, so b begins with the logarithm of the mean; `l2` is scikit-learn's
-    ``alpha`` / mean.  `score` is D^2, the share of the deviance that is explained.
+    It is trained on ``y / mean``, so b starts at the logarithm of the mean, and `l2` is
+    scikit-learn's ``alpha`` / mean.  y must not be negative.  `score` is D^2, the explained share
+    of the deviance.
 
     Parameters
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 

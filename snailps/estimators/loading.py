@@ -1,10 +1,10 @@
-"""Opens whatever this product or fastText wrote: ``snailps.load``.
+"""``snailps.load``: opens any model file of snailps, fastText, word2vec or GloVe.
 
 file of word vectors, of a classifier of text -> vectors.files.load_model -> Vectors, LabelModel
 .npz of a knowledge graph, of a matrix factorisation -> embedding_of -> GraphModel, FactorModel
 .npz of rows by feature, of a network -> fitted_of -> LogisticRegression, FMClassifier, ...
 
-What is in a file, `sparse` and `vectors` know.
+Owns which class opens a file.  `sparse`, `vectors` and `models.embeddings` know the formats.
 """
 
 from __future__ import annotations
@@ -35,47 +35,52 @@ def load(
     words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None = None,
     mapped: bool = True,
 ) -> Vectors | LabelModel | SparseEstimator | GraphModel | FactorModel:
-    """Open a model's file for queries or predictions.
+    """Open a model file for queries or predictions.
 
     Parameters
     ----------
     path : path
-        Judged by its contents, not by its name.
+        The contents decide the format, not the name:
 
-        - fastText's .bin or .ftz (quantised, pruned), ours too: word vectors, or a classifier.
-        - .vec, or word2vec's text: a first line ``words dim``.
+        - .bin or .ftz (quantised, pruned) of fastText or snailps: word vectors, or a classifier.
+        - .vec, or word2vec's text, whose first line is ``words dim``.
         - word2vec's binary; GloVe's text, without a first line.
-        - .npz: our vectors, and federated averaging's OUTPUT.weights.npz.
-        - .npz of linear models, factorization machines and networks, which an estimator's `save`
-          or ``snailps train`` wrote.
-        - .npz of ``snailps train kge`` and ``mf``, and of `KnowledgeGraph` and
-          `MatrixFactorization`.
-        - each of them but the last packed by gzip.
+        - .npz of word vectors, and OUTPUT.weights.npz of federated averaging.
+        - .npz of a linear model, factorization machine or network, from an estimator's `save` or
+          ``snailps train``.
+        - .npz of a knowledge graph or matrix factorisation, from an estimator's `save` or
+          ``snailps train kge`` and ``mf``.
+        - any of them compressed by gzip, except the .npz of the last two items.
     words : path or sequence of words, optional
         For vectors of federated averaging that were saved without words: the job's vocab.txt.
     mapped : bool
-        False: a .bin or .npz is copied into memory, for files that may be written over in place.
+        False copies a .bin or .npz into memory, for files that may be overwritten in place.
 
     Returns
     -------
-    Vectors, LabelModel, GraphModel, FactorModel or estimator
-        An estimator is fitted; its own ``load`` takes parameters and the names of classes.
+    Vectors
+        For word vectors.
+    LabelModel
+        For a classifier of text.
+    GraphModel or FactorModel
+        For a knowledge graph or a matrix factorisation.
+    fitted estimator
+        For other models.  Its own ``load`` also takes parameters and the labels of classes.
 
     Raises
     ------
     ModelFileError
-        Missing, unreadable, damaged, cut short or of another kind: the text says which, and what
-        reads it.
+        The file is missing, unreadable, damaged, cut short or of an unknown kind: the text says
+        which, and what reads it.
     DataError
         `words` were given for a file that has words.
 
     Notes
     -----
-    A .bin and a .npz of vectors are mapped, not read; a .npz is read through once to compare its
-    checksum.  Replace a mapped file by renaming another one to its name, as everything here does:
-    one that is written over in place ends the processes that have it by SIGBUS.  Other files are
-    read into memory.  A .gz is unpacked into a temporary file (in TMPDIR), which is gone with the
-    object.
+    A .bin and a .npz of vectors are memory-mapped; a .npz is read once to compare its checksum.  To
+    replace a mapped file, rename another file to its name, as every command here does: overwriting
+    it in place kills the processes that have it mapped (SIGBUS).  Other files are read into memory.
+    A .gz is unpacked into a temporary file (in TMPDIR), which lives as long as the object.
 
     Examples
     --------
@@ -97,23 +102,23 @@ def load(
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """What the model in an ``.npz`` is of, "examples" or "names"; empty: it is another file."""
+    """Return the kind of model in an ``.npz``, "examples" or "names"; empty: another file."""
     return _reader_of(path)[0]
 
 
 def fitted_of(path: str | os.PathLike[str]) -> Any:
-    """The fitted estimator of a file; what else it is, the error says."""
+    """Open a file as a fitted estimator; the ModelFileError of another file says what it is."""
     _, name = _reader_of(path)
     if not name:
         from snailps.models.sparse.export import read_npz
 
-        read_npz(os.fspath(path))  # says what it is
+        read_npz(os.fspath(path))  # raises with the reason, unless a user's own class wrote it
         raise ModelFileError(f"{path}: expected a model of examples that snailps knows")
     return getattr(importlib.import_module("snailps.estimators"), name).load(path)
 
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
-    """The model of a knowledge graph or a matrix factorisation; None: it is no such file."""
+    """Open a knowledge graph or a matrix factorisation; None: the file holds neither."""
     worker_class = str(_header_of(path)[0].get("worker_class", ""))
     module, _, name = reader_of(worker_class).partition(":")
     if not module:
@@ -123,7 +128,7 @@ def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | Non
 
 
 def _reader_of(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """What an ``.npz`` is of and the name of the estimator that reads it; empty: another file."""
+    """Return the kind of model in an ``.npz`` and the estimator that reads it; empty: neither."""
     settings, saved = _header_of(path)
     model, loss = str(settings.get("worker_class")), str(settings.get("loss"))
     for kind, models in READERS.items():
@@ -135,7 +140,7 @@ def _reader_of(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
-    """Settings of a model's file and the class of the estimator that saved it; empty of others."""
+    """Return a file's settings and the class of the estimator that saved it; empty: neither."""
     try:
         with open(path, "rb") as file:
             model, saved = ModelFile(path, file), ""
@@ -143,5 +148,5 @@ def _header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
             if "estimator.npy" in model.members:
                 saved = str(json.loads(model.read("estimator").tobytes())["class"])
             return settings, saved
-    except (OSError, *DAMAGED):  # whatever it is, reading it as a file of vectors says so
+    except (OSError, *DAMAGED):  # `load_model` opens it next, and its error names the reason
         return {}, ""

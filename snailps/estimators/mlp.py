@@ -4,7 +4,7 @@
         -> arrays of the layers
     X -> pieces of rows -> the layers, in NumPy -> predict
 
-What training means is `models.mlp`'s.
+Owns idx and ``.npy`` files as X, and prediction.  `models.mlp` trains.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class MLPClassifier(
     without=("hidden", "classes"),
     extra={**hidden_of(100), **CLASS_WEIGHT},
 ):
-    """A multilayer perceptron on dense examples.
+    """Multilayer perceptron on dense data, for two or more classes.
 
     Parameters
     ----------
     hidden : int or sequence of int
         Widths of the hidden layers.
     activation, lr, batch_size, momentum, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     class_weight : mapping, "balanced" or None
-        Weight of the examples of each label; "balanced": inverse to the sum of their weights.
+        As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
     Attributes
     ----------
-    classes_ : array
+    classes_ : array (classes,)
         The labels, sorted.
 
     Examples
@@ -76,15 +76,15 @@ class MLPClassifier(
         return settings.tensors
 
     def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
-        """Width of the first layer."""
+        """Return the number of inputs."""
         return {"inputs": matrix.columns}
 
     def _matrix(
         self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
     ) -> Matrix:
-        """X may also be an idx or ``.npy`` file, which ``snailps train mlp`` reads."""
+        """Also accept an idx or ``.npy`` file, as ``snailps train mlp`` does."""
         paths = []
-        with contextlib.suppress(DataError):  # it is raised again below
+        with contextlib.suppress(DataError):  # the base class raises it again, with its own words
             paths = files_of(paths_of(X, "")) if is_path(X) else []
         if any(map(is_array_file, paths)):
             if len(paths) > 1:
@@ -94,7 +94,7 @@ class MLPClassifier(
                     f"y: expected the classes of {paths[0]}, whose labels are another file: pass "
                     "them as an array"
                 )
-            with Scratch("", 0) as scratch:  # what is mapped stays
+            with Scratch("", 0) as scratch:  # a mapped array outlives its unpacked file
                 X = read_array(paths[0], scratch)
             X = X.reshape(len(X), -1)
         return super()._matrix(X, y, columns, use=use)

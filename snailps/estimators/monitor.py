@@ -1,9 +1,9 @@
-"""Reports of a training: to callbacks, to a display, and for the history.
+"""Progress of a training: reports to callbacks and a display, and the history of the model.
 
     Status of the master -> Monitor.update -> report (a dict) -> callbacks, display
     history of the job -> Monitor.finish -> history of the model: a dict for each epoch
 
-Must not know clusters or models; the clock is an argument.
+Must not know clusters or models; tests pass their own clock.
 """
 
 from __future__ import annotations
@@ -18,48 +18,49 @@ from snailps.errors import ParameterError
 from snailps.node.status import Status
 
 INTERVAL_S = 0.2
-"""Callbacks and displays hear of a training so often, at most."""
+"""Shortest time between two reports of the same phase and epoch."""
 _SHOWN = {"survey": "reading", "loading": "loading", "training": "training", "exporting": "saving"}
 _PASS = re.compile(r"(?:epoch|round) (\d+)(,? at most| of) (\d+)")
 
 Report = dict[str, Any]
-"""phase, epoch, epochs (0 before the training), at_most (the training may end before so many, once
-the loss stops falling), progress (0 to 1, of the phase), loss, lr, words and words_per_s (or
-examples), seconds; while reading also bytes and bytes_per_s."""
+"""phase, epoch, epochs (0 before the training), at_most (whether the training may end before
+`epochs`, once the loss stops falling), progress (0 to 1, of the phase), loss, lr, words and
+words_per_s (or examples), seconds since the first report; while reading also bytes and
+bytes_per_s."""
 Callback = Callable[[Report], object]
 
 
 class Display:
-    """Shows nothing; others show reports."""
+    """Shows nothing; subclasses show reports."""
 
     def show(self, report: Mapping[str, Any]) -> None:
         pass
 
     def close(self) -> None:
-        """Leave the screen as it is; nothing is shown after it."""
+        """Show nothing any more; the screen stays as it is."""
 
 
 def callbacks_of(callbacks: Any) -> tuple[Callback, ...]:
-    """The callbacks, of which there may be one."""
+    """Return the callbacks as a tuple; a single function is allowed."""
     if callable(callbacks):
         return (callbacks,)
     try:
-        found = tuple(callbacks or ())
+        functions = tuple(callbacks or ())
     except TypeError:
-        found = (callbacks,)
-    for callback in found:
+        functions = (callbacks,)
+    for callback in functions:
         if not callable(callback):
             raise ParameterError(
                 f"callbacks: expected functions that take a dict, got {callback!r:.80}"
             )
-    return found
+    return functions
 
 
 class Monitor:
-    """Follows one job, after `first` epochs of earlier jobs of the same model.
+    """Follows one job; epochs are counted from `first`, those that earlier jobs have trained.
 
-    A callback that returns False ends the training early.  `history` is complete after `finish`;
-    `quiet`: the cluster is to write no lines of its own if the job fails.
+    `history` is complete after `finish`.  `stopped`: a callback returned False, so `update`
+    asks for an early end.  `quiet`: the cluster must not print lines of its own if the job fails.
     """
 
     def __init__(
@@ -78,17 +79,18 @@ class Monitor:
         self.history: list[Report] = []
 
     def update(self, status: Status) -> bool:
-        """Takes the status of the running job; False: it is to end early."""
+        """Report the status of the running job; return False if the job should end early."""
         phase = _SHOWN.get(status["phase"])
         if phase is None:
             return not self.stopped
-        found = _PASS.match(status["pass_"])
-        epoch = int(found[1]) if found else self._last[2]
-        if found:
-            self._epochs, self._may_converge = int(found[3]), found[2] != " of"
+        match = _PASS.match(status["pass_"])
+        epoch = int(match[1]) if match else self._last[2]
+        if match:
+            self._epochs, self._may_converge = int(match[3]), match[2] != " of"
         now, state = self._clock(), (phase, status["progress"], epoch)
-        soon = now - self._reported_at < INTERVAL_S and state[::2] == self._last[::2]
-        if state == self._last or soon:
+        # A new phase or epoch is always reported; progress within one at most every INTERVAL_S.
+        is_soon = now - self._reported_at < INTERVAL_S and state[::2] == self._last[::2]
+        if state == self._last or is_soon:
             return not self.stopped
         self._reported_at, self._last = now, state
         self._report(
@@ -107,11 +109,11 @@ class Monitor:
         return not self.stopped
 
     def finish(self, figures: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
-        """Takes figures and history of the job, which is done; makes a last report."""
-        # Epochs that were not begun, as the training ended early, have no loss; nor have those of a
-        # text so small that none of its words was drawn.
-        history = [one for one in history if one["loss"] is not None]
-        self.history = [{**one, "epoch": self._first + one["epoch"]} for one in history]
+        """Build the history of a finished job and make the last report."""
+        # Epochs without a loss are left out: they did not begin, because the training ended early,
+        # or the text is so small that subsampling dropped all its words.
+        history = [epoch for epoch in history if epoch["loss"] is not None]
+        self.history = [{**epoch, "epoch": self._first + epoch["epoch"]} for epoch in history]
         unit = "words" if "words" in figures else "examples"
         speed = f"{unit}_per_s"
         self._report(
@@ -131,14 +133,14 @@ class Monitor:
 
     @staticmethod
     def _speed(phase: str, status: Status) -> Report:
-        """Units so far, and a second."""
+        """Return the units trained so far, and per second."""
         unit, units, speed = status["unit"], status["units"], status["units_per_s"]
-        if phase == "reading":  # which counts bytes
+        if phase == "reading":  # the survey's units are bytes
             return {unit: 0, f"{unit}_per_s": 0.0, "bytes": units, "bytes_per_s": speed}
         return {unit: units, f"{unit}_per_s": speed}
 
     def _seconds(self, now: float) -> float:
-        """Since the job was first heard of."""
+        """Return the seconds since the first report."""
         self._begun = now if self._begun is None else self._begun
         return now - self._begun
 

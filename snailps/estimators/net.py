@@ -1,8 +1,9 @@
-"""Networks on rows: what `hidden` is, how outputs grow; `SparseNetClassifier`.
+"""Networks with hidden layers as estimators: `SparseNetClassifier`, and the base of `mlp`.
 
     X, y -> fit, partial_fit -> a job -> rows of the first layer by feature, dense layers -> predict
 
-What training means is `models.sparse.net`'s; how X becomes a file and is predicted, `sparse`'.
+Owns the parameter `hidden` and how a network gets more classes.  `sparse` reads X and predicts;
+`models.sparse.net` trains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from snailps.models.sparse.net import NetSettings
 
 
 def hidden_of(width: int) -> Mapping[str, tuple[str, Any]]:
-    """The parameter `hidden` of a network whose default is one layer."""
+    """Declare the parameter `hidden`, with one hidden layer as default."""
     return {"hidden": ("int | Sequence[int]", (width,))}
 
 
@@ -35,13 +36,13 @@ class NetEstimator(SparseClassifier):
     @staticmethod
     @abstractmethod
     def _tensors(settings: Any) -> Sequence[Tensor]:
-        """The dense layers of a network."""
+        """Return the dense layers of a network."""
 
     def _translated(self) -> dict[str, Any]:
-        """Widths of the hidden layers as their setting has them."""
+        """Return `hidden` as its setting has it: widths as text."""
         hidden = self.hidden
-        given = hidden.tolist() if isinstance(hidden, (np.ndarray, np.generic)) else hidden
-        widths = list(given) if isinstance(given, (list, tuple)) else [given]
+        plain = hidden.tolist() if isinstance(hidden, (np.ndarray, np.generic)) else hidden
+        widths = list(plain) if isinstance(plain, (list, tuple)) else [plain]
         numbers = [int(width) if isinstance(width, (int, np.integer)) else 0 for width in widths]
         if not numbers or min(numbers) < 1 or any(isinstance(width, bool) for width in widths):
             raise ParameterError(
@@ -68,22 +69,22 @@ class SparseNetClassifier(
     without=(*NO_PARAMETERS, "hidden"),
     extra={**hidden_of(50), **CLASS_WEIGHT},
 ):
-    """A network on sparse examples: a row of weights a feature, then dense layers.
+    """Neural network on sparse data: a row of weights for each feature, then dense layers.
 
     Parameters
     ----------
     hidden : int or sequence of int
-        Widths of the hidden layers; the first is the sparse one's.
+        Widths of the hidden layers; the first is the length of a feature's row.
     activation, lr, batch_size, init_scale, min_count, optimizer, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     class_weight : mapping, "balanced" or None
-        Weight of the examples of each label; "balanced": inverse to the sum of their weights.
+        As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
     Attributes
     ----------
-    classes_ : array
+    classes_ : array (classes,)
         The labels, sorted.
 
     Examples

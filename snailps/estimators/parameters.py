@@ -1,10 +1,10 @@
-"""The parameters of an estimator: those settings of its model that make sense in Python.
+"""The parameters of an estimator: the settings of its model that make sense in Python.
 
-    settings class -> parameters_of -> Parameters -> signature, defaults
+    settings class -> Parameters -> signature, defaults
     values of an estimator -> Parameters.settings -> settings of a job, or a ParameterError
 
-Paths, columns, checkpoints and output are no parameters: data and result are objects here.  Knows
-no model by name, and no cluster.
+Settings for paths, columns, checkpoints and output are not parameters, because data and results are
+objects here.  Must not know models by name, or clusters.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _ELSEWHERE = {
     "embedding_dim": "dim", "num_epochs": "epochs", "n_epochs": "epochs", "lr_all": "lr",
     "reg_all": "l2", "regularization": "l2", "num_negs_per_pos": "negatives",
 }  # fmt: skip
-"""Names that other libraries use, in small letters."""
+"""Our names for the parameters of other libraries (in lower case), for hints in errors."""
 _NOT_LR = {"alpha": "l2", "c": "l2"}
-"""Names in models with `l2`: scikit-learn's `alpha` is a penalty, and C the inverse of one."""
+"""Names that mean a penalty in models with `l2`: scikit-learn's alpha, and C, its inverse."""
 
 OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
     {
@@ -55,8 +55,8 @@ OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 class Parameters:
     """The parameters of one estimator.
 
-    `fixed` are settings that the estimator decides, `without` further ones that are no parameters;
-    `extra` are parameters that are no settings: type, as text, and default.
+    `fixed` are settings whose value the estimator decides; `without` names further settings that
+    are no parameters.  `extra` are parameters that are no settings, as (type as text, default).
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class Parameters:
         left_out = {*_OF_THE_JOB, *fixed, *without, *extra}
         self.extra = extra
         self._settings, self.fixed = settings, fixed
-        every = settings_of(settings)
+        declared = settings_of(settings)
         self.by_name: Mapping[str, Setting] = {
-            name: one
-            for name, one in sorted(every.items(), key=lambda item: item[0] in _common())
-            if not (one.hidden or name in left_out or one.unit in _UNITS)
+            name: setting
+            for name, setting in sorted(declared.items(), key=lambda item: item[0] in _common())
+            if not (setting.hidden or name in left_out or setting.unit in _UNITS)
         }
         self.defaults: Mapping[str, Any] = {
-            **{name: _shown(one, one.default) for name, one in self.by_name.items()},
+            **{name: _shown(setting, setting.default) for name, setting in self.by_name.items()},
             **{name: default for name, (_, default) in extra.items()},
             **{name: default for name, (_, default) in OWN.items()},
         }
 
     def signature(self) -> inspect.Signature:
-        """Return the signature of the estimator's constructor; all parameters by keyword."""
+        """Return the signature of the estimator's constructor; all parameters are keyword-only."""
         own = {**self.extra, **OWN}
         return inspect.Signature(
             [
@@ -98,13 +98,13 @@ class Parameters:
         )
 
     def unknown(self, name: str, who: str) -> ParameterError:
-        """The error for a parameter that is none, with the name that may have been meant."""
+        """Make the error for an unknown parameter, with the name that may have been meant."""
         known = list(self.defaults)
         small = name.lower()
         meant = _ELSEWHERE.get(small.replace("_", ""), _ELSEWHERE.get(small, ""))
         if "l2" in known:
             meant = _NOT_LR.get(small, meant)
-        if meant not in known and (meant or small) == "factors":  # of a matrix factorisation
+        if meant not in known and (meant or small) == "factors":  # a matrix factorisation says dim
             meant = "dim"
         near = [meant] if meant in known else difflib.get_close_matches(small, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
@@ -119,30 +119,30 @@ class Parameters:
         also: Mapping[str, Any] = MappingProxyType({}),
         left_out: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Settings of a job that differ from the defaults of its model, checked.
+        """Check the parameters; return the settings of a job that differ from their defaults.
 
-        `also` go before `values`; parameters that are `left_out` do not go with this job, nor do
-        those that it does not read.
+        `also` takes precedence over `values`.  Left out are the parameters in `left_out` and those
+        that have no effect with the other settings.
         """
-        every = self._changed(values, who, also)
-        without = {*left_out} - also.keys() | self._unread(every, who).keys()
-        changed = {name: value for name, value in every.items() if name not in without}
+        differing = self._changed(values, who, also)
+        without = {*left_out} - also.keys() | self._unread(differing, who).keys()
+        changed = {name: value for name, value in differing.items() if name not in without}
         built, normal = self._built(changed, who), settings_of(self._settings)
         return {**{name: _shown(normal[name], getattr(built, name)) for name in changed}, **also}
 
     def unread(self, values: Mapping[str, Any], who: str) -> list[str]:
-        """A sentence for each parameter that has no effect with the others, which is no error:
+        """Return a warning for each parameter that has no effect with the other values.
 
-        a search over several parameters, as GridSearchCV, tries all combinations.
+        It is no error, because a search such as GridSearchCV tries all combinations.
         """
-        found = self._unread(self._changed(values, who), who)
-        return [f"{who}: {name} {why}" for name, why in found.items()]
+        reasons = self._unread(self._changed(values, who), who)
+        return [f"{who}: {name} {why}" for name, why in reasons.items()]
 
     def _changed(
         self, values: Mapping[str, Any], who: str, also: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, Any]:
-        """Settings that differ from the defaults of the model; types of parameters are checked."""
-        plain = {name: _plain(values[name], one) for name, one in self.by_name.items()}
+        """Check types, and return the settings that differ from the defaults of the model."""
+        plain = {name: _plain(values[name], setting) for name, setting in self.by_name.items()}
         for name, value in plain.items():
             _check_type(self.by_name[name], value, who)
         normal = settings_of(self._settings)
@@ -153,10 +153,18 @@ class Parameters:
         }
 
     def _unread(self, changed: Mapping[str, Any], who: str) -> dict[str, str]:
-        """Of parameters that have no effect with these settings: why."""
-        some = {name: one for name, one in self.by_name.items() if name in changed and one.read_if}
-        built = self._built(changed, who) if some else None
-        return {n: one.unread_text(built) for n, one in some.items() if not one.is_read(built)}
+        """Return why a parameter has no effect, for each changed parameter without effect."""
+        conditional = {
+            name: setting
+            for name, setting in self.by_name.items()
+            if name in changed and setting.read_if
+        }
+        built = self._built(changed, who) if conditional else None
+        return {
+            name: setting.unread_text(built)
+            for name, setting in conditional.items()
+            if not setting.is_read(built)
+        }
 
     def _built(self, changed: Mapping[str, Any], who: str) -> JobSettings:
         try:
@@ -165,16 +173,16 @@ class Parameters:
             raise ParameterError(str(error)) from None
 
     def of_settings(self, settings: object) -> dict[str, Any]:
-        """Values of the parameters that settings have, as in a model's file, and that were read."""
+        """Return the parameters in the settings of a model's file, without those of no effect."""
         return {
-            name: _shown(one, getattr(settings, name))
-            for name, one in self.by_name.items()
-            if hasattr(settings, name) and one.is_read(settings)
+            name: _shown(setting, getattr(settings, name))
+            for name, setting in self.by_name.items()
+            if hasattr(settings, name) and setting.is_read(settings)
         }
 
 
 def type_of(setting: Setting) -> Any:
-    """The type of a parameter's values."""
+    """Return the type annotation of a parameter."""
     if setting.choices:
         return Literal[setting.choices]
     if setting.kind == "list" and setting.unit == "numbers":
@@ -185,17 +193,17 @@ def type_of(setting: Setting) -> Any:
 
 
 def _shown(setting: Setting, value: Any) -> Any:
-    """A value as users write it in Python."""
+    """Convert a setting's value to what users write in Python."""
     return "auto" if setting.auto and value == setting.automatic else value
 
 
 def _common() -> Mapping[str, Setting]:
-    """Settings of every job: they come after the model's."""
+    """Return the settings of every job, which follow the model's own in a signature."""
     return settings_of(JobSettings)
 
 
 def _plain(value: Any, setting: Setting) -> Any:
-    """A Python value in the place of a NumPy scalar; None is ``auto`` where there is such."""
+    """Convert a NumPy scalar to a Python value, and None to "auto" if the setting has it."""
     if value is None and setting.auto:
         return "auto"
     item: Callable[[], Any] | None = getattr(value, "item", None)
@@ -203,7 +211,7 @@ def _plain(value: Any, setting: Setting) -> Any:
 
 
 def _check_type(setting: Setting, value: Any, who: str) -> None:
-    """Refuses text for a number, and what is no value at all."""
+    """Raise ParameterError for a value of the wrong type; `who` is the class, for the message."""
     fits = {
         "int": isinstance(value, (int, str) if setting.unit == "bytes" else int),
         "float": isinstance(value, (int, float)) and not isinstance(value, bool),

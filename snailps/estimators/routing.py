@@ -1,8 +1,9 @@
 """Metadata routing of scikit-learn: which arguments, such as weights, reach an estimator's methods.
 
-    set_fit_request(sample_weight=True) -> kept by name -> get_metadata_routing -> MetadataRequest
+    set_fit_request(sample_weight=True) -> stored by name -> get_metadata_routing -> MetadataRequest
 
-Does what `sklearn.base.BaseEstimator` does, without importing it: scikit-learn is optional.
+Implements the part of `sklearn.base.BaseEstimator` that routes, because scikit-learn is optional
+here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 R = TypeVar("R", bound="Routed")
 METHODS = ("fit", "partial_fit", "score")
-"""Those that take more than X and y."""
+"""Methods that take arguments besides X and y."""
 _DATA = ("self", "X", "y")
 
 
@@ -23,44 +24,48 @@ class Routed:
     """A consumer of metadata such as ``sample_weight``."""
 
     _requests: Mapping[str, Mapping[str, bool | str | None]] = MappingProxyType({})
-    """By method: the request for each argument; scikit-learn refuses one without a request."""
+    """Requests by method and argument; scikit-learn refuses an argument without a request."""
 
     def set_fit_request(self: R, **requests: bool | str | None) -> R:
-        """Whether pipelines and searches of scikit-learn give `fit` an argument, by its name.
+        """Choose whether pipelines and searches of scikit-learn pass an argument to `fit`.
 
         Parameters
         ----------
         **requests
-            True: pass it on; False: do not; None: refuse it; a str: pass on the argument of
-            that name.
+            By name of the argument.  True passes it, False does not, None raises if it is given,
+            a str passes the argument of that name instead.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         RuntimeError
             ``sklearn.set_config(enable_metadata_routing=True)`` was not called.
         TypeError
-            The method has no such argument.
+            `fit` has no such argument.
         """
         return self._asked("fit", requests)
 
     def set_partial_fit_request(self: R, **requests: bool | str | None) -> R:
-        """Same as `set_fit_request`, for `partial_fit`."""
+        """Choose which arguments reach `partial_fit`; see `set_fit_request`."""
         return self._asked("partial_fit", requests)
 
     def set_score_request(self: R, **requests: bool | str | None) -> R:
-        """Same as `set_fit_request`, for `score`."""
+        """Choose which arguments reach `score`; see `set_fit_request`."""
         return self._asked("score", requests)
 
     def get_metadata_routing(self) -> Any:
-        """The `sklearn.utils.metadata_routing.MetadataRequest` of the estimator."""
+        """Return the `sklearn.utils.metadata_routing.MetadataRequest` of the estimator."""
         from sklearn.utils.metadata_routing import MetadataRequest
 
-        found = MetadataRequest(owner=type(self).__name__)
+        routing = MetadataRequest(owner=type(self).__name__)
         for method in METHODS:
-            asked = self._requests.get(method, {})
+            aliases = self._requests.get(method, {})
             for name in self._arguments(method):
-                getattr(found, method).add_request(param=name, alias=asked.get(name))
-        return found
+                getattr(routing, method).add_request(param=name, alias=aliases.get(name))
+        return routing
 
     def _asked(self: R, method: str, requests: Mapping[str, bool | str | None]) -> R:
         loaded = sys.modules.get("sklearn")

@@ -1,17 +1,18 @@
-"""Estimators of examples that are rows of a matrix or table: what all of them are.
+"""Base of estimators whose examples are rows of a matrix or table, dense or sparse.
 
     X, y -> `_matrix` -> Matrix -> `_target` -> a scratch file -> a job -> .npz -> SavedModel
     X -> `_matrix` -> pieces -> `_pieces_of_scores` -> `_loss_of` -> predictions, figures
     SavedModel, classes, state -> save -> .npz -> load
 
-`base` has the order of calls of `fit`, `partial_fit` and `load`.  What a class adds to it:
+`base` has the order of calls of `fit`, `partial_fit` and `load`.  A class implements:
 
     columns  `_dense`, `_needs_width`, `_fields_of`, `_settings_of_columns`
     labels   `_target`, `_as_numbers`, `_loss_of`, `_described`
     model    `_must_match`, `_two_outputs`, `_read`, `_write`, `_pieces_of_scores`, `_grown`
 
-A fitted model is rows by key, as its file has it: of 2^31 possible columns only those that came.
-Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.
+A fitted model is a list of (key, row), as in its file, because of 2^31 possible columns only the
+ones that occurred have a row.  Predictions use the same kernels as training, so they agree to the
+bit with ``snailps predict``.  This module must not know how a model is trained (`models.sparse`).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ NO_PARAMETERS = (
     "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
     "class_weights", "keep_state",
 )  # fmt: skip
-"""Settings that the data or the class decides."""
+"""Settings that are not parameters, because the data or the class decides them."""
 CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
     "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
 }
@@ -82,14 +83,14 @@ _SAVED = {
     "classes": "classes_", "fields": "_fitted_fields", "columns": "n_features_in_",
     "names": "feature_names_in_", "counts": "_counts",
 }  # fmt: skip
-"""Attributes that a file has, by their names in it."""
+"""Attributes that `save` writes, by their key in the file's JSON."""
 _ABOUT = "estimator"
-"""Array of a file: what is said of the estimator."""
+"""Name of the file's array with that JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a job learns of labels, and what follows from them."""
+    """Labels as numbers for a job, with the settings and attributes that they decide."""
 
     numbers: NDArray[Any]
     weights: Doubles | None
@@ -98,40 +99,42 @@ class Target:
 
 
 class SparseEstimator(Estimator):
-    """A model of examples that are rows of a matrix or table.
+    """A model whose examples are rows of a matrix or table.
 
     Attributes
     ----------
     n_features_in_ : int
         Number of columns of X.  Not set after fitting on dicts.
     feature_names_in_ : array of str
-        Names of the columns, after a table.
+        Names of the columns.  Set only after fitting on a table.
     columns_ : tuple of str
-        Columns of a table with texts, or in files, as ``name:kind``.
+        ``name:kind`` of each column, for a table with texts or in a file; else empty.
     """
 
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
     _dense: ClassVar[bool] = False
-    """Whether X must be numbers, which are written with their zeros."""
+    """Whether examples are dense: X must be numbers, and zeros are written too."""
     _keeps_state = _takes_rows = True
     _must_match: ClassVar[tuple[str, ...]] = ("optimizer",)
-    """Settings of the fitted model that `partial_fit` does not change."""
+    """Settings of the fitted model that `partial_fit` must not change."""
     _packed: Mapping[str, Packed] = MappingProxyType({})
-    """Rows of the job's tables with the state of their optimizer; none if that is not known."""
+    """Rows with optimizer state, by table; empty for a file of weights alone."""
     _hashed: bool = False
+    """Whether a feature's key is a hash of its name; else it is the column's number."""
     _declared: tuple[str, ...] = ()
-    """Columns of the tables as ``name:kind``; empty: there were none, or of numbers in memory."""
+    """``name:kind`` of the columns; empty for a matrix, and for a table of numbers in memory."""
     _kinds: Mapping[str, Kind] = MappingProxyType({})
-    """Of names in dicts, those that had numbers only, or texts only."""
+    """Names of dicts whose values were all numbers, or all texts; a later call must agree."""
     _label: str = ""
-    """Column of the files that has the labels."""
+    """Column of the files with the labels."""
 
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[Source]:
-        """Examples in a scratch file.
+        """Write the examples into a scratch file and yield it as input.
 
-        Rows of files are written into it as they are read; labels and weights follow.
+        Rows of files are copied as they are read.  Their labels and weights are known only then,
+        so these are written after the rows.
         """
         use = "partial_fit" if data.continues else "fit"
         matrix = self._matrix(data.X, data.y, data.columns, use=use)
@@ -163,7 +166,7 @@ class SparseEstimator(Estimator):
     def _matrix(
         self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
     ) -> Matrix:
-        """X as examples for `fit`, or of the fitted model for `partial_fit`, `predict`, `score`."""
+        """Read X as examples; unless `use` is "fit", by the columns of the fitted model."""
         if use in ("predict", "score"):
             self._refuse_unfitted(use)
         known = None if use == "fit" else self._known()
@@ -173,7 +176,8 @@ class SparseEstimator(Estimator):
             matrix = matrix_of_files(X, y, columns, known, settings, use=use, width=width)
         elif columns:
             raise DataError(
-                f"{type(self).__name__}: columns are of files, got {a_kind(X)}: convert it"
+                f"{type(self).__name__}: columns: expected none unless X is a file, got "
+                f"{a_kind(X)}: convert its columns instead"
             )
         else:
             refuse_names_of_files(X)
@@ -189,7 +193,7 @@ class SparseEstimator(Estimator):
         return replace(matrix, fields=fields)
 
     def _known(self) -> Known:
-        """What the fitted model knows of its columns."""
+        """Return what X must agree with: the columns of the fitted model."""
         names = getattr(self, "feature_names_in_", None)
         return Known(
             type(self).__name__,
@@ -203,23 +207,23 @@ class SparseEstimator(Estimator):
         )
 
     def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:
-        """The field of each column; empty: the files' entries have their own; None: no fields."""
+        """Return the field of each column; empty: entries of files name theirs; None: no fields."""
         return None
 
     def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
-        """Settings that follow from the columns."""
+        """Return settings that the columns decide."""
         return {}
 
     def _needs_width(self) -> bool:
-        """Whether the number of columns has to be known before the rows are read."""
+        """Whether the number of columns must be known before the rows are read."""
         return self._dense
 
     @abstractmethod
     def _target(self, data: Data, rows: int) -> Target:
-        """Make the target of the labels."""
+        """Turn labels and weights into numbers; raise DataError if they cannot be learned."""
 
     def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
-        """Attributes of a model of such columns."""
+        """Return attributes that describe the columns."""
         files = matrix.files
         return {
             "_hashed": matrix.by_name,
@@ -235,12 +239,12 @@ class SparseEstimator(Estimator):
 
     @staticmethod
     def _attributes_of(model: Any) -> dict[str, Any]:
-        """Attributes of the model of a file."""
+        """Return the attributes of a model that was read from a file."""
         return {"_model": model}
 
     @property
     def columns_(self) -> tuple[str, ...]:
-        """Columns of the table with texts, or in files, that it was fitted on: ``name:kind``."""
+        """``name:kind`` of each column of X; empty unless X was a file or a table with texts."""
         self._refuse_unfitted("columns_")
         return self._declared
 
@@ -258,11 +262,15 @@ class SparseEstimator(Estimator):
         return write_packed(path, self._packed_for(source.attributes))
 
     def _packed_for(self, attributes: Mapping[str, Any]) -> Mapping[str, Packed]:
-        """Rows with state for a job whose model has these attributes."""
+        """Return the rows with state from which a job starts, grown if there are new classes."""
         return self._packed
 
     def _remarks_on_sizes(self, path: str) -> list[str]:
-        """A remark on a column whose values are of another size than when the model was begun."""
+        """Warn of a column whose values differ much in size from the first call's.
+
+        Scales are fixed by the first call: a column that changes its unit would silently get
+        steps of the wrong length.
+        """
         encoding = Encoding.of_text(self._model.settings.encoding)
         unlike = encoding.unlike(*self._entries_of(path))
         if unlike is None:
@@ -271,8 +279,8 @@ class SparseEstimator(Estimator):
         size = f"{times:,.0f} times larger" if times > 1 else f"{1 / times:,.0f} times smaller"
         return [
             f"{type(self).__name__}: values of column {self._name_of_column(str(key))} are {size} "
-            "than those of the first call, whose scales partial_fit keeps: give both in one unit, "
-            "or call fit with all"
+            "than in the first call, whose scales partial_fit keeps: give both in one unit, or "
+            "call fit with all data"
         ]
 
     def _name_of_column(self, key: str) -> str:
@@ -283,14 +291,14 @@ class SparseEstimator(Estimator):
         return repr(numbers[int(key)]) if int(key) in numbers else f"{int(key):,}"
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], Floats]:
-        """Keys and values of some of the examples in a file."""
+        """Return keys and values of a sample of the examples in a file."""
         bits = self._model.settings.hash_bits
         with Scratch("", 0) as scratch:
             files = InputFiles(expand((path,), scratch), scratch)
             return sample_of(SparseSettings(hash_bits=bits), files).entries()
 
     def _last_feature(self) -> int:
-        """The largest feature that has a row, where the number of columns is not known; or -1."""
+        """Return the largest feature with a row; -1 if the number of columns is known anyway."""
         if self._hashed or "n_features_in_" in self.__dict__:
             return -1
         model: SavedModel = self._model
@@ -300,14 +308,14 @@ class SparseEstimator(Estimator):
         return int(model.keys[after - 1]) if after else -1
 
     def _scores(self, matrix: Matrix) -> Floats:
-        """Scores, float32 (n, outputs), before any link function."""
-        found = list(self._pieces_of_scores(matrix))
-        if not found:
+        """Compute scores, float32 (n, outputs), before any link function."""
+        pieces = list(self._pieces_of_scores(matrix))
+        if not pieces:
             raise DataError(f"X: {matrix.source.name} has no rows")
-        return np.concatenate(found) if len(found) > 1 else found[0]
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[Floats]:
-        """Scores of some rows at a time."""
+        """Yield scores for some rows at a time, so that files need not fit in memory."""
         model: SavedModel = self._model
         assert isinstance(model.settings, SparseSettings)
         reader = batch_reader(
@@ -325,7 +333,7 @@ class SparseEstimator(Estimator):
     # --- judging ---------------------------------------------------------------------------------
 
     def evaluate(self, X: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
-        """Figures of the model on labelled examples, as ``snailps predict --metrics`` prints them.
+        """Evaluate the model on labelled examples, as ``snailps predict --metrics`` does.
 
         Parameters
         ----------
@@ -335,9 +343,9 @@ class SparseEstimator(Estimator):
         Returns
         -------
         dict
-            ``examples``, those with a weight above 0; of two classes ``log_loss``, ``auc``,
-            ``accuracy``, ``calibration``, ``reliability``; of more ``log_loss``, ``accuracy``; of
-            numbers ``rmse``, ``mae``, ``mean_prediction``, ``mean_label``.
+            ``examples``: their number, without those of weight 0.  For two classes ``log_loss``,
+            ``auc``, ``accuracy``, ``calibration`` and ``reliability``; for more ``log_loss`` and
+            ``accuracy``; for regression ``rmse``, ``mae``, ``mean_prediction`` and ``mean_label``.
 
         Raises
         ------
@@ -352,7 +360,7 @@ class SparseEstimator(Estimator):
         return judge.figures()
 
     def _judged(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, Any, Doubles | None]:
-        """Scores of labelled examples, their labels and weights."""
+        """Return scores, labels and weights of labelled examples."""
         matrix = self._matrix(X, y, use="score")
         scores = self._scores(matrix)
         y, sample_weight = _labels_and_weights(matrix, y, sample_weight)
@@ -360,38 +368,45 @@ class SparseEstimator(Estimator):
 
     @abstractmethod
     def _as_numbers(self, y: Any, weights: Doubles) -> NDArray[Any]:
-        """Labels as the loss takes them; a label of weight 0 may be any."""
+        """Convert labels to the numbers of the loss; labels of weight 0 are not checked."""
 
     @abstractmethod
     def _loss_of(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
-        """The loss of the scores, and these as its link takes them, (n, outputs)."""
+        """Return the loss, and the scores as its link function takes them, (n, outputs)."""
 
     def predictions(self, X: Any) -> Iterator[Doubles]:
-        """Yield what ``snailps predict`` prints, for some rows at a time.
+        """Yield the values that ``snailps predict`` prints, for some rows at a time.
+
+        Parameters
+        ----------
+        X : object
+            As in `fit`; a file is read in pieces.
 
         Yields
         ------
         numpy.ndarray
-            float64: the probability of the second of two classes, or a number, (n,); the
-            probability of each class, (n, classes).
+            float64.  (n,): a number, or with two classes the probability of the second.
+            (n, classes): the probability of each class.
         """
         for scores in self._pieces_of_scores(self._matrix(X)):
             yield self._predicted(scores)
 
     def _predicted(self, scores: Floats) -> Doubles:
-        """Predictions of some scores."""
+        """Apply the link function to scores."""
         loss, outputs = self._loss_of(scores)
         return loss.link(outputs.astype(np.float64))
 
     # --- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model as an ``.npz``, which `load` and ``snailps predict`` read.
+        """Write the model as an ``.npz``, which `load` and ``snailps predict`` read.
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         ModelFileError
-            A folder that is missing or full.
+            The file cannot be written.
         """
         self._refuse_unfitted("save")
         about = {"class": type(self).__name__, "hashed": self._hashed}
@@ -413,19 +428,22 @@ class SparseEstimator(Estimator):
 
     @classmethod
     def load(cls: type[M], path: str | os.PathLike[str], **parameters: Any) -> M:
-        """An estimator of an ``.npz`` that `save` or ``snailps train`` wrote.
+        """Open an ``.npz`` that `save` or ``snailps train`` wrote as a fitted estimator.
 
         Parameters
         ----------
         path : path
         **parameters
-            Others than the file's.  Of classifiers also ``classes``: the labels of a file of
-            ``snailps train``, which has numbers, in their order.
+            Replace the file's parameters, for the next `fit`.  Classifiers also take ``classes``:
+            the labels in the order of their numbers, which are all that a file of ``snailps train``
+            has.
 
         Raises
         ------
         ModelFileError
-            It is no such file, or one of another model.
+            The file cannot be read, or holds another kind of model.
+        ParameterError
+            Unknown parameter.
         """
         classes = parameters.pop("classes", None)
         return cls._loaded(path, parameters, classes)
@@ -447,7 +465,7 @@ class SparseEstimator(Estimator):
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Any]]:
-        """A model, and the arrays of its file besides its rows."""
+        """Read a model, and the file's arrays other than its rows."""
         model = read_npz(os.fspath(path))
         name = f"{model.cls.__module__}:{model.cls.__qualname__}"
         if name != cls.worker_class:
@@ -456,7 +474,7 @@ class SparseEstimator(Estimator):
 
     @classmethod
     def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
-        """Attributes, and parameters, by what a file says of the estimator."""
+        """Return the attributes and parameters in a file's JSON; ValueError if it does not fit."""
         if about.get("class", cls.__name__) != cls.__name__:
             raise ValueError(f"it is one of {about['class']}")
         settings, wanted = model.settings, cls.parameters.fixed.get("loss")
@@ -472,10 +490,10 @@ class SparseEstimator(Estimator):
             "_label": about.get("label", getattr(settings, "label_column", "") or label),
         }
         count = about.get("columns", getattr(settings, "inputs", None))
-        if count is not None:  # sparse ones of `snailps train` do not tell it
+        if count is not None:  # a sparse model of `snailps train` does not record it
             attributes["n_features_in_"] = int(count)
         names = about.get("names")
-        if names is None and columns:  # of `snailps train`
+        if names is None and columns:  # a file of `snailps train`
             names = [column.name for column in columns if column.is_feature]
         if names is not None:
             attributes["feature_names_in_"] = np.array(names, object)
@@ -489,39 +507,44 @@ class SparseClassifier(SparseEstimator):
     class_weight: Any
     _estimator_type = "classifier"
     _has_labels: bool = True
-    """Whether classes are known by their labels; else two are yes, above 0, and no."""
+    """Whether classes are known by label; else there are two, and a label above 0 is the second."""
     _counts: NDArray[np.float64]
-    """Examples of each class so far, by their weights."""
+    """Sum of the weights of each class's examples in all calls: a new class starts from them."""
     _two_outputs: ClassVar[bool] = False
-    """A model of two classes has a score for each; else one, of the second."""
+    """Whether a model of two classes has two scores; else it has one, of the second class."""
 
     def fit(
         self: C, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
     ) -> C:
-        """Learns labels of the rows; forgets what was learnt before.
+        """Learn to classify rows; an earlier fit is discarded.
 
         Parameters
         ----------
-        X : matrix of `scipy.sparse`, array of two axes, nested list, table, or list of dicts
-            n examples.  A CSR matrix is written as it is.  Or a path: a file, folder, glob or URL
-            of tables (.parquet, .csv, .tsv, .jsonl), of lines of LIBSVM, or of `write_matrix`.
+        X : matrix of `scipy.sparse`, array (n, columns), nested list, table, or list of dicts
+            n examples; values are trained as float32.  CSR is the fastest form: it is not
+            converted.  A path is a file, folder, glob or URL of tables (.parquet, .csv, .tsv,
+            .jsonl), of LIBSVM lines, or of `write_matrix`.
         y : sequence or array of str, int, bool or whole floats; or the name of a column
-            A label for each example; two different ones at least.  Of tables in files the name of
-            their column of labels; other files have their own.
-        sample_weight : array-like, optional
-            Weight of each example: 2 counts like the example twice.
+            n labels, at least two different ones.  For tables in files: the name of their column
+            of labels.  Leave it out for other files, whose lines begin with their labels.
+        sample_weight : array-like of n numbers, optional
+            A weight of 2 counts like the same example twice; 0 leaves it out.
         columns : sequence of str
-            Of tables in files: ``name:kind`` of some columns, where that is not to be inferred:
-            numeric, categorical, ignore, and others of docs/sparse_data.md.
+            For tables in files: ``name:kind`` of columns whose kind should not be inferred
+            (numeric, categorical, ignore, ...; docs/sparse_data.md lists all).
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            A parameter is wrong.
+            A parameter is unknown, of the wrong type or out of range.
         DataError
-            X, y or weights have another form, or are not finite.
+            X, y or sample_weight have another form or length, or are not finite.
         ClusterError
-            The job failed; the estimator is what it was before.
+            The job failed; the estimator keeps its earlier model.
         """
         return self._learn(Data(X, y, sample_weight, columns=columns))
 
@@ -535,30 +558,41 @@ class SparseClassifier(SparseEstimator):
         columns: Sequence[str] = (),
         epochs: int | Literal["auto"] = 1,
     ) -> C:
-        """Goes on with other examples: one pass over X, with the optimizer's state as it is.
+        """Continue training on other examples, with the optimizer's state of the last call.
 
         Parameters
         ----------
         X, y, sample_weight, columns
-            As in `fit`; y may have one class only.  Kinds of columns, their centres and scales are
-            from the first call: it should have usual values.
+            As in `fit`, but y may have a single class.  The first call decides the kinds of
+            columns, their centres and scales, so its values should be typical.
         classes : sequence, optional
-            All labels, known at the first call: columns of `predict_proba` then stay.  New labels
-            may come later, too, where a model has any number of classes.
+            All labels that will come.  If the first call names them, `classes_` and the columns of
+            `predict_proba` never change.  Labels may also be added later, except to
+            `FMClassifier`, which has two.
         epochs : int or "auto"
-            Passes over X; "auto": chosen by the size of X, as in `fit`.
+            Passes over X; "auto" chooses by the size of X, as `fit` does.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
-        ParameterError, DataError, ClusterError
-            As in `fit`; or X has other columns, or a parameter makes another model.
+        ParameterError
+            As in `fit`; or a parameter that defines the model's shape has changed.
+        NotFitted
+            The model was loaded from a file without the optimizer's state.
+        DataError
+            As in `fit`; or X has other columns than the fitted model.
+        ClusterError
+            As in `fit`.
         """
         labels = [] if classes is None else values_of(classes)
         data = Data(X, y, sample_weight, labels, columns=columns, continues=True)
         return self._learn(data, epochs)
 
     def _target(self, data: Data, rows: int) -> Target:
-        """Numbers of the classes of y; with `classes` others may come later."""
+        """Number the classes of y; with `data.classes` later calls may bring others."""
         name = type(self).__name__
         every, numbers = labels_of(data.y, name, rows)
         if data.classes is not None:
@@ -586,7 +620,8 @@ class SparseClassifier(SparseEstimator):
                 "Only binary classification is supported. The type of the target is multiclass: "
                 f"y has {len(every):,} classes. LogisticRegression takes any number"
             )
-        # Values are encoded as before, or as is yet to be found; labels are numbers of classes.
+        # partial_fit keeps the first call's encoding of values; fit leaves it to the job (empty).
+        # The labels in the encoding are numbers of classes, as they are in the scratch file.
         encoding = Encoding.of_text(self._model.settings.encoding if data.continues else "")
         of_labels = tuple(map(float, range(len(every))))
         settings = {
@@ -607,7 +642,7 @@ class SparseClassifier(SparseEstimator):
         return self._grown(Classes.of_counts(places, attributes["_counts"]))
 
     def _grown(self, classes: Classes) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes."""
+        """Return rows with state for a model that has more classes."""
         raise NotImplementedError
 
     def _settings_of_classes(self, count: int) -> dict[str, Any]:
@@ -616,9 +651,10 @@ class SparseClassifier(SparseEstimator):
         return {"loss": "multinomial", "classes": count} if count > 2 else {}
 
     def _as_numbers(self, y: Any, weights: Doubles) -> NDArray[Any]:
-        """The number of a label that is none, of weight 0, is 0."""
+        """Number the labels; an unknown label is an error unless its weight is 0."""
         labels, numbers = labels_of(y, type(self).__name__, len(weights))
-        if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
+        # A file of `snailps train` has no labels: it was trained on 0 and 1, or on -1 and 1.
+        if not self._has_labels and len(self.classes_) == 2:
             labels = np.asarray(labels > 0, np.int64)
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
         for label in labels[np.unique(numbers[weights > 0])].tolist():
@@ -637,57 +673,81 @@ class SparseClassifier(SparseEstimator):
         return LOSSES["multinomial"], scores
 
     def decision_function(self, X: Any) -> Floats:
-        """Scores: (n,) of the second class if there are two, else (n, classes)."""
+        """Return scores, float32: (n,) of the second of two classes, else (n, classes).
+
+        X is as in `fit`.  With two classes a score above 0 predicts the second.
+        """
         return self._deciding(self._scores(self._matrix(X)))
 
     def _deciding(self, scores: Floats) -> Floats:
-        """Scores by which classes are chosen: (n,) of the second of two, or (n, classes)."""
+        """Reduce scores to the form of `decision_function`."""
         if self._two_outputs and scores.shape[1] == 2:
             return scores[:, 1] - scores[:, 0]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Doubles:
-        """The probability of each of `classes_`, (n, classes)."""
-        found = self._predicted(self._scores(self._matrix(X)))
-        return np.stack((1 - found, found), axis=1) if found.ndim == 1 else found
+        """Return the probability of each class, float64 (n, classes), in the order of `classes_`.
+
+        X is as in `fit`; a row sums to 1.
+        """
+        chances = self._predicted(self._scores(self._matrix(X)))
+        return np.stack((1 - chances, chances), axis=1) if chances.ndim == 1 else chances
 
     def predict_log_proba(self, X: Any) -> Doubles:
-        """Logarithms of `predict_proba`."""
+        """Return the natural logarithm of `predict_proba`; finite where a probability is 0."""
         return np.asarray(np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny)))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each example, (n,)."""
+        """Predict the most probable class of each example.
+
+        Parameters
+        ----------
+        X : object
+            n examples, as in `fit`, with the columns of the fitted model.
+
+        Returns
+        -------
+        array (n,)
+            Values of `classes_`.
+
+        Raises
+        ------
+        NotFitted
+            `fit` was not called.
+        DataError
+            X has another form or other columns, no rows, or values that are not finite.
+        """
         return self._labels_of(self._scores(self._matrix(X)))
 
     def _labels_of(self, scores: Floats) -> NDArray[Any]:
-        """The class that each example's scores are for."""
+        """Return the class with the highest score of each example."""
         scores = self._deciding(scores)
         best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The share of examples whose class is predicted right, 0 to 1.
+        """Return the accuracy: the share of examples whose class is predicted right, 0 to 1.
 
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`; the column of labels of files may be left out.
+            As in `fit`.  For tables in files y defaults to the label column of `fit`.
 
         Raises
         ------
         DataError
-            y has other than one label an example, or labels of another kind than the model.
+            y has another length than X, or labels of another type than the model's.
         """
         scores, y, weights = self._judged(X, y, sample_weight)
         values = values_of(one_axis(y, type(self).__name__))
         if not self._has_labels and len(self.classes_) == 2:
-            values = [one if isinstance(one, str) else int(one > 0) for one in values]
+            values = [label if isinstance(label, str) else int(label > 0) for label in values]
         return accuracy(self._labels_of(scores).tolist(), values, weights)
 
     @classmethod
     def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
         attributes = super()._described(model, about, classes)
-        # Of `snailps train`, where they are no numbers of classes.
+        # A file of `snailps train` has its labels in the encoding, if they are not 0, 1, 2, ...
         of_input = Encoding.of_text(model.settings.encoding)
         if of_input.labels and "classes" not in about and classes is None:
             numbers = [int(label) if label == int(label) else label for label in of_input.labels]
@@ -706,34 +766,38 @@ class SparseClassifier(SparseEstimator):
 class SparseRegressor(SparseEstimator):
     """A regression on rows of a matrix or table.
 
-    It is trained on ``(y - mean) / deviation``, and what was learnt is scaled back: steps have the
-    length that suits numbers near 1, whatever y is.  Penalties apply to the scaled numbers.
+    The model is trained on ``(y - mean) / deviation`` and its weights are scaled back: `lr` and
+    penalties suit numbers near 1, whatever the unit of y.
     """
 
     _estimator_type = "regressor"
     _offset: float = 0.0
-    """Offset of the model's scores: a mean may be larger than float32 can hold well."""
+    """Added to scores in float64: a float32 mean of, say, 1e8 would round to whole numbers."""
 
     def fit(
         self: R, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
     ) -> R:
-        """Learns numbers of the rows; forgets what was learnt before.
+        """Learn a regression; an earlier fit is discarded.
 
         Parameters
         ----------
-        X : matrix of `scipy.sparse`, array of two axes, nested list, table, list of dicts; or path
-            n examples.  A CSR matrix is written as it is.  Files are as in
-            `LogisticRegression.fit`.
-        y : array of n numbers; or the name of a column of files
-        sample_weight : array-like, optional
-            Weight of each example: 2 counts like the example twice.
+        X : matrix of `scipy.sparse`, array (n, columns), nested list, table, list of dicts; or path
+            n examples, as in `LogisticRegression.fit`.
+        y : array of n finite numbers; or the name of a column of tables in files
+            Leave it out for other files, whose lines begin with it.
+        sample_weight : array-like of n numbers, optional
+            A weight of 2 counts like the same example twice; 0 leaves it out.
         columns : sequence of str
             As in `LogisticRegression.fit`.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError, DataError, ClusterError
-            As `LogisticRegression.fit`.
+            As in `LogisticRegression.fit`.
         """
         return self._learn(Data(X, y, sample_weight, columns=columns))
 
@@ -746,20 +810,30 @@ class SparseRegressor(SparseEstimator):
         columns: Sequence[str] = (),
         epochs: int | Literal["auto"] = 1,
     ) -> R:
-        """Goes on with other examples: one pass over X, with the optimizer's state as it is.
+        """Continue training on other examples, with the optimizer's state of the last call.
 
         Parameters
         ----------
         X, y, sample_weight, columns
-            As in `fit`.  Mean and deviation of y, centres and scales of columns are from the
-            first call.
+            As in `fit`.  The first call decides mean and deviation of y, and the kinds, centres
+            and scales of columns, so its values should be typical.
         epochs : int or "auto"
-            Passes over X; "auto": chosen by the size of X, as in `fit`.
+            Passes over X; "auto" chooses by the size of X, as `fit` does.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
-        ParameterError, DataError, ClusterError
-            As in `fit`; or X has other columns, or a parameter makes another model.
+        ParameterError
+            As in `fit`; or a parameter that defines the model's shape has changed.
+        NotFitted
+            The model was loaded from a file without the optimizer's state.
+        DataError
+            As in `fit`; or X has other columns than the fitted model.
+        ClusterError
+            As in `fit`.
         """
         data = Data(X, y, sample_weight, columns=columns, continues=True)
         return self._learn(data, epochs)
@@ -774,18 +848,18 @@ class SparseRegressor(SparseEstimator):
 
     @staticmethod
     def _attributes_of(model: Any) -> dict[str, Any]:
-        """The constant is added in float64."""
+        """Move the constant out of the float32 rows, to be added in float64."""
         if "intercept" not in model.extras:  # a file of 0.1.0
             return {"_model": model}
         model.rows[model.keys == np.uint64(BIAS_KEY), 0] = 0
         return {"_model": model, "_offset": float(model.extras["intercept"][0])}
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
-        """Write the constant into the row of the bias, where other programs expect it."""
+        """Put the constant back into the row of the bias, where other programs look for it."""
         model, bias = self._model, np.uint64(BIAS_KEY)
         if "intercept" in model.extras and model.cls.has_bias(model.settings):
             keys, rows = model.keys, model.rows.copy()
-            if self._offset and bias not in keys:  # a row of zeros is left out
+            if self._offset and bias not in keys:  # rows of zeros are not exported
                 keys = np.append(keys, bias)
                 rows = np.concatenate((rows, np.zeros((1, rows.shape[1]), np.float32)))
             rows[keys == bias, 0] = np.float32(self._offset)
@@ -793,7 +867,24 @@ class SparseRegressor(SparseEstimator):
         write_saved(path, model, more)
 
     def predict(self, X: Any) -> Doubles:
-        """A number for each example, (n,)."""
+        """Predict a number for each example.
+
+        Parameters
+        ----------
+        X : object
+            n examples, as in `fit`, with the columns of the fitted model.
+
+        Returns
+        -------
+        float64 (n,)
+
+        Raises
+        ------
+        NotFitted
+            `fit` was not called.
+        DataError
+            X has another form or other columns, no rows, or values that are not finite.
+        """
         return self._predicted(self._scores(self._matrix(X)))
 
     def _loss_of(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
@@ -803,36 +894,39 @@ class SparseRegressor(SparseEstimator):
         return targets_of(y, type(self).__name__, len(weights))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The coefficient of determination, R^2: at most 1; with a constant y 1 or 0.
+        """Return the coefficient of determination, R^2 (for `PoissonRegressor` D^2).
+
+        1 is perfect, 0 as good as the mean of y, below 0 worse.  For a constant y it is 1 if every
+        prediction is exact, else 0.
 
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`; the column of labels of files may be left out.
+            As in `fit`.  For tables in files y defaults to the label column of `fit`.
 
         Raises
         ------
         DataError
-            y has other than one number an example.
+            y has another length than X, or is not finite.
         """
         scores, y, weights = self._judged(X, y, sample_weight)
         loss, wanted = self._loss_of(scores)[0], targets_of(y, type(self).__name__, len(scores))
-        left, total = (
-            float(np.average(loss.deviance(wanted, said), weights=weights))
-            for said in (self._predicted(scores), np.asarray(moments(wanted, weights)[0]))
+        residual, total = (
+            float(np.average(loss.deviance(wanted, prediction), weights=weights))
+            for prediction in (self._predicted(scores), np.asarray(moments(wanted, weights)[0]))
         )
-        return 1.0 - left / total if total else float(left == 0)
+        return 1.0 - residual / total if total else float(residual == 0)
 
     @classmethod
     def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
         if classes is not None:
-            raise ValueError("classes are of classifiers")
+            raise ValueError("classes: expected none, because this is no classifier")
         return super()._described(model, about, classes)
 
 
 def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Labels and weights that files had, where none are given; else those that are."""
+    """Return labels and weights: of files the ones that were read; given weights come first."""
     if matrix.files is None:
         return y, sample_weight
-    own = matrix.files.weights() if sample_weight is None else sample_weight
-    return matrix.files.labels(), own
+    weights = matrix.files.weights() if sample_weight is None else sample_weight
+    return matrix.files.labels(), weights

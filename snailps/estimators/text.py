@@ -1,8 +1,8 @@
-"""Labels of texts, as an estimator: `TextClassifier`, fastText's supervised mode.
+"""`TextClassifier`: fastText's supervised mode as an estimator.
 
     texts, labels -> fit -> classes_, predict, predict_proba     more, and new labels -> partial_fit
 
-What training means is `models.classifier`'s; how a line is classified, `vectors`'.
+Owns the labels of the user and their order.  `models.classifier` trains; `vectors` classifies.
 """
 
 from __future__ import annotations
@@ -41,20 +41,22 @@ class TextClassifier(
     without=("label",),
     extra=COLUMN,
 ):
-    """Labels of texts, from the mean of the vectors of their words: fast, for very many labels.
+    """Text classifier: a linear model on the mean of the vectors of words and word n-grams.
+
+    Fast to train, also with hundreds of thousands of labels.
 
     Parameters
     ----------
-    dim, loss, lr, word_ngrams, minn, maxn, bucket, negatives, min_count, min_count_label, epochs
-        Of the training; docs/settings.md says what they do, and what the others are for.
+    dim, loss, lr, word_ngrams, minn, maxn, bucket, negatives, min_count, min_count_label, ...
+        Settings of the training, described with their ranges in docs/settings.md.
     column : str
-        Which column has the texts, if data is a table.
+        Column with the texts, if X is a table.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
     Attributes
     ----------
-    classes_ : array
+    classes_ : array (classes,)
         The labels, sorted.
 
     Examples
@@ -70,31 +72,36 @@ class TextClassifier(
     classes_: NDArray[Any]
     _model: LabelModel
     _words: dict[Any, str]
-    """Labels with their words in the model."""
+    """The model's word for each label: ``__label__`` and the label as text."""
     _columns: NDArray[np.int64]
+    """Index among the model's labels of each of `classes_`."""
 
     def fit(self: C, X: Any, y: Any = None, *, column: str = "") -> C:
-        """Learns labels of texts; forgets what was learnt before.
+        """Learn to label texts; an earlier fit is discarded.
 
         Parameters
         ----------
-        X : path, or sequence or iterable of str or of lists of str
-            Texts, as in `FastText.fit`.  In a file each line begins with its labels, as
+        X : path, or iterable of str or of lists of str
+            n texts, as in `FastText.fit`.  In a text file each line begins with its labels, such as
             ``__label__sport``.
-        y : sequence or array of str, int, bool or float; or the name of a column of X
-            A label for each text; none if X is a path, unless `column` names one of tables: then
-            the name of the column of labels, which are str then.
+        y : sequence or array of str, int, bool or float; or the name of a column
+            n labels, or the name of their column in X.  For tables in files (see `column`) the
+            name of their column of labels, which are read as str.  Leave it out for text files.
         column : str
-            Which column has the texts, if X is a table, or files that are tables.
+            Column with the texts, if X is a table, or a file that is one.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            A parameter is wrong.
+            A parameter is unknown, of the wrong type or out of range.
         DataError
-            X is no text or empty, or labels are missing.
+            X is not text or is empty; y has another length, mixed types or missing labels.
         ClusterError
-            The job failed; the estimator is what it was before.
+            The job failed; the estimator keeps its earlier model.
         """
         return self._learn(Data(X, y, column=column))
 
@@ -107,26 +114,34 @@ class TextClassifier(
         column: str = "",
         epochs: int | None = None,
     ) -> C:
-        """Goes on with other texts: words and labels keep their rows, new ones are added.
+        """Continue training on other texts: words and labels keep their rows, new ones are added.
+
+        The first call does what `fit` does.
 
         Parameters
         ----------
         X, y, column
             As in `fit`.
         classes : None
-            Has no effect; scikit-learn's `partial_fit` must know all labels at first.
+            Ignored: unlike in scikit-learn, new labels may come in any call.
         epochs : int, optional
-            Passes over X, instead of the parameter: 1 for small batches of a stream.
+            Passes over X; by default the parameter `epochs`.  Use 1 for small batches of a stream.
 
-        Notes
-        -----
-        Each call has a learning rate that falls from `lr` to 0, and writes and reads the whole
-        model: batches of some megabytes pay.  Not fitted yet, it does what `fit` does.
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            dim, loss or n-grams were changed since the last fit.
+            As in `fit`; or `dim`, `loss` or an n-gram parameter differs from the fitted model's.
+        DataError, ClusterError
+            As in `fit`.
+
+        Notes
+        -----
+        The learning rate falls from `lr` to 0 in each call, and each call writes and reads the
+        whole model: batches of at least a few megabytes are worth it.
         """
         return self._learn(Data(X, y, column=column, continues=True), epochs)
 
@@ -148,18 +163,18 @@ class TextClassifier(
 
     @staticmethod
     def _whole(X: Any, y: Any) -> Any:
-        """X as a table that can be read twice, where y names a column of it."""
+        """Return X in a form that can be read twice if y names a column of it."""
         is_read_once = isinstance(y, str) and hasattr(X, "read_next_batch")
         return whole(X) if is_read_once else native(X)
 
     def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
-        """Model and labels together: neither if a label is of another kind."""
+        """Return model and labels together; if a label is of another type, neither is set."""
         attributes = super()._learned(done, source)
         return attributes | self._named(attributes["_model"], source.attributes["_words"])
 
     @staticmethod
     def _named(model: LabelModel, known: Mapping[Any, str]) -> dict[str, Any]:
-        """Attributes of the labels that a model has learnt, sorted, of the kind of `known` ones."""
+        """Return attributes of the labels that a model has, as values of the type of `known`."""
         labels = {word: label for label, word in known.items()}
         kind = type(next(iter(known), ""))
         places = {word: place for place, word in enumerate(map(to_text, model.labels))}
@@ -172,27 +187,34 @@ class TextClassifier(
         return {"classes_": classes, "_words": words, "_columns": columns}
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """The probability of each class.
+        """Return the probability of each class.
 
         Parameters
         ----------
-        X : sequence or iterable of str or of lists of str
+        X : iterable of str or of lists of str, or a table with the column of `fit`
             n texts.
 
         Returns
         -------
         float32 (n, classes)
-            In the order of `classes_`; rows sum up to 1.  A text without a known word is judged by
-            its end, as by fastText; where the model does not know that, it gets the shares of the
-            labels in the training text.
+            In the order of `classes_`; a row sums to 1.  A text without a known word has only its
+            end of line ``</s>`` as input, as in fastText; if the model lacks that word too, it gets
+            the shares of the labels in the training text.
+
+        Raises
+        ------
+        NotFitted
+            `fit` was not called.
+        DataError
+            X is a single str, or an element is missing or not text.
         """
-        found = list(self._pieces_of_chances(X, "predict_proba"))
-        if not found:
+        pieces = list(self._pieces_of_chances(X, "predict_proba"))
+        if not pieces:
             return np.empty((0, len(self.classes_)), np.float32)
-        return np.concatenate(found) if len(found) > 1 else found[0]
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def _pieces_of_chances(self, X: Any, what: str) -> Iterator[NDArray[np.float32]]:
-        """Yield `predict_proba` for some texts at a time: there may be very many classes."""
+        """Yield `predict_proba` for some texts at a time, because n x classes may be very large."""
         self._refuse_unfitted(what)
         counts = self._model.label_counts[self._columns].astype(np.float32)
         counts /= max(1.0, float(counts.sum()))
@@ -204,10 +226,28 @@ class TextClassifier(
             yield chances
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each text, (n,).
+        """Predict the most probable class of each text.
 
-        As `snailps.load(...).predict` it compares scores: where probabilities are equal by
-        rounding, as near 1 with `ova`, the label with the higher score is chosen.
+        Scores are compared, as by `LabelModel.predict`: where two probabilities are rounded to the
+        same number (near 1 with `ova`), the label with the higher score wins.
+
+        Parameters
+        ----------
+        X : iterable of str or of lists of str, or a table with the column of `fit`
+            n texts.
+
+        Returns
+        -------
+        array (n,)
+            Values of `classes_`.  A text of which the model knows neither a word nor the end of
+            line gets the most frequent label.
+
+        Raises
+        ------
+        NotFitted
+            `fit` was not called.
+        DataError
+            X is a single str, or an element is missing or not text.
         """
         self._refuse_unfitted("predict")
         best = self._model.predict_arrays(lines_of(X, self._text_column(X), "predict"))[0][:, 0]
@@ -218,21 +258,20 @@ class TextClassifier(
         return classes
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of examples whose class is predicted right, 0 to 1.
+        """Return the accuracy: the share of texts whose class is predicted right, 0 to 1.
 
         Parameters
         ----------
         X : object
-            As in `fit`.
-        y : sequence or array
-            Labels of the kind of `classes_`.
-        sample_weight : array-like, optional
-            Of each example.
+            n texts, as in `predict`.
+        y : sequence or array, or the name of a column of X
+            n labels of the type of `classes_`.
+        sample_weight : array-like of n numbers, optional
 
         Raises
         ------
         DataError
-            y has other than one label an example, or labels of another kind than the model.
+            y has another length than X, or labels of another type than the model's.
         """
         X = self._whole(X, y)
         predicted = self.predict(X)
@@ -241,20 +280,20 @@ class TextClassifier(
 
     @property
     def wv(self) -> Vectors:
-        """The words of the texts and their vectors."""
+        """The words and their vectors; raises `NotFitted` before `fit`."""
         self._refuse_unfitted("wv")
         return self._model.wv
 
     @classmethod
     def load(cls: type[C], path: str | os.PathLike[str], **parameters: Any) -> C:
-        """An estimator of a .bin file, as `FastText.load`.
+        """Open a .bin file of snailps or fastText as a fitted estimator.
 
         Parameters
         ----------
         path : path
         **parameters
-            Those that the file does not decide; and ``classes``, the labels as they were in `fit`,
-            for the file has only text: without, they are str.
+            As in `FastText.load`; and ``classes``, the labels with their types in `fit`.  Without
+            it they are str, because the file stores them as text.
 
         Raises
         ------

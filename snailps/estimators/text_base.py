@@ -1,8 +1,8 @@
-"""Estimators of text, whose fitted model is a fastText `.bin` file that was opened.
+"""Base of estimators of text, whose model is an opened fastText `.bin` file.
 
     texts -> `_input_of` -> a job -> .bin -> `_open` of the class  .bin -> load, partial_fit, pickle
 
-Owns how such a model goes on, is saved and travels; what it is when it is opened is the class's.
+Owns how such a model is saved, loaded, pickled and continued.  The class decides what it opens.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from snailps.vectors.opening import opened
 
 T = TypeVar("T", bound="TextEstimator")
 COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")})
-"""Parameter of estimators of text: which column of a table has the texts."""
+"""Parameter of estimators of text: the column of a table that has the texts."""
 
 
 class TextEstimator(Estimator):
-    """A model of text; see the module."""
+    """A model of text, opened from a .bin file."""
 
     column: str
     _fitted_column: str = ""
@@ -40,39 +40,48 @@ class TextEstimator(Estimator):
     @staticmethod
     @abstractmethod
     def _open(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Any:
-        """The model of a .bin file, which may be removed afterwards: it is mapped.
+        """Open a .bin file; it is mapped, so its name may be removed afterwards.
 
-        `file` is read in the path's place.
+        `file`, if given, is read instead of the path, which messages then name.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model; ``.bin`` is fastText's, and whole: `load` and `snailps.load` read it.
+        """Write the model; the ending chooses the format.
+
+        Parameters
+        ----------
+        path : path
+            ``.bin``, fastText's format, is the complete model, which `load` reads back.  Word
+            vectors may also be written as .vec or .npz, which `snailps.load` opens for queries.
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         ModelFileError
-            Another ending, or a folder that is missing or full.
+            Unknown ending, or the file cannot be written.
         """
         self._refuse_unfitted("save")
         self._model.save(path)
 
     @classmethod
     def load(cls: type[T], path: str | os.PathLike[str], **parameters: Any) -> T:
-        """An estimator of a .bin file, ours or fastText's, that `partial_fit` goes on with.
+        """Open a .bin file of snailps or fastText as a fitted estimator.
 
         Parameters
         ----------
         path : path
         **parameters
-            Those that the file does not decide, such as ``lr`` and ``epochs``; ``window``,
-            ``negatives``, ``sample`` and ``min_count`` are the file's unless they are given.
+            For the next `fit` or `partial_fit`: ``lr``, ``epochs``, and others that the file does
+            not have.  ``window``, ``negatives``, ``sample`` and ``min_count`` default to the
+            file's.
 
         Raises
         ------
         ModelFileError
-            It is no such file; `snailps.load` reads others, for queries.
+            The file cannot be read or is no such .bin; `snailps.load` opens other formats.
         ParameterError
-            The file has another value of a parameter.
+            Unknown parameter, or the file has another value (``dim``, ``model``, ...).
         """
         return cls._loaded(path, parameters)
 
@@ -84,17 +93,17 @@ class TextEstimator(Estimator):
             attributes = cls._attributes_of(path, file)
         header: BinHeader = attributes["_header"]
         for name, value in header.shape.items():
-            if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
+            if (wanted := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
                 raise ParameterError(
-                    f"{cls.__name__}: {name}: expected {value}, as in {path}; got {mine!r:.80}"
+                    f"{cls.__name__}: {name}: expected {value}, as in {path}; got {wanted!r:.80}"
                 )
             if name in cls.parameters.by_name:
                 attributes[name] = value
         chosen = SimpleNamespace(**header.shape)
         for name, value in header.habits.items():
-            known = cls.parameters.by_name.get(name)
-            # fastText's files have `neg` of any loss
-            if known is not None and known.allows(value) and known.is_read(chosen):
+            setting = cls.parameters.by_name.get(name)
+            # fastText writes `neg` for every loss, even where it has no effect.
+            if setting is not None and setting.allows(value) and setting.is_read(chosen):
                 attributes[name] = value
         return attributes
 
@@ -105,20 +114,20 @@ class TextEstimator(Estimator):
         return {"_model": cls._open(path, file), "_header": read_header(path, file)}
 
     def _text_column(self, X: Any, column: str = "", *, continues: bool = True) -> str:
-        """Choose the column of a table: of the call, the parameter, or the last fit."""
+        """Choose the column of texts: the call's argument, the parameter, or the last fit's."""
         parameter: Any = self.column
         if not isinstance(parameter, str):
             raise ParameterError(
                 f"{type(self).__name__}: column: expected a str, got {parameter!r:.80}"
             )
-        if is_path(X):  # of text, or of tables
+        if is_path(X):  # of text, or of tables: the last fit's column may be of neither
             return column or parameter
         last = self._fitted_column if continues else ""
         return column or ((parameter or last) if is_table(X) else "")
 
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[Source]:
-        """Texts as a job's input; shows how much is spooled."""
+        """Yield texts as a job's input; show how much is spooled."""
         column = self._text_column(data.X, data.column, continues=data.continues)
         with contextlib.ExitStack() as stack:
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
@@ -138,7 +147,7 @@ class TextEstimator(Estimator):
         return self._attributes_of(done.files[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle: a fitted model as the bytes of its .bin."""
+        """For pickle: a fitted model travels as the bytes of its .bin, because it is mapped."""
         state = super().__getstate__()
         if state.pop("_model", None) is not None:
             with tempfile.TemporaryDirectory(prefix="snailps-") as folder:

@@ -1,9 +1,10 @@
-"""y and weights of scikit-learn's users: what they may be, and scikit-learn's words otherwise.
+"""Validation of y, sample_weight and class_weight, with errors in scikit-learn's words.
 
     y -> labels_of -> classes, numbers    y -> targets_of -> float64    sample_weight -> weights_of
 
-`sklearn.utils.estimator_checks` looks for these words in errors; scikit-learn itself is only used
-where it is loaded already.  Whether numbers are finite is checked where they are written or scored.
+`sklearn.utils.estimator_checks` looks for some of these words, so they must not be reworded.
+scikit-learn is used only if the program has imported it.  X is not checked here: its values are
+checked where they are written or scored, which saves a pass over them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _CONTINUOUS = (
 
 
 def one_axis(y: Any, who: str, rows: int = -1) -> Any:
-    """y as an array of one axis where it is or gives an array, else as it is; -1 rows: any."""
+    """Convert y to an array of one axis if it has a form of an array; check its length.
+
+    `who` is the class, for messages; `rows` is the expected length, -1 for any.
+    """
     if y is None:
         raise DataError(f"This {who} requires y to be passed, but the target y is None")
     if isinstance(y, str):
@@ -38,7 +42,7 @@ def one_axis(y: Any, who: str, rows: int = -1) -> Any:
         )
     y = column_of(y, "y")
     if hasattr(y, "to_numpy"):
-        with contextlib.suppress(TypeError, ValueError):  # of pyarrow, where it needs a copy
+        with contextlib.suppress(TypeError, ValueError):  # pyarrow refuses if it had to copy
             y = y.to_numpy()
     elif hasattr(y, "__array__") and not isinstance(y, np.ndarray):
         y = np.asarray(y)
@@ -60,19 +64,19 @@ def one_axis(y: Any, who: str, rows: int = -1) -> Any:
 
 
 def _warn_of_column() -> None:
-    """Warn as scikit-learn does, if it is there."""
-    found = sys.modules.get("sklearn.exceptions")
-    if found is not None:
+    """Warn as scikit-learn does, if the program uses it."""
+    exceptions = sys.modules.get("sklearn.exceptions")
+    if exceptions is not None:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected. Please change the shape of "
             "y to (n_samples, ), for example using ravel().",
-            found.DataConversionWarning,
+            exceptions.DataConversionWarning,
             stacklevel=4,
         )
 
 
 def labels_of(y: Any, who: str, rows: int = -1) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The different labels, sorted, and the number among them of each label."""
+    """Return the distinct labels, sorted, and the index of each label among them, int64 (n,)."""
     y = one_axis(y, who, rows)
     if isinstance(y, np.ndarray) and y.dtype.kind in "biuUf":
         if y.dtype.kind == "f":
@@ -110,39 +114,42 @@ def _check_finite(y: NDArray[Any]) -> None:
 
 
 def targets_of(y: Any, who: str, rows: int = -1) -> NDArray[np.float64]:
-    """Numbers to learn, float64 (n,)."""
+    """Convert y to finite numbers, float64 (n,), for a regression."""
     y = one_axis(y, who, rows)
     if not isinstance(y, np.ndarray):
         y = one_axis(np.asarray(y if hasattr(y, "__len__") else list(y)), who, rows)
     if y.dtype.kind not in "biufO":
         raise DataError(f"y: expected numbers, got {y.dtype}: a classifier learns labels")
     try:
-        found = y.astype(np.float64)
+        targets = y.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"y: expected numbers: {error}") from None
-    _check_finite(found)
-    return np.asarray(found)
+    _check_finite(targets)
+    return np.asarray(targets)
 
 
 def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
-    """Weights of examples, float64 (rows,); None: 1."""
+    """Convert sample_weight to float64 (rows,); None: every weight is 1.
+
+    A single number is the weight of every example.
+    """
     if sample_weight is None:
         return None
     sample_weight = column_of(sample_weight, "sample_weight")
     refuse_masked(sample_weight, "sample_weight")
     try:
-        found = np.asarray(sample_weight, np.float64)
+        weights = np.asarray(sample_weight, np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"sample_weight: expected numbers: {error}") from None
-    if found.ndim == 0:
-        found = np.full(rows, float(found))
-    if found.shape != (rows,):
-        raise DataError(f"sample_weight: expected shape ({rows},), got {found.shape}")
-    if not np.isfinite(found).all() or found.min(initial=0) < 0:
+    if weights.ndim == 0:
+        weights = np.full(rows, float(weights))
+    if weights.shape != (rows,):
+        raise DataError(f"sample_weight: expected shape ({rows},), got {weights.shape}")
+    if not np.isfinite(weights).all() or weights.min(initial=0) < 0:
         raise DataError("sample_weight: expected finite numbers of at least 0")
-    if not found.any():
+    if not weights.any():
         raise DataError("sample_weight: all weights are zero: there is nothing to learn from")
-    return found
+    return weights
 
 
 def class_weights_of(
@@ -152,10 +159,10 @@ def class_weights_of(
     weights: NDArray[np.float64] | None,
     who: str,
 ) -> NDArray[np.float64] | None:
-    """Weight of each example by its class; None: 1.
+    """Return the factor of each example's weight by its class, float64 (n,); None: 1.
 
-    "balanced": inverse to the sum of the examples' `weights` of the class, so that an example of
-    weight 2 counts as one that comes twice.
+    "balanced" is inversely proportional to the sum of `weights` of a class, so an example of
+    weight 2 counts like two examples.
     """
     if class_weight is None:
         return None
@@ -187,7 +194,7 @@ def class_weights_of(
 
 
 class _Both:
-    """How an error of a class that is made here travels: by its text."""
+    """Pickles an error by its text: its class exists only in processes with scikit-learn."""
 
     args: tuple[Any, ...]
 
@@ -197,10 +204,10 @@ class _Both:
 
 
 def not_fitted(text: str) -> NotFitted:
-    """The error for an estimator that is not fitted; scikit-learn's, too, if that is loaded."""
-    found = sys.modules.get("sklearn.exceptions")
-    if found is None:
+    """Make the error of an unfitted estimator; also a NotFittedError if scikit-learn is loaded."""
+    exceptions = sys.modules.get("sklearn.exceptions")
+    if exceptions is None:
         return NotFitted(text)
-    both = type("NotFitted", (_Both, NotFitted, found.NotFittedError), {"__module__": __name__})
-    made: NotFitted = both(text)
-    return made
+    bases = (_Both, NotFitted, exceptions.NotFittedError)
+    error: NotFitted = type("NotFitted", bases, {"__module__": __name__})(text)
+    return error

@@ -3,7 +3,7 @@
     sentences -> fit -> .wv, a `Vectors`        more sentences -> partial_fit -> new words, too
     sentences -> transform -> sentence vectors
 
-What training means is `models.word_vectors`'; what vectors can do, `vectors`'.
+Owns parameters and conventions.  `models.word_vectors` trains; `vectors` answers queries.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FIXED = {"formats": ("bin",)}
 
 
 class WordEstimator(TextEstimator):
-    """Word vectors that are learnt from sentences.
+    """Word vectors learned from sentences.
 
     Attributes
     ----------
     wv : Vectors
-        The words and their vectors, once fitted.
+        The words and their vectors; set by `fit`.
     """
 
     worker_class = "snailps.models.word_vectors:WordVectors"
@@ -43,62 +43,76 @@ class WordEstimator(TextEstimator):
     _output: str | None = None
 
     def fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
-        """Learns the vectors of the words of a text; forgets what was learnt before.
+        """Learn word vectors from sentences; an earlier fit is discarded.
 
         Parameters
         ----------
-        X : path, or sequence or iterable of str or of lists of str
-            Sentences: str, or lists of words, in a list, generator, array, or column of pandas,
-            polars or pyarrow.  A single str or `pathlib.Path`: a file, folder or glob.
+        X : path, or iterable of str or of lists of str
+            n sentences, each a str (split at white space) or a list of words: a list, generator,
+            array, or a column of pandas, polars or pyarrow.  A single str or `pathlib.Path` is a
+            file, folder, glob or URL, with one sentence a line.
         y : None
-            Has no effect; pipelines give it.
+            Ignored; scikit-learn's pipelines pass it.
         column : str
-            Which column, if X is a table or files are: Parquet, Arrow, ORC, JSON lines, CSV.
+            Column with the sentences, if X is a table, or a file that is one (Parquet, Arrow, ORC,
+            JSON lines, CSV).
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            A parameter is wrong.
+            A parameter is unknown, of the wrong type or out of range.
         DataError
-            X is no text, or empty.
+            X is not text, is empty, or no word occurs `min_count` times.
         ClusterError
-            The job failed; the estimator is what it was before.
+            The job failed; the estimator keeps its earlier model.
         """
         return self._learn(Data(X, column=column))
 
     def partial_fit(
         self: W, X: Any, y: object = None, *, column: str = "", epochs: int | None = None
     ) -> W:
-        """Goes on with another text: words keep their rows and counts, new ones are added.
+        """Continue training on other sentences: words keep rows and counts, new words are added.
+
+        The first call does what `fit` does.
 
         Parameters
         ----------
         X, y, column
             As in `fit`.
         epochs : int, optional
-            Passes over X, instead of the parameter: 1 for small batches of a stream.
+            Passes over X; by default the parameter `epochs`.  Use 1 for small batches of a stream.
 
-        Notes
-        -----
-        Each call has a learning rate that falls from `lr` to 0, and writes and reads the whole
-        model: batches of some megabytes pay.  New words need `min_count` occurrences in X.  Not
-        fitted yet, it does what `fit` does.
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            dim, model or subwords were changed since the last fit.
+            As in `fit`; or `dim`, `model` or a subword parameter differs from the fitted model's.
+        DataError, ClusterError
+            As in `fit`.
+
+        Notes
+        -----
+        The learning rate falls from `lr` to 0 in each call, and each call writes and reads the
+        whole model: batches of at least a few megabytes are worth it.  A new word must occur
+        `min_count` times in X; occurrences in earlier calls do not count.
         """
         return self._learn(Data(X, column=column, continues=True), epochs)
 
     @property
     def wv(self) -> Vectors:
-        """The words and their vectors."""
+        """The words and their vectors; raises `NotFitted` before `fit`."""
         self._refuse_unfitted("wv")
         return self._model
 
     def transform(self, X: Any) -> Any:
-        """Sentence vectors: means of the unit vectors of each sentence's words.
+        """Compute sentence vectors: the mean of the unit vectors of a sentence's words.
 
         Parameters
         ----------
@@ -107,32 +121,35 @@ class WordEstimator(TextEstimator):
 
         Returns
         -------
-        float32 (n, dim)
-            Zeros where no word is known.  After `set_output` a DataFrame.
+        numpy.ndarray or DataFrame
+            float32 (n, dim); zeros for a sentence without a known word.  A DataFrame after
+            `set_output`.
 
         Raises
         ------
+        NotFitted
+            `fit` was not called.
         DataError
-            It is one sentence, or an element is missing or is no text.
+            X is a single str, or an element is missing or not text.
         """
         self._refuse_unfitted("transform")
-        found = self._model.sentence_vectors(lines_of(X, self._text_column(X), "transform"))
+        vectors = self._model.sentence_vectors(lines_of(X, self._text_column(X), "transform"))
         if self._output in (None, "default"):
-            return found
+            return vectors
         library = optional_module(self._output, "set_output", self._output)
         names = self.get_feature_names_out().tolist()
         if self._output == "polars":
-            return library.DataFrame(found, schema=names)
-        index = getattr(X, "index", None)  # of a frame; a list has a method of that name
-        return library.DataFrame(found, columns=names, index=None if callable(index) else index)
+            return library.DataFrame(vectors, schema=names)
+        index = getattr(X, "index", None)  # of a frame; `list.index` is a method
+        return library.DataFrame(vectors, columns=names, index=None if callable(index) else index)
 
     def fit_transform(self, X: Any, y: object = None) -> Any:
-        """`fit`, then `transform` of the same sentences.
+        """Call `fit`, then `transform` on the same sentences.
 
         Raises
         ------
         DataError
-            X can be read only once.
+            X is a generator or another iterator, which can be read only once.
         """
         X = whole(X) if hasattr(X, "read_next_batch") else native(X)
         if isinstance(X, Iterator):
@@ -143,12 +160,17 @@ class WordEstimator(TextEstimator):
         return self.fit(X, y).transform(X)
 
     def set_output(self: W, *, transform: str | None = None) -> W:
-        """Set what `transform` returns: "default" (an array), "pandas", "polars"; None: as before.
+        """Choose what `transform` returns.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"}, optional
+            "default": an array.  None leaves the choice as it is.
 
         Raises
         ------
         ParameterError
-            It is none of these.
+            Any other value.
         """
         if transform not in (None, "default", "pandas", "polars"):
             raise ParameterError(
@@ -159,14 +181,17 @@ class WordEstimator(TextEstimator):
         return self
 
     def __sklearn_clone__(self: W) -> W:
-        """For `sklearn.clone`, which keeps what `set_output` said."""
-        made = super().__sklearn_clone__()
+        """For `sklearn.clone`: keeps the choice of `set_output`."""
+        clone = super().__sklearn_clone__()
         if self._output is not None:
-            made._output = self._output
-        return made
+            clone._output = self._output
+        return clone
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """Names of the columns of `transform`."""
+        """Return the names of the `dim` columns of `transform`: ``fasttext0``, ``fasttext1``, ...
+
+        `input_features` is ignored.
+        """
         self._refuse_unfitted("get_feature_names_out")
         name = type(self).__name__.lower()
         return np.array([f"{name}{number}" for number in range(self._model.dim)], object)
@@ -176,8 +201,8 @@ class WordEstimator(TextEstimator):
         model = read_bin(path, file=file)
         if model.header.model == "supervised":
             raise ModelFileError(
-                f"{path}: holds a classifier, not word vectors: snailps.load(path).wv has those of "
-                "its words"
+                f"{path}: holds a classifier, not word vectors: snailps.load(path).wv has the "
+                "vectors of its words"
             )
         model.header.refuse_floret(path)
         return Vectors.of_model(model)
@@ -190,22 +215,25 @@ class FastText(
     without=("validation_words",),
     extra=COLUMN,
 ):
-    """Word vectors with subwords: unknown words have vectors, too.
+    """Word vectors with subwords (character n-grams), so unknown words have vectors too.
 
     Parameters
     ----------
     dim, model, loss, window, negatives, lr, sample, min_count, minn, maxn, bucket, epochs, ...
-        Of the training; docs/settings.md says what they do, and what the others are for.
+        Settings of the training, described with their ranges in docs/settings.md.
     column : str
-        Which column has the texts, if data is a table.
+        Column with the texts, if X is a table.
     cluster : Cluster, optional
-        Where to train; default: the cluster of the innermost ``with`` block, or this process's own.
+        Where to train; by default the cluster of the innermost ``with`` block, else the cluster
+        that this process starts for itself.
     workers : int, optional
-        Number of workers of this process's own cluster.
-    callbacks : sequence of callables
-        Each is given a dict during the training; False ends it early, an error ends the job.
+        Number of workers of this process's own cluster; not allowed with another cluster.
+    callbacks : callable or sequence of callables
+        Called with a dict (phase, epoch, progress, loss, ...) at most five times a second.
+        Returning False ends the training early, an exception aborts the job.
     verbose : bool, int or "auto"
-        "auto": a progress bar on terminals and in notebooks; True: elsewhere, lines; False: none.
+        "auto": a progress bar on a terminal and in a notebook, else nothing.  True: lines on
+        standard error where no bar can be drawn.  False: nothing.
 
     Examples
     --------
@@ -223,12 +251,12 @@ class Word2Vec(
     without=("minn", "bucket", "validation_words"),
     extra=COLUMN,
 ):
-    """Word vectors without subwords.
+    """Word vectors without subwords: only words of the training text have vectors.
 
     Parameters
     ----------
-    dim, model, loss, window, negatives, lr, sample, min_count, max_vocab, epochs
-        Of the training, as in `FastText`.
+    dim, model, loss, window, negatives, lr, sample, min_count, max_vocab, epochs, ...
+        Settings of the training, described with their ranges in docs/settings.md.
     column, cluster, workers, callbacks, verbose
         As in `FastText`.
 

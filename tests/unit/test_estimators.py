@@ -286,7 +286,7 @@ def test_partial_fit_continues_from_the_model_with_its_shape(jobs, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"dim": 8}, "FastText: dim: the fitted model has 4, got 8: partial_fit goes on"),
+        ({"dim": 8}, "FastText: dim: the fitted model has 4, got 8: partial_fit continues"),
         ({"maxn": 0, "bucket": "auto"}, "FastText: maxn: the fitted model has 6, got 0"),
         ({"model": "cbow"}, "model: the fitted model has 'skipgram', got 'cbow'"),
     ],

@@ -454,7 +454,7 @@ def test_files_are_fitted_and_predicted_as_arrays(jobs, clicks, tmp_path, monkey
         model.predict("clicks")
     with pytest.raises(DataError, match="the fitted model has its own, columns_"):
         model.partial_fit(clicks, "clicked", columns=["a:ignore"])
-    with pytest.raises(DataError, match="columns are of files, got a ndarray"):
+    with pytest.raises(DataError, match="columns: expected none unless X is a file, got a ndarray"):
         model.fit(X, [0, 1, 1, 0], columns=["a:ignore"])
 
 
