@@ -60,7 +60,7 @@ def test_classes_are_sorted_and_of_one_kind():
     assert classes_of([2, 1, 2], [7]).tolist() == [1, 2, 7]
     hashes = [7, (1 << 63) + 1, (1 << 63) + 2]
     assert (classes_of(hashes).dtype, classes_of(hashes).tolist()) == (np.uint64, hashes)
-    with pytest.raises(DataError, match="no type .* holds all labels from -1 to 9223372036854775809"):
+    with pytest.raises(DataError, match="holds all labels from -1 to 9223372036854775809"):
         classes_of([(1 << 63) + 1, -1])
     with pytest.raises(DataError, match="give them as str"):
         classes_of([0.5, (1 << 53) + 1])
