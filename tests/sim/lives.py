@@ -1,15 +1,23 @@
-"""Lives of clusters as text: what happens to one, and all that its master takes and wants done.
+"""Lives of clusters as text: what happens to a cluster, and what its master does about it.
 
     lives/*.txt: commands -> Life -> events of the master, effects of each -> compared with the text
 
     # what the life is about
     cluster servers=2 workers=1 blocks=3       the scenario, and the plan of the job
+    job blocks=2                               a job of a session; a line for each
     start master server server worker          in this order
     when TEXT: kill server-1                   as soon as a line of the log has the text
+    from TEXT                                  the log is written from this line on ...
+    until TEXT                                 ... up to this one; the life goes on to its end
     ----
     > kill server-1                            a command
     worker-1: Lease train                      an event
       answers worker-1: Leased ...             its effects, in order
+
+Deeds: `start ROLE`, `kill NAME`, `leave NAME` (SIGTERM), `stall NAME SECONDS`, `fail WORKER` (its
+user code raises), `part NAME NAME SECONDS` (their hosts do not reach each other), `fill SECONDS`
+(the disk of checkpoints is full), `interrupt` (SIGINT at the master).  `when` takes several of them,
+separated by commas.
 
 Nothing is drawn: every delay is the usual one, and of several things the first is taken.  So a life
 changes when the master behaves in another way, and not when something else draws a number.
@@ -54,7 +62,9 @@ DULL = {
 WHICH = ("number", "shard", "part")
 """Fields that are shown though they are 0, or -1: none."""
 WIDTH = 110
-COMMAND = re.compile(r"(?P<what>cluster|start|when) (?P<rest>.+)")
+CUT = "..."
+"""In the place of lines that are not written."""
+COMMAND = re.compile(r"(?P<what>cluster|job|start|when|from|until) (?P<rest>.+)")
 
 
 class Steady(random.Random):
@@ -88,11 +98,17 @@ class Life(Cluster):
     numbers = Steady
 
     def __init__(self, commands):
-        self._fields, self._starts, self._waiting = {}, [], []
+        self._fields, self._jobs, self._starts, self._waiting = {}, [], [], []
+        self._bounds = {}  # texts of the first and the last line to be written
+        self._is_past = False  # the last one has been written
         for line in commands:
             what, rest = COMMAND.fullmatch(line).group("what", "rest")
             if what == "cluster":
                 self._fields |= dict(pair.split("=") for pair in rest.split())
+            elif what == "job":
+                self._jobs.append(dict(pair.split("=") for pair in rest.split()))
+            elif what in ("from", "until"):
+                self._bounds[what] = rest
             elif what == "start":
                 self._starts += rest.split()
             else:
@@ -102,20 +118,17 @@ class Life(Cluster):
         super().__init__(1)
 
     def draw(self, seed):
-        kinds = {field.name: field.type for field in dataclasses.fields(JobPlan)}
-        values = {
-            name: {"int": int, "float": float, "str": str, "bool": bool}[
-                kinds.get(name) or type(getattr(PLAIN, name)).__name__
-            ](value)
-            for name, value in self._fields.items()
-        }
-        s = replace(PLAIN, **{n: v for n, v in values.items() if hasattr(PLAIN, n)})
-        plan = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
-        return s, [replace(plan, **{n: v for n, v in values.items() if n in kinds})]
+        self.session = bool(self._jobs)
+        scenario = typed(PLAIN, self._fields)
+        plain = JobPlan(
+            scenario.consistency, scenario.staleness, scenario.micro_batches, scenario.blocks,
+            scenario.epochs,
+        )  # fmt: skip
+        return scenario, [typed(plain, self._fields | job) for job in self._jobs or [{}]]
 
     def begin(self):
         for what in self._starts:
-            self._do("start", what)
+            self._do(f"start {what}")
 
     def think_s(self):
         return self.scenario.think_s
@@ -125,27 +138,77 @@ class Life(Cluster):
 
     # --- commands ---------------------------------------------------------------------------------
 
-    def _do(self, deed, what):
-        self._write(f"> {deed} {what}")
-        if deed == "kill":
-            processes = {process.name: process for process in (*self.masters, *self.nodes)}
-            processes[what].hurt = "killed"
-            processes[what].die("killed")
-        elif deed == "leave":
-            {node.name: node for node in self.nodes}[what].asked_to_leave()
-        elif what == "master":
-            self.start_master()
-        else:
-            self.start_node(what)
+    def _do(self, deed):
+        self._write(f"> {deed}")
+        verb, *words = deed.split()
+        getattr(self, f"do_{verb}")(*words)
+
+    def _process(self, name):
+        return {process.name: process for process in (*self.masters, *self.nodes)}[name]
+
+    def do_start(self, role):
+        deeds = {"master": self.start_master, "driver": self.start_driver}
+        deeds.get(role, partial(self.start_node, role))()
+
+    def do_kill(self, name):
+        process = self._process(name)
+        process.hurt = "killed"
+        process.die("killed")
+
+    def do_leave(self, name):
+        self._process(name).asked_to_leave()
+
+    def do_fail(self, name):
+        process = self._process(name)
+        process.hurt, process.fails = "its code fails", True
+        self.job.excuses.append(process.hurt)
+
+    def do_stall(self, name, seconds):
+        process = self._process(name)
+        process.hurt = "stalled"
+        process.stalled_until = self.world.now + float(seconds)
+
+    def do_part(self, first, second, seconds):
+        ends = self._process(first), self._process(second)
+        for process in ends:
+            process.hurt = "parted"
+        self.network.cut(*(process.host for process in ends), self.world.now + float(seconds))
+
+    def do_fill(self, seconds):
+        self.shared_disk.full_until = self.world.now + float(seconds)
+
+    def do_interrupt(self):
+        self.interrupted = True
+        self.scenario = replace(self.scenario, wild=True)  # the job does not end with code 0
+        self.master.interrupt()
 
     def _write(self, line):
-        self.log.append(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...")
+        self._record(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...")
         for waiting in list(self._waiting):
             text, deeds = waiting
             if text in line:
                 self._waiting.remove(waiting)
                 for deed in deeds.split(", "):
-                    self.world.after(0.0, self._do, *deed.split())
+                    self.world.after(0.0, self._do, deed)
+
+    def unheard(self):
+        """Texts for which a command waited in vain."""
+        bounds = dict(self._bounds)
+        if self._is_past:
+            del bounds["until"]
+        return [*(text for text, _ in self._waiting), *bounds.values()]
+
+    def _record(self, line):
+        """Writes a line that is within the bounds, and a mark where others are left out."""
+        first, last = self._bounds.get("from"), self._bounds.get("until")
+        if self._is_past or (first is not None and first not in line):
+            return
+        if self._bounds.pop("from", None) is not None:
+            self.log.append(CUT)
+        self.log.append(line)
+        if last is not None and last in line:
+            self._is_past = True
+            self.log.append(CUT)
 
     # --- what the master takes, and wants done ----------------------------------------------------
 
@@ -211,6 +274,12 @@ class Life(Cluster):
         return f"{type(effect).__name__} {values_of(fields_of(effect))}".rstrip()
 
 
+def typed(plain, words):
+    """The dataclass `plain` with the values of those of its fields that `words` names, as text."""
+    values = {name: word for name, word in words.items() if hasattr(plain, name)}
+    return replace(plain, **{n: type(getattr(plain, n))(word) for n, word in values.items()})
+
+
 def fields_of(value):
     """The fields of a dataclass, by name."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -218,8 +287,10 @@ def fields_of(value):
 
 def brief(message):
     """A message, or an error, in a few words."""
-    if not isinstance(message, Message):
+    if isinstance(message, Exception):
         return str(message)
+    if not isinstance(message, Message):
+        return type(message).__name__
     return f"{type(message).__name__} {values_of(fields_of(message))}".rstrip()
 
 
@@ -257,7 +328,7 @@ def live(commands):
     """The log of a life, and what is wrong with it."""
     life = Life(commands)
     outcome = life.run()
-    unheard = [f"no line has {text!r}" for text, _ in life._waiting]
+    unheard = [f"no line has {text!r}" for text in life.unheard()]
     return life.log, [*outcome.problems, *unheard]
 
 

@@ -16,7 +16,7 @@ from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MA
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.leases.records import BlockState
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
-from snailps.node.effects import Answering, WorkDone
+from snailps.node.effects import WorkDone
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
 from snailps.transport.messages.terms import ChunkBlock, Partition
@@ -58,34 +58,6 @@ def test_worker_that_is_lost_while_the_cluster_forms_is_replaced(make_job):
 
 
 # --- joining, losses -----------------------------------------------------------------------------
-
-
-def test_log_says_that_a_worker_is_lost_once_the_journal_knows_it(make_job):
-    """Whatever acts on the line, a script that ends the master at it, finds the fact kept."""
-    world = World(make_job())
-    _, lost, _ = world.forms()
-    world.effects.clear()
-    world.handle(events.Gone(lost, "connection closed"))
-    noted = next(
-        n for n, e in enumerate(world.effects) if isinstance(e, effects.Note) and e.kind == "gone"
-    )
-    said = next(
-        n for n, e in enumerate(world.effects) if isinstance(e, effects.Say) and "lost" in e.text
-    )
-    assert noted < said
-    assert world.effects[said].reported
-
-
-def test_silent_worker_is_expelled_and_told_so(make_job):
-    world = World(make_job(), heartbeat_timeout=30.0)
-    server, silent, other = world.forms()
-    numbers = {peer: member.number for peer, member in world.core.members.peers.items()}
-    heard = {numbers[server]: 0.1, numbers[other]: 0.2, numbers[silent]: 31.0}
-    world.handle(events.Heartbeats(heard))
-    assert "silent for 31 s" in world.sent(silent, m.Stop)[0].text
-    assert effects.Close(silent) in world.effects
-    assert effects.Forget(numbers[silent]) in world.effects
-    assert not world.sent(other, m.Stop)
 
 
 def test_server_that_does_not_obey_is_expelled_but_not_for_a_stop_of_all_processes(make_job):
@@ -138,26 +110,6 @@ def test_order_to_a_server_that_is_lost_is_answered_by_the_loss(make_job):
 
 
 # --- the end -------------------------------------------------------------------------------------
-
-
-def test_job_ends_well_and_the_master_when_all_have_left(make_job):
-    world = World(make_job())
-    peers = world.forms()
-    workers = peers[1:]
-    while sum(world.trains(worker) for worker in workers):
-        world.tick()
-    for worker in workers:
-        world.note(worker, m.Finished({}))
-    world.tick(times=3)
-    assert (world.core.phase, world.core.lifecycle.code) == (ClusterPhase.STOPPING, 0)
-    kinds = [fact.kind for fact in world.facts()]
-    assert kinds[-2:] == ["exported", "stopped"]
-    assert kinds.count("done") == world.core.job_controller.job.schedule.size
-    for peer in peers:
-        world.note(peer, m.Bye({}))
-        world.handle(events.Gone(peer, "connection closed"))
-    world.tick()
-    assert world.core.phase is ClusterPhase.DONE
 
 
 def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
@@ -338,44 +290,14 @@ def test_members_that_say_no_goodbye_are_not_waited_for_without_end(make_job):
 # --- takeover ------------------------------------------------------------------------------------
 
 
-def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
+def test_status_of_a_master_that_takes_over_has_what_the_first_noted_and_who_came_back(make_job):
     before = World(make_job())
-    _, first, _ = before.forms()
-    assert before.trains(first)
-    held = before.ask(first, m.Lease("train")).number
-    world = takes_over(before, make_job())
-    rejoin(world, 1)
-    rejoin(world, 2, held=[["train", held]])
-    world.tick(times=3)
-    assert world.core.reported_phase == "forming"
-    early = world.call(2, m.Lease("train"))
-    assert early not in world.answers  # it waits until the job goes on
-    rejoin(world, 3)
-    world.tick(times=4)
-    assert world.core.reported_phase == "training"
-    schedule = world.core.job_controller.job.schedule
-    assert schedule.finished == 1
-    told = [(event["kind"], event["text"]) for event in world.status()["events"]]
-    assert told[:2] == [
+    before.forms()
+    told = comes_back(before, make_job()).status()["events"]
+    assert [(event["kind"], event["text"]) for event in told[:2]] == [
         ("joined", "the cluster is complete: 1 server and 2 workers"),  # as the first master noted
         ("master", "the master was started again; 1 server and 2 workers came back to it"),
     ]
-    assert held in schedule.records.held_by(2)
-    assert world.answers[early].number not in (held, -1)
-
-
-def test_member_that_does_not_come_back_is_given_up_and_the_job_goes_on(make_job):
-    before = World(make_job())
-    before.forms()
-    world = takes_over(before, make_job())
-    rejoin(world, 1)
-    rejoin(world, 2)
-    for _ in range(70):
-        world.tick(seconds=1.0)
-        world.handle(events.Heartbeats({1: 0.1, 2: 0.1}))
-    world.tick(times=2)
-    assert world.core.reported_phase == "training"
-    assert [n.number for n in world.core.members.joined("worker")] == [2]
 
 
 def comes_back(before, job, **state):
@@ -566,26 +488,6 @@ def counts(world, peer, part=b"part"):
     if lease is None or lease.number < 0:
         return None
     return world.call(peer, m.Done("survey", lease.number, 5, 0.1, {}, part))
-
-
-def test_survey_is_merged_beside_the_loop_and_a_lost_worker_has_its_part_counted_once(make_job):
-    job = make_job(worker_class="cluster_models:Surveyed")
-    world = World(job)
-    _, lost, other = world.forms()
-    assert world.core.reported_phase == "survey"
-    blocks = job.schedule.size
-    world.slow = True
-    merging = counts(world, lost)
-    assert merging not in world.answers
-    world.handle(events.Gone(lost, "connection closed"))
-    assert job.schedule.records.leased == 0
-    world.slow = False
-    world.work()
-    while counts(world, other) is not None:
-        pass
-    world.tick()
-    assert job.summary == b"part" * blocks
-    assert world.core.reported_phase == "training"
 
 
 def leases(world, peer, held=0):
@@ -804,56 +706,12 @@ def test_server_that_refuses_a_fence_is_lost(make_job):
     assert "it cannot fence a worker: no memory left" in world.core.lifecycle.verdict
 
 
-def test_worker_that_has_left_as_asked_is_fenced_so_that_its_marks_go(make_job):
-    world = World(make_job())
-    _, first, _ = world.forms()
-    number = min(member.number for member in world.core.members.nodes("worker"))
-    world.note(first, m.Leaving("SIGTERM"))
-    world.note(first, m.Bye({}))
-    world.handle(events.Gone(first, "closed"))
-    world.tick()
-    assert fenced_in(world) == [number]
-
-
 def test_job_that_names_data_of_another_process_is_refused(make_job):
     world = World(session=True)
     world.forms()
     values = {**make_job.values, "input": "driver:h:1/ab/7"}
     refused = world.ask(world.join("driver"), m.Submit(values, ["driver:h:1/ab/8"]))
     assert "names data that a Python process has" in str(refused)
-
-
-def session_whose_job_fails(make_job):
-    """A session in whose job the second worker waits for a block when the first one fails."""
-    world = World(session=True)
-    _, *workers = world.forms()
-    world.ask(world.join("driver"), m.Submit({**make_job.values, "max_steps": "1"}))
-    world.tick()
-    assert world.ask(workers[0], m.Lease("train")).number == 0
-    waits = world.call(workers[1], m.Lease("train"))
-    assert waits not in world.answers
-    world.note(workers[0], m.Failed("a bug"))
-    return world, workers, waits
-
-
-def test_worker_of_a_failed_job_is_told_why_before_its_calls_are_refused(make_job):
-    world, workers, waits = session_whose_job_fails(make_job)
-    told = [
-        (type(e).__name__, getattr(e, "message", None) or e.answer)
-        for e in world.effects
-        if (isinstance(e, effects.Send) and e.peer == workers[1] and isinstance(e.message, m.Stop))
-        or (isinstance(e, Answering) and e.call == waits)
-    ]
-    assert [kind for kind, _ in told] == ["Send", "Answering"]
-    assert "a bug" in told[0][1].text
-
-
-def test_what_a_worker_of_a_failed_job_had_sent_is_refused_and_no_fault_of_it(make_job):
-    world, workers, _ = session_whose_job_fails(make_job)
-    late = world.ask(workers[1], m.Lease("train"))
-    assert isinstance(late, ClusterError)
-    assert "sent away" in str(late)
-    assert not [e for e in world.effects if isinstance(e, effects.Broken)]
 
 
 def finishes(world, workers, slow=False):

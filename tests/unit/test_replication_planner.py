@@ -114,19 +114,6 @@ def test_resuming_counts_until_the_promoted_one_serves():
     assert world.plan.redundancy.metrics.resume_s_max == 3.0
 
 
-def test_of_two_servers_the_second_serves_all_and_a_new_one_brings_redundancy_back():
-    world = World(servers=2, shards=2)
-    world.kill(1)
-    world.settle()
-    world.check()
-    assert {primary for primary, _ in world.roles().values()} == {2}
-    world.join(3)
-    world.settle()
-    world.check()
-    primaries = [primary for primary, _ in world.roles().values()]
-    assert sorted(primaries) == [2, 2, 3, 3]  # it also takes shards over
-
-
 @pytest.mark.parametrize("first", [1, 2])
 def test_two_losses_at_once_lose_rows_and_say_which(first):
     world = World(servers=3)
@@ -242,14 +229,6 @@ def test_drain_of_the_only_server_is_refused(replicated):
     assert stuck(world) == [1]
     world.settle()
     world.check()
-
-
-def test_drain_down_to_one_server_leaves_that_without_standbys():
-    world = World(servers=2)
-    world.drain(2)
-    world.settle()
-    assert emptied(world) == [2]
-    assert set(world.roles().values()) == {(1, 0)}
 
 
 def test_drained_server_gets_nothing_new_before_it_leaves():

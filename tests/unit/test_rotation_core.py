@@ -15,7 +15,6 @@ from snailps.master import effects, events
 from snailps.master.job.job import Job
 from snailps.master.job.state import pack, unpack
 from snailps.master.leases.records import BlockResult
-from snailps.pieces import Piece
 from snailps.transport import messages as m
 from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker import checkouts as checkouts_module
@@ -87,20 +86,6 @@ def facts(world, kind):
 
 
 # --- leases and parts ----------------------------------------------------------------------------
-
-
-def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
-    world = World(make_job())
-    (_, one), (_, two) = tenants(world)
-    blocks = one.terms.chunk_blocks
-    assert [one.terms, two.terms] == [Partition(0, blocks, part, 2, 4) for part in (0, 1)]
-    assert one.piece == Piece()
-    assert one.progress == (0.0, 0.5)
-    (train,) = facts(world, "train")
-    assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}
-    assert facts(world, "chunk") == [{"chunk": 0, "parts": 2, "sizes": ()}]
-    kinds = [fact.kind for fact in world.facts()]
-    assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
 
 
 def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job):
