@@ -1095,7 +1095,7 @@ def test_server_that_was_to_leave_leaves_at_the_next_master_too(make_job):
     after.note(2, m.Bye({}))
     after.handle(events.Gone(2, "it closed its connection"))
     texts = [event["text"] for event in after.status()["events"]]
-    assert "server 2 left; its shards are at other servers" in texts
+    assert "server 2 left; other servers have its shards" in texts
 
 
 # --- phases --------------------------------------------------------------------------------------
