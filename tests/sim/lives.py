@@ -16,7 +16,7 @@
 
 Deeds: `start ROLE`, `kill NAME`, `leave NAME` (SIGTERM), `stall NAME SECONDS`, `fail WORKER` (its
 user code raises), `part NAME NAME SECONDS` (their hosts do not reach each other), `fill SECONDS`
-(the disk of checkpoints is full), `interrupt` (SIGINT at the master).  `when` takes several of them,
+(the disk of checkpoints is full), `interrupt` (SIGINT at the master).  `when` takes several,
 separated by commas.
 
 Nothing is drawn: every delay is the usual one, and of several things the first is taken.  So a life
