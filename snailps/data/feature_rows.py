@@ -255,7 +255,7 @@ class TableRows(RowsSource):
             self._rule = Rule(columns_of(declared, needs_label=False), "X")
             return
         names = _names_of_features(table, label)
-        by_type = {name: kind_of(table.column(name)) for name in names}
+        by_type = {name: kind_of_column(table.column(name)) for name in names}
         known = {name: (kinds or {}).get(name, kind) for name, kind in by_type.items()}
         columns = [Column(name, kind) for name, kind in known.items()]
         self._rule = Rule(columns)
@@ -304,7 +304,7 @@ class TableRows(RowsSource):
         return Piece(None, None, x.ravel(), None, len(x))
 
 
-def kind_of(column: Any) -> Kind:
+def kind_of_column(column: Any) -> Kind:
     """What the type of a table's column makes it; without type and values it is of numbers, so that
     a text in it is refused where it comes, as in files."""
     return Kind.NUMERIC if column.is_numeric() or column.is_null() else Kind.CATEGORICAL

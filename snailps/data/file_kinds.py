@@ -1,6 +1,6 @@
 """Files that are no input, by their first bytes, and whole lines of the others.
 
-    first bytes -> kind_of -> "a PNG image", or "" if it may be an input
+    first bytes -> content_name -> "a PNG image", or "" if it may be an input
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do
     first lines, path -> refuse_header -> DataError with the columns, one of which is to be named
     open file, path -> whole_lines -> some lines at a time, none of them endless
@@ -113,7 +113,7 @@ def is_pipe(path: str | os.PathLike[str]) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def kind_of(head: bytes, *, text: bool = False) -> str:
+def content_name(head: bytes, *, text: bool = False) -> str:
     """Kind of a file that no model reads, by its first `HEAD_BYTES`; empty: it may be an input.
 
     With `text` arrays and matrix files are refused, too.

@@ -1,1 +1,1 @@
-"""Texts that classifiers keep: from files to files of the same format, with a report."""
+"""Filtering: keep the texts that classifiers score well, in files of the input's format."""

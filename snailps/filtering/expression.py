@@ -1,12 +1,13 @@
-"""The condition of a filter, on the labels that models give a text, and on its columns.
+"""The condition of a filter: a boolean expression over model scores and columns.
 
     text of the condition, labels of the models -> parse -> Condition: clauses joined by `and`
-    clause, values of some rows -> bool[rows]
+    clause, values of rows -> Truth: yes, no, unknown for each row
 
-Python's grammar is parsed, of which comparisons, `and`, `or`, `not` and `in` are understood;
-nothing is evaluated but these.  Each mistake is shown where it stands.  What needs no model is
-asked first, and a model of the rows only that this leaves open.  Whole numbers are compared as
-such, of any size.  Must not know files, nor how a score is computed.
+Owns the grammar: Python's, restricted to comparisons, `and`, `or`, `not` and `in`.  The text is
+parsed, never evaluated as Python, so a condition cannot run code.  An error shows the condition
+with the mistake underlined.  Within a clause, tests on columns come first, and a model scores only
+the rows that they leave open.  Integers are compared exactly, of any size.
+Must not know files, nor how a score is computed.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _QUOTED = re.compile(r""" "(?:\\.|[^"\\])*"? | '(?:\\.|[^'\\])*'? """, re.VERBOSE | re.DOTALL)
 TOP, CHANCE = "top", "p"
+"""Attributes of a model: its best label, and the probability of the best label."""
 GRAMMAR = ("and", "or", "not", "in", "True", "False")
+"""Keywords of Python that a condition uses."""
 FORMS = 'MODEL["LABEL"] (its probability), MODEL.top (the best label), MODEL.p (its probability)'
 
 
 class Score(NamedTuple):
-    """Score of a text by a model: the probability of a `label`.
+    """What a condition asks of a model: the probability of `label`.
 
-    `label` None: the best label's, `TOP` its name, `CHANCE` its probability.
+    With `label` None it is about the best label; `of_best` is `TOP` for its name, `CHANCE` for its
+    probability.
     """
 
     model: str
@@ -60,41 +64,46 @@ class Score(NamedTuple):
 
 
 class Values(Protocol):
-    """Values of some rows."""
+    """Scores and columns of a set of rows."""
 
     def score(self, score: Score) -> NDArray[Any]:
-        """Probabilities, float32, NaN where there is none; of `TOP` numbers of labels, or -1."""
+        """Probabilities as float32, NaN where there is none; for `TOP` label numbers, or -1.
+
+        Runs the model for rows that it has not scored yet.
+        """
 
     def column(self, name: str) -> Column:
         """Values of a column."""
 
     def of(self, rows: Mask) -> Values:
-        """Values of some of these rows."""
+        """The same, of the rows where `rows` is true."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Part of a condition that `and` joins with others: its text, and what it needs."""
+    """One operand of the condition's outermost `and`: its text, what it reads, and its test."""
 
     text: str
     scores: tuple[Score, ...]
     columns: tuple[str, ...]
     bounds: tuple[tuple[Score, float], ...]
-    """Probabilities that are compared with a number: where a text is nearly kept, or nearly not."""
+    """Probabilities compared with a number: the report shows texts just above and below."""
     test: Test
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A parsed condition; rows that pass all clauses are kept."""
+    """A parsed condition; a row is kept if it passes all clauses."""
 
     text: str
     clauses: tuple[Clause, ...]
 
     @property
     def order(self) -> list[int]:
-        """Numbers of clauses as they are asked: those on columns alone first."""
-        return sorted(range(len(self.clauses)), key=lambda at: bool(self.clauses[at].scores))
+        """Numbers of clauses in the order of evaluation: those that need no model first."""
+        return sorted(
+            range(len(self.clauses)), key=lambda number: bool(self.clauses[number].scores)
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,17 +115,18 @@ class Condition:
 
 
 def parse(text: str, labels: Mapping[str, Sequence[str]]) -> Condition:
-    """Parse a condition; `labels` are those of each model, by its name.
+    """Parse a condition; `labels` has the labels of each model, by model name.
 
-    ConfigError shows where: not of the grammar, or a model or label that there is not.
+    ConfigError, with the mistake underlined: a syntax error, an unknown model or label.
     """
     return _Parser(text, labels).condition()
 
 
 def parse_added(text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, Score]:
-    """Scores that become columns, by the names of these: ``lang``, ``lang.p``, ``good=hq["yes"]``.
+    """Parse one value of ``--add``: scores by column name.
 
-    A model stands for its best label and the probability of that.
+    ``lang.p`` and ``hq["yes"]`` are named as they are written; ``good=hq["yes"]`` names the column
+    ``good``; a model, ``lang``, stands for its best label and the probability of it.
     """
     name, _, score = text.partition("=")
     if not name.strip().isidentifier() or not score:
@@ -124,32 +134,33 @@ def parse_added(text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, Sco
     parser = _Parser(score, labels)
     node = parser.tree()
     if isinstance(node, ast.Name) and node.id in labels:
-        both = Score(node.id, None, TOP), Score(node.id, None, CHANCE)
-        return {f"{name.strip() or one.model}.{one.of_best}": one for one in both}
-    found = parser.score(node)
-    if found is None:
+        best = Score(node.id, None, TOP), Score(node.id, None, CHANCE)
+        return {f"{name.strip() or part.model}.{part.of_best}": part for part in best}
+    parsed = parser.score(node)
+    if parsed is None:
         parser.fail(node, f"expected MODEL, or one of {FORMS}")
-    return {name.strip() or str(found): found}
+    return {name.strip() or str(parsed): parsed}
 
 
 def _unquoted(text: str) -> Iterator[tuple[int, str]]:
-    """Places and letters outside of quotes."""
-    quoted = {at for found in _QUOTED.finditer(text) for at in range(*found.span())}
-    return ((at, letter) for at, letter in enumerate(text) if at not in quoted)
+    """Offset and character, for each character outside quotes."""
+    quoted = {offset for match in _QUOTED.finditer(text) for offset in range(*match.span())}
+    return ((offset, char) for offset, char in enumerate(text) if offset not in quoted)
 
 
 def split_added(text: str) -> list[str]:
-    """Split the value of ``--add`` at the commas that stand outside of quotes."""
-    cuts = [-1, *(at for at, letter in _unquoted(text) if letter == ","), len(text)]
-    tasks = [text[begin + 1 : end].strip() for begin, end in pairwise(cuts)]
-    return [task for task in tasks if task]
+    """Split the value of ``--add`` at commas outside quotes; empty parts are dropped."""
+    cuts = [-1, *(offset for offset, char in _unquoted(text) if char == ","), len(text)]
+    parts = [text[begin + 1 : end].strip() for begin, end in pairwise(cuts)]
+    return [part for part in parts if part]
 
 
 class _Parser:
-    """One text; collects what a clause needs while it is compiled."""
+    """Compiles one text to tests; collects the scores and columns that a clause reads."""
 
     def __init__(self, text: str, labels: Mapping[str, Sequence[str]]) -> None:
-        # A label's bytes that are no text, as of the command line, are escapes.
+        # A label may hold bytes that are not UTF-8, surrogates on the command line: ast.parse
+        # refuses these, so they become escapes inside the quotes.
         text = text.replace("\n", " ").strip().encode("utf-8", "backslashreplace").decode()
         self.text = text
         self._labels = labels
@@ -158,8 +169,9 @@ class _Parser:
         self._bounds: list[tuple[Score, float]] = []
 
     def tree(self) -> ast.expr:
-        for comment in (at for at, letter in _unquoted(self.text) if letter == "#"):
-            raise ConfigError(self._shown(comment, comment + 1, "a condition has no comments"))
+        # Python would drop everything after a #, also where a shell or an editor joined lines.
+        for offset in (offset for offset, char in _unquoted(self.text) if char == "#"):
+            raise ConfigError(self._shown(offset, offset + 1, "a condition has no comments"))
         if not self.text:
             raise ConfigError(
                 "the condition is empty: compare a score with a number, as in hq.p >= .5"
@@ -167,31 +179,35 @@ class _Parser:
         try:
             return ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            at = (getattr(error, "offset", None) or len(self.text) + 1) - 1
+            offset = (getattr(error, "offset", None) or len(self.text) + 1) - 1
             words = getattr(error, "msg", error)
-            if self.text[at : at + 1] == "=":
-                other = self.text[at + 1 : at + 2]
-                words = f"write {other}=" if other in ("<", ">") else "equal is =="
-            elif self.text[at : at + 1] in ("&", "|", "!"):
+            if self.text[offset : offset + 1] == "=":
+                following = self.text[offset + 1 : offset + 2]
+                words = f"write {following}=" if following in ("<", ">") else "equal is =="
+            elif self.text[offset : offset + 1] in ("&", "|", "!"):
                 words = "write and, or, not"
-            elif (found := self._keyword_near(at)) is not None:
-                at, word = found
+            elif (near := self._keyword_near(offset)) is not None:
+                begin, word = near
                 words = f"{word} is a word of the grammar: give the column another name"
-                raise ConfigError(self._shown(at, at + len(word), words)) from None
-            raise ConfigError(self._shown(at, at + 1, str(words))) from None
+                raise ConfigError(self._shown(begin, begin + len(word), words)) from None
+            raise ConfigError(self._shown(offset, offset + 1, str(words))) from None
 
-    def _keyword_near(self, at: int) -> tuple[int, str] | None:
-        """A keyword of Python that is none of a condition, at this place or just before it."""
+    def _keyword_near(self, offset: int) -> tuple[int, str] | None:
+        """A keyword of Python that conditions do not use, at this offset or just before it.
+
+        A column named ``class`` makes a syntax error that says nothing of the name.
+        """
         words = [(m.start(), m.end(), m[0]) for m in re.finditer(r"\w+", self.text)]
-        near = [(begin, word) for begin, end, word in words if begin <= at <= end + 1]
-        return next((one for one in near if is_reserved(one[1]) and one[1] not in GRAMMAR), None)
+        near = [(begin, word) for begin, end, word in words if begin <= offset <= end + 1]
+        keywords = ((begin, word) for begin, word in near if is_reserved(word))
+        return next(((begin, word) for begin, word in keywords if word not in GRAMMAR), None)
 
     def condition(self) -> Condition:
         tree = self.tree()
-        tasks = [tree]
+        operands = [tree]
         if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
-            tasks = tree.values
-        return Condition(self.text, tuple(self._clause(task) for task in tasks))
+            operands = tree.values
+        return Condition(self.text, tuple(self._clause(operand) for operand in operands))
 
     def _clause(self, node: ast.expr) -> Clause:
         self._scores, self._columns, self._bounds = [], [], []
@@ -236,7 +252,7 @@ class _Parser:
         if self._constant(left) is not None:
             if self._constant(right) is not None:
                 self.fail(whole, "compares two constants")
-            # A constant on the left: compared the other way round.
+            # A constant on the left: swap the sides.
             mirrored = {"<": ast.Gt, "<=": ast.GtE, ">": ast.Lt, ">=": ast.LtE}
             return self._pair(whole, mirrored.get(sign, type(op))(), right, left)
         score, other = self.score(left), self._constant(right)
@@ -251,12 +267,13 @@ class _Parser:
             return self._member(left, right, sign == "!=", [right])
         if isinstance(other, str) or not 0 <= other <= 1:
             self.fail(right, f"{score} is a probability: compare it with a number from 0 to 1")
-        bound = float(np.float32(other))  # as predict and test: .9 is what is shown as 0.9
+        # Scores are float32: as a double, .9 would be above the float32 that prints as 0.9.
+        bound = float(np.float32(other))
         self._bounds.append((score, bound))
         return lambda values: compared(compare, _numbers(values, score), bound)
 
     def _two(self, left: ast.expr, right: ast.expr, compare: Callable[[Any, Any], Any]) -> Test:
-        """Two probabilities, or a number of the table beside one."""
+        """Two probabilities, or a probability and a numeric column."""
         sides: list[Score | str] = []
         for node in (left, right):
             score = self.score(node)
@@ -269,7 +286,7 @@ class _Parser:
                 self.fail(node, f"{score} is a label: compare it with a text in quotes")
             else:
                 self.fail(node, f"expected a number, a text, a column, or one of {FORMS}")
-        one, two = sides
+        first, second = sides
 
         def value(values: Values, side: Score | str) -> Column:
             if isinstance(side, Score):
@@ -279,7 +296,7 @@ class _Parser:
                 raise ConfigError(f"column {side!r} has texts: compare it with a text")
             return column if not column.are_texts else nothing(column, are_texts=False)
 
-        return lambda values: compared(compare, value(values, one), value(values, two))
+        return lambda values: compared(compare, value(values, first), value(values, second))
 
     def _column_with(
         self, node: ast.expr, right: ast.expr, other: float | int | str, sign: str,
@@ -298,7 +315,7 @@ class _Parser:
     def _member(
         self, node: ast.expr, right: ast.expr, is_not: bool, items: Sequence[ast.expr] = ()
     ) -> Test:
-        """Whether a label or a column is one of some texts or numbers."""
+        """``in``, ``not in``, and ``==`` of a label: membership in a list of constants."""
         if not items:
             if not isinstance(right, (ast.List, ast.Tuple, ast.Set)) or not right.elts:
                 self.fail(right, 'expected a list after in, as in ["__label__en", "__label__de"]')
@@ -313,13 +330,13 @@ class _Parser:
             if len({isinstance(constant, str) for constant in constants}) > 1:
                 self.fail(right, "texts and numbers are mixed")
 
-            def is_one(values: Values) -> Truth:
+            def is_member(values: Values) -> Truth:
                 column = self._typed(values, name, right, constants)
-                same = [compared(operator.eq, column, constant) for constant in constants]
-                found = reduce(operator.or_, same)
-                return ~found if is_not else found
+                equal = [compared(operator.eq, column, constant) for constant in constants]
+                truth = reduce(operator.or_, equal)
+                return ~truth if is_not else truth
 
-            return is_one
+            return is_member
         if score.of_best != TOP:
             self.fail(node, f"{score} is a probability: compare it by <, <=, > or >=")
         self._scores.append(score)
@@ -335,29 +352,32 @@ class _Parser:
         return has_label
 
     def _typed(self, values: Values, name: str, node: ast.expr, constants: Sequence[Any]) -> Column:
-        """A column of the type of the constants that it is compared with."""
+        """A column, with values of the type of the constants that it is compared with.
+
+        Types are known only when values are: of JSON lines they may differ by batch.
+        """
         column, are_texts = values.column(name), isinstance(constants[0], str)
-        if not column.present.any():  # of what type these would be is not known
+        if not column.present.any():  # nothing but nulls: fits texts and numbers
             return nothing(column, are_texts=are_texts)
         if are_texts and column.texts is not None:
             return Column(column.texts, column.present, are_texts=True)
         if column.are_texts != are_texts:
             kinds = ("numbers", "a text") if are_texts else ("texts", "a number")
-            self.fail(node, f"column {name!r} has {kinds[0]}, and is compared with {kinds[1]}")
+            self.fail(node, f"column {name!r} has {kinds[0]}, but is compared with {kinds[1]}")
         if column.values.dtype == np.float64:
             for constant in constants:
                 if float(constant) != constant:
                     self.fail(
                         node,
-                        f"column {name!r} has float64 numbers, which are not each whole number "
-                        f"beyond 2^53, and none is {constant}: keep such numbers as int64 or texts",
+                        f"column {name!r} has float64 numbers, which skip integers beyond 2^53: "
+                        f"none is {constant}: store such numbers as int64 or texts",
                     )
         return column
 
     # --- operands ---------------------------------------------------------------------------
 
     def score(self, node: ast.expr) -> Score | None:
-        """A score, or None: another operand."""
+        """The score that an operand names; None: it is a column or a constant."""
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             model = self._model(node.value)
             label = self._constant(node.slice)
@@ -373,7 +393,7 @@ class _Parser:
         return None
 
     def name(self, node: ast.Name) -> str:
-        """A name as it is written: Python's own is in the normal form NFKC."""
+        """A name as it is written: Python's parser normalises names to NFKC, files do not."""
         raw = self.text.encode()[node.col_offset : node.end_col_offset].decode()
         return raw if unicodedata.normalize("NFKC", raw) == node.id else node.id
 
@@ -398,7 +418,7 @@ class _Parser:
         return self._columns[-1]
 
     def _constant(self, node: ast.expr) -> float | int | str | None:
-        """A number or a text; None: something else."""
+        """A finite number or a text; None: another operand."""
         sign = 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
@@ -415,7 +435,8 @@ class _Parser:
     # --- mistakes ---------------------------------------------------------------------------
 
     def fail(self, node: ast.expr, words: str) -> NoReturn:
-        raw = self.text.encode()
+        """ConfigError: the words, and the condition with this part underlined."""
+        raw = self.text.encode()  # the parser's offsets count bytes of UTF-8
         begin = len(raw[: node.col_offset].decode())
         end = len(raw[: node.end_col_offset].decode())
         raise ConfigError(self._shown(begin, end, words))
@@ -426,31 +447,36 @@ class _Parser:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether Python's grammar has a word, so that it can name neither a model nor a column."""
+    """Whether a name is a keyword of Python, so a condition can use it for neither model nor
+    column."""
     return keyword.iskeyword(unicodedata.normalize("NFKC", name))
 
 
 def _joined(cheap: Sequence[Test], asking: Sequence[Test], is_and: bool) -> Test:
-    """All or any of some tests: those that ask no model first, others of what is open then."""
+    """All (`is_and`) or any of the tests.
+
+    The tests on columns (`cheap`) run on all rows, each test that asks a model only on the rows
+    that are still open: a row is decided by the first no of `and`, or the first yes of `or`.
+    """
 
     def test(values: Values) -> Truth:
         join = operator.and_ if is_and else operator.or_
-        found = reduce(join, [one(values) for one in cheap or asking[:1]])
-        for one in asking if cheap else asking[1:]:
-            open_rows = ~(found.no if is_and else found.yes)
+        truth = reduce(join, [first(values) for first in cheap or asking[:1]])
+        for following in asking if cheap else asking[1:]:
+            open_rows = ~(truth.no if is_and else truth.yes)
             if open_rows.all():
-                found = join(found, one(values))
+                truth = join(truth, following(values))
             elif open_rows.any():
-                here = Truth(found.yes[open_rows], found.no[open_rows])
-                there = join(here, one(values.of(open_rows)))
-                found.yes[open_rows], found.no[open_rows] = there
-        return found
+                so_far = Truth(truth.yes[open_rows], truth.no[open_rows])
+                joined = join(so_far, following(values.of(open_rows)))
+                truth.yes[open_rows], truth.no[open_rows] = joined
+        return truth
 
     return test
 
 
 def _numbers(values: Values, score: Score) -> Column:
-    """Probabilities as numbers of a column."""
+    """Probabilities as a column of numbers."""
     chances = values.score(score).astype(np.float64)
     return Column(chances, ~np.isnan(chances))
 

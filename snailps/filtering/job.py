@@ -1,9 +1,10 @@
-"""A filter as a job: its command, its tasks, what is finished of it, and its end.
+"""A filter as a job: its command, its tasks, which of them are finished, and its manifest.
 
-    Command -> begin -> tasks that are left -> run -> finish: _manifest.json, _report.html
+    Command -> begin -> unfinished tasks -> run -> finish: _manifest.json, _report.html
 
-A task is a file of the input, or some groups of its rows.  Its output is the same bytes wherever it
-is made.  Who runs tasks, threads here or workers of a cluster, is not known.
+A task is an input file, or some row groups of a large one.  Its output is the same bytes whoever
+makes it, and however often a run is interrupted.  Must not know who runs tasks: threads of this
+process, or workers of a cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from snailps.filtering.expression import Score, is_reserved, parse, parse_added
 from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, TaskScores
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
-from snailps.filtering.rows import Batch, Source
+from snailps.filtering.rows import Source, TextRows
 from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
 from snailps.filtering.tasks import Task, tasks_of, version_now
 from snailps.outward import without_secrets
@@ -43,16 +44,18 @@ from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unr
 from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
+"""A larger file with parts (row groups, stripes) becomes several tasks."""
 VERSION = 3
+"""Of the outputs: raise it when a change makes other bytes of the same command."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command of a filter, with absolute paths but for `inputs`, which workers do not ask for.
+    """A filter's command.  Paths are absolute, except `inputs`: workers get tasks instead.
 
-    `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: one of
-    scores that are kept, or none.
+    `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: the
+    folder of kept scores, or empty.
     """
 
     inputs: tuple[str, ...]
@@ -64,14 +67,18 @@ class Command:
     scores: str = ""
 
     def judge(self) -> Judge:
-        """Open the models and parse the condition; ConfigError and ModelFileError say where."""
+        """Open the models and parse the condition.
+
+        ConfigError: a mistake in the condition, shown with its place.  ModelFileError: a model that
+        cannot be read.
+        """
         if not self.models:
-            raise ConfigError("no model: name one or more, as in --model hq=quality.bin")
+            raise ConfigError("no model: name at least one, as in --model hq=quality.bin")
         for name in self.models:
             if not name.isidentifier() or is_reserved(name):
                 raise ConfigError(
-                    f"--model {name}=...: expected a name such as hq, of letters, digits and _, "
-                    f"that is no word of Python's grammar; got {name!r}"
+                    f"--model {name}=...: expected a name of letters, digits and _, such as hq, "
+                    f"that is not a keyword of Python; got {name!r}"
                 )
         models = {
             name: LabelModel(path, mapped=is_large(path)) for name, path in self.models.items()
@@ -88,7 +95,10 @@ class Command:
             except ConfigError as error:
                 raise ConfigError(f"--add: {error}") from None
             if twice := added.keys() & more.keys():
-                raise ConfigError(f"--add {text}: there is a column {min(twice)} before")
+                raise ConfigError(
+                    f"--add {text}: an earlier --add makes the column {min(twice)}: choose another "
+                    "name, NAME=..."
+                )
             added |= more
         return Judge(condition, models, added)
 
@@ -97,15 +107,21 @@ class Command:
 
 
 class FilterJob:
-    """A command at its output folder; `key` is that of `Results`, for a worker of a cluster."""
+    """A command and its output folder.
+
+    `key`: the key of the command's `Results`, which a worker of a cluster gets; empty elsewhere.
+    """
 
     def __init__(self, command: Command, key: str = "") -> None:
         self.command = command
         self.scores: ScoreFolder | None = None
         if command.scores:
             self.scores = ScoreFolder(Path(command.scores), command.models, command.column)
+        # Before the models are opened: one that is replaced meanwhile is refused at the first
+        # batch, so no output has scores of a model that its manifest does not name.
+        paths = [path for path in command.models.values() if Path(path).exists()]
+        self._versions = {path: version_now(path) for path in paths}
         self.judge = command.judge()
-        self._versions = {path: version_now(path) for path in command.models.values()}
         if self.scores is not None:
             self.scores.labels = self.judge.columns
         self.results = Results(Path(command.output), key)
@@ -119,20 +135,22 @@ class FilterJob:
         return self.command.tasks()
 
     def begin(self, *, overwrite: bool = False) -> list[Task]:
-        """Tasks that are left, with the folder locked until `close`.
+        """Lock the output folder until `close`; return the unfinished tasks.
 
-        ConfigError: the folder has something else; `overwrite`: what another command left is
-        removed.
+        Checks everything that can be known before a text is scored: places, columns, names.
+        `overwrite`: remove the outputs of another command.  ConfigError: the folder holds something
+        else, and not `overwrite`.
         """
         if not self.tasks:
-            raise ConfigError("no file to filter")
+            raise ConfigError("no file to filter: the input matches none")
         self._check_places()
         remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
+            # A schema is read without the rows.  Of JSON lines and text the first file must do.
             if number == 0 or class_of(format_of(task.path)).is_typed:
                 with Source(task, self.command.column) as source:
-                    found = source.check(self.judge.condition.columns, self.judge.column_types())
-                remarks = dict.fromkeys(found, task.path) | remarks
+                    of_task = source.check(self.judge.condition.columns, self.judge.column_types())
+                remarks = dict.fromkeys(of_task, task.path) | remarks
         for remark, path in remarks.items():
             log.warning("%s: %s", path, remark)
         self._identity = self._identify()
@@ -151,26 +169,30 @@ class FilterJob:
         self.results.close()
 
     def _check_places(self) -> None:
-        """No output is an input, nor would be one of the same command again."""
+        """Refuse an output that is an input, of this run or of the same command run again."""
         folder = self.results.folder.resolve()
         if self.scores is not None:
             self._check_unread("--keep-scores", self.scores.folder, [f"0{ENDING}"])
             if self.scores.folder.resolve().is_relative_to(folder):
                 raise ConfigError(
-                    f"--keep-scores {self.scores.folder} is in the --output, which has results "
+                    f"--keep-scores {self.scores.folder} is inside --output, which holds results "
                     "only: choose a folder beside it"
                 )
         written = {folder, *((folder / task.name).parent.resolve() for task in self.tasks)}
         for task in self.tasks:
             parents = () if is_url(task.path) else Path(task.path).resolve().parents
             if not written.isdisjoint(parents):
-                raise ConfigError(f"--output {folder} has the input in it ({task.path})")
+                raise ConfigError(
+                    f"--output {folder} has the input in it ({task.path}): choose another folder"
+                )
             if task.name.split("/")[0] in RESERVED:
-                raise ConfigError(f"{task.path}: a filter keeps {task.name} for itself: rename it")
+                raise ConfigError(
+                    f"{task.path}: a filter keeps {task.name} for its own file: rename the input"
+                )
         self._check_unread("--output", self.results.folder, [task.name for task in self.tasks])
 
     def _check_unread(self, option: str, folder: Path, names: Sequence[str]) -> None:
-        """Refuse a folder of which the same command would read files that are written there."""
+        """Refuse a folder whose files the same command, run again, would read as input."""
         for name in self.command.inputs:
             if is_url(name):
                 continue
@@ -178,7 +200,7 @@ class FilterJob:
             if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
                 raise ConfigError(
                     f"{option} {folder} is in the input's folder, {name}: the next run would read "
-                    "it, too"
+                    "its files as input: choose a folder outside"
                 )
             pattern = path.absolute().parts
             if any(
@@ -187,7 +209,8 @@ class FilterJob:
                 for written in names
             ):
                 raise ConfigError(
-                    f"{option} {folder}: the next run would read it, too, by the input {name}"
+                    f"{option} {folder}: the input {name} matches its files, so the next run would "
+                    "read them as input: choose another folder"
                 )
 
     def run(
@@ -196,25 +219,29 @@ class FilterJob:
         threads: int,
         note: Callable[[Task, Counts | None], None] = lambda task, counts: None,
     ) -> None:
-        """Make the outputs of tasks, in their order, with all threads at the batches.
+        """Write the outputs of tasks, one after the other; the threads share the batches of a task.
 
-        `note` is told each task, None, when it is begun, and the counts of each batch behind it.
+        Calls `note` with (task, None) when a task begins, and with the counts of each batch.
         """
-        writing: _Output | None = None
+        # Threads decide batches in any order; `in_order` hands them back in the order of the
+        # file, so this thread is the only writer, of one output at a time.
+        output: _Output | None = None
         with ExitStack() as stack:
 
             def batches() -> Iterator[_Piece]:
                 for task in tasks:
                     with ExitStack() as opened:
                         source = opened.enter_context(Source(task, self.command.column))
-                        known = None
+                        stored = None
                         if self.scores is not None:
-                            known = opened.enter_context(self.scores.of(task))
+                            stored = opened.enter_context(self.scores.of(task))
                         for batch in source.batches():
+                            # A mapped model that is overwritten changes while it is read: checked
+                            # before each batch, so that no output mixes two models.
                             self.refuse_other_models()
-                            scores = known.next(batch.rows) if known is not None else {}
-                            yield _Piece(task, source, known, batch, scores)
-                        yield _Piece(task, source, known)
+                            scores = stored.next(batch.rows) if stored is not None else {}
+                            yield _Piece(task, source, stored, batch, scores)
+                        yield _Piece(task, source, stored)
 
             def decide(piece: _Piece) -> tuple[_Piece, Decision | None, Any]:
                 if piece.batch is None:
@@ -223,22 +250,26 @@ class FilterJob:
                     decision = self.judge.decide(piece.batch, piece.task.name, piece.scores)
                 except ConfigError as error:
                     raise ConfigError(f"{piece.task.path}: {error}") from None
-                return piece, decision, piece.batch.kept(decision.rows, decision.added)
+                return piece, decision, piece.batch.selected(decision.rows, decision.added)
 
             for piece, decision, kept in in_order(decide, batches(), threads):
-                if writing is None:
+                if output is None:
                     note(piece.task, None)
-                    writing = stack.enter_context(_Output(self, piece))
+                    output = stack.enter_context(_Output(self, piece))
                 if decision is None:
-                    writing.finish()
+                    output.finish()
                     stack.pop_all().close()
-                    writing = None
+                    output = None
                 else:
-                    writing.write(kept, decision)
+                    output.write(kept, decision)
                     note(piece.task, decision.counts)
 
     def finish(self) -> dict[str, Any]:
-        """Write manifest and report of a job whose tasks are all finished; the manifest."""
+        """Write the report, then the manifest, of a job whose tasks are all finished.
+
+        Returns the manifest; of a job that has one already, that one.  The manifest comes last: it
+        marks the folder as complete.
+        """
         if (manifest := self.results.manifest()) is not None:
             return manifest
         total = Counts.none(len(self.judge.condition.clauses))
@@ -246,7 +277,9 @@ class FilterJob:
         for task in self.tasks:
             done = self.results.done(task)
             if done is None:
-                raise ConfigError(f"{task.name} is not finished")
+                raise ConfigError(
+                    f"{task.name} is not finished, or was changed since: run the same command again"
+                )
             total.add(done.counts)
             seconds += done.seconds
             counts = done.counts
@@ -283,30 +316,33 @@ class FilterJob:
         return manifest
 
     def refuse_other_models(self) -> None:
-        """DataError: a model is another file than at the beginning; a large one is mapped."""
+        """DataError: a model's file is not the one that was opened."""
         for path, version in self._versions.items():
             if version_now(path) != version:
-                raise DataError(f"{path} was changed while it was read: run it again")
+                raise _changed(path)
 
     def _hashed(self) -> dict[str, dict[str, str]]:
-        """Path and SHA-256 of each model; DataError: one is another file than at the beginning."""
+        """Path and SHA-256 of each model; DataError: one was changed since it was opened."""
         assert self._hashes is not None
-        found = {}
+        hashed = {}
         for name, model in self._identity["models"].items():
             path = model["path"]
-            found[name] = {"path": path, "sha256": self._hashes.of(path)}
+            hashed[name] = {"path": path, "sha256": self._hashes.of(path)}
             if version_now(path) != model["version"]:
-                raise DataError(f"{path} was changed while it was read: run it again")
-        return found
+                raise _changed(path)
+        return hashed
 
     def _identify(self) -> dict[str, Any]:
-        """Return what outputs depend on: the command, files and models."""
+        """Everything that the outputs depend on: command, inputs, models, `VERSION`.
+
+        A folder whose identity differs holds another command's results.
+        """
         command = self.command
         return {
             "version": VERSION, "column": command.column, "keep": self.judge.condition.text,
             "add": {name: str(score) for name, score in self.judge.added.items()},
             "models": {
-                name: {"path": path, "version": version_now(path)}
+                name: {"path": path, "version": self._versions[path]}
                 for name, path in command.models.items()
             },
             "inputs": [
@@ -316,22 +352,29 @@ class FilterJob:
         }  # fmt: skip
 
 
+def _changed(path: str) -> DataError:
+    return DataError(f"{path} was changed while it was read: run it again")
+
+
 class _Piece(NamedTuple):
-    """A batch of a task, with what is known of its scores; None: the task's end."""
+    """A batch of a task, and the scores that were kept of it.  `batch` None: the task's end."""
 
     task: Task
     source: Source
-    known: TaskScores | None
-    batch: Batch | None = None
+    stored: TaskScores | None
+    batch: TextRows | None = None
     scores: Mapping[str, ModelScores] = MappingProxyType({})
 
 
 class _Output:
-    """The output of a task, and the scores that are kept of it, while they are written."""
+    """A task's output while it is written, and its scores if they are kept.
+
+    The file gets its name in `finish`; left without it, it is removed.
+    """
 
     def __init__(self, job: FilterJob, piece: _Piece) -> None:
         self._job, self._task, self._source = job, piece.task, piece.source
-        self._scores = ScoreWriter(piece.known) if piece.known is not None else None
+        self._scores = ScoreWriter(piece.stored) if piece.stored is not None else None
         self._counts = Counts.none(len(job.judge.condition.clauses))
         self._opened, self._begun = ExitStack(), time.monotonic()
         self._target: Target
@@ -353,12 +396,16 @@ class _Output:
     def finish(self) -> None:
         self._target.close()
         if version_now(self._task.path) != self._task.version:
-            raise DataError(f"{self._task.path} was changed while it was read: run it again")
+            raise _changed(self._task.path)
+        # A worker may outlive its run: the folder can belong to another command by now.
         if not self._job.results.is_current():
-            raise ConfigError(f"{self._job.results.folder} is another command's now")
+            raise ConfigError(
+                f"{self._job.results.folder} belongs to another command now: this output is dropped"
+            )
         if self._scores is not None:
             self._scores.finish()
         self._opened.close()
+        # Last: a task counts as finished only when its output has its name.
         self._job.results.save(self._task, self._counts, time.monotonic() - self._begun)
 
     def __exit__(self, *error: Any) -> None:
@@ -368,7 +415,7 @@ class _Output:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a glob pattern matches a path, both by their parts; `**` is any number of them."""
+    """Whether a glob pattern matches a path, both split at `/`; `**` is any number of parts."""
     if not pattern or not parts:
         return not parts and all(part == "**" for part in pattern)
     if pattern[0] == "**":
@@ -377,7 +424,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class Runs(Protocol):
-    """A cluster's session."""
+    """A session of a cluster, as far as a filter needs it."""
 
     def run(self, model: str, settings: Mapping[str, Any], *, input: str) -> object: ...
 
@@ -387,7 +434,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def settings_for(job: FilterJob) -> dict[str, str | int]:
-    """Settings of a job of `filtering.worker.Filter` that makes the tasks that are left."""
+    """Settings of the job of `filtering.worker.Filter` that runs the unfinished tasks."""
     command = job.command
     return {
         "column": command.column, "models": json.dumps(command.models),
@@ -411,56 +458,58 @@ def filter(
     begun: Callable[[FilterJob], object] = lambda job: None,
     note: Callable[[FilterJob, Task, Counts | None], None] = lambda job, task, counts: None,
 ) -> dict[str, Any]:
-    """Keep the texts of files that classifiers say to keep, in files of the same format.
+    """Keep the texts that classifiers score well, in files of the input's format.
 
     Parameters
     ----------
     input : path, or sequence of paths
-        Parquet, Arrow, ORC, JSON lines and text, the latter two packed or not; folders, patterns
-        and URLs.
+        Files, folders, patterns or URLs: Parquet, Arrow, ORC, JSON lines or text; the last two may
+        be packed (.gz, .zst, .bz2, .xz, .lz4).
     output : path
-        A folder: a file for each of the input (several for a large Parquet file), `_manifest.json`
-        and `_report.html`.
+        Folder for one file per input file (several for a large Parquet or ORC file),
+        `_manifest.json` and `_report.html`.
     models : mapping of str to path
-        Names of the condition, and their classifiers.
+        Classifiers (.bin or .ftz), by the names that the condition uses.
     keep : str
-        A condition: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``.
+        Condition: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``.
     column : str
-        Of tables, that of the texts.
+        Column of the texts.  Required for tables; leave it out for text.
     add : sequence of str
-        Scores that become columns: ``hq["__label__hq"]``, ``lang.top``, ``lang.p``, or ``lang`` for
-        these two; ``quality=hq["__label__hq"]`` gives a column another name.
+        Scores to add as columns: ``hq["__label__hq"]``, ``lang.top``, ``lang.p``, or ``lang`` for
+        both; ``quality=hq["__label__hq"]`` names the column.
     keep_scores : path, optional
-        A folder of the scores that models gave these texts, which is made and added to: another
-        condition on the same models, texts and labels asks no model again.
+        Folder that stores the scores of these texts.  Another condition on the same models, texts
+        and labels reads them there instead of running the models.
     threads : int
-        0: one a core.  Outputs do not depend on it.
+        Threads; 0: one per core.  Outputs do not depend on it.
     cluster : Cluster, optional
-        Its workers filter, each a task at a time; input, models and output are in folders that all
-        its hosts have.
+        Filter with this cluster's workers, one task each at a time.  Input, models and output must
+        be in folders that all its hosts share.
     overwrite : bool
-        Replace what another command left in `output`.
+        Replace the results of another command in `output`.
     begun : callable
-        Is given the job before its first task: its `tasks`, and those that are `left`.
+        Called with the job before the first task; `job.tasks` has all tasks, `job.left` the
+        unfinished ones.
     note : callable
-        Is told each task, None, when it is begun, and the counts of each batch of it; not with a
-        `cluster`, whose status tells.
+        Called with (job, task, None) when a task begins, and with the counts of each batch.  Not
+        called with `cluster`: see its status.
 
     Returns
     -------
     dict
-        What `_manifest.json` has: rows, kept, refused by each clause of the condition, ...
+        The content of `_manifest.json`: rows, kept, refused by each clause of the condition, ...
 
     Raises
     ------
     ConfigError
-        A mistake in the condition, or an output folder that has something else.
+        A mistake in the condition, or `output` holds something else.
     DataError
-        An input that cannot be read.
+        An input that cannot be read, or that was changed during the run.
 
     Notes
     -----
-    A run that was ended goes on: finished outputs stay, and are the same bytes in any case.
+    An interrupted run continues when it is called again: finished outputs stay.  The bytes of an
+    output do not depend on interruptions.
 
     Examples
     --------

@@ -1,11 +1,12 @@
-"""Scores that models gave texts, kept in files: the same texts are filtered again without asking.
+"""A cache of scores in files, so that another condition on the same texts need not run the models.
 
-    task -> ScoreFolder.of -> TaskScores: scores of each batch that are known
-    scores of each batch, more of them known -> ScoreWriter -> the files, replaced at once
+    task -> ScoreFolder.of -> TaskScores: the stored scores of each batch
+    the scores of each batch, with newly computed ones -> ScoreWriter -> the files, replaced whole
 
-A file has what one model said of the texts of one task, in their order, and which input, model and
-program that was: with any other it is not used, and is replaced. A row that no condition has asked
-about has no score in it, and a later one adds to it. Must not know conditions.
+Owns the files: one for each model and task, with the scores in the order of the rows and a header
+that names input, model and program.  A file whose header does not match is ignored and replaced, so
+a stale score is never used.  A row that no condition has asked about has no score; a later run adds
+it.  Damaged files cost a warning and a new computation, never a run.  Must not know conditions.
 """
 
 from __future__ import annotations
@@ -33,17 +34,20 @@ from snailps.outward import without_secrets
 ENDING = ".scores"
 FORMAT = 1
 HEADER_BYTES_MAX = 1 << 20
+"""A longer first line is not read: the file is damaged."""
 _HEAD = struct.Struct("<IIQ")
-"""Of a batch: its rows, those with scores, and the words of these that were not read."""
+"""Before each batch: its rows, how many have scores, and words that the model did not read."""
 _DAMAGED = (EOFError, OSError, RuntimeError, ValueError, LookupError, struct.error)
+"""What lz4, JSON and struct raise on a file that was cut off or overwritten."""
 log = logging.getLogger(__name__)
 
 
 class ScoreFolder:
-    """The files of some models; any number of threads may ask for different tasks.
+    """The files of a command's models.  Threads and processes may share a folder.
 
-    `models`: path by name; `labels`: numbers of the labels that are asked for, by name; `column`
-    of the texts.  Make it before the models are opened: it notes their versions as they are now.
+    `models`: path by name; `column`: of the texts; `labels`: by model name, the numbers of the
+    labels to store, set once the models are open.  Make it before the models are opened: it notes
+    their versions, so that a model replaced in between is not taken for the one that gave a score.
     """
 
     def __init__(self, folder: Path, models: Mapping[str, str], column: str) -> None:
@@ -56,7 +60,11 @@ class ScoreFolder:
         self._remarks: set[str] = set()
 
     def begin(self, tasks: Iterable[Task]) -> None:
-        """Make the folder, and remove what killed runs left, unless another one is at work."""
+        """Make the folder; remove unfinished files of killed runs.
+
+        Each run holds a shared lock until `close`.  Only a run that gets the exclusive lock first,
+        hence is alone, may remove files: another's unfinished ones look the same.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(
@@ -80,20 +88,20 @@ class ScoreFolder:
             self._lock = -1
 
     def path_of(self, task: Task, name: str) -> Path:
-        """The file of a model's scores of a task."""
+        """The file of a model's scores of a task; its name is a hash of what it is about."""
         path = without_secrets(task.path)
-        of = [path, task.groups, self._column, self._models[name]["path"]]
-        if path != task.path:  # others may be equal to it
-            of.append(task.name)
-        number = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:24]
-        return self.folder / f"{number}{ENDING}"
+        parts = [path, task.groups, self._column, self._models[name]["path"]]
+        if path != task.path:  # URLs that differ in their secrets alone are different inputs
+            parts.append(task.name)
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+        return self.folder / f"{digest}{ENDING}"
 
     def of(self, task: Task) -> TaskScores:
-        """Scores of a task that are known; close it."""
+        """Open the stored scores of a task, a context manager."""
         return TaskScores(self, task)
 
     def header(self, task: Task, name: str) -> dict[str, Any]:
-        """Scores are used for the same input, model and program only."""
+        """The header of a file whose scores may be used: same input, model and program."""
         return {
             "format": FORMAT, "program": __version__, "model": self._models[name],
             "input": {"path": without_secrets(task.path), "version": task.version,
@@ -101,21 +109,25 @@ class ScoreFolder:
         }  # fmt: skip
 
     def is_same(self, name: str) -> bool:
-        """Whether a model is still what it was; one that is overwritten changes as it is read."""
+        """Whether a model's file is unchanged.
+
+        A mapped model that is overwritten in place gives scores of a mixture: these are not stored.
+        """
         model = self._models[name]
         return version_now(model["path"]) == model["version"]
 
     def remark(self, text: str) -> None:
-        """Warn of scores that are not used, once a model and reason."""
+        """Warn that stored scores are not used; the same text once, not once a task."""
         if text not in self._remarks:
             self._remarks.add(text)
             log.warning("--keep-scores %s: %s", self.folder, text)
 
 
 class TaskScores:
-    """What is known of the texts of a task, batch by batch.
+    """Stored scores of a task, read batch by batch in the order of its rows.
 
-    `labels`: the labels to ask of each model, so that the file keeps what it had.
+    `labels`: by model, the labels to compute: those of the command, and all that the file has, so
+    that rewriting it loses none.
     """
 
     def __init__(self, folder: ScoreFolder, task: Task) -> None:
@@ -123,6 +135,7 @@ class TaskScores:
         self.labels = {name: list(labels) for name, labels in folder.labels.items()}
         self._files: dict[str, Any] = {}
         if not task.version:
+            # Its content may change unnoticed, so a stored score could be another text's.
             folder.remark(f"{task.path} has neither an ETag nor a date: its scores are not kept")
             return
         for name in self.labels:
@@ -136,7 +149,7 @@ class TaskScores:
             self._drop(name)
 
     def next(self, rows: int) -> dict[str, ModelScores]:
-        """Scores of the next rows by each model."""
+        """The stored scores of the next `rows` rows, by model; call it for each batch in order."""
         return {name: self._next(name, rows) for name in self.labels}
 
     def _open(self, name: str) -> None:
@@ -146,19 +159,19 @@ class TaskScores:
         try:
             file = self._files[name] = lz4.frame.open(path, "rb")
             header = json.loads(file.readline(HEADER_BYTES_MAX))
-            there = [int(label) for label in header.pop("labels")]
+            stored = [int(label) for label in header.pop("labels")]
         except _DAMAGED:
             self._drop(name, f"{path.name} is damaged")
             return
         expected = json.loads(json.dumps(self.folder.header(self.task, name)))
         if header != expected:
             differs = " and ".join(key for key in expected if header.get(key) != expected[key])
-            self._drop(name, f"what is kept is of another {differs} than now")
-        elif not {*wanted} <= {*there}:
-            self.labels[name] = sorted({*there, *wanted})
-            self._drop(name, "a label that the condition needs was not kept")
+            self._drop(name, f"the stored scores are of another {differs}")
+        elif not {*wanted} <= {*stored}:
+            self.labels[name] = sorted({*stored, *wanted})
+            self._drop(name, "a label that the condition needs was not stored")
         else:
-            self.labels[name] = there
+            self.labels[name] = stored
 
     def _next(self, name: str, rows: int) -> ModelScores:
         scores = ModelScores.none(rows, self.labels[name])
@@ -167,7 +180,7 @@ class TaskScores:
             return scores
         try:
             head = file.read(_HEAD.size)
-            if not head:  # of a task that had an end earlier: it is a damage that nothing has noted
+            if not head:  # fewer batches than the task has: lz4 sees a complete file
                 raise EOFError
             count, asked, scores.unread = _HEAD.unpack(head)
             if count != rows or asked > rows:
@@ -191,24 +204,26 @@ class TaskScores:
 
 
 class ScoreWriter:
-    """Writes the scores of a task's batches; a context manager, without whose `finish` no file is
-    there, or the one before."""
+    """Writes the scores of a task's batches; a context manager.
 
-    def __init__(self, known: TaskScores) -> None:
-        self._known = known
+    The new files replace the old ones in `finish`; left without it, the old ones stay.
+    """
+
+    def __init__(self, stored: TaskScores) -> None:
+        self._stored = stored
         self._files: dict[str, tuple[Unfinished, Any]] = {}
-        self._more: set[str] = set()
+        self._has_new: set[str] = set()
 
     def __enter__(self) -> ScoreWriter:
-        for name, labels in self._known.labels.items() if self._known.task.version else ():
-            path = self._known.folder.path_of(self._known.task, name)
+        for name, labels in self._stored.labels.items() if self._stored.task.version else ():
+            path = self._stored.folder.path_of(self._stored.task, name)
             try:
                 file = Unfinished(path)
             except OSError as error:
                 raise write_error(path, error, None) from error
             packer = lz4.frame.LZ4FrameCompressor(block_checksum=True, content_checksum=True)
             self._files[name] = file, packer
-            header = self._known.folder.header(self._known.task, name) | {"labels": labels}
+            header = self._stored.folder.header(self._stored.task, name) | {"labels": labels}
             self._write(name, packer.begin(), json.dumps(header).encode() + b"\n")
         return self
 
@@ -217,20 +232,22 @@ class ScoreWriter:
             file.close()
 
     def write(self, scores: Mapping[str, ModelScores], scored: Mapping[str, int]) -> None:
-        """Write the scores of a batch; `scored`: how many of each model are new."""
-        self._more |= {name for name, count in scored.items() if count}
+        """Write the scores of a batch; `scored`: by model, how many of them are new."""
+        self._has_new |= {name for name, count in scored.items() if count}
         for name in self._files:
-            one = scores[name]
-            arrays = (one.best, one.of_best, *one.of_labels.values())
-            head = _HEAD.pack(len(one.asked), int(one.asked.sum()), one.unread)
-            parts = [head, np.packbits(one.asked).tobytes()]
-            self._write(name, b"", b"".join(parts + [at[one.asked].tobytes() for at in arrays]))
+            by_model = scores[name]
+            asked = by_model.asked
+            arrays = (by_model.best, by_model.of_best, *by_model.of_labels.values())
+            head = _HEAD.pack(len(asked), int(asked.sum()), by_model.unread)
+            parts = [head, np.packbits(asked).tobytes()]
+            self._write(name, b"", b"".join(parts + [array[asked].tobytes() for array in arrays]))
 
     def finish(self) -> None:
-        """Give the files that have more than before their names."""
+        """Replace the files that have new scores; the others would be the same bytes again."""
+        folder = self._stored.folder
         for name, (file, packer) in self._files.items():
-            path = self._known.folder.path_of(self._known.task, name)
-            if (name in self._more or not path.is_file()) and self._known.folder.is_same(name):
+            path = folder.path_of(self._stored.task, name)
+            if (name in self._has_new or not path.is_file()) and folder.is_same(name):
                 self._write(name, packer.flush(), b"")
                 try:
                     file.publish()
@@ -246,7 +263,8 @@ class ScoreWriter:
 
 
 def _exactly(file: Any, size: int) -> bytes:
-    found = cast(bytes, file.read(size))
-    if len(found) < size:
+    """The next `size` bytes; EOFError: the file has fewer."""
+    data = cast(bytes, file.read(size))
+    if len(data) < size:
         raise EOFError
-    return found
+    return data

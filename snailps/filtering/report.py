@@ -1,8 +1,9 @@
-"""The page that shows what a filter kept: counts, a histogram of each score, texts at each bound.
+"""The report of a filter: counts, a histogram of each score, example texts near each bound.
 
-    manifest, examples -> report_page -> one HTML file without scripts or other files
+    manifest, examples -> report_page -> one HTML file, without scripts or references to others
 
-What a text has in it is escaped.
+Texts, labels and paths come from the input: everything is escaped.  Must not know how rows are
+scored.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ text { font-size: 11px; fill: #555 } td.t { max-width: 40rem; overflow-wrap: any
 def report_page(
     manifest: Mapping[str, Any], near: Mapping[str, tuple[Sequence[Near], Sequence[Near]]]
 ) -> str:
-    """The page, from what `FilterJob.finish` writes and the examples of each bound."""
+    """The page.  `near`: for each bound, example texts that it kept and that it refused."""
     return "\n".join(_page(manifest, near))
 
 
@@ -44,11 +45,11 @@ def _page(
     yield "<table><tr><th>refused by<th>texts<th>of all"
     if manifest["without_text"]:
         yield _count("no text", manifest["without_text"], rows)
-    for one in manifest["refused"]:
-        yield _count(f"<code>{escape(one['clause'])}</code>", one["texts"], rows)
-    yield "</table><p>Clauses on columns alone are asked first, then the others in their order. A "
-    yield "text counts for the first one that refuses it; later ones, and their models, are not "
-    yield "asked.</p>"
+    for refused in manifest["refused"]:
+        yield _count(f"<code>{escape(refused['clause'])}</code>", refused["texts"], rows)
+    yield "</table><p>Clauses on columns alone are evaluated first, then the others as written. A "
+    yield "text is counted at the first clause that refuses it; the clauses after it, and their "
+    yield "models, do not see it.</p>"
     for name, score in manifest["scores"].items():
         yield f"<h2>{escape(name)}</h2>"
         if "bins" in score:
@@ -71,8 +72,8 @@ def _page(
     yield "</table></html>"
 
 
-def _share(task: int, whole: int) -> str:
-    return f" ({task / whole:.1%})" if whole else ""
+def _share(part: int, whole: int) -> str:
+    return f" ({part / whole:.1%})" if whole else ""
 
 
 def _count(words: str, count: int, rows: int) -> str:
@@ -81,15 +82,15 @@ def _count(words: str, count: int, rows: int) -> str:
 
 
 def _histogram(bins: Sequence[int], bounds: Sequence[float]) -> str:
-    """Bars of a linear scale; red lines at the bounds."""
+    """Bars on a linear scale, a pixel high at least if not empty; red lines at the bounds."""
     width, height, most = 720, 160, max(*bins, 1)
     step = width / len(bins)
     heights = [max(count / most * height, float(count > 0)) for count in bins]
     bars = "".join(
-        f"<rect class=bar x={at * step:.1f} y={height - tall:.1f} width={step - 1:.1f} "
-        f"height={tall:.1f}><title>{at / len(bins):g} to {(at + 1) / len(bins):g}: {count:,}"
+        f"<rect class=bar x={bar * step:.1f} y={height - tall:.1f} width={step - 1:.1f} "
+        f"height={tall:.1f}><title>{bar / len(bins):g} to {(bar + 1) / len(bins):g}: {count:,}"
         f"</title></rect>"
-        for at, (count, tall) in enumerate(zip(bins, heights, strict=True))
+        for bar, (count, tall) in enumerate(zip(bins, heights, strict=True))
     )
     lines = "".join(
         f"<line class=bound x1={bound * width:.1f} x2={bound * width:.1f} y1=0 y2={height} />"
@@ -114,21 +115,21 @@ def _histogram(bins: Sequence[int], bounds: Sequence[float]) -> str:
 
 def _labels(labels: Mapping[str, int]) -> str:
     total = sum(labels.values())
-    order = sorted(labels.items(), key=lambda one: (-one[1], one[0]))
+    order = sorted(labels.items(), key=lambda item: (-item[1], item[0]))
     rows = [_count(escape(label), count, total) for label, count in order[:LABELS_SHOWN]]
-    left = total - sum(count for _, count in order[:LABELS_SHOWN])
-    if left:
-        rows.append(_count(f"{len(order) - LABELS_SHOWN:,} others", left, total))
+    others = total - sum(count for _, count in order[:LABELS_SHOWN])
+    if others:
+        rows.append(_count(f"{len(order) - LABELS_SHOWN:,} others", others, total))
     return "<table><tr><th>best label<th>texts<th>" + "".join(rows) + "</table>"
 
 
 def _examples(side: Sequence[Near]) -> str:
     rows = []
-    for one in side:
+    for near in side:
         scores = ", ".join(
             f"{escape(name)} {escape(value) if isinstance(value, str) else format(value, '.4g')}"
-            for name, value in one.scores.items()
+            for name, value in near.scores.items()
         )
-        place = f"{escape(one.task)}, row {one.row:,}"
-        rows.append(f"<tr><td class=t>{escape(one.text)}<td>{scores}<td>{place}")
+        place = f"{escape(near.task)}, row {near.row:,}"
+        rows.append(f"<tr><td class=t>{escape(near.text)}<td>{scores}<td>{place}")
     return "<table>" + "".join(rows) + "</table>"

@@ -1,10 +1,11 @@
-"""A filter's output folder: whose results it has, which tasks are finished, and what is removed.
+"""A filter's output folder: whose results it holds, which tasks are finished, what may be removed.
 
-    identity of a command, tasks -> Results.take -> tasks that are left; save, done of each -> close
+    identity of a command, tasks -> Results.take -> unfinished tasks; save and done of each -> close
 
-A task's output is complete or absent.  Beside outputs a folder .snailps has the command, and what
-came of each finished task, until the manifest has them all; it is locked while a run goes on.
-What came of a task counts for the command that has made it alone.
+Owns the folder.  An output is complete or absent.  A subfolder .snailps holds the command and a
+record of each finished task until the manifest has them all; it is locked while a run is at work.
+A record counts only for the command that made it (`key`).  Files of another command are removed
+only with `overwrite`, and never outside the folder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _COMMAND, _LIST, _LOCK, _TASKS = "command.json", "tasks.txt", "lock", "tasks"
 
 
 class Done(NamedTuple):
-    """Result of a task."""
+    """The record of a finished task."""
 
     task: Task
     counts: Counts
@@ -40,7 +41,7 @@ class Done(NamedTuple):
 
 
 class Results:
-    """The folder; `key` names the command whose results these are."""
+    """The output folder; `key` is a hash of the identity of the command that uses it."""
 
     def __init__(self, folder: Path, key: str = "") -> None:
         self.folder, self.key = folder, key
@@ -49,17 +50,18 @@ class Results:
     def take(
         self, identity: Mapping[str, Any], tasks: Sequence[Task], *, overwrite: bool
     ) -> list[Task]:
-        """Lock the folder for a command; tasks that are left, none if all of it is there.
+        """Lock the folder for a command; return the unfinished tasks, none if a manifest is there.
 
-        ConfigError: it has something else and not `overwrite`, or another run is at work in it.
+        Outputs of finished tasks stay.  ConfigError: another run is at work in the folder; or it
+        holds something else, or outputs that were changed, and not `overwrite`.
         """
         self.key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         with _folder_errors(self.folder):
             state = self.folder / KEPT
-            is_known = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
+            is_ours = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
             if (
                 self.folder.is_dir()
-                and not is_known
+                and not is_ours
                 and any(self.folder.iterdir())
                 and not overwrite
             ):
@@ -68,43 +70,44 @@ class Results:
                 )
             state.mkdir(parents=True, exist_ok=True)
             self._take_lock(state)
-            there = self._identity_there()
-            if there is not None and there != identity:
+            previous = self._previous_identity()
+            if previous is not None and previous != identity:
                 if not overwrite and self._has_results():
                     raise ConfigError(
                         f"{self.folder} has the results of another command: choose another "
-                        f"--output, or add --overwrite{_differences(there, identity)}"
+                        f"--output, or add --overwrite{_differences(previous, identity)}"
                     )
                 self._remove()
-            unknown = [task for task in tasks if not task.version]
+            unversioned = [task for task in tasks if not task.version]
             if (manifest := self.manifest()) is not None:
                 changed = self._changed(manifest)
-                if changed is None and unknown and not overwrite:
+                if changed is None and unversioned and not overwrite:
                     raise ConfigError(
-                        f"{unknown[0].path} has neither an ETag nor a date: whether it is still "
-                        f"what {self.folder} was made of is not known. Add --overwrite, and all of "
-                        "it is made again"
+                        f"{unversioned[0].path} has neither an ETag nor a date, so it is not known "
+                        f"whether it has changed since {self.folder} was made: add --overwrite to "
+                        "make all of it again"
                     )
-                if changed is None and not unknown:
+                if changed is None and not unversioned:
                     return []
                 if not overwrite:
                     raise ConfigError(
                         f"{changed} is not what this command has made: it is missing, or was "
-                        "changed. Add --overwrite, and all of it is made again"
+                        "changed. Add --overwrite to make all of it again"
                     )
                 self._remove()
             (state / _TASKS).mkdir(exist_ok=True)
             _write_json(state / _COMMAND, {"identity": identity})
-            for task in unknown:  # it may be another one now
+            for task in unversioned:  # its content may have changed: filter it again
                 self._state_of(task).unlink(missing_ok=True)
-            left = [task for task in tasks if self.done(task) is None]
+            unfinished = [task for task in tasks if self.done(task) is None]
+            # Safe under the lock: no other run writes here.
             self._remove_unfinished(task.name for task in tasks)
             with atomic_file(self.list_path) as file:
-                file.writelines(json.dumps(task).encode() + b"\n" for task in left)
-            return left
+                file.writelines(json.dumps(task).encode() + b"\n" for task in unfinished)
+            return unfinished
 
     def close(self) -> None:
-        """Unlock the folder; behind the manifest, nothing but results stays."""
+        """Unlock the folder; if it has a manifest, remove everything but the results first."""
         if self._lock < 0:
             return
         if (manifest := self.manifest()) is not None:
@@ -115,19 +118,22 @@ class Results:
 
     @property
     def list_path(self) -> Path:
-        """Tasks that were left when it was taken, a line each, for workers of a cluster."""
+        """The unfinished tasks at `take`, one per line: the input of a cluster's workers."""
         return self.folder / KEPT / _LIST
 
     def manifest(self) -> dict[str, Any] | None:
-        """Read the manifest of a finished run; None: there is none that a filter has written."""
-        found = _read_json(self.folder / MANIFEST) or {}
-        is_whole = isinstance(found.get("identity"), dict) and isinstance(found.get("files"), list)
-        return found if is_whole else None
+        """The manifest of a finished run; None: there is none, or not one that a filter wrote."""
+        manifest = _read_json(self.folder / MANIFEST) or {}
+        is_dict = isinstance(manifest.get("identity"), dict)
+        return manifest if is_dict and isinstance(manifest.get("files"), list) else None
 
     # --- tasks ------------------------------------------------------------------------------
 
     def place_of(self, name: str) -> Path:
-        """Where an output belongs; its folder is made, a link in its place is removed."""
+        """The path of an output; makes its folder.
+
+        Removes a symbolic link in its place: following it would write outside the folder.
+        """
         path = self.folder / name
         with _folder_errors(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +142,7 @@ class Results:
         return path
 
     def save(self, task: Task, counts: Counts, seconds: float) -> None:
-        """A task is finished: its output is there."""
+        """Record that a task is finished.  Call it when the output has its name."""
         size = (self.folder / task.name).stat().st_size
         _write_json(self._state_of(task), {
             "key": self.key, "task": task, "bytes": size, "seconds": seconds,
@@ -144,19 +150,23 @@ class Results:
         })  # fmt: skip
 
     def done(self, task: Task) -> Done | None:
-        """Return the result of a task of this command; None: it is not finished."""
-        found = _read_json(self._state_of(task))
-        if found is None or found.get("key") != self.key:
+        """The record of a finished task; None: unfinished.
+
+        A record of another command, a damaged one, or one whose output is gone or has another size
+        does not count: the task runs again.
+        """
+        record = _read_json(self._state_of(task))
+        if record is None or record.get("key") != self.key:
             return None
         with contextlib.suppress(OSError, AttributeError, LookupError, TypeError, ValueError):
-            if (self.folder / task.name).stat().st_size == found["bytes"]:
-                return Done(task, _counts_of(found["counts"]), found["seconds"])
+            if (self.folder / task.name).stat().st_size == record["bytes"]:
+                return Done(task, _counts_of(record["counts"]), record["seconds"])
         return None
 
     def is_current(self) -> bool:
-        """Whether the folder is still this command's, as a worker may outlive its run."""
-        there = json.dumps(self._identity_there()).encode()
-        return self.key == hashlib.sha256(there).hexdigest()
+        """Whether the folder still belongs to this command: a worker may outlive its run."""
+        identity = json.dumps(self._previous_identity()).encode()
+        return self.key == hashlib.sha256(identity).hexdigest()
 
     def _state_of(self, task: Task) -> Path:
         name = hashlib.sha256(os.fsencode(task.name)).hexdigest()[:32]
@@ -176,31 +186,32 @@ class Results:
                 "another --output"
             ) from None
 
-    def _identity_there(self) -> dict[str, Any] | None:
-        found = self.manifest() or _read_json(self.folder / KEPT / _COMMAND) or {}
-        identity = found.get("identity")
+    def _previous_identity(self) -> dict[str, Any] | None:
+        """The identity of the command whose results the folder holds; None: unknown."""
+        record = self.manifest() or _read_json(self.folder / KEPT / _COMMAND) or {}
+        identity = record.get("identity")
         return identity if isinstance(identity, dict) else None
 
     def _has_results(self) -> bool:
         return self.manifest() is not None or any((self.folder / KEPT / _TASKS).glob("*.json"))
 
     def _changed(self, manifest: Mapping[str, Any]) -> Path | None:
-        """The first output of a finished run that is not as the run has left it."""
-        for one in manifest["files"]:
-            path = self.folder / str(one["output"])
-            if not path.is_file() or path.stat().st_size != one["bytes"]:
+        """The first output of a finished run that is missing or has another size."""
+        for entry in manifest["files"]:
+            path = self.folder / str(entry["output"])
+            if not path.is_file() or path.stat().st_size != entry["bytes"]:
                 return path
         return None
 
     def _remove_unfinished(self, names: Iterable[str]) -> None:
-        """Remove what killed processes have left of outputs."""
+        """Remove the hidden, unfinished files that killed processes left beside outputs."""
         for part in unfinished_of(self.folder / name for name in (*names, MANIFEST, REPORT)):
             part.unlink(missing_ok=True)
 
     def _remove(self) -> None:
-        """Remove what another command has left, and nothing outside of this folder."""
+        """Remove another command's outputs; nothing outside the folder, though links lead there."""
         home = self.folder.resolve()
-        identity = self._identity_there() or {}
+        identity = self._previous_identity() or {}
         for name in _outputs_of(identity):
             path = self.folder / name
             if path.parent.resolve().is_relative_to(home) and not path.is_dir():
@@ -210,20 +221,20 @@ class Results:
         shutil.rmtree(self.folder / KEPT / _TASKS, ignore_errors=True)
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Lines of what differs between the command that a folder has, and this one."""
+def _differences(previous: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """For the message: a line for each part that differs between two commands."""
     lines = []
-    for name in here:
-        old, new = there.get(name), here[name]
+    for name in current:
+        old, new = previous.get(name), current[name]
         if old == new:
             continue
         if name in ("inputs", "models"):
-            ways = [_by_name(side) for side in (old, new)]
-            names = [*ways[0], *(key for key in ways[1] if key not in ways[0])]
-            changed = [key for key in names if ways[0].get(key) != ways[1].get(key)]
+            old_files, new_files = _by_name(old), _by_name(new)
+            names = [*old_files, *(key for key in new_files if key not in old_files)]
+            changed = [key for key in names if old_files.get(key) != new_files.get(key)]
             more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
             words = ", ".join(
-                f"{key} ({_how(ways[0].get(key), ways[1].get(key))})" for key in changed[:3]
+                f"{key} ({_how(old_files.get(key), new_files.get(key))})" for key in changed[:3]
             )
             lines.append(f"{name}: {words or 'another order'}{more}")
         else:
@@ -232,17 +243,18 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _by_name(files: Any) -> dict[str, Any]:
-    """Files of a command by the names that they are told apart by."""
+    """Models by their names, inputs by the names of their outputs."""
     if isinstance(files, dict):
         return files
-    there = files if isinstance(files, list) else []
-    return {str(one.get("output")): one for one in there if isinstance(one, dict)}
+    entries = files if isinstance(files, list) else []
+    return {str(entry.get("output")): entry for entry in entries if isinstance(entry, dict)}
 
 
 def _how(old: Any, new: Any) -> str:
+    """How a file of the previous command differs from the current one."""
     if old is None or new is None:
         return "not there before" if old is None else "not here now"
-    paths = [one.get("path") if isinstance(one, dict) else None for one in (old, new)]
+    paths = [entry.get("path") if isinstance(entry, dict) else None for entry in (old, new)]
     return "it was changed since" if paths[0] == paths[1] else f"{paths[0]} there, {paths[1]} here"
 
 
@@ -255,9 +267,13 @@ def _shown(value: Any) -> str:
 
 
 def _outputs_of(identity: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the outputs of a command.
+
+    They are read from a file, and lead to removals: names that leave the folder are skipped.
+    """
     inputs = identity.get("inputs")
-    for one in inputs if isinstance(inputs, list) else ():
-        name = one.get("output") if isinstance(one, dict) else None
+    for entry in inputs if isinstance(inputs, list) else ():
+        name = entry.get("output") if isinstance(entry, dict) else None
         if isinstance(name, str) and "\0" not in name and not {"", ".."} & {*name.split("/")}:
             yield name
 
@@ -270,12 +286,13 @@ def _folder_errors(folder: Path) -> Iterator[None]:
         raise ConfigError(f"--output {folder}: {error.strerror or error}") from error
 
 
-def _counts_of(found: dict[str, Any]) -> Counts:
+def _counts_of(fields: dict[str, Any]) -> Counts:
+    """`Counts` from JSON."""
     near = {
-        name: ([Near(**one) for one in kept], [Near(**one) for one in refused])
-        for name, (kept, refused) in found["near"].items()
+        bound: tuple([Near(**example) for example in side] for side in sides)
+        for bound, sides in fields["near"].items()
     }
-    return Counts(**{**found, "near": near})
+    return Counts(**{**fields, "near": near})
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -284,8 +301,9 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None: no such file, or something else in it."""
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

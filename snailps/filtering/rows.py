@@ -1,14 +1,17 @@
-"""Rows of a task in batches: their texts, the columns of a condition, and the file of those kept.
+"""Rows of a task: their texts, the columns of a condition, and the file that the kept ones go to.
 
-    Task -> Source -> batches: texts, columns, rows -> Target -> a file of the kept rows
+    Task -> Source -> TextRows: some rows, their texts and columns -> Target -> a file of kept rows
 
-Rows keep what they have: Parquet's other columns, bytes of lines.  Memory is that of a batch.
-Formats are `data.formats`'.  Must not know models or conditions.
+Owns how a file describes its columns (`_Columns`, chosen once a file): by a schema with types
+(Parquet, Arrow, ORC), line by line (JSON lines), or not at all (text).  A kept row keeps all it
+has: Parquet's other columns, a line's bytes.  Memory is one batch of rows a thread.
+Formats belong to `data.formats`.  Must not know models or conditions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import IO, Any
 
@@ -17,8 +20,8 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import TRUTH, is_number
 from snailps.data.extras import optional_module
-from snailps.data.formats import table as formats
 from snailps.data.formats.table import (
+    RowBatch,
     TableFile,
     Target,
     no_column,
@@ -33,28 +36,16 @@ from snailps.vectors.texts import pieces_of
 from snailps.vectors.words import to_text
 
 
-class Batch:
-    """Some rows of a task; `first` is the number of the first one in the task, from 1."""
+class TextRows:
+    """Consecutive rows of a task; `first` is the number of the first one in the task, from 1."""
 
-    def __init__(self, table: TableFile, batch: formats.Batch, column: str, first: int) -> None:
+    def __init__(self, columns: _Columns, batch: RowBatch, first: int) -> None:
         self.rows, self.first = batch.rows, first
-        self._table, self._batch, self._has_columns = table, batch, bool(column)
-        self._path, texts = table.path, batch.column(column)
-        if table.is_typed:
-            self._texts = _stored(texts.data)
-            return
-        self._texts = texts.values(0, batch.rows)
-        if not column:  # lines of text, which are bytes
-            return
-        self._texts = list(map(raw_text, self._texts))
-        if not {*map(type, self._texts)} <= {bytes, type(None)}:
-            for number, text in zip(batch.numbers, self._texts, strict=True):
-                if not isinstance(text, (bytes, type(None))):
-                    raise DataError(
-                        f"{self._path}, line {number:,}: {column!r} is no text, but {text!r:.60}"
-                    )
+        self._columns, self._batch = columns, batch
+        self._texts = columns.texts(batch)
 
     def has(self, name: str) -> bool:
+        """Whether one of these rows has a column of this name."""
         return name in self._batch.columns
 
     @property
@@ -63,81 +54,40 @@ class Batch:
 
     def is_missing(self) -> NDArray[np.bool_]:
         """Rows without a text."""
-        if self._table.is_typed:
-            return np.asarray(self._texts.is_null().to_numpy(zero_copy_only=False), bool)
-        return np.fromiter((text is None for text in self._texts), bool, self.rows)
+        return self._texts.is_missing()
 
     def texts(self, rows: NDArray[np.int64]) -> Any:
-        """Texts of rows, as `LabelModel` takes them; of rows that have one."""
-        if len(rows) == self.rows:
-            return self._texts
-        if self._table.is_typed:
-            return self._texts.take(_arrow().array(rows))
-        return [self._texts[row] for row in rows.tolist()]
+        """Texts of `rows`, each of which has one, as `LabelModel` takes them."""
+        return self._texts.all if len(rows) == self.rows else self._texts.take(rows)
 
-    def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
-        """Texts of a few rows."""
-        texts = self.texts(rows)
-        texts = texts if isinstance(texts, list) else _raw(texts).to_pylist()
-        return [text.decode("utf-8", "replace") for text in texts]
+    def shown_texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """Texts of a few rows for a reader; bytes that are not UTF-8 are replaced."""
+        return [text.decode("utf-8", "replace") for text in self._texts.raw(self.texts(rows))]
 
     def column(self, name: str) -> Column:
-        """Values of a column; DataError: it has neither numbers nor texts."""
-        if not self._has_columns:
-            raise DataError(f"{self._path} is text, which has no column {name!r}")
-        there = self.has(name)
-        if not there and (self._table.is_typed or name in columns_of_folders(self._path)):
-            return _column_of_folders(self._path, name, self.rows, self.names)
-        data = self._batch.column(name).data
-        return self._typed(name, data) if self._table.is_typed else self._untyped(name, data)
+        """Values of a column.
 
-    def _typed(self, name: str, data: Any) -> Column:
-        values, kinds = _stored(data), _arrow().types
-        if kinds.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        present = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
-        if kinds.is_null(values.type):
-            return Column(np.zeros(self.rows), present)
-        if any(kind(values.type) for kind in (kinds.is_string, kinds.is_large_string)):
-            texts = [None if text is None else to_text(text) for text in _raw(values).to_pylist()]
-            return Column(np.array(texts, object), present, are_texts=True)
-        if kinds.is_integer(values.type) or kinds.is_boolean(values.type):
-            whole = "uint64" if kinds.is_unsigned_integer(values.type) else "int64"
-            return Column(values.cast(whole).fill_null(0).to_numpy(), present)
-        if kinds.is_floating(values.type):
-            numbers = np.asarray(values.cast("float64").to_numpy(zero_copy_only=False))
-            return Column(numbers, ~np.isnan(numbers))
-        raise DataError(
-            f"{self._path}: column {name!r} is of {values.type}: expected numbers or texts"
-        )
+        DataError: the file has no such column, or it holds neither numbers nor texts.
+        """
+        return self._columns.values(self._batch, name)
 
-    def _untyped(self, name: str, values: list[Any]) -> Column:
-        present = np.fromiter((value == value and value is not None for value in values), bool)
-        kinds = {type(value) for value in values} - {type(None)}
-        if kinds <= {str}:
-            return Column(np.array(values, object), present, are_texts=True)
-        if kinds <= {int, float, bool}:
-            return Column(_numbers_of(values, kinds), present)
-        numbers = self._batch.numbers
-        raise DataError(
-            f"{self._path}, lines {numbers[0]:,} to {numbers[-1]:,}: {name!r} has "
-            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: expected numbers or texts"
-        )
-
-    def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
-        """These rows for `Target.write`, with more columns (float32 or object)."""
-        return self._table.kept(self._batch, rows, added)
+    def selected(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
+        """`rows` for `Target.write`, with further columns (float32 or object)."""
+        return self._columns.table.selected(self._batch, rows, added)
 
 
 class Source:
-    """A task that is read; a context manager.  DataError: another format, or no such column."""
+    """An open task; a context manager.
+
+    DataError: the file is of another format than its name says, or has no such column.
+    """
 
     def __init__(self, task: Task, column: str) -> None:
-        self.task, self._column = task, column
+        self.task = task
         self._table = open_rows(task.path)
+        self._columns = _columns_of(self._table, column)
         try:
-            if self._table.is_typed:
-                self._check_texts()
+            self._columns.check_texts()
         except BaseException:
             self._table.close()
             raise
@@ -148,79 +98,265 @@ class Source:
     def __exit__(self, *_: object) -> None:
         self._table.close()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[TextRows]:
         first = 1
         with table_errors(self.task.path):
             for batch in self._table.rows(part=self.task.groups):
-                yield Batch(self._table, batch, self._column, first)
+                yield TextRows(self._columns, batch, first)
                 first += batch.rows
 
     def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
-        """Remarks on the file; ConfigError or DataError: columns that it cannot have, as far as is
-        known at once."""
-        path, folders = self.task.path, columns_of_folders(self.task.path)
-        if self._table.is_typed:
-            for name in columns:
-                if name not in folders:
-                    self._check_there(name)
-            self._check_added(added)
-            return self._table.remarks()
-        if not self._column:
-            for name in (*columns, *added):
-                raise ConfigError(f"{name}: {path} is text, which has no columns")
-            return []
-        first = next(self.batches(), None)
-        if first is None:
-            return []
-        for name in added:
-            if first.has(name) or name in folders:
-                raise ConfigError(f"--add {name}: {path} has that name")
-        if not first.has(self._column):
-            raise no_column(path, self._column, first.names)
-        return [
-            f"none of its first {first.rows} lines has {name!r}"
-            for name in columns
-            if not first.has(name) and name not in folders
-        ]
+        """Check names before anything is written; return remarks about the file.
+
+        ConfigError or DataError: the file cannot have these columns.  JSON lines may have other
+        names later, so their first batch decides: `check` reads it, and the source is used up.
+        """
+        return self._columns.check(columns, added, lambda: next(self.batches(), None))
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
         """Begin a file of the same format, with further columns of float or str."""
-        if self._table.is_typed:
-            self._check_added(added)
-        return self._table.target(file, added, self._column)
+        self._columns.check_added(added)
+        return self._table.target(file, added, self._columns.text_column)
 
-    def _check_texts(self) -> None:
-        """Whether the column has texts, or nothing at all."""
-        path, column = self.task.path, self._column
-        self._check_there(column)
-        with table_errors(path):  # of some types there are no values
-            texts = _stored(self._table.no_values(column))
+
+class _Texts(ABC):
+    """The texts of some rows, in the form that the format stores and `LabelModel` takes."""
+
+    def __init__(self, texts: Any) -> None:
+        self.all = texts
+
+    @abstractmethod
+    def is_missing(self) -> NDArray[np.bool_]: ...
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64]) -> Any: ...
+
+    @staticmethod
+    @abstractmethod
+    def raw(texts: Any) -> list[bytes]:
+        """The bytes of texts that `take` returned."""
+
+
+class _ArrowTexts(_Texts):
+    def is_missing(self) -> NDArray[np.bool_]:
+        return np.asarray(self.all.is_null().to_numpy(zero_copy_only=False), bool)
+
+    def take(self, rows: NDArray[np.int64]) -> Any:
+        return self.all.take(_arrow().array(rows))
+
+    @staticmethod
+    def raw(texts: Any) -> list[bytes]:
+        raw: list[bytes] = _raw(texts).to_pylist()
+        return raw
+
+
+class _ListedTexts(_Texts):
+    def is_missing(self) -> NDArray[np.bool_]:
+        return np.fromiter((text is None for text in self.all), bool, len(self.all))
+
+    def take(self, rows: NDArray[np.int64]) -> Any:
+        return [self.all[row] for row in rows.tolist()]
+
+    @staticmethod
+    def raw(texts: Any) -> list[bytes]:
+        return list(texts)
+
+
+class _Columns(ABC):
+    """How a file describes its columns: what can be checked before reading, and what values are."""
+
+    def __init__(self, table: TableFile, text_column: str) -> None:
+        self.table, self.text_column = table, text_column
+
+    @property
+    def path(self) -> str:
+        return self.table.path
+
+    def check_texts(self) -> None:  # noqa: B027
+        """DataError: the file says, before it is read, that the column has no texts."""
+
+    def check_added(self, added: Mapping[str, type]) -> None:  # noqa: B027
+        """ConfigError: the file says, before it is read, that it cannot have these columns."""
+
+    @abstractmethod
+    def check(
+        self,
+        columns: Sequence[str],
+        added: Mapping[str, type],
+        first_rows: Callable[[], TextRows | None],
+    ) -> list[str]:
+        """`Source.check`; `first_rows` reads the first batch."""
+
+    @abstractmethod
+    def texts(self, batch: RowBatch) -> _Texts: ...
+
+    @abstractmethod
+    def values(self, batch: RowBatch, name: str) -> Column: ...
+
+
+def _columns_of(table: TableFile, text_column: str) -> _Columns:
+    """The only place that asks which way of describing columns a file has."""
+    if table.is_typed:
+        return _SchemaColumns(table, text_column)
+    return (_JsonColumns if text_column else _NoColumns)(table, text_column)
+
+
+class _SchemaColumns(_Columns):
+    """Parquet, Arrow, ORC: a schema gives each column's name and type before any row is read."""
+
+    def check_texts(self) -> None:
+        self._check_once(self.text_column)
+        # Reading no values can fail too: pyarrow lacks some types.
+        with table_errors(self.path):
+            texts = _stored(self.table.no_values(self.text_column))
         try:
             if not _arrow().types.is_null(texts.type):
                 list(pieces_of(texts))
         except DataError as error:
-            raise DataError(f"{path}: column {column!r}: {error}") from None
+            raise DataError(f"{self.path}: column {self.text_column!r}: {error}") from None
 
-    def _check_there(self, name: str) -> None:
-        count = self._table.own_names.count(name)
-        if not count:
-            raise no_column(self.task.path, name, self._table.own_names)
-        if count > 1:
-            raise DataError(f"{self.task.path} has {count} columns {name!r}")
-
-    def _check_added(self, added: Mapping[str, type]) -> None:
-        path = self.task.path
+    def check_added(self, added: Mapping[str, type]) -> None:
         for name in added:
-            if name in self._table.own_names or name in columns_of_folders(path):
-                raise ConfigError(f"--add {name}: {path} has a column of that name")
+            if name in self.table.own_names or name in columns_of_folders(self.path):
+                raise ConfigError(
+                    f"--add {name}: {self.path} has a column of that name: choose another name, "
+                    "NAME=..."
+                )
             if name.encode("utf-8", "replace").decode() != name:
-                raise ConfigError(f"--add {name!a}: Parquet's names are UTF-8: NAME=... is another")
+                raise ConfigError(
+                    f"--add {name!a}: a column name in Parquet is UTF-8, and this one is not: "
+                    "choose another name, NAME=..."
+                )
+
+    def check(
+        self,
+        columns: Sequence[str],
+        added: Mapping[str, type],
+        first_rows: Callable[[], TextRows | None],
+    ) -> list[str]:
+        folders = columns_of_folders(self.path)
+        for name in columns:
+            if name not in folders:
+                self._check_once(name)
+        self.check_added(added)
+        return self.table.remarks()
+
+    def texts(self, batch: RowBatch) -> _Texts:
+        return _ArrowTexts(_stored(batch.column(self.text_column).data))
+
+    def values(self, batch: RowBatch, name: str) -> Column:
+        if name not in batch.columns:
+            return _column_of_folders(self.path, name, batch.rows, batch.columns)
+        values, types = _stored(batch.column(name).data), _arrow().types
+        if types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        present = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
+        if types.is_null(values.type):
+            return Column(np.zeros(batch.rows), present)
+        if types.is_string(values.type) or types.is_large_string(values.type):
+            texts = [None if text is None else to_text(text) for text in _raw(values).to_pylist()]
+            return Column(np.array(texts, object), present, are_texts=True)
+        if types.is_integer(values.type) or types.is_boolean(values.type):
+            whole = "uint64" if types.is_unsigned_integer(values.type) else "int64"
+            return Column(values.cast(whole).fill_null(0).to_numpy(), present)
+        if types.is_floating(values.type):
+            numbers = np.asarray(values.cast("float64").to_numpy(zero_copy_only=False))
+            return Column(numbers, ~np.isnan(numbers))
+        raise DataError(
+            f"{self.path}: column {name!r} has type {values.type}: expected numbers or texts"
+        )
+
+    def _check_once(self, name: str) -> None:
+        """DataError: the file has no such column, or several."""
+        count = self.table.own_names.count(name)
+        if not count:
+            raise no_column(self.path, name, self.table.own_names)
+        if count > 1:
+            raise DataError(f"{self.path} has {count} columns {name!r}: rename all but one")
+
+
+class _JsonColumns(_Columns):
+    """JSON lines: each line has its own names, and a value may be of any type."""
+
+    def check(
+        self,
+        columns: Sequence[str],
+        added: Mapping[str, type],
+        first_rows: Callable[[], TextRows | None],
+    ) -> list[str]:
+        rows = first_rows()
+        if rows is None:
+            return []
+        folders = columns_of_folders(self.path)
+        for name in added:
+            if rows.has(name) or name in folders:
+                raise ConfigError(
+                    f"--add {name}: {self.path} has that name: choose another one, NAME=..."
+                )
+        if not rows.has(self.text_column):
+            raise no_column(self.path, self.text_column, rows.names)
+        return [
+            f"none of its first {rows.rows} lines has {name!r}"
+            for name in columns
+            if not rows.has(name) and name not in folders
+        ]
+
+    def texts(self, batch: RowBatch) -> _Texts:
+        values = batch.column(self.text_column).values(0, batch.rows)
+        texts = list(map(raw_text, values))
+        if {*map(type, texts)} <= {bytes, type(None)}:
+            return _ListedTexts(texts)
+        line, text = next(
+            (line, text)
+            for line, text in zip(batch.numbers, texts, strict=True)
+            if not isinstance(text, (bytes, type(None)))
+        )
+        raise DataError(
+            f"{self.path}, line {line:,}: expected a text in {self.text_column!r}, got {text!r:.60}"
+        )
+
+    def values(self, batch: RowBatch, name: str) -> Column:
+        if name not in batch.columns and name in columns_of_folders(self.path):
+            return _column_of_folders(self.path, name, batch.rows, batch.columns)
+        values: list[Any] = batch.column(name).data
+        present = np.fromiter((value == value and value is not None for value in values), bool)
+        types = {type(value) for value in values} - {type(None)}
+        if types <= {str}:
+            return Column(np.array(values, object), present, are_texts=True)
+        if types <= {int, float, bool}:
+            return Column(_numbers_of(values, types), present)
+        lines = batch.numbers
+        raise DataError(
+            f"{self.path}, lines {lines[0]:,} to {lines[-1]:,}: {name!r} has "
+            f"{', '.join(sorted(kind.__name__ for kind in types))}: expected numbers or texts"
+        )
+
+
+class _NoColumns(_Columns):
+    """Text: a line is a text, and there is nothing else."""
+
+    def check(
+        self,
+        columns: Sequence[str],
+        added: Mapping[str, type],
+        first_rows: Callable[[], TextRows | None],
+    ) -> list[str]:
+        for name in (*columns, *added):
+            raise ConfigError(f"{name}: {self.path} is text, which has no columns")
+        return []
+
+    def texts(self, batch: RowBatch) -> _Texts:
+        return _ListedTexts(batch.column("").values(0, batch.rows))
+
+    def values(self, batch: RowBatch, name: str) -> Column:
+        raise DataError(f"{self.path} is text, which has no column {name!r}")
 
 
 def _column_of_folders(path: str, name: str, rows: int, names: Sequence[str]) -> Column:
-    """A column that stands in the names of folders, one value for all rows of a file.
+    """A column in the names of folders (``day=7/``): one value for all rows of a file.
 
-    It is a number if it can be, and a text where it is compared with one.
+    A value that reads as a number is one, and a text where it is compared with a text: the name
+    of a folder has no type.  DataError: no folder has this name either.
     """
     folders = columns_of_folders(path)
     if name not in folders:
@@ -234,22 +370,25 @@ def _column_of_folders(path: str, name: str, rows: int, names: Sequence[str]) ->
     return Column(values, values == values, texts=texts.values)
 
 
-def _numbers_of(values: Sequence[Any], kinds: Set[type]) -> NDArray[Any]:
-    """Numbers of JSON, of a type that has all of them exactly; 0 for None."""
-    there = [0 if value is None else value for value in values]
-    if float not in kinds:
+def _numbers_of(values: Sequence[Any], types: Set[type]) -> NDArray[Any]:
+    """JSON numbers in a type that holds all of them exactly; 0 for None.
+
+    Integers beyond int64, and integers beside floats, stay Python's own: float64 would round ids.
+    """
+    numbers = [0 if value is None else value for value in values]
+    if float not in types:
         with suppress(OverflowError):
-            return np.array(there, np.int64)
-    return np.array(there, np.float64 if int not in kinds else object)
+            return np.array(numbers, np.int64)
+    return np.array(numbers, np.float64 if int not in types else object)
 
 
 def _stored(column: Any) -> Any:
-    """A column's values as they are stored: of types of Arrow's extensions, as JSON, the texts."""
+    """A column's stored values: of an Arrow extension type such as JSON, the texts below it."""
     return getattr(column, "storage", column)
 
 
 def _raw(texts: Any) -> Any:
-    """Texts as bytes, which need not be UTF-8 whatever their type says."""
+    """Texts as bytes: a file may declare UTF-8 and hold other bytes."""
     return texts.cast("large_binary")
 
 

@@ -1,9 +1,10 @@
-"""A condition applied to some rows: a model is asked for rows that nothing before it has decided.
+"""A condition applied to rows: a model scores only rows that no earlier clause has decided.
 
-    batch, condition, models -> decide -> Decision: rows that are kept, added columns, counts
+    rows, condition, models -> decide -> Decision: rows to keep, added columns, counts
 
-Clauses on columns alone come first, the others in their order.  A text that is missing is never
-kept.  Scores that are known already are not asked for.  Must not know files.
+Owns the order of evaluation: clauses on columns alone first, since they cost nothing, then the
+others as written.  A row without a text is never kept.  A score read from a `ScoreFolder` is not
+computed again.  Must not know files.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass, field
 from snailps.filtering.expression import TOP, Condition, Score
-from snailps.filtering.rows import Batch
+from snailps.filtering.rows import TextRows
 from snailps.filtering.values import Column, Mask
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text
 
 BINS = 50
+"""Bars of the histogram of a probability."""
 SHOWN = 20
-"""Examples of each side of a bound."""
+"""Examples on each side of a bound, in the report."""
 LETTERS_SHOWN = 300
+"""Characters of an example's text, in the report."""
 SCORES_MAX = 1 << 20
-"""Probabilities of all labels that are kept at once: 4 MB."""
+"""Probabilities of all labels computed at once: 4 MB, however many labels a model has."""
 
 
 @dataclass(slots=True)
 class Near:
-    """A text whose score is near a bound, to look at."""
+    """A text whose score is near a bound, for the report."""
 
     distance: float
     task: str
@@ -42,18 +45,21 @@ class Near:
     text: str
 
     @property
-    def place(self) -> tuple[float, str, int]:
+    def order(self) -> tuple[float, str, int]:
+        """Nearest first; equal distances in the order of tasks and rows, so that the report does
+        not depend on the threads."""
         return self.distance, self.task, self.row
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of some rows; those of several add up.
+    """Counts over rows; `add` sums two.
 
-    `refused`: rows by the first clause that refuses them; `bins`: rows by a probability, of equal
-    width from 0 to 1; `labels`: rows by best label; `near`: of each bound those it kept, and not;
-    `unread`: words after the word ``</s>`` that a model has not read; `scored`: texts that it was
-    given, which other scores were kept of.
+    `refused`: rows by the first clause that refuses them; `bins`: rows by probability, `BINS` of
+    equal width from 0 to 1; `labels`: rows by best label; `near`: for each bound, examples that it
+    kept and examples that it refused; `unread`: by model, words after the word ``</s>``, which
+    fastText's models do not read; `scored`: by model, texts that it scored in this run, without
+    those whose scores were read from a `ScoreFolder`.
     """
 
     rows: int
@@ -75,30 +81,33 @@ class Counts:
         self.kept += other.kept
         self.without_text += other.without_text
         self.refused = [a + b for a, b in zip(self.refused, other.refused, strict=True)]
-        for here, more in ((self.unread, other.unread), (self.scored, other.scored)):
-            for name, count in more.items():
-                here[name] = here.get(name, 0) + count
+        for totals, counts in ((self.unread, other.unread), (self.scored, other.scored)):
+            _add_counts(totals, counts)
         for name, bins in other.bins.items():
-            so_far = self.bins.setdefault(name, [0] * BINS)
-            self.bins[name] = [a + b for a, b in zip(so_far, bins, strict=True)]
+            total = self.bins.setdefault(name, [0] * BINS)
+            self.bins[name] = [a + b for a, b in zip(total, bins, strict=True)]
         for name, labels in other.labels.items():
-            here_labels = self.labels.setdefault(name, {})
-            for label, count in labels.items():
-                here_labels[label] = here_labels.get(label, 0) + count
+            _add_counts(self.labels.setdefault(name, {}), labels)
         for name, sides in other.near.items():
             both = self.near.setdefault(name, ([], []))
             for side, texts in zip(both, sides, strict=True):
                 side.extend(texts)
-                side.sort(key=lambda one: one.place)
+                side.sort(key=lambda near: near.order)
                 del side[SHOWN:]
+
+
+def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        totals[name] = totals.get(name, 0) + count
 
 
 @dataclass(slots=True)
 class ModelScores:
-    """What a model says of the rows of a batch that it was `asked` about.
+    """A model's scores of the rows of a batch; only rows in `asked` have any.
 
-    `best`: number of the best label, -1: none; `of_best`: its probability; `of_labels`: that of
-    some labels, by their numbers; NaN where there is none.  `unread`: words that were not read.
+    `best`: number of the best label, -1 if there is none; `of_best`: its probability; `of_labels`:
+    the probabilities of the labels that the command uses, by number; NaN if there is none.
+    `unread`: words of these texts that the model does not read.
     """
 
     asked: Mask
@@ -117,9 +126,9 @@ class ModelScores:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Rows of a batch that are kept, rising; `added`: columns of these, float32 or object.
+    """The rows of a batch to keep, ascending; `added`: further columns of them, float32 or object.
 
-    `scores` of each model that was needed, with what was known before.
+    `scores`: by model, all that is now known, including scores read from a `ScoreFolder`.
     """
 
     rows: NDArray[np.int64]
@@ -129,9 +138,9 @@ class Decision:
 
 
 class Judge:
-    """A condition and its models; threads may ask at once.
+    """A condition and its models; immutable after construction, so threads may share it.
 
-    `added`: scores that become columns, by the names of these.
+    `added`: scores that become columns, by column name.
     """
 
     def __init__(
@@ -145,7 +154,7 @@ class Judge:
             name: [to_text(label) for label in model.labels] for name, model in models.items()
         }
         self.columns: dict[str, list[int]] = {}
-        """Models that are needed, with the labels that are asked for."""
+        """The models that the command uses, and the numbers of the labels it asks each for."""
         for score in dict.fromkeys((*condition.scores, *added.values())):
             labels = self.columns.setdefault(score.model, [])
             if score.label is not None:
@@ -155,15 +164,20 @@ class Judge:
         return {name: str if score.of_best == TOP else float for name, score in self.added.items()}
 
     def number(self, score: Score) -> int:
-        """Number of a score's label."""
+        """The number of a score's label in its model."""
         return self.names[score.model].index(str(score.label))
 
     def decide(
-        self, batch: Batch, task: str = "", known: Mapping[str, ModelScores] = MappingProxyType({})
+        self,
+        batch: TextRows,
+        task: str = "",
+        known: Mapping[str, ModelScores] = MappingProxyType({}),
     ) -> Decision:
-        """Decide which rows are kept; DataError: a column that is missing, or of another type.
+        """Decide which rows to keep.
 
-        `known`: scores of models that need not be asked for again; more of them are noted in it.
+        `known`: by model, scores read from a `ScoreFolder`, which are not computed again; newly
+        computed ones are written into the same arrays.  ConfigError or DataError: a column is
+        missing, or its type does not fit the comparison.
         """
         scores = {
             name: known.get(name) or ModelScores.none(batch.rows, columns)
@@ -181,62 +195,71 @@ class Judge:
             counts.refused[number] = int(len(rows) - passed.sum())
             for score, bound in clause.bounds:
                 name = f"{score} {bound!r}"
-                if name not in counts.near:  # an earlier clause's are of more rows
+                # A bound may occur in several clauses: the first one sees the most rows.
+                if name not in counts.near:
                     counts.near[name] = self._near(values, score, bound, passed, task)
             rows = rows[passed]
         values.rows = rows
         counts.kept = len(rows)
         added = {name: self._column(values, score) for name, score in self.added.items()}
         values.count(counts)
-        counts.unread = {name: one.unread for name, one in scores.items() if one.unread}
+        counts.unread = {name: by_model.unread for name, by_model in scores.items()
+                         if by_model.unread}  # fmt: skip
         counts.scored = dict(values.scored)
         return Decision(rows, added, counts, scores)
 
     def _column(self, values: _Values, score: Score) -> NDArray[Any]:
-        found: NDArray[Any] = values.score(score)
+        scores: NDArray[Any] = values.score(score)
         if score.of_best != TOP:
-            return found
+            return scores
+        # Number -1, no label, wraps to the last element: None.
         names: NDArray[Any] = np.array([*self.names[score.model], None], object)
-        return names.take(found, mode="wrap")
+        return names.take(scores, mode="wrap")
 
     def _near(
         self, values: _Values, score: Score, bound: float, passed: NDArray[np.bool_], task: str
     ) -> tuple[list[Near], list[Near]]:
-        found = values.known(score).astype(np.float64)
-        distance = np.abs(found - bound)
+        chances = values.wanted_only(score).astype(np.float64)
+        distance = np.abs(chances - bound)
         sides: list[list[Near]] = []
         for is_kept in (True, False):
-            here = np.flatnonzero((passed == is_kept) & ~np.isnan(found))
-            here = here[np.lexsort((here, distance[here]))[:SHOWN]]
-            texts = values.batch.some_texts(values.rows[here]) if len(here) else []
+            nearest = np.flatnonzero((passed == is_kept) & ~np.isnan(chances))
+            nearest = nearest[np.lexsort((nearest, distance[nearest]))[:SHOWN]]
+            texts = values.batch.shown_texts(values.rows[nearest]) if len(nearest) else []
             sides.append([
                 Near(
-                    float(distance[at]), task, values.batch.first + int(values.rows[at]),
-                    values.shown(at), text[:LETTERS_SHOWN],
+                    float(distance[place]), task, values.batch.first + int(values.rows[place]),
+                    values.shown(place), text[:LETTERS_SHOWN],
                 )
-                for at, text in zip(here.tolist(), texts, strict=True)
+                for place, text in zip(nearest.tolist(), texts, strict=True)
             ])  # fmt: skip
         return sides[0], sides[1]
 
 
 class _Values:
-    """Scores and columns of the rows of a batch that are still in question."""
+    """Scores and columns of the rows of a batch that no clause has refused so far (`rows`).
 
-    def __init__(self, judge: Judge, batch: Batch, scores: dict[str, ModelScores]) -> None:
+    Implements `expression.Values`: a test that reads a score makes the model compute it, for
+    `rows` alone.  `of` narrows to fewer rows; copies share the scores, so none is computed twice.
+    """
+
+    def __init__(self, judge: Judge, batch: TextRows, scores: dict[str, ModelScores]) -> None:
         self.batch = batch
         self.rows: NDArray[np.int64] = np.arange(batch.rows)
         self.scored = dict.fromkeys(scores, 0)
         self._judge, self._scores = judge, scores
+        # Counts and examples are the same with and without a ScoreFolder: they cover the rows that
+        # this condition asks about, not all whose scores happen to be there.
         self._wanted = {name: np.zeros(batch.rows, bool) for name in scores}
 
     def of(self, rows: Mask) -> _Values:
-        some = copy.copy(self)
-        some.rows = self.rows[rows]
-        return some
+        narrowed = copy.copy(self)
+        narrowed.rows = self.rows[rows]
+        return narrowed
 
     def score(self, score: Score) -> NDArray[Any]:
-        there = self._scores[score.model]
-        if not (asked := there.asked[self.rows]).all():
+        by_model = self._scores[score.model]
+        if not (asked := by_model.asked[self.rows]).all():
             self._ask(score.model, self.rows[~asked])
         self._wanted[score.model][self.rows] = True
         return self._values(score)[self.rows]
@@ -244,57 +267,58 @@ class _Values:
     def column(self, name: str) -> Column:
         return self.batch.column(name).at(self.rows)
 
-    def known(self, score: Score) -> NDArray[np.float32]:
-        """Probabilities, NaN in rows that no clause has wanted them of."""
+    def wanted_only(self, score: Score) -> NDArray[np.float32]:
+        """Probabilities of `rows`; NaN in rows that no clause has asked about."""
         wanted = self._wanted[score.model][self.rows]
         return np.where(wanted, self._values(score)[self.rows], np.float32(np.nan))
 
     def _values(self, score: Score) -> NDArray[Any]:
         """A score of all rows of the batch."""
-        there = self._scores[score.model]
+        by_model = self._scores[score.model]
         if score.label is not None:
-            return there.of_labels[self._judge.number(score)]
-        return there.best if score.of_best == TOP else there.of_best
+            return by_model.of_labels[self._judge.number(score)]
+        return by_model.best if score.of_best == TOP else by_model.of_best
 
     def _ask(self, name: str, rows: NDArray[np.int64]) -> None:
-        """Have some rows judged by a model."""
-        judge, there = self._judge, self._scores[name]
+        """Have a model score these rows; one thread, since batches already use all of them."""
+        judge, by_model = self._judge, self._scores[name]
         model, unread = judge.models[name], list[int]()
         texts = self.batch.texts(rows)
-        if not there.of_labels:
-            found, chances = model.predict_arrays(texts, threads=1, unread=unread.append)
-            there.best[rows], there.of_best[rows] = found[:, 0], chances[:, 0]
+        if not by_model.of_labels:  # the best label alone: a model with a tree need not score all
+            labels, chances = model.predict_arrays(texts, threads=1, unread=unread.append)
+            by_model.best[rows], by_model.of_best[rows] = labels[:, 0], chances[:, 0]
         else:
-            together = max(1, SCORES_MAX // len(judge.names[name]))
-            for at in range(0, len(rows), together):
-                here = rows[at : at + together]
-                top, some = model.best_and_probabilities(
-                    texts[at : at + together], threads=1, unread=unread.append
+            at_once = max(1, SCORES_MAX // len(judge.names[name]))
+            for first in range(0, len(rows), at_once):
+                part = rows[first : first + at_once]
+                best, chances = model.best_and_probabilities(
+                    texts[first : first + at_once], threads=1, unread=unread.append
                 )
-                there.best[here] = top
-                there.of_best[here] = np.where(top < 0, np.nan, some[np.arange(len(here)), top])
-                for label, of_label in there.of_labels.items():
-                    of_label[here] = some[:, label]
-        there.asked[rows] = True
-        there.unread += sum(unread)
+                by_model.best[part] = best
+                of_best = chances[np.arange(len(part)), best]
+                by_model.of_best[part] = np.where(best < 0, np.nan, of_best)
+                for label, of_label in by_model.of_labels.items():
+                    of_label[part] = chances[:, label]
+        by_model.asked[rows] = True
+        by_model.unread += sum(unread)
         self.scored[name] += len(rows)
 
-    def shown(self, at: int) -> dict[str, float | str]:
-        """Scores of a row in question that were wanted so far."""
-        row = int(self.rows[at])
-        found: dict[str, float | str] = {}
+    def shown(self, place: int) -> dict[str, float | str]:
+        """The scores of one of `rows` that clauses have asked for so far, by name."""
+        row = int(self.rows[place])
+        shown: dict[str, float | str] = {}
         for score in self._judge.condition.scores:
             if not self._wanted[score.model][row]:
                 continue
             value = self._values(score)[row]
             if score.of_best != TOP:
-                found[str(score)] = float(value)
+                shown[str(score)] = float(value)
             else:
-                found[str(score)] = self._judge.names[score.model][value] if value >= 0 else ""
-        return found
+                shown[str(score)] = self._judge.names[score.model][value] if value >= 0 else ""
+        return shown
 
     def count(self, counts: Counts) -> None:
-        """Count rows by each score that was wanted."""
+        """Count rows by each score that a clause or an added column has asked for."""
         scores = dict.fromkeys((*self._judge.condition.scores, *self._judge.added.values()))
         for score in scores:
             wanted = self._wanted[score.model]
@@ -304,9 +328,9 @@ class _Values:
             if score.of_best == TOP:
                 labels, numbers = np.unique(values[values >= 0], return_counts=True)
                 names = self._judge.names[score.model]
-                both = zip(labels.tolist(), numbers.tolist(), strict=True)
-                counts.labels[str(score)] = {names[label]: number for label, number in both}
+                by_label = zip(labels.tolist(), numbers.tolist(), strict=True)
+                counts.labels[str(score)] = {names[label]: number for label, number in by_label}
             else:
                 chances = values[~np.isnan(values)].astype(np.float64)
-                place = np.minimum((chances * BINS).astype(np.int64), BINS - 1)
-                counts.bins[str(score)] = np.bincount(place, minlength=BINS).tolist()
+                bins = np.minimum((chances * BINS).astype(np.int64), BINS - 1)
+                counts.bins[str(score)] = np.bincount(bins, minlength=BINS).tolist()

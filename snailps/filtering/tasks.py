@@ -1,6 +1,8 @@
-"""Tasks of a filter: files of the input, or parts of them, each with the name of its output.
+"""Tasks of a filter: input files or parts of them, each with the name of its output.
 
-paths -> tasks_of -> Task: path, name, part, bytes, version
+    paths -> tasks_of -> Task: path, name, part, bytes, version
+
+Owns the names of outputs and how a changed input is noticed.  Must not know models or conditions.
 """
 
 from __future__ import annotations
@@ -19,20 +21,24 @@ from snailps.errors import ConfigError, DataError
 
 
 def open_rows(path: str) -> TableFile:
-    """Open a file of rows that some are taken of; DataError: it is read from its beginning only."""
+    """Open a file to filter.
+
+    DataError: a packed Parquet, Arrow or ORC file, which cannot be read without seeking.
+    """
     format = format_of(path)
     if format is not None and is_sequential(path) and not class_of(format).is_stream:
         raise DataError(
-            f"{path}: filtering {FORMATS[format].title} needs a file that is not packed, and can "
-            "be sought in"
+            f"{path}: filtering {FORMATS[format].title} needs a file that is not packed, because "
+            "its parts are read out of order: unpack it"
         )
     return open_table(path)
 
 
 class Task(NamedTuple):
-    """A file of the input, or a part of it, and the name of its output.
+    """An input file, or a part of it, and the name of its output.
 
-    `version` of the file differs when its content does; empty: not known.
+    `groups`: row groups or stripes, first and after the last; None: the whole file.  `version`
+    changes when the file's content does; empty: unknown (a URL without ETag and date).
     """
 
     path: str
@@ -43,10 +49,11 @@ class Task(NamedTuple):
 
 
 def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
-    """Parts of files, each with the name of its output: as below the folder that all are in.
+    """Tasks of these files, in their order; outputs are named as in `names_of`.
 
-    A file with parts, as the groups of rows of Parquet, is cut between them, so that none but a
-    single one has more than `task_bytes`.
+    A file with parts (row groups of Parquet, stripes of ORC) is cut between them into tasks of at
+    most `task_bytes`, or of a single part that is larger.  Its outputs are ``name-00000.parquet``,
+    ...  ConfigError: two tasks would have the same output.
     """
     tasks: list[Task] = []
     for path, name in zip(paths, names_of(paths), strict=True):
@@ -66,14 +73,17 @@ def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
     for task in tasks:
         other = first.setdefault(task.name, task)
         if other is not task:
-            raise ConfigError(f"{task.path} and {other.path} would both be {task.name}")
+            raise ConfigError(
+                f"{task.path} and {other.path} would both be written to {task.name}: rename one"
+            )
     return tasks
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """Relative names: below the folder that all local files are in, and that of all URLs.
+    """Relative names: paths below the folder that all local files share, or that all URLs share.
 
-    Columns in the names of folders stay there, even if all files have the same.
+    Folders that name a column (``day=7/``) stay in the name even if all files share them: a reader
+    of the outputs finds the column there.
     """
 
     def parts_of(path: str) -> list[str]:
@@ -86,35 +96,44 @@ def names_of(paths: Sequence[str]) -> list[str]:
         mark = MARK.search(path)
         return len(parts_of(path[: mark.start()])) if mark else len(parts_of(path)) - 1
 
-    same = {True: 0, False: 0}
-    for kind in same:
-        of_kind = [path for path in paths if is_url(path) == kind]
-        split = [parts_of(path)[: before_columns(path)] for path in of_kind]
-        pairs = zip(min(split, default=[]), max(split, default=[]), strict=False)
-        same[kind] = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return ["/".join(parts_of(path)[same[is_url(path)] :]) for path in paths]
+    shared = {True: 0, False: 0}  # leading parts that all have, of URLs and of local files
+    for are_urls in shared:
+        alike = [path for path in paths if is_url(path) == are_urls]
+        folders = [parts_of(path)[: before_columns(path)] for path in alike]
+        # What the first and the last one in sorted order share, all between them share.
+        pairs = zip(min(folders, default=[]), max(folders, default=[]), strict=False)
+        shared[are_urls] = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return ["/".join(parts_of(path)[shared[is_url(path)] :]) for path in paths]
 
 
 def version_now(path: str) -> str:
-    """Return a text that differs when a file's content does; empty for some URLs, as unknown."""
+    """A text that changes when a file's content does: its size, time and inode.
+
+    Of a URL its ETag or date; empty if the server names neither.  DataError: a pipe or a device,
+    which cannot be read again.
+    """
     if is_url(path):
         return version_of(path)
     with read_errors(path):
-        found = Path(path).stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise DataError(f"{path} is no regular file, which a filter can read more than once")
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
+        status = Path(path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(
+            f"{path} is no regular file, and a filter reads its input more than once: write what "
+            "it has into a file"
+        )
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 
 def _check(path: str, column: str) -> None:
-    kind = format_of(path)
-    if not class_of(kind).is_written:
-        has = ", ".join(format.title for format in _tables())
-        raise DataError(f"{path} is {kind}: filter has {has} and text")
-    if kind is not None and not column:
+    """ConfigError or DataError: a format that is not filtered, or a column too many or too few."""
+    format = format_of(path)
+    if not class_of(format).is_written:
+        titles = ", ".join(table.title for table in _tables())
+        raise DataError(f"{path} is {format}: filter reads {titles} and text: convert it")
+    if format is not None and not column:
         raise ConfigError(f"{path} is a table: name the column of its texts, --column NAME")
-    if kind is None and column:
-        *first, last = (format.endings[0] for format in _tables())
+    if format is None and column:
+        *first, last = (table.endings[0] for table in _tables())
         raise ConfigError(
             f"--column {column}: {path} is text, by its name, and has no columns; tables are "
             f"{', '.join(first)} and {last}"
@@ -131,6 +150,7 @@ def _size(path: str) -> int:
 
 
 def _cuts(path: str, task_bytes: int) -> list[tuple[tuple[int, int], int]]:
+    """`TableFile.cuts` of a file; empty: it has no parts."""
     if not class_of(format_of(path)).has_parts:
         return []
     with open_rows(path) as table:

@@ -1,8 +1,9 @@
-"""Values of a column of a table, compared exactly, and what is known of rows.
+"""Values of a column, exact comparison, and the three-valued truth of rows.
 
-    Column, Column or constant -> compared -> Truth: yes, no, or not known
+    Column, Column or constant -> compared -> Truth: yes, no, or unknown
 
-Whole numbers are compared as such, of any size.  Must not know files, nor conditions.
+A comparison with a missing value is unknown, as SQL's NULL is.  Integers are compared exactly, of
+any size.  Must not know files, nor conditions.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 EXACT = 1 << 53
-"""float64 has each whole number up to this one."""
+"""float64 holds every integer up to this one."""
 
 
 class Column(NamedTuple):
-    """Values of some rows of a table, and which rows have one.
+    """A column's values, and which rows have one (`present`).
 
-    Texts are objects.  Numbers are int64, uint64 or float64, or objects, Python's own numbers,
-    where none of these types has all of them exactly.  `texts`: what the numbers are as texts, if
-    the column has no type.
+    `values` of texts have dtype object.  Numbers are int64, uint64 or float64; where none of these
+    holds all of them exactly they are Python's own, dtype object.  `texts`: the same values as
+    texts, if the column has no type (it comes from names of folders).
     """
 
     values: NDArray[Any]
@@ -34,22 +35,26 @@ class Column(NamedTuple):
     texts: NDArray[Any] | None = None
 
     def at(self, rows: NDArray[Any]) -> Column:
+        """The column of some rows, by number or mask."""
         texts = None if self.texts is None else self.texts[rows]
         return Column(self.values[rows], self.present[rows], self.are_texts, texts)
 
 
 class Truth(NamedTuple):
-    """Rows of which something is so, and rows of which it is not; of others it is not known."""
+    """Rows where a test holds (`yes`), and where it does not (`no`); in neither: unknown.
+
+    `&`, `|` and `~` follow Kleene's logic: no & unknown is no, yes | unknown is yes.
+    """
 
     yes: Mask
     no: Mask
 
     @classmethod
     def of(cls, yes: NDArray[Any], *present: Mask) -> Truth:
-        """Make the truth of a comparison, known where all values are `present`."""
-        known = reduce(operator.and_, present)
+        """The truth of a comparison; unknown where a value is missing in any of `present`."""
+        has_all = reduce(operator.and_, present)
         answer = np.asarray(yes, bool)
-        return cls(answer & known, ~answer & known)
+        return cls(answer & has_all, ~answer & has_all)
 
     def __and__(self, other: Truth) -> Truth:
         return Truth(self.yes & other.yes, self.no | other.no)
@@ -61,29 +66,33 @@ class Truth(NamedTuple):
         return Truth(self.no, self.yes)
 
 
-def compared(compare: Callable[[Any, Any], Any], one: Column, two: Any) -> Truth:
-    """Compare a column with another one, or with a constant, exactly."""
-    if isinstance(two, Column):
-        sides = one.values, two.values
+def compared(compare: Callable[[Any, Any], Any], column: Column, other: Any) -> Truth:
+    """Compare a column with another column or a constant, exactly.
+
+    NumPy compares int64 with float64 as float64, which rounds integers beyond 2^53: such columns
+    are compared as Python's numbers.
+    """
+    if isinstance(other, Column):
+        sides = column.values, other.values
         kinds = {side.dtype.kind for side in sides}
         if "f" in kinds and not kinds <= {"f", "O"} and any(map(_is_beyond, sides)):
-            sides = one.values.astype(object), two.values.astype(object)
-        with np.errstate(invalid="ignore"):  # NaN among objects, which is not present
-            return Truth.of(compare(*sides), one.present, two.present)
-    if not isinstance(two, str):
-        if one.values.dtype.kind == "f":
-            two = float(two)
-        elif float(two).is_integer():  # others are below 2^53, where float64 has all whole numbers
-            two = int(two)
+            sides = column.values.astype(object), other.values.astype(object)
+        with np.errstate(invalid="ignore"):  # NaN among objects: a missing value
+            return Truth.of(compare(*sides), column.present, other.present)
+    if not isinstance(other, str):
+        if column.values.dtype.kind == "f":
+            other = float(other)
+        elif float(other).is_integer():  # a fraction is below 2^53, where float64 is exact
+            other = int(other)
     with np.errstate(invalid="ignore"):
-        return Truth.of(compare(one.values, two), one.present)
+        return Truth.of(compare(column.values, other), column.present)
 
 
 def _is_beyond(values: NDArray[Any]) -> bool:
-    """Whether whole numbers are among these that float64 may not have."""
+    """Whether there are integers that float64 may round."""
     return values.dtype.kind in "iu" and bool(((values > EXACT) | (values < -EXACT)).any())
 
 
 def nothing(column: Column, *, are_texts: bool) -> Column:
-    """A column without values."""
+    """A column of the wished type and without values, for one of nulls alone."""
     return Column(np.zeros(len(column.present), object), column.present, are_texts)

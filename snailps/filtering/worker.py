@@ -1,9 +1,10 @@
-"""A filter on a cluster: a block is a task of the input, whose output is written, not pushed.
+"""A filter on a cluster: a block is a task, and its result is a file, not a push.
 
-    list of tasks -> leases of the master -> Filter.train -> an output file and its counts, each
+    list of tasks -> leases of the master -> Filter.train -> for each task, an output and its counts
 
-A worker that is lost leaves an unfinished, hidden file, and its task is leased again.  All hosts
-have the folders of inputs, models and outputs.
+A lost worker leaves an unfinished file under a hidden name; the master leases its task again, and
+two workers that run the same task write the same bytes.  All hosts share the folders of inputs,
+models and outputs.
 """
 
 from __future__ import annotations
@@ -26,46 +27,45 @@ from snailps.filtering.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings(JobSettings):
-    """Settings of `Filter`; `snailps.filter` gives them."""
+    """Settings of `Filter`; `snailps.filter` sets them."""
 
     column: str = setting("", help="Column of the texts.", when="The input is tables.")
-    models: str = setting("", help="Paths by name, as JSON.", when="Always.")
-    keep: str = setting("", help="Condition of the texts that are kept.", when="Always.")
-    add: str = setting("[]", help="Scores that become columns, as JSON.", when="They are wanted.")
+    models: str = setting("", help="Model paths by name, as JSON.", when="Always.")
+    keep: str = setting("", help="Condition for the texts to keep.", when="Always.")
+    add: str = setting("[]", help="Scores to add as columns, as JSON.", when="You want them.")
     folder: str = setting("", help="Folder of the outputs.", when="Always.", unit="path")
-    key: str = setting("", help="Of the command whose results these are.", when="Always.")
-    scores: str = setting("", help="Folder of kept scores.", when="They are kept.", unit="path")
+    key: str = setting("", help="Key of the command whose results these are.", when="Always.")
+    scores: str = setting("", help="Folder of kept scores.", when="You keep scores.", unit="path")
 
 
 class Filter(Worker, Cut):
-    """Keeps texts; its input is `Results.list_path`, a task a line."""
+    """Filters texts.  Its input is the file `Results.list_path`, one task per line."""
 
     Settings = FilterSettings
     settings: FilterSettings
 
     @classmethod
     def reading(cls, settings: JobSettings) -> Reading:
-        """Read no tables: the job's input is the list of tasks."""
+        """How the input is read: as lines, since it is the list of tasks and not the texts."""
         return Reading()
 
     @classmethod
     def pieces(
         cls, settings: JobSettings, sources: Sequence[Source], workers: int
     ) -> list[tuple[str, int, int]]:
-        """A block is a task, as a status counts blocks."""
+        """One block per task, so that `snailps status` counts tasks."""
         path = sources[0].path
         with Path(path).open("rb") as file:
             return [(path, *piece) for piece in pairwise([0, *accumulate(map(len, file))])]
 
     def setup(self) -> None:
-        """Open the models."""
         s = self.settings
         models, add = json.loads(s.models), tuple(json.loads(s.add))
         command = Command((), s.column, models, s.keep, add, s.folder, s.scores)
         self._job = FilterJob(command, s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Write the output of a task, unless another worker has."""
+        """Run the task, unless its output is there: a lease may be repeated after a lost worker."""
         path, name, groups, size, version = json.loads(block.data)
         task = Task(path, name, tuple(groups) if groups else None, size, version)
         if self._job.results.done(task) is None:

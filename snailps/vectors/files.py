@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data.array_archives import DAMAGED
-from snailps.data.file_kinds import HEAD_BYTES, kind_of
+from snailps.data.file_kinds import HEAD_BYTES, content_name
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import (
     is_bin,
@@ -265,7 +265,7 @@ def _means_npz(given: Given) -> str:
 
 
 def _means_other(given: Given) -> str:
-    found = kind_of(given.start[:HEAD_BYTES], text=True)
+    found = content_name(given.start[:HEAD_BYTES], text=True)
     return f"{found}: {_CURES.get(found, 'no command reads it')}" if found else ""
 
 
@@ -311,7 +311,7 @@ _CURES = {
     "gzip": "unpack it, or fetch it again if that fails",
     "a zip archive (or .docx, .xlsx, .npz)": "unpack it, and name a model in it",
 }
-"""Advice about kinds that `kind_of` tells."""
+"""Advice about kinds that `content_name` tells."""
 _VEC = re.compile(rb"\d+ \d+ *\r?\n")
 _OTHERS = (
     (rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*(?:import +\S|[a-z][a-z0-9_]* *: *[^\s:])",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from snailps.data.blocks import expand, head_of
-from snailps.data.file_kinds import HEAD_BYTES, kind_of, refuse_foreign, refuse_header
+from snailps.data.file_kinds import HEAD_BYTES, content_name, refuse_foreign, refuse_header
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
@@ -65,7 +65,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize(("head", "name"), FOREIGN)
 def test_foreign_file_is_named(head, name):
-    assert name in kind_of(head[:HEAD_BYTES])
+    assert name in content_name(head[:HEAD_BYTES])
     with pytest.raises(DataError, match=f"x.txt is no text, but .*{name}"):
         refuse_foreign(head[:HEAD_BYTES], "x.txt")
 
@@ -79,7 +79,7 @@ def test_foreign_file_is_named(head, name):
     ],
 )  # fmt: skip
 def test_text_is_no_foreign_file(text):
-    assert kind_of(text.encode(), text=True) == ""
+    assert content_name(text.encode(), text=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_text_is_no_foreign_file(text):
     ],
 )
 def test_arrays_are_refused_where_text_is_needed_only(data, name):
-    assert kind_of(data) == ""
-    assert name in kind_of(data, text=True)
+    assert content_name(data) == ""
+    assert name in content_name(data, text=True)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_arrays_are_refused_where_text_is_needed_only(data, name):
     ],
 )  # fmt: skip
 def test_binary_data_of_no_known_format_is_no_text(data):
-    assert kind_of(data) == ""
-    assert "binary data" in kind_of(data, text=True)
+    assert content_name(data) == ""
+    assert "binary data" in content_name(data, text=True)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_binary_data_of_no_known_format_is_no_text(data):
     ],
 )  # fmt: skip
 def test_text_of_other_encodings_is_no_binary_data(data):
-    assert kind_of(data, text=True) == ""
+    assert content_name(data, text=True) == ""
 
 
 def test_csv_with_names_of_columns_is_no_text_unless_one_is_named(tmp_path):
@@ -151,12 +151,12 @@ def test_sqlite_as_it_writes(tmp_path):
     with sqlite3.connect(tmp_path / "x.db") as database:
         database.execute("create table t (a)")
     database.close()
-    assert "SQLite" in kind_of((tmp_path / "x.db").read_bytes()[:HEAD_BYTES])
+    assert "SQLite" in content_name((tmp_path / "x.db").read_bytes()[:HEAD_BYTES])
 
 
 def test_this_python_is_a_program():
     with open(sys.executable, "rb") as file:
-        assert "ELF" in kind_of(file.read(HEAD_BYTES))
+        assert "ELF" in content_name(file.read(HEAD_BYTES))
 
 
 def test_expand_refuses_foreign_files_packed_ones_too(tmp_path):

@@ -440,39 +440,39 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"column": ""}, "name the column of its texts"),
         ({"column": "txt"}, "no column 'txt', but n, text, tags"),
         ({"path": "t.txt"}, "t.txt is text, by its name"),
-        ({"path": "t.csv"}, "is csv: filter has Parquet, Arrow, ORC, JSON lines and text"),
+        ({"path": "t.csv"}, "is csv: filter reads Parquet, Arrow, ORC, JSON lines and text"),
         ({"condition": "hq.p > .5 and m > 1"}, "no column 'm'"),
-        ({"condition": "tags == 1"}, "column 'tags' is of list"),
+        ({"condition": "tags == 1"}, "column 'tags' has type list"),
         ({"condition": "hq.q > .5"}, "--keep: hq has no q"),
         ({"add": ["hq.q"]}, "--add: hq has no q"),
         ({"add": ["n=hq.p"]}, "--add n: .* has a column of that name"),
         ({"threads": -1}, "threads: expected 0"),
         ({"threads": 1.5}, "threads: expected 0.* got 1.5"),
         ({"output": "."}, "has the input in it"),
-        ({"path": "**/*.parquet", "output": "kept"}, "the next run would read it, too"),
+        ({"path": "**/*.parquet", "output": "kept"}, "the next run would read them as input"),
         ({"path": "late.jsonl", "column": "txt"}, "has no column 'txt', but text, m"),
         ({"condition": 5}, "expected paths by name"),
         ({"path": "full", "column": "", "output": "full/o"}, "is in the input's folder"),
         ({"output": "t.txt"}, "--output .*t.txt"),
         ({"output": "t.txt/x"}, "--output .*t.txt/x"),
-        ({"path": "_report.html", "column": ""}, "keeps _report.html for itself"),
+        ({"path": "_report.html", "column": ""}, "keeps _report.html for its own file"),
         ({"condition": "hq.p > .5 # and more\n and n > 3"}, "has no comments"),
         (
             {"path": "late.jsonl", "add": ["m=hq.p"], "condition": "hq.p > 1"},
             "--add m: .*late.jsonl has that name",
         ),
-        ({"add": ["x=hq.p", "x=hq.p"]}, "there is a column x before"),
+        ({"add": ["x=hq.p", "x=hq.p"]}, "an earlier --add makes the column x"),
         ({"path": "twice.parquet"}, "has 2 columns 'text'"),
         ({"output": "full"}, "is not empty"),
         ({"path": "bad.jsonl"}, "bad.jsonl, line 4: no JSON"),
         ({"path": "list.jsonl"}, "line 1: expected an object"),
-        ({"path": "number.jsonl"}, "line 2: 'text' is no text, but 5"),
+        ({"path": "number.jsonl"}, "line 2: expected a text in 'text', got 5"),
         ({"path": "mixed.jsonl", "condition": "m > 1"}, "lines 2 to 4: 'm' has int, str"),
         ({"path": "packed.parquet.gz"}, "a file that is not packed"),
         ({"path": "pipe.txt", "column": ""}, "pipe.txt is no regular file"),
         ({"column": "n"}, "a.parquet: column 'n': expected a column of texts, got one of int16"),
         ({"path": "late.jsonl", "condition": "m > 1"}, "late.jsonl: column 'm' has texts"),
-        ({"add": ['hq["__label__\udce9"]'], "model": "odd.bin"}, "Parquet's names are UTF-8"),
+        ({"add": ['hq["__label__\udce9"]'], "model": "odd.bin"}, "name in Parquet is UTF-8"),
     ],
 )
 def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change, words):
@@ -504,7 +504,7 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
 def test_error_names_the_line_of_the_file_in_later_batches(model, tmp_path, monkeypatch):
     monkeypatch.setattr(TableFile, "batch_rows", 2)
     (tmp_path / "a.jsonl").write_text('\n\n\n{"text": "up"}\n\n{"text": 5}\n')
-    with pytest.raises(DataError, match=r"line 6: 'text' is no text"):
+    with pytest.raises(DataError, match=r"line 6: expected a text in 'text', got 5"):
         keep(model, tmp_path / "a.jsonl", tmp_path / "out")
 
 
@@ -574,6 +574,21 @@ def test_model_that_is_another_file_than_before_is_noticed(tmp_path):
         keep(model, tmp_path / "a.txt", tmp_path / "out", column="")
     done = keep(model, tmp_path / "a.txt", tmp_path / "out", column="", overwrite=True)
     assert done["models"]["hq"]["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
+
+
+def test_model_that_is_replaced_while_it_is_opened_is_noticed(tmp_path, monkeypatch):
+    """Else the manifest would name the new model, whose scores no output has."""
+    (tmp_path / "a.txt").write_text("up\n")
+    model, other = write_model(tmp_path / "hq.bin"), write_model(tmp_path / "new.bin", loss="ova")
+
+    def opened(path, **options):
+        model = LabelModel(path, **options)
+        other.replace(path)
+        return model
+
+    monkeypatch.setattr(job, "LabelModel", opened)
+    with pytest.raises(DataError, match=r"hq.bin was changed while it was read: run it again"):
+        keep(model, tmp_path / "a.txt", tmp_path / "out", column="")
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 1])
@@ -666,7 +681,7 @@ def test_url_without_a_version_is_never_taken_as_finished(model, tmp_path, monke
     monkeypatch.setattr(tasks, "version_now", lambda path: "" if "b.txt" in path else known(path))
     monkeypatch.setattr(job, "version_now", tasks.version_now)
     keep(model, pattern, tmp_path / "out", column="")
-    with pytest.raises(ConfigError, match=r"b.txt has neither an ETag nor a date: .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"b.txt has neither an ETag nor a date.*--overwrite"):
         keep(model, pattern, tmp_path / "out", column="")
     keep(model, pattern, tmp_path / "out", column="", overwrite=True)
 

@@ -193,7 +193,7 @@ def test_mistake_is_shown_where_it_stands(text, marked, words):
 
 
 def test_float_column_is_not_compared_with_a_whole_number_that_it_cannot_have():
-    with pytest.raises(ConfigError, match=r"float64 numbers.* none is 9007199254740993: keep"):
+    with pytest.raises(ConfigError, match=r"float64 numbers.* none is 9007199254740993: store"):
         kept("far != 9007199254740993")
 
 

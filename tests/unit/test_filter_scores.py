@@ -108,7 +108,7 @@ def test_label_that_was_not_kept_is_said_and_both_are_kept_then(files, caplog):
     assert done["scored"] == {"hq": 9}
     (record,) = caplog.records
     assert "--keep-scores" in record.getMessage()
-    assert "a label that the condition needs was not kept: model hq scores" in record.getMessage()
+    assert "a label that the condition needs was not stored: model hq scores" in record.getMessage()
     assert_as_anew(files, f"{MINUS} >= .6", done, "b")
     for at, condition in enumerate((f"{PLUS} >= .5", f"{MINUS} > .2", f"{PLUS} > {MINUS}")):
         assert keep(condition, f"c{at}")["scored"] == {"hq": 0}
@@ -202,7 +202,7 @@ def test_scores_are_of_each_model_and_of_few_bytes(files, capsys):
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        ("out/scores", "is in the --output, which has results only"),
+        ("out/scores", "is inside --output, which holds results only"),
         ("parquet/scores", "is in the input's folder, parquet"),
         ("hq.bin", "--keep-scores .*hq.bin: "),
     ],

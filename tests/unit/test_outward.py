@@ -213,6 +213,7 @@ def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch)
     one = SimpleNamespace(
         command=SimpleNamespace(column="text", models={"m": "m.bin"}),
         judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}), tasks=[task],
+        _versions={"m.bin": "v"},
     )  # fmt: skip
     assert "old" not in json.dumps(FilterJob._identify(one))
     monkeypatch.setattr(kept_scores, "version_now", lambda path: "v")

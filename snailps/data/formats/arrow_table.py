@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.data.columns import Kind
 from snailps.data.elements import ARROW_NUMBER, table_of
 from snailps.data.extras import optional_module
-from snailps.data.formats.table import Batch, TableFile, Target, table_errors
+from snailps.data.formats.table import RowBatch, TableFile, Target, table_errors
 from snailps.data.host_cache import Make
 from snailps.data.unpacking import is_sequential
 from snailps.errors import DataError
@@ -89,7 +89,7 @@ class ArrowTable(TableFile):
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         chosen = None if names is None else [name for name in names if name in self.own_names]
         for name in chosen or ():
             if (count := self.own_names.count(name)) > 1:
@@ -106,11 +106,11 @@ class ArrowTable(TableFile):
         kind = (self.schema if self._plain is None else self._plain).field(name).type
         return arrow_module().array([], kind)
 
-    def _batch(self, record: Any, first: int) -> Batch:
+    def _batch(self, record: Any, first: int) -> RowBatch:
         table = table_of(record)
         assert table is not None
         numbers = range(first, first + table.rows)
-        return Batch(table.columns, table.rows, table.name, table.column, numbers, record)
+        return RowBatch(table.columns, table.rows, table.name, table.column, numbers, record)
 
     def _slices(self, batch: Any) -> Iterator[Any]:
         """Some rows at a time: encoded sizes say little of texts that are often the same."""
@@ -120,7 +120,9 @@ class ArrowTable(TableFile):
             return iter([batch])
         return (batch.slice(at, few) for at in range(0, batch.num_rows, few))
 
-    def kept(self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
+    def selected(
+        self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
+    ) -> Any:
         arrow, record = arrow_module(), batch.raw
         with table_errors(self.path):
             columns = [self._taken(column.take(arrow.array(rows))) for column in record.columns]

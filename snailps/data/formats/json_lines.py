@@ -17,7 +17,7 @@ from snailps.data.columns import Kind
 from snailps.data.elements import NUMBERS, ListColumn, a_kind, is_missing
 from snailps.data.file_kinds import BOM, READ_BYTES, whole_lines
 from snailps.data.formats.lines import LineTarget
-from snailps.data.formats.table import CODEC, Batch, TableFile, Target
+from snailps.data.formats.table import CODEC, RowBatch, TableFile, Target
 from snailps.data.host_cache import Make
 from snailps.errors import ConfigError, DataError
 
@@ -95,14 +95,16 @@ class File(TableFile):
 
     def _kinds_in(self, objects: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Kind]:
         kinds = {
-            name: _kind_of([row.get(name) for row in objects], f"{self.path}: column {name!r}")
+            name: _kind_of_values(
+                [row.get(name) for row in objects], f"{self.path}: column {name!r}"
+            )
             for name in names
         }
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """Refuses names that are not among the known ones."""
         first = 1
         while rows := self._ahead.pop(0) if self._ahead else next(self._later, None):
@@ -111,9 +113,9 @@ class File(TableFile):
             first += len(rows.objects)
             yield self._batch(rows, _Names(rows.objects) if names is None else names)
 
-    def _batch(self, rows: _Rows, names: Sequence[str]) -> Batch:
+    def _batch(self, rows: _Rows, names: Sequence[str]) -> RowBatch:
         objects = rows.objects
-        return Batch(
+        return RowBatch(
             names,
             len(objects),
             self.path,
@@ -156,8 +158,8 @@ class File(TableFile):
         objects = [object_of(line, path, number) for line, number in pairs]
         return _Rows([number for _, number in pairs], [line for line, _ in pairs], objects)
 
-    def kept(
-        self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
+    def selected(
+        self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
     ) -> bytes:
         """Lines keep their bytes."""
         chosen = rows.tolist()
@@ -200,7 +202,7 @@ def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
     return row
 
 
-def _kind_of(values: Sequence[Any], where: str) -> Kind | None:
+def _kind_of_values(values: Sequence[Any], where: str) -> Kind | None:
     """Kind of a column with these values, None: all are missing; refuses lists, dicts, and texts
     among numbers."""
     there = [one for one in values if not is_missing(one)]

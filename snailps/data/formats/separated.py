@@ -26,7 +26,7 @@ from snailps.data.file_kinds import (
     refuse_foreign,
 )
 from snailps.data.formats import format_of
-from snailps.data.formats.table import CODEC, Batch, TableFile, table_errors
+from snailps.data.formats.table import CODEC, RowBatch, TableFile, table_errors
 from snailps.data.host_cache import Make
 from snailps.data.packed_words import PackedWords
 from snailps.data.unpacking import is_url, open_content
@@ -112,14 +112,14 @@ class File(TableFile):
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         chosen = [name for name in self.own_names if names is None or name in names]
         first = 1
         for found in self._read(self._reader([Column(name, Kind.TEXT) for name in chosen])):
             cells = ([text or None for text in _texts(some)] for some in found.cells)
             table = table_of_lists(dict(zip(chosen, cells, strict=True)), self.path)
             numbers = range(first, first + table.rows)
-            yield Batch(table.columns, table.rows, table.name, table.column, numbers, None)
+            yield RowBatch(table.columns, table.rows, table.name, table.column, numbers, None)
             first += table.rows
 
     def _pieces(

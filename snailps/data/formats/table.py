@@ -1,8 +1,8 @@
 """What every format of tables in files has: names of columns, kinds, batches and pieces of rows.
 
-    path -> open_table -> TableFile -> batches(columns) -> Batch: columns of some rows
+    path -> open_table -> TableFile -> batches(columns) -> RowBatch: columns of some rows
                                     -> pieces(declared columns) -> Piece: examples
-                                    -> kept(batch, rows), target -> a file of the same format
+                                    -> selected(batch, rows), target -> a file of the same format
 
 Memory stays bounded: some ten thousand rows at a time, of Arrow's compressed files a batch of
 theirs.  A module of this package parses a format; this one imports it by name.  Must not know what
@@ -41,11 +41,11 @@ CODEC = ("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(DataTable):
+class RowBatch(DataTable):
     """Some rows of a file.
 
     `numbers`: of the rows in the file, or of their lines, for messages.  `raw` is what
-    `TableFile.kept` takes rows of.
+    `TableFile.selected` takes rows of.
     """
 
     numbers: Sequence[int]
@@ -53,7 +53,7 @@ class Batch(DataTable):
 
 
 class Target(ABC):
-    """A file that is written; `kept` of `TableFile` makes what it takes."""
+    """A file that is written; `TableFile.selected` makes what it takes."""
 
     @abstractmethod
     def write(self, kept: Any) -> None: ...
@@ -174,7 +174,7 @@ class TableFile(ABC):
     @abstractmethod
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """All rows of the file, or of a part of it (`cuts`), some at a time; once.
 
         `names` chooses columns of the file, as far as they exist; None: all.
@@ -194,7 +194,9 @@ class TableFile(ABC):
         """What is lost when rows are written to a file of the same format."""
         return []
 
-    def kept(self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
+    def selected(
+        self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
+    ) -> Any:
         """Some rows for `Target.write`, with more columns (float32 or object)."""
         raise self._not_written()
 

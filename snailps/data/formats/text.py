@@ -13,7 +13,7 @@ from snailps.data.columns import Kind
 from snailps.data.elements import ListColumn
 from snailps.data.file_kinds import whole_lines
 from snailps.data.formats.lines import LineTarget
-from snailps.data.formats.table import Batch, TableFile, Target
+from snailps.data.formats.table import RowBatch, TableFile, Target
 
 
 class File(TableFile):
@@ -32,7 +32,7 @@ class File(TableFile):
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         first = 1
         for data in self.lines():
             lines = io.BytesIO(data).readlines()
@@ -40,11 +40,11 @@ class File(TableFile):
                 some = lines[at : at + self.batch_rows]
                 texts = {"": ListColumn([line.removesuffix(b"\n") for line in some])}
                 numbers = range(first, first + len(some))
-                yield Batch([""], len(some), self.path, texts.__getitem__, numbers, some)
+                yield RowBatch([""], len(some), self.path, texts.__getitem__, numbers, some)
                 first += len(some)
 
-    def kept(
-        self, batch: Batch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
+    def selected(
+        self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
     ) -> bytes:
         return b"".join([batch.raw[row] for row in rows.tolist()])
 
