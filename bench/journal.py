@@ -173,7 +173,7 @@ def _train(side, members, facts, chance):
         number = mine.pop(0)
         done = messages.Done("train", number, 1000, chance.random(), figures)
         leases.done(member, done, lambda answer: None, time.monotonic())
-        leases.durable(member, messages.Settled([number]), time.monotonic())
+        leases.durable(member, messages.Durable([number]), time.monotonic())
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1
@@ -209,7 +209,7 @@ def take_over(folder, settings=None):
     if past is None:
         raise SystemExit("there is no run to take over")
     count = len(past.facts)
-    side.open(past.facts[0].data["life"], past)
+    side.open(past.facts[0].data["cluster_id"], past)
     side.journal.go_on([Fact(*side.members.keep_numbers())])
     del past
     read = time.perf_counter()

@@ -324,8 +324,8 @@ class Worker(Node):
     def resume_state(self):
         """A worker's state in `Rejoin`."""
         held = [["train", self.block]] if self.state in ("train", "done") else []
-        state = {"started": self.started, "held": held, "told": self.told[-4:]}
-        return {**state, "unsettled": [], "finished": None}
+        state = {"started": self.started, "held": held, "reported": self.told[-4:]}
+        return {**state, "not_durable": [], "finished": None}
 
     def came_back(self):
         """Repeats calls that were not answered."""
@@ -400,10 +400,10 @@ class Worker(Node):
         self.number += 1
         self.state = "lease"
         if self.client.hold:  # enough facts: the master is about to be killed
-            self.line.say(Kind.NOTE, body_of(messages.Settled([self.block])))
+            self.line.say(Kind.NOTE, body_of(messages.Durable([self.block])))
             self.client.later(0.2, self._lease_again)
             return
-        note = Frame(Kind.NOTE, body_of(messages.Settled([self.block])))
+        note = Frame(Kind.NOTE, body_of(messages.Durable([self.block])))
         call = Frame(Kind.CALL, body_of(messages.Lease("train")), request=self.number)
         self.line.send(encode_frame(note) + encode_frame(call))
 

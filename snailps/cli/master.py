@@ -111,7 +111,7 @@ def command(
             begun.append(run)
             own = secret.decode() if master.trust.secret == secret else ""
             registration.begin(
-                replace(run, life=f"{master.cluster_id:x}", launcher=launcher, secret=own)
+                replace(run, cluster_id=f"{master.cluster_id:x}", launcher=launcher, secret=own)
             )
         if ui:
             pages.append(PageProcess(show(reachable_here(host, port)), settings, secret))

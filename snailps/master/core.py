@@ -476,7 +476,7 @@ class MasterCore:
         return {
             messages.Lease: leases.lease,
             messages.Done: leases.done,
-            messages.Borrow: leases.check_out,
+            messages.CheckOut: leases.check_out,
             messages.Fetch: leases.fetch,
             messages.Summarise: job_controller.summarise,
             messages.Declare: self.members.table_registry.declare,
@@ -492,8 +492,8 @@ class MasterCore:
         leases = self.job_controller.leases
         return {
             messages.Finished: self.job_controller.finished,
-            messages.Settled: leases.durable,
-            messages.GiveBack: leases.checked_in,
+            messages.Durable: leases.durable,
+            messages.CheckIn: leases.checked_in,
             messages.Saved: self._heard,
             messages.Loaded: self._heard,
             messages.Backed: self._standby_reported,

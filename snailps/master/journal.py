@@ -4,8 +4,8 @@
     compact(state of the job) -> a new file in place of the old one, beside the loop, at any time
     take, read -> facts of an unended run -> Membership, JobRecovery (they replay what they noted)
 
-    facts       life, facts that stay true, the job's state if there is one, "begun", facts since
-    life        the first line of `facts` once more: one bad sector does not take both
+    facts       cluster, facts that stay true, the job's state if there is one, "begun", facts since
+    cluster     the first line of `facts` once more: one bad sector does not take both
     base        the snapshot at which the training begins, behind its checksum
     state-N     arrays of the job's state that `facts` names with their checksum
 
@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.earlier_names import FIRST_FACT, JOURNAL_COPY
 from snailps.errors import ClusterError
 from snailps.master.effects import Fact, Snapshot
 from snailps.node.status import EVENTS_MAX
@@ -39,7 +40,7 @@ from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 
 log = logging.getLogger(__name__)
 
-FACTS, LIFE, BASE, STATE = "facts", "life", "base", "state-"
+FACTS, CLUSTER, BASE, STATE = "facts", "cluster", "base", "state-"
 GIVEN_UP = "facts.given-up"
 """Name of facts with a gap behind them: no master takes over from these."""
 SYNC_S = 0.2
@@ -56,9 +57,9 @@ _NEWEST = {"numbers", "route"}
 _NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16}
 """Kinds of which only this many of the newest facts count."""
 _IN_STATE = {
-    "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
+    "begun", "state", "shards", "done", "durable", "durable_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
-    "visits", "spent",
+    "checkouts", "spent",
 }  # fmt: skip
 """Kinds that a `Snapshot` replaces."""
 
@@ -132,7 +133,7 @@ class Journal:
         self._due = GROWN_BYTES
         self._compactor: threading.Thread | None = None
         # As it was read: the first record, where its last whole one ends, what to write there.
-        self._life = self._mend = b""
+        self._first = self._mend = b""
         self._good = 0
 
     @property
@@ -157,15 +158,17 @@ class Journal:
                 f"{self.path}: another master keeps its journal here ({taken}): wait for its end, "
                 "or, if it hangs, end it; or choose another output or journal_dir"
             ) from None
-        return any((self.path / name).exists() for name in (FACTS, LIFE))
+        return any((self.path / name).exists() for name in (FACTS, CLUSTER, JOURNAL_COPY))
 
     def read(self) -> list[Fact]:
         """The facts of an unfinished run, if any; changes nothing. ClusterError names damage and
         its cure."""
         if self.path is None:
             return []
-        facts, life = self._content(FACTS), self._content(LIFE)
-        if facts is None and life is None:
+        facts, copy = self._content(FACTS), self._content(CLUSTER)
+        if copy is None:
+            copy = self._content(JOURNAL_COPY)
+        if facts is None and copy is None:
             if (self.path / GIVEN_UP).exists():
                 log.warning(
                     "%s: the journal of the run before could not be written to its end: a new run "
@@ -173,23 +176,26 @@ class Journal:
                 )  # fmt: skip
             return []
         if facts is None:
-            raise self._damaged(FACTS, "it is missing, and life tells of a run")
+            raise self._damaged(FACTS, f"it is missing, and {CLUSTER} says that there is a run")
         first = facts[: facts.find(b"\n") + 1]
-        known = [line for line in (first, life) if line and self._is_life(line)]
+        known = [line for line in (first, copy) if line and self._is_first(line)]
         if not known:
             raise self._damaged(
-                FACTS, "neither its first record nor the other copy of that, life, fits its sum"
+                FACTS,
+                f"neither its first record nor the copy of that, {CLUSTER}, fits its checksum",
             )
         if known[-1] != known[0]:
-            raise self._damaged(FACTS, "it tells of another run than life, the copy of its begin")
-        self._life = known[0]
+            raise self._damaged(
+                FACTS, f"its first record is of another run than the copy of it, {CLUSTER}"
+            )
+        self._first = known[0]
         try:
-            found, self._good = decode(facts, len(self._life))
+            found, self._good = decode(facts, len(self._first))
         except Damaged as error:
             raise self._damaged(FACTS, str(error)) from None
         if BEGUN not in found:
             raise self._damaged(FACTS, f"its beginning is incomplete, {len(facts):,} bytes")
-        lines = facts[len(self._life) : self._good].count(b"\n")
+        lines = facts[len(self._first) : self._good].count(b"\n")
         self._mend = b"".join(encode(fact) for fact in found[lines:])
         if self._good < len(facts) and not self._mend:
             log.warning(
@@ -205,7 +211,7 @@ class Journal:
         if state:
             self._state = state[-1]["file"]
             self._due = max(GROWN_BYTES, int(self._state["bytes"]) // GROWN_SHARE)
-        return [*decode(self._life)[0], *found]
+        return [*decode(self._first)[0], *found]
 
     def go_on(self, facts: Iterable[Fact] = ()) -> None:
         """Continue after the facts read, with these, synced to disk."""
@@ -213,9 +219,11 @@ class Journal:
             return
         try:
             file = os.open(self.path / FACTS, os.O_RDWR | os.O_CLOEXEC)
-            if os.pread(file, len(self._life), 0) != self._life:
-                log.warning("%s: its first record was damaged; life has it", self.path / FACTS)
-                os.pwrite(file, self._life, 0)
+            if os.pread(file, len(self._first), 0) != self._first:
+                log.warning(
+                    "%s: its first record was damaged; %s has it", self.path / FACTS, CLUSTER
+                )
+                os.pwrite(file, self._first, 0)
             os.ftruncate(file, self._good)
             os.lseek(file, 0, os.SEEK_END)
             for fact in facts:
@@ -223,7 +231,7 @@ class Journal:
                 self._mend += line
             _write(file, self._mend)
             os.fsync(file)
-            self._keep_life()
+            self._keep_first()
         except OSError as error:
             raise self._error(error) from None
         self._tidy()
@@ -236,19 +244,20 @@ class Journal:
         if self.path is None:
             return
         lines = [encode(fact) for fact in facts]
-        self._life, self._lasting, self._state, self._grown = lines[0], {}, {}, 0
+        self._first, self._lasting, self._state, self._grown = lines[0], {}, {}, 0
         for fact, line in zip(facts[1:], lines[1:], strict=True):
             self._remember(fact, line)
         part = self.path / f"{FACTS}.part"
         try:
-            (self.path / LIFE).unlink(missing_ok=True)  # at no moment are there two that differ
+            for name in (CLUSTER, JOURNAL_COPY):  # at no moment are there two that differ
+                (self.path / name).unlink(missing_ok=True)
             self._sync_folder()
             file = _create(part)
             _write(file, b"".join([*lines, encode(BEGUN)]))
             os.fsync(file)
             part.replace(self.path / FACTS)
             self._sync_folder()
-            self._keep_life()
+            self._keep_first()
         except OSError as error:
             raise self._error(error) from None
         self._tidy()
@@ -331,7 +340,7 @@ class Journal:
             if self._file < 0:
                 return
             self._behind, self._replaced, self._new_failed = [], False, False
-            lasting = [self._life, *self._lasting.values()]
+            lasting = [self._first, *self._lasting.values()]
         self._compactor = threading.Thread(
             target=self._compact, args=(lasting, snapshot), name="snailps-compact", daemon=True
         )
@@ -465,7 +474,7 @@ class Journal:
         with contextlib.suppress(OSError):
             # The copy of the first record goes first: facts without it are a journal, it without
             # facts is damage.
-            for name in (LIFE, FACTS, BASE, LOCK):
+            for name in (CLUSTER, FACTS, BASE, LOCK):
                 (self.path / name).unlink(missing_ok=True)
             self._tidy(all_=True)
             self.path.rmdir()
@@ -481,7 +490,7 @@ class Journal:
         """Unlock the folder of a process that runs nothing, and remove it if it has no run."""
         if self.path is None or self._lock < 0:
             return
-        if any(os.path.lexists(self.path / name) for name in (FACTS, LIFE)):
+        if any(os.path.lexists(self.path / name) for name in (FACTS, CLUSTER, JOURNAL_COPY)):
             self.close()
         else:
             self.end()
@@ -561,13 +570,13 @@ class Journal:
         part.replace(self.path / name)
         self._sync_folder()
 
-    def _keep_life(self) -> None:
-        if self._content(LIFE) != self._life:
-            self._put(LIFE, self._life)
+    def _keep_first(self) -> None:
+        if self._content(CLUSTER) != self._first:
+            self._put(CLUSTER, self._first)
 
-    def _is_life(self, line: bytes) -> bool:
+    def _is_first(self, line: bytes) -> bool:
         fact = _fact(line[:-1])
-        return fact is not None and fact.kind == "life" and line[-1:] == b"\n"
+        return fact is not None and fact.kind in ("cluster", FIRST_FACT) and line[-1:] == b"\n"
 
     def _content(self, name: str) -> bytes | None:
         assert self.path is not None
@@ -585,7 +594,7 @@ class Journal:
         with contextlib.suppress(OSError):
             for file in self.path.iterdir():
                 stale = file.name.startswith(STATE) and file.name != present
-                if stale or file.suffix == ".part" or file.name == GIVEN_UP:
+                if stale or file.suffix == ".part" or file.name in (GIVEN_UP, JOURNAL_COPY):
                     file.unlink(missing_ok=True)
 
     def _sync_folder(self) -> None:
@@ -600,7 +609,7 @@ class Journal:
             self.path, getattr(error, "strerror", None) or error,
         )  # fmt: skip
         with contextlib.suppress(OSError):
-            (self.path / LIFE).unlink(missing_ok=True)
+            (self.path / CLUSTER).unlink(missing_ok=True)
             (self.path / FACTS).replace(self.path / GIVEN_UP)
         file, self._file = self._file, -1
         if file >= 0:

@@ -330,7 +330,7 @@ class Master:
             check_output(kept.output)
             past = unended(self._journal, kept, settings.frag_num)
             if past is not None:
-                cluster_id = past.facts[0].data["life"]
+                cluster_id = past.facts[0].data["cluster_id"]
         if job is not None:
             check_results(job.cls, job.settings, takes_over=past is not None)
         self._reader = ModelReader(settings.request_timeout, self.trust, cluster_id)

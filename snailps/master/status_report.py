@@ -144,7 +144,7 @@ class StatusReport:
             "version": __version__,
             "address": self._address,
             "began_s": round(self._wall_s + self._core.context.begun, 3),
-            "life": f"{self._members.cluster_id:016x}",
+            "cluster_id": f"{self._members.cluster_id:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
             "waiting_for": missing

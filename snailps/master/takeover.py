@@ -35,7 +35,7 @@ from snailps.transport.sockets import is_there
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Version of a journal's facts and their meaning."""
 _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
 """Settings of a job that concern the master only."""
@@ -53,8 +53,8 @@ def journal_at(settings: MasterSettings, output: str) -> Path | None:
 
 def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, at: float) -> Fact:
     """The first fact of a run that begins `at` these seconds since 1970."""
-    about = {"life": cluster_id, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
-    return Fact("life", about)
+    about = {"cluster_id": cluster_id, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
+    return Fact("cluster", about)
 
 
 def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered | None:
@@ -80,7 +80,9 @@ def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered
             )
             return None
     written = facts[0].data.get("format", 1)
-    if written != FORMAT and routes:
+    if written != FORMAT and not routes:
+        return None  # it had not even formed its cluster
+    if written != FORMAT:
         raise ConfigError(
             f"{journal.path} was written by another version of snailps (format {written}, this one "
             f"has {FORMAT}), and its run has not ended. Start the master of that version, or begin "

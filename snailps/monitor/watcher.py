@@ -194,7 +194,7 @@ class Watcher:
         with self._changed:
             self._series.add(status, self._clock() - status["elapsed_s"])
         fresh = trimmed(status)
-        if self._state != "live" or self._status.get("life") != fresh["life"]:
+        if self._state != "live" or self._status.get("cluster_id") != fresh["cluster_id"]:
             history = self._ask(control, "history")
             with self._changed:
                 self._series.replace(history)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from snailps.config.output import is_own
 from snailps.dataclass import asdict, dataclass, field, fields, replace
+from snailps.earlier_names import RUN, translated
 
 if TYPE_CHECKING:
     from snailps.config import ClusterSettings
@@ -58,7 +59,7 @@ class Run:
     pid: int = 0  # the master's process
     born: int = 0  # start time of the master's process
     boot: str = ""  # boot of the machine that `born` counts from
-    life: str = ""  # number of this cluster, as in the status
+    cluster_id: str = ""  # as in the status
     address: str = ""  # where the master listens, host:port
     model: str = ""  # ``fasttext``, or the class; ``session`` for jobs from Python
     output: str = ""  # absolute path prefix of the result; empty without one
@@ -146,7 +147,10 @@ class RunRegistry:
         )
         known = self.runs()
         for earlier in known:
-            if run.life and earlier.life == run.life and earlier.model == run.model:
+            if run.cluster_id and (earlier.cluster_id, earlier.model) == (
+                run.cluster_id,
+                run.model,
+            ):
                 run = replace(run, number=earlier.number, started=earlier.started)
                 return run if self.write(run) else None
         number = 1 + max((one.number for one in known), default=0)
@@ -402,7 +406,7 @@ def _read(path: Path) -> Run | None:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             return None
-        values = json.loads(path.read_text())
+        values = translated(json.loads(path.read_text()), RUN)
         kinds = {one.name: type(one.default) for one in fields(Run)}
         kinds |= {"figures": dict, "last": dict}
         kept = {

@@ -190,7 +190,7 @@ class Status(Progress):
     version: str
     address: str
     began_s: float  # when the master began, seconds since 1970
-    life: str
+    cluster_id: str
     epoch: int
     phase: Phase
     waiting_for: str

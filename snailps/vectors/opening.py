@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from snailps.data.atomic import free_bytes, human_bytes
+from snailps.earlier_names import JOURNAL_COPY
 from snailps.errors import ModelFileError
 from snailps.kernels.quota import memory
 from snailps.vectors.model_file import refuse_pipe
@@ -99,7 +100,7 @@ def identify_folder(path: Path_) -> str:
         return "a folder of checkpoints: snailps checkpoint export makes a model of it"
     if "passed.json" in names or ("lock" in names and str(path).endswith(".checkpoints")):
         return "a folder of checkpoints, without one: the training that kept them has ended"
-    if "facts" in names and "life" in names:
+    if "facts" in names and {"cluster", JOURNAL_COPY} & {*names}:
         return "the journal of a training: the command that began it goes on with it"
     models = [one for one in names if one.removesuffix(".gz").endswith(SUFFIXES)]
     hint = f", such as {Path(path) / models[0]}" if models else ""

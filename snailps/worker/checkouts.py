@@ -1,6 +1,6 @@
 """The checkouts of a partition lease: its model gets output partitions from the master.
 
-    Checkouts.check_out -> Borrow -> Borrowed -> number     Checkouts.check_in -> GiveBack
+    Checkouts.check_out -> CheckOut -> CheckedOut -> number     Checkouts.check_in -> CheckIn
 
 Owns whether the lease may check out (while it is trained), and whether it has had all.  What it
 holds is in `resume_state.py`, for a master that takes over.  Knows no connection: `leases.py`
@@ -70,8 +70,8 @@ class LeaseCheckouts:
             raise MisuseError("check_out() outside train(): another partition is trained first")
         if self._over:
             return None
-        answer = self._ask(messages.Borrow(self._number), None, self._heard)
-        assert isinstance(answer, messages.Borrowed)
+        answer = self._ask(messages.CheckOut(self._number), None, self._heard)
+        assert isinstance(answer, messages.CheckedOut)
         if answer.part >= 0:
             self._since[answer.part] = time.monotonic()
             return answer.part
@@ -98,7 +98,7 @@ class LeaseCheckouts:
         self._lost[index] = since, times
 
     def _heard(self, answer: messages.Message) -> None:
-        if isinstance(answer, messages.Borrowed) and answer.part >= 0:
+        if isinstance(answer, messages.CheckedOut) and answer.part >= 0:
             self._progress.checked_out(self._number, answer.part)
 
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
@@ -110,4 +110,4 @@ class LeaseCheckouts:
         # A partition that was checked out ahead is trained once the one before is done.
         now = time.monotonic()
         seconds, self._last = now - max(self._last, self._since.pop(part, now)), now
-        self._note(messages.GiveBack(self._number, part, units, seconds, metrics, durable))
+        self._note(messages.CheckIn(self._number, part, units, seconds, metrics, durable))

@@ -3,7 +3,7 @@
     Start -> load class -> Declare -> [survey] -> Summarise -> Training.run -> Finished -> Stop
 
     Training ------> Leases ------> Reports ------> MasterCalls      Orders: what the master asks
-    (blocks, steps)  (a block of    (Done, Settled) (ask, give_up)   ResumeState: what it has done
+    (blocks, steps)  (a block of    (Done, Durable) (ask, give_up)   ResumeState: what it has done
                       each lease)
 
 Each part is given the others that it uses, and none has a socket: they are made for one job here.

@@ -1,6 +1,6 @@
 """A worker's reports to the master: which blocks it has trained, and which are durable.
 
-    report, report_async -> Done -> answer: go on, or Enough     acknowledged pushes -> Settled
+    report, report_async -> Done -> answer: go on, or Enough     acknowledged pushes -> Durable
 
 Owns the one report whose answer is still open; `ResumeState` records what the master has heard, for
 a master that takes over.  Knows no rows, and of a model only how many blocks it has not pushed.
@@ -70,9 +70,9 @@ class Reports:
         """
         durable = self._progress.trained(number, self._client, unpushed(self._model))
         if durable:
-            self._calls.note(messages.Settled(durable))
+            self._calls.note(messages.Durable(durable))
 
     def note_flushed(self, number: int) -> None:
         """Report as durable a block or partition whose pushes were acknowledged before `Done`."""
         self._progress.durable(number)
-        self._calls.note(messages.Settled([number]))
+        self._calls.note(messages.Durable([number]))

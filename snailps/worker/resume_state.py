@@ -1,6 +1,6 @@
 """A worker's progress in its job, from which a master that takes over continues.
 
-    leases, checkouts, reports, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
+    leases, checkouts, reports, acknowledged pushes -> ResumeState -> Durable; Rejoin.state
 
 Owns which blocks are held, reported and durable, and which output partitions each lease has had and
 holds; must not know models or connections.  Leases and answers are recorded in the thread that
@@ -163,10 +163,10 @@ class ResumeState:
             return {
                 "started": self._started,
                 "held": sorted(self._held),
-                "told": list(self._reported),
-                "unsettled": sorted(self._open),
+                "reported": list(self._reported),
+                "not_durable": sorted(self._open),
                 "finished": self._figures,
-                "visits": [
+                "partitions": [
                     {
                         "number": number,
                         "parts": checkouts.partition.parts,

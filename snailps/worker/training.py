@@ -1,6 +1,6 @@
 """The train pass of a worker: block after block is trained, pushed and reported.
 
-    BlockPrefetcher -> in_turn -> Worker.train -> flush -> Done -> Settled -> seal
+    BlockPrefetcher -> in_turn -> Worker.train -> flush -> Done -> Durable -> seal
 
 Owns the order of these calls, on which recovery depends; must not know the mathematics of a model.
 Another thread leases and prepares the next block meanwhile (`leases.py`); in a rotation it encodes
@@ -80,7 +80,7 @@ class Training:
     def train_block(self, block: Block) -> bool:
         """Train on a block and report it; True: the master wants no further block.
 
-        The order is flush, `Done`, `Settled`, seal: a block is reported before it can complete a
+        The order is flush, `Done`, `Durable`, seal: a block is reported before it can complete a
         step, and durable only after all its pushes are acknowledged.
         """
         model, begin = self._model, time.monotonic()

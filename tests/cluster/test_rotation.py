@@ -197,7 +197,7 @@ def test_model_goes_on_behind_what_a_killed_worker_had_made_durable(tmp_path, mo
         facts = (tmp_path / "out.journal" / "facts").read_text()
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
-    durable = [json.loads(line[9:])[1] for line in facts.splitlines() if '["visits",' in line]
+    durable = [json.loads(line[9:])[1] for line in facts.splitlines() if '["checkouts",' in line]
     parts = [len(fact["parts"]) for fact in durable if fact["node"] == number]
     assert parts == ([3] if model == "ratings" else [2, 2])  # of 12, by two sweeps, and of 6
     figures = figures_of(master)
@@ -208,7 +208,7 @@ def test_model_goes_on_behind_what_a_killed_worker_had_made_durable(tmp_path, mo
 
 def await_durable(tmp_path, number, times):
     """Waits until the journal has it so often that checkouts of a partition are durable."""
-    fact, facts = b'["visits",{"number":%d,' % number, tmp_path / "out.journal" / "facts"
+    fact, facts = b'["checkouts",{"number":%d,' % number, tmp_path / "out.journal" / "facts"
     until(
         lambda: facts.read_bytes().count(fact) >= times,
         f"{times} facts of partition {number}",

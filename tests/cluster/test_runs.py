@@ -87,7 +87,7 @@ def test_status_finds_the_only_run_and_later_says_how_it_ended(tmp_path, job, ga
         assert f"master {cluster.address}" in page
         by_number = json.loads(snailps("status", "1", "--json")[1])
         by_output = json.loads(snailps("status", job["output"], "--json")[1])
-        assert by_number["life"] == by_output["life"]
+        assert by_number["cluster_id"] == by_output["cluster_id"]
         listed = snailps("jobs")[1].splitlines()
         (record,) = map(json.loads, snailps("jobs", "--json")[1].splitlines())
         gate.open()

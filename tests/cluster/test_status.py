@@ -249,7 +249,7 @@ def large_status(nodes):
         "clock": 3, "rate": 10.0, "done": 1, "leased": 1, "block_s": 5.0, "fetched": 0, "lacks": "",
     }  # fmt: skip
     return {
-        "version": "1", "address": "10.0.0.1:1", "life": "1", "epoch": 1, "phase": "training",
+        "version": "1", "address": "10.0.0.1:1", "cluster_id": "1", "epoch": 1, "phase": "training",
         "waiting_for": "", "progress": 0.5, "pass_": "", "unit": "words", "units": 1,
         "units_per_s": 1.0, "loss": 1.0, "lr": 0.1, "eta_s": None, "elapsed_s": 1.0,
         "blocks": {"left": 1, "leased": 1, "done": 1},

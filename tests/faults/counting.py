@@ -47,7 +47,7 @@ class CountedSettings(JobSettings):
     window: int = setting(4, help="Pushes under way at once.", when="Pressure.", low=1)
     pause: float = setting(0.0, help="Seconds between pushes.", when="Length.", low=0.0)
     enough: str = setting("", help="A file; when it is there, blocks end.", when="Long blocks.")
-    carry: bool = setting(False, help="Blocks end before their pushes do.", when="For Settled.")
+    carry: bool = setting(False, help="Blocks end before their pushes do.", when="For Durable.")
 
 
 class Notes:

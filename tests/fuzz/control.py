@@ -56,8 +56,8 @@ TABLE = {
     "l2": 0.0, "beta": 1.0, "track": "", "wire": "float32",
 }  # fmt: skip
 STANDING = {
-    "started": True, "held": [["train", 3]], "unsettled": [2], "finished": None,
-    "told": [{"number": 1, "units": 1, "seconds": 0.1, "metrics": {"loss": 1.0}}],
+    "started": True, "held": [["train", 3]], "not_durable": [2], "finished": None,
+    "reported": [{"number": 1, "units": 1, "seconds": 0.1, "metrics": {"loss": 1.0}}],
 }  # fmt: skip
 STATS = {
     "peak_rss_mb": 9.0,
@@ -86,7 +86,7 @@ def calls(life):
             m.Done("train", 1 << 40, 1, 0.1, {"loss": float("nan")}),
             m.Done("survey", 0, 1 << 50, 0.0, {}, b"part"), m.Fetch(0, "train", "line"),
             m.Fetch(1 << 30, "train", "word"), m.Declare([TABLE]), m.Ask("status"),
-            m.Borrow(0), m.Borrow(1 << 40),
+            m.CheckOut(0), m.CheckOut(1 << 40),
         ],
         "server": [m.Ask("status"), m.Probe(0), m.Drain(1 << 20)],
     }  # fmt: skip
@@ -96,8 +96,8 @@ NOTES = {
     "stranger": [m.Examined([{"level": "ok", "check": "x", "text": "y", "cure": ""}])],
     "driver": [m.Bye({"peak_rss_mb": 1.0})],
     "worker": [
-        m.Settled([1, 2, 3]), m.Settled([1 << 40]), m.GiveBack(1, 2, 3, 0.1, {"loss": 1.0}),
-        m.GiveBack(1 << 40, 0, 0, 0.0, {}, True), m.Finished({"bytes_in": 1.0}),
+        m.Durable([1, 2, 3]), m.Durable([1 << 40]), m.CheckIn(1, 2, 3, 0.1, {"loss": 1.0}),
+        m.CheckIn(1 << 40, 0, 0, 0.0, {}, True), m.Finished({"bytes_in": 1.0}),
         m.Bye({"bytes_out": 2.0**53}), m.Leaving("SIGTERM"), m.Failed("planted", "trace"),
     ],
     "server": [
@@ -415,7 +415,7 @@ class LiveJob:
         except BaseException:
             self._cluster.close(check=False)
             raise
-        self.life = int(status["life"], 16)
+        self.life = int(status["cluster_id"], 16)
         self._members = {(node["role"], node["id"]) for node in status["nodes"]}
         self._done, self._moved_at = 0, time.monotonic()
 

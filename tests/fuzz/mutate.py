@@ -163,7 +163,7 @@ class ControlCorpus:
             messages.Summarise(), messages.Leaving("SIGTERM"), messages.Bye({"peak_rss_mb": 1.0}),
             messages.Declare([{"name": "t", "dim": 4}]), messages.Drain(1), messages.Drain(9),
             messages.Finished({"a": 1.0}), messages.Enough(),
-            messages.Settled([1, 2, 3]), messages.Ok(), messages.Report({"a": 1}),
+            messages.Durable([1, 2, 3]), messages.Ok(), messages.Report({"a": 1}),
         ]  # fmt: skip
 
     def frame(self, random):

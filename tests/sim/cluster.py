@@ -263,7 +263,7 @@ class Cluster:
         if isinstance(message, messages.Done):
             told = [message.number] if message.pass_ == "train" else []
         elif isinstance(message, messages.Rejoin):
-            told = [result["number"] for result in message.state.get("told", ())]
+            told = [result["number"] for result in message.state.get("reported", ())]
         core = self.master.core
         running, member = core.job_controller.job, core.members.all.get(peer.process.number)
         # The training may have ended without the block that a worker still works on.

@@ -19,7 +19,7 @@ from tests.sim.checkpoints import FOLDER
 MESSAGES = (
     "Register", "Rejoin", "TakeRoute", "MakeTables", "HostStandby", "BackUp", "Backed", "Unbacked",
     "Alone", "Promote", "Yield", "Yielded", "DropShard", "KeepShards", "Fence", "SetClock", "Lease",
-    "Done", "Settled", "Finished", "Declare", "Leaving", "Bye",
+    "Done", "Durable", "Finished", "Declare", "Leaving", "Bye",
 )  # fmt: skip
 CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
 """Frames of workers that shards get, where there are clocks."""
@@ -173,7 +173,7 @@ class Faults:
         often = 0
         for deed in deeds:
             often += chance.randint(1, 12)
-            self._awaited.setdefault("GiveBack", []).append([often, deed])
+            self._awaited.setdefault("CheckIn", []).append([often, deed])
 
     def _lose_at_an_order(self, chance, name):
         """A server is lost at an order, while its standbys have yet to get what it was told.
@@ -562,7 +562,7 @@ class Faults:
             return False
         self._world.say("fault", "the master is killed, and its disk is damaged")
         cluster.master.die("killed")
-        cluster.disk.flip_bit(self._rng.choice(("facts", "life", "base", "state-*")))
+        cluster.disk.flip_bit(self._rng.choice(("facts", "cluster", "base", "state-*")))
         cluster.powerless = True
         self._start_later(cluster.start_master)
         return True

@@ -305,7 +305,7 @@ def watch_out(master, answer):
     leased = isinstance(answer, messages.Leased) and isinstance(
         answer.terms, ChunkBlock | Partition
     )
-    if not leased and not (isinstance(answer, messages.Borrowed) and answer.part >= 0):
+    if not leased and not (isinstance(answer, messages.CheckedOut) and answer.part >= 0):
         return
     members, cluster = master.core.members, master.cluster
     for number in cluster.job.tenants:

@@ -54,9 +54,10 @@ EACH_TIME = "inspect"
 """The work that follows each report: a look at what the rows are."""
 DULL = {
     "host", "pid", "cores", "endpoints", "address", "job", "interval_s", "timeout_s", "patience_s",
-    "incarnation", "frag_num", "settings", "usage", "path", "worker_class", "life", "peak_rss_mb",
-    "seconds", "seed", "at", "now", "piece", "layout", "progress", "metrics", "units", "whole",
-    "table", "tables", "job_s", "pass_s", "first", "port", "sync", "paced", "figures", "late",
+    "incarnation", "frag_num", "settings", "usage", "path", "worker_class", "cluster_id",
+    "peak_rss_mb", "seconds", "seed", "at", "now", "piece", "layout", "progress", "metrics",
+    "units", "whole", "table", "tables", "job_s", "pass_s", "first", "port", "sync", "paced",
+    "figures", "late",
 }  # fmt: skip
 """Fields that are the same in each life, or differ without a reason."""
 WHICH = ("number", "shard", "part")

@@ -230,7 +230,7 @@ class Master(Process):
         if path is not None:
             past = unended(journal, self._job, self.settings.frag_num)
             if past is not None:
-                cluster_id = past.facts[0].data["life"]
+                cluster_id = past.facts[0].data["cluster_id"]
         self.cluster_id = cluster_id
         self.reader = Reader(self)
         wall_s = 1e9
@@ -479,7 +479,7 @@ class Master(Process):
                 self.cluster.job.parts.clear()
         if effect.kind == "chunk":
             self.cluster.job.parts[effect.data["chunk"]] = effect.data["parts"]
-        if effect.kind == "visits":
+        if effect.kind == "checkouts":
             self.cluster.job.durable.note(effect.data["number"], effect.data["parts"])
         self._journal.note(effect.kind, effect.data)
         if not self._journal.kept:

@@ -103,7 +103,7 @@ class Rotating:
 
     def _durable(self, block):
         self._worker._stand.durable(block.number)
-        self._worker.control.note(messages.Settled([block.number]))
+        self._worker.control.note(messages.Durable([block.number]))
 
     def prepare(self, block):
         """Reads the blocks of a partition's chunk."""
@@ -181,13 +181,13 @@ class Rotating:
         worker = self._worker
 
         def heard(answer):
-            if isinstance(answer, messages.Borrowed) and answer.part >= 0:
+            if isinstance(answer, messages.CheckedOut) and answer.part >= 0:
                 worker._stand.checked_out(block.number, answer.part)
 
         def ask():
             if state["over"]:
                 return None
-            answer = yield from worker._ask(messages.Borrow(block.number), None, heard)
+            answer = yield from worker._ask(messages.CheckOut(block.number), None, heard)
             if answer.part >= 0:
                 return answer.part
             state["over"], state["cut"] = True, state["cut"] or answer.ends
@@ -223,7 +223,7 @@ class Rotating:
         if not worker._stand.checked_in(block.number, part):
             self._job.books.wrong.append(f"partition {block.number} does not hold part {part}")
         figures = {"examples": 1.0, "loss": 1.0}
-        worker.control.note(messages.GiveBack(block.number, part, UNITS, seconds, figures, durable))
+        worker.control.note(messages.CheckIn(block.number, part, UNITS, seconds, figures, durable))
 
     def _push(self, block, keys):
         """Ones to these rows, and to own ones that tell this push from others."""

@@ -1,6 +1,6 @@
 """A scripted worker: the real protocol of leases, results and pushes, in the place of a model.
 
-    Start -> Declare -> [Lease -> pull -> train -> push -> Done -> Settled] ... -> Finished -> Stop
+    Start -> Declare -> [Lease -> pull -> train -> push -> Done -> Durable] ... -> Finished -> Stop
 
 It follows `snailps/worker/training.py`: one block ahead is leased and prepared while another
 trains, a slot is sealed when its pushes are acknowledged, a block of an earlier clock goes first.
@@ -217,7 +217,7 @@ class Worker(RoutedNode):
         answer = yield from self._tell(done)
         durable = self._stand.trained(block.number, self._client, unpushed=0)
         if durable:
-            self.control.note(messages.Settled(durable))
+            self.control.note(messages.Durable(durable))
         if isinstance(answer, messages.Enough):
             return True
         if clocked and not in_round:

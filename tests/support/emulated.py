@@ -251,16 +251,16 @@ class _Emulated:
 
     def _asked(self, message: Any, timeout_s: Any, heard: Callable[[Any], None]) -> Any:
         """The answer to a wish for an output partition."""
-        assert isinstance(message, messages.Borrow)
+        assert isinstance(message, messages.CheckOut)
         self.stop()
         while (part := self._job.schedule.checkouts.check_out(message.number, self.number)) is None:
             self.stop(state="blocked")
-        answer = messages.Borrowed(max(part, NO_PART), ends=part < NO_PART)
+        answer = messages.CheckedOut(max(part, NO_PART), ends=part < NO_PART)
         heard(answer)
         return answer
 
     def _noted(self, message: Any) -> None:
-        if isinstance(message, messages.GiveBack):
+        if isinstance(message, messages.CheckIn):
             self.time += message.units
             self._job.checked_in(message, self.number, 0.0)
             if self._job.diverged:

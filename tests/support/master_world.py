@@ -192,13 +192,13 @@ class World:
             return False
         figures = {"loss": 1.0, "examples": 1.0}
         self.ask(peer, m.Done("train", lease.number, 5, 0.1, figures))
-        self.note(peer, m.Settled([lease.number]))
+        self.note(peer, m.Durable([lease.number]))
         return True
 
 
 def takes_over(world, job):
     """A master that goes on from the facts of another one."""
-    first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
+    first = Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})
     facts = [first, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *world.facts()]
     return World(job, Recovered(facts, "journal", world.services.base))
 
@@ -208,7 +208,7 @@ def rejoin(world, number, servers=1, **state):
     if number <= servers:
         role, places, state = "server", [["h", 5000 + number]], {"standbys": []}
     else:
-        said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
+        said = {"held": [], "reported": [], "not_durable": [], "finished": None, "started": True}
         role, places, state = "worker", [], {**said, **state}
     message = m.Rejoin(LIFE, number, number, role, "h", number, 1, places, 1, "", state)
     return world.ask(number, message)

@@ -24,7 +24,7 @@ def status(servers=2, workers=2, shards=1, *, seed=1, at_s=60.0, word=HOSTILE) -
     return {
         "version": "0.1.0",
         "address": "127.0.0.1:16831",
-        "life": "00000000000000ab",
+        "cluster_id": "00000000000000ab",
         "epoch": 1,
         "phase": "training",
         "waiting_for": "",

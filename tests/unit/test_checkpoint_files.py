@@ -380,8 +380,8 @@ def test_manifest_of_a_later_format_says_which():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"number": 0}, {"life": -1}, {"frag_num": "8"}, {"files": 3}, {"tables": [3]}, {"job": 1},
-     {"course": {}}, {"files": []}],
+    [{"number": 0}, {"cluster_id": -1}, {"frag_num": "8"}, {"files": 3}, {"tables": [3]},
+     {"job": 1}, {"course": {}}, {"files": []}],
 )  # fmt: skip
 def test_manifest_with_right_checksum_and_wrong_values_refuses(wrong):
     plain = json.loads(some_manifest().to_bytes()) | wrong | {"crc32c": "00000000"}

@@ -22,12 +22,12 @@ from snailps.master.effects import Fact, Snapshot
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.state import pack
-from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Journal
+from snailps.master.journal import BASE, BEGUN, CLUSTER, FACTS, Journal
 from snailps.master.phases import JobPhase
 from snailps.node.status import EVENTS_MAX
 from snailps.transport import messages
 
-FIRST, NUMBERS = Fact("life", {"life": 7, "at": 0.0}), Fact("numbers", {"until": 1024})
+FIRST, NUMBERS = Fact("cluster", {"cluster_id": 7, "at": 0.0}), Fact("numbers", {"until": 1024})
 TRAIN = Fact("train", {"nodes": [1, 2, 3], "at": 0.0, "restored": 0})
 ARRAYS = {"outcomes": np.arange(5, dtype="<i4"), "none": np.zeros(0, [("a", "<u2"), ("b", "<f8")])}
 
@@ -81,7 +81,7 @@ def test_compacted_journal_has_what_lasts_the_state_and_what_came_since(journal)
         assert arrays[name].dtype == array.dtype
         assert arrays[name].tolist() == array.tolist()
     assert {file.name for file in journal.path.iterdir()} == {
-        FACTS, LIFE, BASE, "lock", "state-1"
+        FACTS, CLUSTER, BASE, "lock", "state-1"
     }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_journal_that_was_taken_over_is_compacted_as_any_other(journal):
     second.compact(Snapshot({"seen": 3}, ARRAYS))
     ended(second)
     facts, _ = read(journal.path)
-    assert [fact.kind for fact in facts] == ["life", "numbers", "train", "state", "begun"]
+    assert [fact.kind for fact in facts] == ["cluster", "numbers", "train", "state", "begun"]
     assert facts[1].data == {"until": 9}
     assert facts[3].data["seen"] == 3
     assert sorted(file.name for file in journal.path.glob("state-*")) == ["state-2"]
@@ -192,7 +192,7 @@ def test_journal_that_is_left_anywhere_in_a_compaction_has_every_fact(journal, m
         again.read()
         again.go_on()
         again.close()
-        left = {file.name for file in copy.iterdir()} - {FACTS, LIFE, BASE, "lock"}
+        left = {file.name for file in copy.iterdir()} - {FACTS, CLUSTER, BASE, "lock"}
         assert len(left) == len(state), left
     assert 0 < new < len(copies)
 

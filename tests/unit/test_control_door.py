@@ -149,7 +149,7 @@ def test_message_that_cannot_be_meant_ends_its_connection_and_nothing_else(runni
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Settled([1]),
+        messages.Durable([1]),
         messages.Finished({"a": 1.0}),
         messages.Saved(1, [], ""),
         messages.Backed(1, 1),
@@ -167,14 +167,14 @@ def test_message_of_another_role_ends_the_connection_of_who_said_it(running, mes
     with Raw(running.address) as raw:
         raw.say(messages.encode(messages.Register("driver", "h", 1, 1)))
         assert isinstance(messages.decode(raw.next().body), messages.Welcome)
-        note = isinstance(message, messages.Settled | messages.Failed | messages.Leaving)
+        note = isinstance(message, messages.Durable | messages.Failed | messages.Leaving)
         raw.say(messages.encode(message), Kind.NOTE if note else Kind.CALL)
         assert f"{type(message).__name__} of a driver" in str(raw.refused())
     assert running.status()["phase"] == "forming"
 
 
 def rejoin(**fields):
-    state = {"started": False, "held": [], "told": [], "unsettled": [], "finished": None}
+    state = {"started": False, "held": [], "reported": [], "not_durable": [], "finished": None}
     good = {
         "is": "Rejoin", "job": 7, "node": 1, "incarnation": 1, "role": "worker", "host": "h",
         "pid": 1, "cores": 1, "endpoints": [], "epoch": 0, "leaving": "", "state": state,
@@ -187,11 +187,11 @@ def rejoin(**fields):
     [
         {},
         {"started": True},
-        {"started": 1, "held": [], "told": [], "unsettled": [], "finished": None},
-        {"started": True, "held": [["train"]], "told": [], "unsettled": [], "finished": None},
-        {"started": True, "held": [], "told": [{}], "unsettled": [], "finished": None},
-        {"started": True, "held": [], "told": [], "unsettled": ["x"], "finished": None},
-        {"started": True, "held": [], "told": [], "unsettled": [], "finished": {"a": "b"}},
+        {"started": 1, "held": [], "reported": [], "not_durable": [], "finished": None},
+        {"started": True, "held": [["train"]], "reported": [], "not_durable": [], "finished": None},
+        {"started": True, "held": [], "reported": [{}], "not_durable": [], "finished": None},
+        {"started": True, "held": [], "reported": [], "not_durable": ["x"], "finished": None},
+        {"started": True, "held": [], "reported": [], "not_durable": [], "finished": {"a": "b"}},
         {"standbys": []},
     ],
 )
@@ -204,7 +204,7 @@ def test_rejoin_with_another_state_is_refused_at_the_door(state):
 @pytest.mark.parametrize("node", [1, 2, 77])
 def test_rejoin_of_another_members_number_is_refused(running, node):
     """1 is the driver's; 2 and 77 are free, but the next member would get the same number."""
-    life = int(running.status()["life"], 16)
+    life = int(running.status()["cluster_id"], 16)
     with Raw(running.address) as raw:
         raw.say(body(rejoin(job=life, node=node, incarnation=node)))
         assert "Start it anew" in str(remote_error(raw.next()))
@@ -212,7 +212,7 @@ def test_rejoin_of_another_members_number_is_refused(running, node):
 
 
 def test_rejoin_on_a_connection_that_is_registered_is_refused(running):
-    life = int(running.status()["life"], 16)
+    life = int(running.status()["cluster_id"], 16)
     with Raw(running.address) as raw:
         raw.say(messages.encode(messages.Register("driver", "h", 1, 1)))
         raw.next()

@@ -47,7 +47,7 @@ def test_open_calls_are_made_again_in_order_before_anything_new(line):
     first.sock.close()
     assert client.asked.wait(LIMIT_S)
     assert client.away
-    client.note(messages.Settled([3]))
+    client.note(messages.Durable([3]))
     later = client.call_async(messages.Fetch(4, "train", "lines"))
     second = Far()
     found.put(second)
@@ -56,7 +56,7 @@ def test_open_calls_are_made_again_in_order_before_anything_new(line):
         (Kind.CALL, 1), (Kind.CALL, 2), (Kind.CALL, 4), (Kind.NOTE, 0),
     ]  # fmt: skip
     assert heard[0][2] == messages.Lease("train")
-    assert heard[3][2] == messages.Settled([3])
+    assert heard[3][2] == messages.Durable([3])
     for number, future, answer in (
         (2, done, messages.Ok()),
         (1, lease, messages.Leased(-1)),

@@ -192,7 +192,7 @@ def journal():
     made.take()
     table = Table("rows", 2, access=NAME).to_dict()
     made.begin([
-        Fact("life", {"life": 1, "at": 0.0, "format": FORMAT, "job": CLASSES}),
+        Fact("cluster", {"cluster_id": 1, "at": 0.0, "format": FORMAT, "job": CLASSES}),
         Fact("table", {"number": 1, "table": table, "of_job": True}),
     ])  # fmt: skip
     made.close()

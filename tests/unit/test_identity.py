@@ -107,7 +107,8 @@ def test_word_vectors_are_named_where_another_model_is_needed(tmp_path, reads):
     (["manifest.json"], "a checkpoint: snailps checkpoint export"),
     (["checkpoint-000003", "lock"], "a folder of checkpoints: snailps checkpoint export"),
     (["passed.json"], "a folder of checkpoints, without one"),
-    (["facts", "life"], "the journal of a training"),
+    (["facts", "cluster"], "the journal of a training"),
+    (["facts", "life"], "the journal of a training"),  # of 0.1
     (["a.bin", "b.txt"], r"a folder; give the path of a model in it, such as .*a\.bin"),
     ([], "a folder; give the path of a model in it"),
 ])  # fmt: skip

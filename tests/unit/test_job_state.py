@@ -163,4 +163,4 @@ def test_blocks_of_a_worker_with_open_pushes_are_durable_with_the_last(owed, dur
     for number, unpushed in enumerate(owed):
         model.unpushed = unpushed
         reports.note_durable(number)
-    assert notes == [messages.Settled(numbers) for numbers in durable]
+    assert notes == [messages.Durable(numbers) for numbers in durable]

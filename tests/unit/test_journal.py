@@ -12,9 +12,9 @@ from snailps.master import journal as module
 from snailps.master.journal import (
     BASE,
     BEGUN,
+    CLUSTER,
     FACTS,
     GIVEN_UP,
-    LIFE,
     Damaged,
     Fact,
     Journal,
@@ -22,7 +22,7 @@ from snailps.master.journal import (
     encode,
 )
 
-FIRST = Fact("life", {"life": 7, "settings": {"dim": "3"}})
+FIRST = Fact("cluster", {"cluster_id": 7, "settings": {"dim": "3"}})
 NUMBERS = Fact("numbers", {"until": 1024})
 HEAD = [FIRST, NUMBERS, BEGUN]
 FACT = Fact("done", {"node": 3, "number": 12, "metrics": {"loss": 1.5}, "path": "a\udcff"})
@@ -59,9 +59,9 @@ def test_fact_as_bytes_is_a_line_with_its_checksum():
 
 def test_journal_that_is_taken_over_has_every_fact_noted(folder, journal):
     journal.note(FACT.kind, FACT.data)
-    journal.note("settled", {"node": 3, "numbers": [12]})
+    journal.note("durable", {"node": 3, "numbers": [12]})
     journal.close()
-    assert taken(folder) == [*HEAD, FACT, Fact("settled", {"node": 3, "numbers": [12]})]
+    assert taken(folder) == [*HEAD, FACT, Fact("durable", {"node": 3, "numbers": [12]})]
 
 
 def test_journal_has_facts_without_being_closed(folder, journal):
@@ -73,7 +73,7 @@ def fill(journal):
     """Notes some facts; all that the file has then."""
     facts = [
         FACT,
-        Fact("settled", {"node": 3, "numbers": [12]}),
+        Fact("durable", {"node": 3, "numbers": [12]}),
         Fact("route", {"route": {"epoch": 1}}),
         Fact("tick", {"tick": 1}),
     ]
@@ -129,22 +129,22 @@ def test_journal_with_a_flipped_bit_anywhere_is_whole_or_refused(folder, journal
 def test_journal_whose_copy_of_the_first_record_is_damaged_is_whole(folder, journal):
     facts = fill(journal)
     data, reader = encode(FIRST), Journal(folder)
-    assert (folder / LIFE).read_bytes() == data
-    with (folder / LIFE).open("r+b", buffering=0) as file:
+    assert (folder / CLUSTER).read_bytes() == data
+    with (folder / CLUSTER).open("r+b", buffering=0) as file:
         for at in range(len(data)):
             os.pwrite(file.fileno(), bytes([data[at] ^ 1 << at % 8]), at)
             assert reader.read() == facts
             os.pwrite(file.fileno(), data[at : at + 1], at)
-    (folder / LIFE).unlink()
+    (folder / CLUSTER).unlink()
     assert taken(folder) == facts
 
 
 @pytest.mark.parametrize("damage", ["both", "another life", "no facts", "empty", "no beginning"])
 def test_journal_that_does_not_say_what_it_is_of_is_refused(folder, journal, damage):
     fill(journal)
-    line = encode(Fact("life", {"life": 8}))
+    line = encode(Fact("cluster", {"cluster_id": 8}))
     if damage == "both":
-        for name in (FACTS, LIFE):
+        for name in (FACTS, CLUSTER):
             data = bytearray((folder / name).read_bytes())
             data[11] ^= 1
             (folder / name).write_bytes(data)
@@ -154,7 +154,7 @@ def test_journal_that_does_not_say_what_it_is_of_is_refused(folder, journal, dam
         beginnings = {"another life": line + encode(BEGUN), "empty": b"", "no beginning": line}
         (folder / FACTS).write_bytes(beginnings[damage])
         if damage == "no beginning":
-            (folder / LIFE).write_bytes(line)
+            (folder / CLUSTER).write_bytes(line)
     with pytest.raises(ClusterError, match=r"is damaged.*Nothing was changed.*With --fresh all"):
         taken(folder)
 
@@ -178,7 +178,7 @@ def test_journal_that_goes_on_is_mended_and_has_what_was_noted_since(folder, jou
     elif damage == "newline":
         del data[-1]
     elif damage == "copy":
-        (folder / LIFE).unlink()
+        (folder / CLUSTER).unlink()
     (folder / FACTS).write_bytes(data)
     other = Journal(folder)
     assert other.take()
@@ -189,7 +189,7 @@ def test_journal_that_goes_on_is_mended_and_has_what_was_noted_since(folder, jou
     more = [Fact("numbers", {"until": 2048}), Fact("tick", {"tick": 2})]
     expected = b"".join(map(encode, [*facts, *more]))
     assert (folder / FACTS).read_bytes() == expected
-    assert (folder / LIFE).read_bytes() == encode(FIRST)
+    assert (folder / CLUSTER).read_bytes() == encode(FIRST)
 
 
 def test_journal_that_is_begun_anew_has_only_what_it_was_given(folder, journal):
@@ -197,10 +197,15 @@ def test_journal_that_is_begun_anew_has_only_what_it_was_given(folder, journal):
     journal.close()
     other = Journal(folder)
     assert other.take()
-    other.begin([Fact("life", {"life": 8}), FACT])
+    other.begin([Fact("cluster", {"cluster_id": 8}), FACT])
     other.note("tick", {"tick": 1})
     other.close()
-    assert taken(folder) == [Fact("life", {"life": 8}), FACT, BEGUN, Fact("tick", {"tick": 1})]
+    assert taken(folder) == [
+        Fact("cluster", {"cluster_id": 8}),
+        FACT,
+        BEGUN,
+        Fact("tick", {"tick": 1}),
+    ]
 
 
 def test_journal_of_a_run_that_ended_is_gone(folder, journal):

@@ -328,7 +328,7 @@ def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_durable(
     assert state_of(world, number) is BlockState.DONE
     world.ask(2, m.Done("train", number, 5, 0.1, figures))
     assert state_of(world, number) is BlockState.DONE
-    world.note(2, m.Settled([number]))
+    world.note(2, m.Durable([number]))
     assert state_of(world, number) is BlockState.SETTLED
     assert state_of(comes_back(world, make_job()), number) is BlockState.SETTLED
 
@@ -339,9 +339,9 @@ def torn(world, kind):
     del world.effects[kinds.index(kind) :]
 
 
-@pytest.mark.parametrize("told", ["held", "told", "unsettled"])
+@pytest.mark.parametrize("key", ["held", "reported", "not_durable"])
 def test_clocks_that_the_journal_has_lost_are_not_set_again_where_a_worker_has_trained(
-    make_job, told
+    make_job, key
 ):
     """What shards have staged of the first clock would be dropped, and never come again."""
     before = World(make_job(consistency="bsp", micro_batches="2"))
@@ -349,8 +349,8 @@ def test_clocks_that_the_journal_has_lost_are_not_set_again_where_a_worker_has_t
     number = before.ask(first, m.Lease("train")).number
     torn(before, "clocks")
     done = m.Done("train", number, 5, 0.1, {"loss": 1.0, "examples": 1.0}).result()
-    what = {"held": [["train", number]], "told": [done], "unsettled": [number]}
-    world = comes_back(before, make_job(consistency="bsp", micro_batches="2"), **{told: what[told]})
+    states = {"held": [["train", number]], "reported": [done], "not_durable": [number]}
+    world = comes_back(before, make_job(consistency="bsp", micro_batches="2"), **{key: states[key]})
     assert not [e for e in world.effects if isinstance(getattr(e, "message", None), m.SetClock)]
     assert world.trains(3)
 
@@ -390,12 +390,12 @@ def trains_any(world, peer):
     if lease is None or lease.number < 0:
         return False
     while isinstance(lease.terms, Partition):
-        checked_out = world.ask(peer, m.Borrow(lease.number))
+        checked_out = world.ask(peer, m.CheckOut(lease.number))
         if checked_out.part < 0:
             break
-        world.note(peer, m.GiveBack(lease.number, checked_out.part, 5, 0.1, {}, True))
+        world.note(peer, m.CheckIn(lease.number, checked_out.part, 5, 0.1, {}, True))
     world.ask(peer, m.Done("train", lease.number, 5, 0.1, {"loss": 1.0, "examples": 1.0}))
-    world.note(peer, m.Settled([lease.number]))
+    world.note(peer, m.Durable([lease.number]))
     return True
 
 

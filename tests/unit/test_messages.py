@@ -44,7 +44,7 @@ KNOWN = [
     ),
     (m.Load(3, "/c/3", [[1, 2]]), b'{"is":"Load","number":3,"folder":"/c/3","tables":[[1,2]]}'),
     (m.Loaded(3, 9, "no"), b'{"is":"Loaded","number":3,"rows":9,"text":"no"}'),
-    (m.Settled([1, 4]), b'{"is":"Settled","numbers":[1,4]}'),
+    (m.Durable([1, 4]), b'{"is":"Durable","numbers":[1,4]}'),
     (m.SetClock(3, True), b'{"is":"SetClock","clock":3,"early":true,"shards":[]}'),
     (
         m.CloseClock(3, [0, 2], [1]),
@@ -74,16 +74,16 @@ KNOWN = [
             Layout("9", 640, (JoinedFile("/a", 0, 10), JoinedFile("/b", 10, 630, "2")), True),
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
-        b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"slice":-1,'
-        b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"sizes":[1,2,1],"first":true,'
+        b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"chunk_index":-1,'
+        b'"chunk_blocks":8,"part":2,"parts":3,"output_parts":6,"durable":[1],"sizes":[1,2,1],"first":true,'
         b'"version":"9","spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true}',
     ),
-    (m.Borrow(9), b'{"is":"Borrow","number":9}'),
-    (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),
+    (m.CheckOut(9), b'{"is":"CheckOut","number":9}'),
+    (m.CheckedOut(5), b'{"is":"CheckedOut","part":5,"ends":false}'),
     (
-        m.GiveBack(9, 5, 7, 0.25, {"loss": 3.5}),
-        b'{"is":"GiveBack","number":9,"part":5,"units":7,"seconds":0.25,"metrics":{"loss":3.5},'
-        b'"settled":false}',
+        m.CheckIn(9, 5, 7, 0.25, {"loss": 3.5}),
+        b'{"is":"CheckIn","number":9,"part":5,"units":7,"seconds":0.25,"metrics":{"loss":3.5},'
+        b'"durable":false}',
     ),
     (m.CameBack(), b'{"is":"CameBack"}'),
     (m.Slowest(3, 2), b'{"is":"Slowest","clock":3,"node":2}'),
@@ -211,7 +211,7 @@ def test_message_that_lacks_a_required_field_is_refused(message):
         if (field.default, field.default_factory) == (dataclasses.MISSING,) * 2
     ]
     for lacking in fields:
-        if lacking in ("progress", "chunk", "part", "parts", "visiting"):
+        if lacking in ("progress", "chunk", "part", "parts", "output_parts"):
             continue  # a block's shares come with its number, its parts with its chunk
         rest = {name: value for name, value in fields.items() if name != lacking}
         data = body({"is": type(message).__name__, **rest}, blob)
@@ -302,7 +302,7 @@ def test_lease_brings_its_terms_and_no_others(terms):
     fields, _ = fields_of(lease)
     assert m.decode(m.encode(lease)) == lease
     if terms is not None:
-        other = "slice" if isinstance(terms, Step) else "clock"
+        other = "chunk_index" if isinstance(terms, Step) else "clock"
         with pytest.raises(ProtocolError, match="Step or ChunkBlock or Partition"):
             m.decode(body({"is": "Leased", **fields, other: 3}))
 
@@ -339,8 +339,8 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ({"is": "Settled", "numbers": ["x"]}, r"Settled.numbers\[0\]: expected a whole number"),
-        ({"is": "Settled", "numbers": [-1]}, r"Settled.numbers\[0\]: .* got -1"),
+        ({"is": "Durable", "numbers": ["x"]}, r"Durable.numbers\[0\]: expected a whole number"),
+        ({"is": "Durable", "numbers": [-1]}, r"Durable.numbers\[0\]: .* got -1"),
         (
             {"is": "Done", "pass_": "train", "number": 1, "units": 1 << 63, "seconds": 1,
              "metrics": {}},
@@ -361,17 +361,17 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         ),
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 1, "parts": 2,
-             "visiting": 4, "sizes": [0, 1]},
+             "output_parts": 4, "sizes": [0, 1]},
             r"Leased.sizes\[0\]",
         ),
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 1, "parts": 2,
-             "visiting": 4, "sizes": [1]},
+             "output_parts": 4, "sizes": [1]},
             "one for each of 2 partitions",
         ),
-        ({"is": "GiveBack", "number": 1, "part": -1, "units": 1, "seconds": 1,
-          "metrics": {}}, "GiveBack.part"),
-        ({"is": "Borrowed", "part": 1 << 17}, "Borrowed.part"),
+        ({"is": "CheckIn", "number": 1, "part": -1, "units": 1, "seconds": 1,
+          "metrics": {}}, "CheckIn.part"),
+        ({"is": "CheckedOut", "part": 1 << 17}, "CheckedOut.part"),
         ({"is": "Bye", "figures": {"bytes_in": 1e300}}, "bytes_in"),
         ({"is": "CloseClock", "clock": 1, "slots": [4096]}, r"slots\[0\]"),
         ({"is": "CloseClock", "clock": 1, "slots": ["0"]}, r"slots\[0\]: .* got '0'"),
@@ -408,7 +408,7 @@ def test_path_that_is_no_utf8_travels():
 
 
 def test_body_of_very_many_lists_is_refused_before_they_are_made():
-    text = b'{"is":"Settled","numbers":[' + b"[]," * 500_000 + b"[]]}"
+    text = b'{"is":"Durable","numbers":[' + b"[]," * 500_000 + b"[]]}"
     with pytest.raises(ProtocolError, match="more than 262,144 lists"):
         m.decode(len(text).to_bytes(4, "little") + text)
 

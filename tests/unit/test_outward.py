@@ -226,7 +226,7 @@ def test_journal_is_of_its_user_alone(tmp_path):
     try:
         journal = Journal(tmp_path / "journal")
         journal.take()
-        journal.begin([Fact("life", {"life": 1})])
+        journal.begin([Fact("cluster", {"cluster_id": 1})])
         journal.close()
     finally:
         os.umask(before)

@@ -143,7 +143,7 @@ def test_journal_outlives_a_compaction_whose_thread_cannot_start(tmp_path, monke
     journal = Journal(tmp_path / "j")
     journal.path.mkdir()
     journal.take()
-    journal.begin([effects.Fact("life", {})])
+    journal.begin([effects.Fact("cluster", {})])
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         journal.compact(Snapshot({}))
@@ -152,7 +152,7 @@ def test_journal_outlives_a_compaction_whose_thread_cannot_start(tmp_path, monke
     journal.close()
     again = Journal(tmp_path / "j")
     again.take()
-    assert [fact.kind for fact in again.read()] == ["life", "begun", "done"]
+    assert [fact.kind for fact in again.read()] == ["cluster", "begun", "done"]
     again.close()
 
 
@@ -160,7 +160,7 @@ def test_fact_that_cannot_be_encoded_gives_the_journal_up(tmp_path, caplog):
     journal = Journal(tmp_path / "j")
     journal.path.mkdir()
     journal.take()
-    journal.begin([effects.Fact("life", {})])
+    journal.begin([effects.Fact("cluster", {})])
     journal.note("exported", {"figures": object()})
     assert not journal.kept
     assert "THE JOURNAL CANNOT BE WRITTEN" in caplog.text

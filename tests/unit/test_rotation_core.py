@@ -49,7 +49,7 @@ def deals(world, peer):
         if lease is None or isinstance(lease.terms, Partition):
             return lease
         assert isinstance(world.ask(peer, m.Done("train", lease.number, 9, 0.1, ANSWER)), m.Ok)
-        world.note(peer, m.Settled([lease.number]))
+        world.note(peer, m.Durable([lease.number]))
 
 
 def tenants(world):
@@ -61,16 +61,16 @@ def tenants(world):
 
 
 def checks_in(world, peer, lease, part, durable=False, **figures):
-    world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures, durable))
+    world.note(peer, m.CheckIn(lease.number, part, 5, 0.5, ANSWER | figures, durable))
 
 
 def come_back(world, *partitions):
     """The server, and the workers with a partition each: (lease, parts that it had, and holds)."""
     rejoin(world, 1)
     for node, (lease, had, holds) in enumerate(partitions, 2):
-        visit = {"number": lease.number, "parts": 2, "had": had, "holds": holds}
+        partition = {"number": lease.number, "parts": 2, "had": had, "holds": holds}
         held = [["train", lease.number]]
-        rejoin(world, node, held=held, visits=[visit])
+        rejoin(world, node, held=held, partitions=[partition])
     world.tick(times=4)
 
 
@@ -101,8 +101,8 @@ def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job)
             call = world.call(peer, m.Lease("train"))
         calls.append(call)
     for peer, lease in leased:
-        part = world.ask(peer, m.Borrow(lease.number)).part
-        world.note(peer, m.GiveBack(lease.number, part, 5, 1.0, ANSWER))
+        part = world.ask(peer, m.CheckOut(lease.number)).part
+        world.note(peer, m.CheckIn(lease.number, part, 5, 1.0, ANSWER))
     answers = [world.answers[call] for call in calls]
     assert [(lease.terms.chunk, lease.first) for lease in answers] == [(1, False)] * 2
 
@@ -151,27 +151,27 @@ def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, m
 def test_worker_waits_until_a_part_is_checked_in_and_is_told_when_it_has_had_all(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
-    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
-    waits = world.call(b, m.Borrow(two.number))
+    assert [world.ask(a, m.CheckOut(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
+    waits = world.call(b, m.CheckOut(two.number))
     assert waits not in world.answers
     world.tick(seconds=1.0)
     (_, second) = world.core.members.joined("worker")
     assert second.waits.endswith("to check in partition 0")
     checks_in(world, a, one, 3)
-    assert world.answers[waits] == m.Borrowed(3)
+    assert world.answers[waits] == m.CheckedOut(3)
     assert second.waits == ""
-    assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1)
+    assert world.ask(a, m.CheckOut(one.number)) == m.CheckedOut(-1)
     checks_in(world, b, two, 3)
     checks_in(world, b, two, 3)  # a second time, or what it does not hold: as after a takeover
     checks_in(world, b, one, 0)
-    assert world.call(b, m.Borrow(two.number)) not in world.answers
+    assert world.call(b, m.CheckOut(two.number)) not in world.answers
 
 
 def test_checking_out_for_what_is_not_held_is_refused(make_job):
     world = World(make_job())
     (_, one), (b, _) = tenants(world)
     for number in (one.number, 0, 1 << 40):
-        assert isinstance(world.ask(b, m.Borrow(number)), ClusterError)
+        assert isinstance(world.ask(b, m.CheckOut(number)), ClusterError)
 
 
 def test_checking_out_without_a_rotation_is_refused(make_job):
@@ -179,19 +179,19 @@ def test_checking_out_without_a_rotation_is_refused(make_job):
     _, worker, _ = world.forms()
     lease = world.ask(worker, m.Lease("train"))
     assert lease.terms is None
-    assert "no rotation" in str(world.ask(worker, m.Borrow(lease.number)))
-    world.note(worker, m.GiveBack(lease.number, 0, 1, 1.0, {}))
+    assert "no rotation" in str(world.ask(worker, m.CheckOut(lease.number)))
+    world.note(worker, m.CheckIn(lease.number, 0, 1, 1.0, {}))
     assert not [e for e in world.effects if isinstance(e, effects.Broken)]
 
 
 def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
-    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
+    assert [world.ask(a, m.CheckOut(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
     checks_in(world, a, one, 0)
-    checks_out, leases = world.call(b, m.Borrow(two.number)), None
+    checks_out, leases = world.call(b, m.CheckOut(two.number)), None
     assert world.answers[checks_out].part == 0
-    checks_out = world.call(b, m.Borrow(two.number))
+    checks_out = world.call(b, m.CheckOut(two.number))
     world.obey = False
     world.handle(events.Gone(a, "connection closed"))
     leases = world.call(b, m.Lease("train"))
@@ -228,7 +228,7 @@ def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_
     assert job.metrics.units == 0
     assert not any(job.metrics.loss_by_epoch())
     for part in range(4):
-        assert world.ask(a, m.Borrow(one.number)).part == part
+        assert world.ask(a, m.CheckOut(one.number)).part == part
         world.now += 0.5
         checks_in(world, a, one, part)
     assert (job.metrics.units, job.metrics.loss) == (20, 2.0)
@@ -250,7 +250,7 @@ def test_figures_of_a_lost_partition_are_withdrawn(make_job):
     world = World(job)
     (a, one), (b, two) = tenants(world)
     for peer, lease in ((a, one), (b, two)):
-        checks_in(world, peer, lease, world.ask(peer, m.Borrow(lease.number)).part, loss=3.0)
+        checks_in(world, peer, lease, world.ask(peer, m.CheckOut(lease.number)).part, loss=3.0)
     assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [3.0])
     world.handle(events.Gone(a, "connection closed"))
     assert (job.metrics.units, job.metrics.loss) == (5, 3.0)
@@ -274,11 +274,11 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     world = World(job)
     (a, one), (b, _) = tenants(world)
     for part, durable in ((0, False), (1, True), (2, False)):
-        assert world.ask(a, m.Borrow(one.number)).part == part
+        assert world.ask(a, m.CheckOut(one.number)).part == part
         checks_in(world, a, one, part, durable)
     (member, _) = world.core.members.joined("worker")
     node = member.number
-    assert facts(world, "visits") == [
+    assert facts(world, "checkouts") == [
         {"number": one.number, "node": node, "parts": [0, 1], "units": 10, "loss": 4.0,
          "examples": 2.0}
     ]  # fmt: skip
@@ -288,10 +288,10 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     assert job.schedule.progress == pytest.approx(2 / 16)
     c, again = leases_again(world, one)
     assert (again.terms.durable, one.first, again.first) == ((0, 1), True, False)
-    assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
+    assert [world.ask(c, m.CheckOut(one.number)).part for _ in range(2)] == [2, 3]
     checks_in(world, c, again, 2, durable=True, loss=1.0)
     checks_in(world, c, again, 3, loss=1.0)
-    assert world.ask(c, m.Borrow(one.number)) == m.Borrowed(-1)
+    assert world.ask(c, m.CheckOut(one.number)) == m.CheckedOut(-1)
     assert job.metrics.units == 20
     # What it reports is of its own checkouts, and replaces those.
     world.ask(c, m.Done("train", one.number, 12, 1.0, {"loss": 2.0, "examples": 2.0}))
@@ -299,14 +299,14 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     assert job.metrics.unfinished == []
     assert job.schedule.records.is_done(one.number)
     checks_in(world, b, one, 0, durable=True)  # it has nothing of that partition
-    assert len(facts(world, "visits")) == 2
+    assert len(facts(world, "checkouts")) == 2
 
 
 def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(make_job):
     before = World(make_job())
     (a, one), (_, two) = tenants(before)
     for part in range(2):
-        before.ask(a, m.Borrow(one.number))
+        before.ask(a, m.CheckOut(one.number))
         checks_in(before, a, one, part, durable=part == 1)
     job = before.core.job_controller.job
     assert job.metrics.units == 10
@@ -350,7 +350,7 @@ def test_checkouts_made_durable_by_one_worker_are_not_withdrawn_when_the_next_on
 def test_loss_of_a_checkout_that_is_no_number_ends_the_job(make_job):
     world = World(make_job())
     (a, one), _ = tenants(world)
-    checks_in(world, a, one, world.ask(a, m.Borrow(one.number)).part, loss=float("nan"))
+    checks_in(world, a, one, world.ask(a, m.CheckOut(one.number)).part, loss=float("nan"))
     world.tick()
     assert "the training has diverged" in world.core.lifecycle.verdict
 
@@ -380,8 +380,8 @@ def test_training_that_ends_hands_out_nothing_and_what_ends_early_is_not_done(ma
     job = make_job(**limits.get(why, {}))
     world = World(job)
     (a, one), (b, two) = tenants(world)
-    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(2)] == [0, 1]
-    assert [world.ask(b, m.Borrow(two.number)).part for _ in range(2)] == [2, 3]
+    assert [world.ask(a, m.CheckOut(one.number)).part for _ in range(2)] == [0, 1]
+    assert [world.ask(b, m.CheckOut(two.number)).part for _ in range(2)] == [2, 3]
     if why == "interrupt":
         world.handle(events.Signal())
     elif why == "max_seconds":
@@ -391,7 +391,7 @@ def test_training_that_ends_hands_out_nothing_and_what_ends_early_is_not_done(ma
             job.metrics.count_checkout(one.number, 0, BlockResult(1, 1.0, 1.0))
     world.tick()
     assert world.ask(a, m.Lease("train")).number == -1
-    assert world.ask(b, m.Borrow(two.number)) == m.Borrowed(-1, ends=True)
+    assert world.ask(b, m.CheckOut(two.number)) == m.CheckedOut(-1, ends=True)
     units = job.metrics.units
     checks_in(world, b, two, 2)
     checks_in(world, b, two, 3)
@@ -407,7 +407,7 @@ def test_units_of_what_ended_early_count_once_in_a_run_that_goes_on(make_job):
     job = make_job()
     world = World(job)
     (a, one), (b, two) = tenants(world)
-    assert [world.ask(b, m.Borrow(two.number)).part for _ in range(2)] == [2, 3]
+    assert [world.ask(b, m.CheckOut(two.number)).part for _ in range(2)] == [2, 3]
     world.ask(a, m.Done("train", one.number, 20, 1.0, {"loss": 4.0, "examples": 2.0}))
     world.handle(events.Signal())
     world.tick()
@@ -456,18 +456,18 @@ def test_partition_that_had_all_when_the_training_ended_is_whole(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
     for part in range(4):
-        assert world.ask(a, m.Borrow(one.number)).part == part
+        assert world.ask(a, m.CheckOut(one.number)).part == part
     world.handle(events.Signal())
     world.tick()
-    assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1)
-    assert world.ask(b, m.Borrow(two.number)) == m.Borrowed(-1, ends=True)
+    assert world.ask(a, m.CheckOut(one.number)) == m.CheckedOut(-1)
+    assert world.ask(b, m.CheckOut(two.number)) == m.CheckedOut(-1, ends=True)
 
 
 def test_master_is_at_rest_when_a_training_ends_while_a_worker_is_fenced(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
-    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
-    waits = world.call(b, m.Borrow(two.number))
+    assert [world.ask(a, m.CheckOut(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
+    waits = world.call(b, m.CheckOut(two.number))
     world.obey = False
     world.handle(events.Gone(a, "connection closed"))
     leases = world.core.job_controller.leases
@@ -475,7 +475,7 @@ def test_master_is_at_rest_when_a_training_ends_while_a_worker_is_fenced(make_jo
     assert waits not in world.answers
     world.handle(events.Signal())
     world.tick()
-    assert world.answers[waits] == m.Borrowed(-1, ends=True)
+    assert world.answers[waits] == m.CheckedOut(-1, ends=True)
     fence = fence_of(world)
     world.handle(events.Answered(fence.number, world.does(fence.message)))
     assert not leases.busy
@@ -484,7 +484,7 @@ def test_master_is_at_rest_when_a_training_ends_while_a_worker_is_fenced(make_jo
 def test_worker_whose_checkouts_do_not_end_is_given_up(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
-    part = world.ask(a, m.Borrow(one.number)).part
+    part = world.ask(a, m.CheckOut(one.number)).part
     world.handle(events.Signal())
     world.ask(b, m.Done("train", two.number, 0, 1.0, {}, whole=False))
     world.note(b, m.Finished({}))
@@ -505,9 +505,9 @@ def test_worker_whose_checkouts_do_not_end_is_given_up(make_job):
 def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job):
     before = World(make_job())
     (a, one), (b, two) = tenants(before)
-    parts = [before.ask(a, m.Borrow(one.number)).part for _ in range(2)]
+    parts = [before.ask(a, m.CheckOut(one.number)).part for _ in range(2)]
     checks_in(before, a, one, parts[0])
-    assert before.ask(b, m.Borrow(two.number)).part == 2
+    assert before.ask(b, m.CheckOut(two.number)).part == 2
     assert isinstance(
         before.ask(b, m.Done("train", two.number, 7, 1.0, {"loss": 1.0, "examples": 1.0})), m.Ok
     )
@@ -519,7 +519,7 @@ def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job
     assert schedule.chunks.extent["parts"] == [2, 0]
     assert schedule.records.is_done(two.number)
     assert schedule.progress == pytest.approx(1 / 4 + 1 / 16)
-    assert world.ask(2, m.Borrow(one.number)).part == 2
+    assert world.ask(2, m.CheckOut(one.number)).part == 2
     assert isinstance(world.ask(3, m.Done("train", two.number, 7, 1.0, {})), m.Ok)  # once more
     assert world.core.job_controller.job.metrics.units == 7
 
@@ -536,14 +536,18 @@ def test_cut_that_only_workers_know_is_noted_before_what_is_done_in_it(make_job,
     before = World(make_job())
     (_, one), (_, two) = tenants(before)
     second = takes_over(without_cuts(before), make_job())
-    visit = {"number": two.number, "parts": 2, "had": [], "holds": []}
+    partition = {"number": two.number, "parts": 2, "had": [], "holds": []}
     done = {"number": one.number, "units": 7, "seconds": 1.0, "metrics": {}}
-    holds = [{**visit, "number": one.number}]
+    holds = [{**partition, "number": one.number}]
     # Worker 2 has ended its partition, in the eyes of the lost master or of this one; 3 trains.
-    state = {"told": [done]} if told_first else {"held": [["train", one.number]], "visits": holds}
+    state = (
+        {"reported": [done]}
+        if told_first
+        else {"held": [["train", one.number]], "partitions": holds}
+    )
     rejoin(second, 1)
     rejoin(second, 2, **state)
-    rejoin(second, 3, held=[["train", two.number]], visits=[visit])
+    rejoin(second, 3, held=[["train", two.number]], partitions=[partition])
     second.tick(times=4)
     if not told_first:
         second.ask(2, m.Done("train", one.number, 7, 1.0, {}))
@@ -555,7 +559,7 @@ def test_cut_that_only_workers_know_is_noted_before_what_is_done_in_it(make_job,
     third = takes_over(second, make_job())
     rejoin(third, 1)
     rejoin(third, 2)
-    rejoin(third, 3, held=[["train", two.number]], visits=[visit])
+    rejoin(third, 3, held=[["train", two.number]], partitions=[partition])
     third.tick(times=4)
     again = third.core.job_controller.job
     assert (again.schedule.chunks.extent["parts"][0], again.metrics.units) == (2, 7)
@@ -587,9 +591,9 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     world = World(job)
     (a, one), (b, two) = tenants(world)
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
-    world.ask(b, m.Borrow(two.number))
+    world.ask(b, m.CheckOut(two.number))
     saved = unpack(pack(job.dump(world.now)))
-    extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0], "sizes": [[], []]}
+    extent = {"open": 0, "closed_partitions": 0, "parts_max": 2, "parts": [2, 0], "sizes": [[], []]}
     metrics = saved.figures["rotation"].pop("metrics")
     rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
@@ -671,7 +675,7 @@ def test_block_that_servers_have_lost_is_leased_to_the_worker_that_missed_it(mak
     _, first, _ = world.forms()
     lease = world.ask(first, m.Lease("train"))
     world.ask(first, m.Done("train", lease.number, 0, 0.1, {"bad_lines": 3}))
-    world.note(first, m.Settled([lease.number]))
+    world.note(first, m.Durable([lease.number]))
     one, two = deals(world, first), deals(world, 3)
     finished, bad = job.schedule.finished, job.metrics.bad_lines
     again = world.ask(first, m.Lease("train", again=[one.number, lease.terms.chunk_index]))
@@ -716,7 +720,7 @@ class Master:
         self.answers, self.notes = list(answers), []
 
     def ask(self, message, limit_s, heard):
-        assert message == m.Borrow(9)
+        assert message == m.CheckOut(9)
         answer = self.answers.pop(0)
         heard(answer)
         return answer
@@ -737,9 +741,9 @@ def outputs_of(*answers):
 
 
 def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
-    checkouts, master, stand = outputs_of(m.Borrowed(2), m.Borrowed(0), m.Borrowed(-1))
+    checkouts, master, stand = outputs_of(m.CheckedOut(2), m.CheckedOut(0), m.CheckedOut(-1))
     assert [checkouts.check_out(), checkouts.check_out()] == [2, 0]
-    assert stand.to_dict()["visits"] == [
+    assert stand.to_dict()["partitions"] == [
         {"number": 9, "parts": 2, "sizes": [3, 1], "had": [0, 2], "holds": [0, 2]}
     ]
     checkouts.check_in(2, {"units": 4, "loss": 1.5, "examples": 3})
@@ -748,10 +752,10 @@ def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
         9, 2, 4, {"loss": 1.5, "examples": 3.0},
     )  # fmt: skip
     assert note.seconds >= 0
-    assert not note.settled
-    assert stand.to_dict()["visits"][0]["holds"] == [0]
+    assert not note.durable
+    assert stand.to_dict()["partitions"][0]["holds"] == [0]
     checkouts.check_in(0, {"units": 4}, durable=True)
-    assert master.notes[-1].settled
+    assert master.notes[-1].durable
     assert checkouts.check_out() is None
     assert checkouts.check_out() is None  # without asking again
     assert not checkouts.cut
@@ -761,13 +765,13 @@ def test_worker_that_goes_on_with_a_partition_tells_a_master_what_was_durable_be
     stand = ResumeState()
     stand.leased("train", leased(9, [0, 3]))
     stand.checked_out(9, 1)
-    assert stand.to_dict()["visits"] == [
+    assert stand.to_dict()["partitions"] == [
         {"number": 9, "parts": 2, "sizes": [3, 1], "had": [0, 1, 3], "holds": [1]}
     ]
 
 
 def test_checkouts_that_end_early_are_cut():
-    checkouts, _, _ = outputs_of(m.Borrowed(2), m.Borrowed(-1, ends=True))
+    checkouts, _, _ = outputs_of(m.CheckedOut(2), m.CheckedOut(-1, ends=True))
     assert checkouts.check_out() == 2
     assert checkouts.check_out() is None
     assert checkouts.cut
@@ -794,13 +798,13 @@ def test_lost_block_is_encoded_by_its_worker_or_looked_at_again_and_not_for_ever
 
 
 def test_checkouts_refuse_misuse():
-    checkouts, master, stand = outputs_of(m.Borrowed(2))
+    checkouts, master, stand = outputs_of(m.CheckedOut(2))
     with pytest.raises(MisuseError, match="does not hold that part"):
         checkouts.check_in(2, {"units": 1})
     assert checkouts.check_out() == 2
     with pytest.raises(ValueError, match="units"):
         checkouts.check_in(2, {"loss": 1.0})
-    assert stand.to_dict()["visits"][0]["holds"] == [2]
+    assert stand.to_dict()["partitions"][0]["holds"] == [2]
     checkouts.check_in(2, {"units": 1})
     with pytest.raises(MisuseError, match="does not hold that part"):
         checkouts.check_in(2, {"units": 1})
@@ -838,15 +842,15 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
     stop.set()
     looker.join()
     last = stand.to_dict()
-    assert (last["held"], last["visits"], last["unsettled"]) == ([], [], [])
-    assert len(last["told"]) == 256
+    assert (last["held"], last["partitions"], last["not_durable"]) == ([], [], [])
+    assert len(last["reported"]) == 256
     for state in seen:
         held = {number for _, number in state["held"]}
-        assert {checkout["number"] for checkout in state["visits"]} == held
-        for checkout in state["visits"]:
+        assert {checkout["number"] for checkout in state["partitions"]} == held
+        for checkout in state["partitions"]:
             assert set(checkout["holds"]) <= set(checkout["had"])
     stand.start_job()
     stand.leased("train", m.Leased(1, progress=(0.0, 1.0)))
-    assert stand.to_dict()["visits"] == []
+    assert stand.to_dict()["partitions"] == []
     assert not stand.checked_in(1, 0)
     stand.checked_out(1, 0)  # of a partition that has ended

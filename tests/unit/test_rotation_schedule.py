@@ -299,7 +299,13 @@ def test_what_is_decided_stays_until_speeds_are_known():
 
 def test_sizes_of_a_checkpoint_go_to_workers_of_such_cores():
     cores = {7: 0.5, 8: 1.0, 9: 1.0}
-    extent = {"open": 0, "tenancies": 0, "parts_max": 3, "parts": [3], "sizes": [[19, 19, 10]]}
+    extent = {
+        "open": 0,
+        "closed_partitions": 0,
+        "parts_max": 3,
+        "parts": [3],
+        "sizes": [[19, 19, 10]],
+    }
     schedule = schedule_of(
         blocks=4, epochs=2, chunks=4, nodes=list(cores), cores_of=cores.get, extent=extent
     )
@@ -825,7 +831,7 @@ def test_every_pair_of_parts_is_checked_out_once_and_no_part_has_two_writers(see
     assert set(site.done_partitions) == expected
     assert schedule.chunks.extent == {
         "open": site.count,
-        "tenancies": len(expected),
+        "closed_partitions": len(expected),
         "parts_max": max(site.parts.values()),
         "parts": [],
         "sizes": [],

@@ -36,7 +36,7 @@ class Machine:
     def begin(self, pid, **more):
         self.births[pid] = 7 * pid
         return self.registry().begin(
-            Run(pid=pid, **{"model": "fasttext", "life": str(pid), **more})
+            Run(pid=pid, **{"model": "fasttext", "cluster_id": str(pid), **more})
         )
 
 
@@ -74,13 +74,20 @@ def test_run_whose_master_is_gone_was_killed(machine):
 
 
 def test_master_that_takes_over_keeps_the_number(machine):
-    first, other = machine.begin(10, life="a"), machine.begin(11, life="b")
+    first, other = machine.begin(10, cluster_id="a"), machine.begin(11, cluster_id="b")
     del machine.births[10]
     machine.now += 5
-    second = machine.begin(12, life="a")
+    second = machine.begin(12, cluster_id="a")
     assert (first.number, other.number, second.number) == (1, 2, 1)
     assert second.started == first.started
     assert [one.pid for one in machine.registry().running()] == [12, 11]
+
+
+def test_run_of_0_1_is_known_by_its_cluster(machine):
+    run = machine.begin(10, cluster_id="a")
+    file = machine.places[0] / "1.json"
+    file.write_text(file.read_text().replace('"cluster_id"', '"life"'))
+    assert machine.registry().runs() == [run]
 
 
 def test_numbers_go_on_after_ends(machine):

@@ -46,7 +46,7 @@ def formed(**settings):
 
 def after(world, **settings):
     """The next master of a session."""
-    first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
+    first = Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})
     numbers = Fact("numbers", {"until": 1024, "readers_until": 1 << 30})
     past = Recovered([first, numbers, *world.facts()], "journal")
     return session(past, expected_node_num=2, **settings)
@@ -57,7 +57,7 @@ def back(world, role, number, **state):
     if role == "server":
         state = {"standbys": []}
     elif role == "worker":
-        idle = {"held": [], "told": [], "unsettled": [], "finished": None, "started": False}
+        idle = {"held": [], "reported": [], "not_durable": [], "finished": None, "started": False}
         state = {**idle, **state}
     message = m.Rejoin(LIFE, number, number, role, "h", number, 1, places, 1, "", state)
     return world.ask(number, message)

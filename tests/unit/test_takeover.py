@@ -105,21 +105,28 @@ def shard():
         yield listener
 
 
-def left_by(its, folder, shard, tables=(), **life):
-    """A journal of a run whose shard still listens; its folder."""
+def left_by(its, folder, shard, tables=(), **about):
+    """A journal of a run whose shard still listens, or that has formed no cluster; its folder."""
     first = first_fact(7, its, 16, 0.0)
-    first.data.update(life)
-    if not first.data["format"]:
-        del first.data["format"]  # as before there were numbers
-    route = Route.build(1, [ShardAddress(1, *shard.getsockname()[:2])], 16)
+    first.data.update(about)
+    is_of_0_1 = not first.data["format"]
+    if is_of_0_1:  # formats had no numbers, and a cluster's id another name
+        del first.data["format"]
+        first = Fact("life", {"life": first.data.pop("cluster_id"), **first.data})
+    route = []
+    if shard is not None:
+        address = ShardAddress(1, *shard.getsockname()[:2])
+        route = [Fact("route", {"route": Route.build(1, [address], 16).to_dict()})]
     journal = Journal(folder)
     assert not journal.take()
     facts = [
         Fact("table", {"number": number, "table": table.to_dict(), "of_job": True})
         for number, table in enumerate(tables, 1)
     ]
-    journal.begin([first, *facts, Fact("route", {"route": route.to_dict()})])
+    journal.begin([first, *facts, *route])
     journal.close()
+    if is_of_0_1:
+        (folder / "cluster").rename(folder / "life")
     return folder
 
 
@@ -138,19 +145,35 @@ def test_run_of_another_version_is_not_taken_over(tmp_path, shard, written):
     with pytest.raises(ConfigError, match=f"format {written or 1}, this one has {FORMAT}.*--fresh"):
         read_again(its, folder)
     assert read_again(job(tmp_path, fresh="true"), folder) is None
+    (folder / "facts").write_bytes(b"x" + (folder / "facts").read_bytes()[1:])
+    with pytest.raises(ConfigError, match=f"format {written or 1}, "):  # the copy has it
+        read_again(its, folder)
+
+
+@pytest.mark.parametrize("written", [0, FORMAT + 1])
+def test_run_of_another_version_that_has_formed_no_cluster_is_begun_anew(tmp_path, written):
+    its = job(tmp_path)
+    folder = left_by(its, tmp_path / "journal", None, format=written)
+    assert read_again(its, folder) is None
+    journal = Journal(folder)
+    assert journal.take()
+    journal.begin([first_fact(8, its, 16, 0.0)])
+    assert journal.read()[0].data["cluster_id"] == 8
+    journal.close()
+    assert {path.name for path in folder.iterdir()} == {"facts", "cluster", "lock"}
 
 
 def test_run_of_this_version_is_taken_over(tmp_path, shard):
     its = job(tmp_path)
     folder = left_by(its, tmp_path / "journal", shard)
-    assert read_again(its, folder).facts[0].data["life"] == 7
+    assert read_again(its, folder).facts[0].data["cluster_id"] == 7
 
 
 def test_run_whose_tables_name_a_class_is_taken_over_only_if_the_job_declares_it(tmp_path, shard):
     its = job(tmp_path, worker_class="python_methods:Model")
     own = Table("w", 2, access="python_methods:Momentum", lr=0.1)
     folder = left_by(its, tmp_path / "own", shard, [own])
-    assert read_again(its, folder).facts[0].data["life"] == 7
+    assert read_again(its, folder).facts[0].data["cluster_id"] == 7
     folder = left_by(its, tmp_path / "other", shard, [own, Table("x", 2, access="evil:Any")])
     with pytest.raises(ConfigError, match="other: table 'x' has the access method evil:Any, which"):
         read_again(its, folder)

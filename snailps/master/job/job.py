@@ -70,7 +70,7 @@ from snailps.transport.messages.validation import PARTS_MAX
 log = logging.getLogger(__name__)
 
 
-def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
+def _result(message: messages.Done | messages.CheckIn) -> BlockResult:
     metrics = message.metrics
     return BlockResult(
         message.units,
@@ -720,7 +720,7 @@ class Job:
             self._is_counted, self.refused = True, self._judge_counts().refused
         return True
 
-    def checked_in(self, message: messages.GiveBack, node: int, now: float) -> bool:
+    def checked_in(self, message: messages.CheckIn, node: int, now: float) -> bool:
         """Check in an output partition, and count it; False if the worker does not hold it."""
         number, schedule, checkouts = message.number, self.schedule, self.schedule.checkouts
         units, seconds = message.units, message.seconds
@@ -753,7 +753,7 @@ class Job:
             if not self.schedule.records.holder(number):
                 self.metrics.lose_checkouts(number)
 
-    def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
+    def _check_loss(self, message: messages.Done | messages.CheckIn) -> None:
         """Set `diverged` where a loss is not finite, or far beyond the first ones."""
         examples = message.metrics.get("examples", 0.0)
         if examples > 0 and "loss" in message.metrics and not self.diverged:

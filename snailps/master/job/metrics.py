@@ -245,10 +245,10 @@ class PassMetrics:
                 if some.examples:
                     losses[sums.epoch][0] -= some.loss
                     losses[sums.epoch][1] -= some.examples
-            durable = {"settled": asdict(sums.durable), "kept": asdict(sums.kept)}
+            durable = {"durable": asdict(sums.durable), "kept": asdict(sums.kept)}
             unfinished.append([lease, sums.epoch, sums.node, durable])
         return {
-            **({"visits": unfinished} if exact else {}),
+            **({"checkouts": unfinished} if exact else {}),
             "units": units,
             "block_units": self.block_units,
             "bad_lines": self.bad_lines,
@@ -267,9 +267,9 @@ class PassMetrics:
         self._recent.clear()
         self._recent.extend((loss, examples, _BLOCK) for loss, examples in snapshot["recent"])
         self._leases.clear()
-        for lease, epoch, node, known in snapshot.get("visits", ()):
+        for lease, epoch, node, known in snapshot.get("checkouts", ()):
             sums = self._leases[lease] = _LeaseSums(epoch, node)
-            sums.durable, sums.kept = _Sums.of(known["settled"]), _Sums.of(known["kept"])
+            sums.durable, sums.kept = _Sums.of(known["durable"]), _Sums.of(known["kept"])
             for some in (sums.durable, sums.kept):
                 self._count_sums(epoch, some)
         self._durations.clear()

@@ -166,8 +166,8 @@ class JobRecovery:
         """Whether a worker has had a block of the training: the clocks were set before that."""
         states = [member.resume_state for member in self._members.nodes("worker")]
         return any(
-            state.get("told")
-            or state.get("unsettled")
+            state.get("reported")
+            or state.get("not_durable")
             or any(pass_ == "train" for pass_, _ in state.get("held", ()))
             for state in states
         )
@@ -198,11 +198,11 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
             log.warning(UNDECIDED, done.number)
     elif fact.kind == "chunk" and chunks is not None:
         chunks.decide(data["chunk"], data["parts"], data["sizes"])
-    elif fact.kind == "visits":
+    elif fact.kind == "checkouts":
         job.replay_durable(data)
-    elif fact.kind == "settled":
+    elif fact.kind == "durable":
         schedule.records.make_durable(data["numbers"], data["node"])
-    elif fact.kind == "settled_all":
+    elif fact.kind == "durable_all":
         schedule.records.make_all_durable(data["node"], data["but"])
     elif fact.kind in ("join", "leave", "retire"):
         getattr(schedule, fact.kind)(data["node"])

@@ -24,7 +24,13 @@ from snailps.master.leases.records import BlockRecords
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock, Partition
 
-NEW_EXTENT: dict[str, Any] = {"open": 0, "tenancies": 0, "parts_max": 0, "parts": [], "sizes": []}
+NEW_EXTENT: dict[str, Any] = {
+    "open": 0,
+    "closed_partitions": 0,
+    "parts_max": 0,
+    "parts": [],
+    "sizes": [],
+}
 """`Chunks.extent` of a rotation that begins."""
 
 
@@ -61,7 +67,7 @@ class Chunks:
         extent = extent or NEW_EXTENT
         self.first = min(int(extent["open"]), self.count)
         """The first chunk with partitions left."""
-        self._closed_partitions = int(extent["tenancies"])
+        self._closed_partitions = int(extent["closed_partitions"])
         self.parts_max = int(extent["parts_max"])
         """The most parts of a chunk so far."""
         self.last_parts, self.last_sizes = 0, tuple[int, ...]()
@@ -360,14 +366,14 @@ class Chunks:
         """Open chunks, and what is known of closed ones; values for JSON."""
         return {
             "open": self.first,
-            "tenancies": self._closed_partitions,
+            "closed_partitions": self._closed_partitions,
             "parts_max": self.parts_max,
             "parts": [opened.parts for opened in self._open],
             "sizes": [list(opened.sizes) for opened in self._open],
         }
 
     def snapshot(self) -> dict[str, Any]:
-        return {"visits": [[number, sorted(parts)] for number, parts in self._durable.items()]}
+        return {"checkouts": [[number, sorted(parts)] for number, parts in self._durable.items()]}
 
     def resume(self, durable: Iterable[tuple[int, Iterable[int]]]) -> None:
         """Continue from the field of a `snapshot`."""

@@ -335,4 +335,4 @@ class RotationSchedule(Schedule):
         self.workers = dict.fromkeys(map(int, snapshot["workers"]))
         self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
         self._own = {node: part for part, node in self._owners.items()}
-        self.chunks.resume(snapshot["visits"])
+        self.chunks.resume(snapshot["checkouts"])

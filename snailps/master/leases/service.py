@@ -1,7 +1,7 @@
 """Leases at the master: the calls of workers for blocks, and their reports.
 
-    Lease -> waits here -> answer -> Leased      Done, Settled, Finished -> Job, journal, schedule
-    Borrow -> waits here -> Borrowed             GiveBack -> Job, schedule
+    Lease -> waits here -> answer -> Leased      Done, Durable, Finished -> Job, journal, schedule
+    CheckOut -> waits here -> CheckedOut             CheckIn -> Job, schedule
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
 Owns the calls of workers that wait for a block or an output partition, and names what they wait
@@ -195,25 +195,25 @@ class LeaseService:
         if member.number in self._refused and not member.waits:
             self._name_wait(schedule, member, now)  # it asked while it had this block
 
-    def check_out(self, member: Member, message: messages.Borrow, call: int, now: float) -> None:
+    def check_out(self, member: Member, message: messages.CheckOut, call: int, now: float) -> None:
         """A worker wants an output partition; answered when one is free, or none is left."""
         if member.dropped:
-            self._out.reply(call, messages.Borrowed(-1, ends=True))
+            self._out.reply(call, messages.CheckedOut(-1, ends=True))
             return
         self.running()
         self._checking_out.append((member, message.number, call))
         self._hand_out(now)
 
-    def checked_in(self, member: Member, message: messages.GiveBack, now: float) -> None:
+    def checked_in(self, member: Member, message: messages.CheckIn, now: float) -> None:
         """A worker checks in an output partition. It may have done so before it came back, or
         hold it no more as the training ends."""
         job = self.job
         if job is None or member.dropped or not job.checked_in(message, member.number, now):
             return
-        if message.settled:
+        if message.durable:
             fact = job.make_durable(message.number, member.number)
             if fact is not None:
-                self._out.note("visits", fact)
+                self._out.note("checkouts", fact)
         if message.seconds > 0:
             member.counted(1)
             member.rate.trained(message.units, message.seconds, now, checkout=True)
@@ -245,7 +245,7 @@ class LeaseService:
                 self._checking_out.append(asking)
                 continue
             member.wait_for("", now)
-            self._out.reply(call, messages.Borrowed(max(part, NO_PART), ends=part == NO_MORE))
+            self._out.reply(call, messages.CheckedOut(max(part, NO_PART), ends=part == NO_MORE))
 
     def _merged(
         self,
@@ -298,16 +298,16 @@ class LeaseService:
             text = f"the master cannot read the block: {explain(done.error)}"
             self._out.reply(call, ClusterError(text))
 
-    def durable(self, member: Member, message: messages.Settled, now: float) -> None:
+    def durable(self, member: Member, message: messages.Durable, now: float) -> None:
         """Note blocks whose pushes are all acknowledged."""
         if self.job is not None:
-            self._out.note("settled", {"node": member.number, "numbers": message.numbers})
+            self._out.note("durable", {"node": member.number, "numbers": message.numbers})
             self.job.schedule.records.make_durable(message.numbers, member.number)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """Note that a worker has ended its part of the job."""
         if self.job is not None:
-            self._out.note("settled_all", {"node": member.number, "but": []})
+            self._out.note("durable_all", {"node": member.number, "but": []})
             self.job.schedule.records.make_all_durable(member.number)
         member.part_ended(message.figures)
         if self.job is not None and self.job.schedule.drops:
@@ -332,7 +332,7 @@ class LeaseService:
 
     def _claim(self, schedule: Schedule, member: Member, held: Iterable[int]) -> None:
         """Lease to a worker of an earlier master what it reports to hold, and its checkouts."""
-        node, partitions = member.number, member.resume_state.get("visits", ())
+        node, partitions = member.number, member.resume_state.get("partitions", ())
         if schedule.chunks is not None:
             schedule.chunks.learn(partitions)
         for number in held:
@@ -348,7 +348,7 @@ class LeaseService:
         node = member.number
         member.resumed(job.pass_)
         if job.pass_ == "train":
-            for fields in resume_state["told"]:
+            for fields in resume_state["reported"]:
                 done = messages.Done.of_result(fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
@@ -356,9 +356,9 @@ class LeaseService:
                     log.warning(UNDECIDED, done.number)
             # What it holds may be noted as done, by a master that was lost before it answered.
             held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
-            but = sorted({*resume_state["unsettled"], *held})
+            but = sorted({*resume_state["not_durable"], *held})
             job.schedule.records.make_all_durable(node, but)
-            self._out.note("settled_all", {"node": node, "but": but})
+            self._out.note("durable_all", {"node": node, "but": but})
         if resume_state["finished"] is not None:
             member.part_ended(resume_state["finished"])
             return

@@ -30,14 +30,14 @@ class Cluster {
 
   update(status, now) {
     const names = new Map(status.nodes.map((node) => [nameOf(node), node]));
-    if (this.life === status.life && !["stopping", "done", "failed", "exporting"].includes(status.phase)) {
+    if (this.clusterId === status.cluster_id && !["stopping", "done", "failed", "exporting"].includes(status.phase)) {
       for (const [name, node] of this.before) {
         if (!names.has(name) && node.role !== "driver") this.ghosts.set(name, { ...node, state: "lost", waits: "", since: now });
       }
     } else this.ghosts.clear();
     for (const [name, ghost] of this.ghosts) if (names.has(name) || now - ghost.since > GHOST_S) this.ghosts.delete(name);
     this.before = names;
-    this.life = status.life;
+    this.clusterId = status.cluster_id;
     this.status = status;
     this.waiting = new Set(status.waits.filter((wait) => wait.seconds >= 1).map((wait) => wait.who));
     this.draw();

@@ -135,7 +135,7 @@ function show(told) {
   byId("run").hidden = false;
   const status = { ...picture.status, nodes: objects(picture.status.nodes), shards: objects(picture.status.shards) };
   status.master = { role: "master", id: 0, state: "", waits: "", words: status.phase_words, ...status.master };
-  if (view.life !== status.life) view.replicated = false;
+  if (view.clusterId !== status.cluster_id) view.replicated = false;
   view.replicated = view.replicated || status.shards.some((shard) => shard.standby);
   status.replicated = view.replicated;
   view.status = status;
@@ -159,8 +159,8 @@ function show(told) {
 
 // The last values of each process, for the small curves of its details.
 function remember(status) {
-  if (view.life !== status.life) view.past.clear();
-  view.life = status.life;
+  if (view.clusterId !== status.cluster_id) view.past.clear();
+  view.clusterId = status.cluster_id;
   for (const node of status.nodes) {
     const name = nameOf(node);
     const past = view.past.get(name) || view.past.set(name, { rate: [], cpu: [], rss: [] }).get(name);
@@ -337,7 +337,7 @@ function showEvents(status) {
   const events = status.events;
   const key = (event) => `${event.at_s} ${event.kind} ${event.text}`;
   // A master that takes over counts anew, and the first point of the curves may come later.
-  const master = `${status.life} ${status.master.pid} ${status.origin_s}`;
+  const master = `${status.cluster_id} ${status.master.pid} ${status.origin_s}`;
   if (view.eventsOf !== master) {
     view.eventsOf = master;
     view.eventKeys = new Set();

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from snailps.dataclass import dataclass
+from snailps.earlier_names import MANIFEST, translated
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.shard_file import FORMAT, FORMATS, FileEntry
@@ -55,7 +56,7 @@ class Manifest:
             "format": self.format_,
             "crc32c": "00000000",
             "number": self.number,
-            "life": self.cluster_id,
+            "cluster_id": self.cluster_id,
             "saved_at": self.saved_at,
             "frag_num": self.frag_num,
             "tables": list(self.tables),
@@ -74,6 +75,7 @@ class Manifest:
             text = data.decode()
             plain = json.loads(text)
             found = int(plain["format"])
+            plain = translated(plain, MANIFEST)
             stated = f'"crc32c": "{plain["crc32c"]}"'
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{where}: no manifest of a checkpoint: {error!r:.200}") from None
@@ -86,7 +88,7 @@ class Manifest:
         try:
             manifest = cls(
                 _whole(plain["number"], 1),
-                _whole(plain["life"], 0),
+                _whole(plain["cluster_id"], 0),
                 str(plain["saved_at"]),
                 _whole(plain["frag_num"], 1, FRAG_NUM_MAX),
                 tuple(_table(item) for item in plain["tables"]),

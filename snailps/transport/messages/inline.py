@@ -3,9 +3,9 @@
     terms: Annotated[Terms | None, OneOf(Step, Partition)]     value -> write -> fields of the JSON
                                                                checked fields -> read -> value
 
-A value is a frozen dataclass, declared once and used by whoever makes, sends and reads it.  Each of
-its fields has a default.  Its shape is annotated, and beside it a name in the message if that is
-another one; `Inline` takes the shapes of a class that knows no messages.
+A value is a frozen dataclass, declared once and used by whoever makes, sends and reads it.  A field
+has the same name in the message, a default, and an annotated shape; `Inline` takes the shapes of a
+class that knows no messages.
 """
 
 from __future__ import annotations
@@ -26,17 +26,12 @@ class Inline:
         self.shapes: dict[str, Shape] = {}
         self.defaults: dict[str, Any] = {}
         self._check = getattr(kind, "check", None)
-        self._attributes: dict[str, str] = {}  # by name in the message
         for field in dataclasses.fields(kind):
-            shape, name = shapes.get(field.name), field.name
-            if shape is None:
-                shape, *names = hints[field.name].__metadata__
-                name = names[0] if names else field.name
-            self._attributes[name] = field.name
-            self.shapes[name], self.defaults[name] = shape, field.default
+            shape = shapes.get(field.name) or hints[field.name].__metadata__[0]
+            self.shapes[field.name], self.defaults[field.name] = shape, field.default
 
     def write(self, value: Any) -> dict[str, Any]:
-        return {name: getattr(value, attribute) for name, attribute in self._attributes.items()}
+        return {name: getattr(value, name) for name in self.shapes}
 
     def read(self, fields: Mapping[str, Any]) -> Any:
         """The value of checked fields, among others; Misfit: they do not go together."""

@@ -66,7 +66,7 @@ _ROLE = Choice("server", "worker", "driver")
 _REPORTED = Struct(
     {"number": U63, "units": COUNT, "seconds": SECONDS, "metrics": METRICS}, {"whole": Flag()}
 )
-_VISITS = Struct(
+_PARTITION_LEASE = Struct(
     {
         "number": U63,
         "parts": PART,
@@ -81,11 +81,11 @@ _STANDING: dict[str, Shape] = {
         {
             "started": Flag(),
             "held": ListOf(Row(Name(), U63)),
-            "told": ListOf(_REPORTED),
-            "unsettled": ListOf(U63, ITEMS_MAX),
+            "reported": ListOf(_REPORTED),
+            "not_durable": ListOf(U63, ITEMS_MAX),
             "finished": Maybe(FIGURES_SHAPE),
         },
-        {"visits": ListOf(_VISITS)},
+        {"partitions": ListOf(_PARTITION_LEASE)},
     ),
     "driver": Struct({}),
 }

@@ -42,12 +42,12 @@ class ChunkBlock:
     """A block to encode in a rotation: number `chunk_index` of the `chunk_blocks` of its chunk."""
 
     chunk: Annotated[int, CLOCK_OR_NONE] = -1
-    chunk_index: Annotated[int, CLOCK_OR_NONE, "slice"] = -1
-    chunk_blocks: Annotated[int, U63, "slices"] = 0
+    chunk_index: Annotated[int, CLOCK_OR_NONE] = -1
+    chunk_blocks: Annotated[int, U63] = 0
 
     def check(self) -> None:
         if self.chunk < 0 or self.chunk_index >= self.chunk_blocks:
-            raise Misfit("a block of a chunk", self.chunk_index, ".slice")
+            raise Misfit("a block of a chunk", self.chunk_index, ".chunk_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Partition:
     others; empty: all alike."""
 
     chunk: Annotated[int, CLOCK_OR_NONE] = -1
-    chunk_blocks: Annotated[int, U63, "slices"] = 0
+    chunk_blocks: Annotated[int, U63] = 0
     part: Annotated[int, PART_OR_NONE] = -1
     parts: Annotated[int, PART] = 0
-    output_parts: Annotated[int, PART, "visiting"] = 0
-    durable: Annotated[tuple[int, ...], TupleOf(PART, PARTS_MAX), "had"] = ()
+    output_parts: Annotated[int, PART] = 0
+    durable: Annotated[tuple[int, ...], TupleOf(PART, PARTS_MAX)] = ()
     sizes: Annotated[tuple[int, ...], TupleOf(SIZE, PARTS_MAX)] = ()
 
     def check(self) -> None:

@@ -5,7 +5,7 @@
     worker, master -> driver   ReadFile>Content
     master -> worker   Start  CameBack  Slowest  Workers
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
-                       Borrow>Borrowed  GiveBack  Done>Ok|Enough  Settled  Finished
+                       CheckOut>CheckedOut  CheckIn  Done>Ok|Enough  Durable  Finished
 
 It knows no shard.
 """
@@ -237,9 +237,9 @@ class Leased(Message):
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
 
 
-@message(by="worker", answers="Borrowed")
+@message(by="worker", answers="CheckedOut")
 @dataclass(frozen=True, slots=True)
-class Borrow(Message):
+class CheckOut(Message):
     """A worker wants an output partition for a lease; parks while others hold all that it lacks."""
 
     number: Natural
@@ -247,7 +247,7 @@ class Borrow(Message):
 
 @message(by="master")
 @dataclass(frozen=True, slots=True)
-class Borrowed(Message):
+class CheckedOut(Message):
     """An output partition, or with `part` -1 none: the lease has had all, or the training ends.
 
     `ends`: the latter; it has not had all.
@@ -259,10 +259,10 @@ class Borrowed(Message):
 
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
-class GiveBack(Message):
+class CheckIn(Message):
     """An output partition is trained, its pushes acknowledged; the figures are of this checkout.
 
-    `settled`: so are all pushes of every checkout that was checked in so far, input rows included.
+    `durable`: so are all pushes of every checkout that was checked in so far, input rows included.
     """
 
     number: Natural
@@ -270,7 +270,7 @@ class GiveBack(Message):
     units: Count
     seconds: Seconds
     metrics: Metrics
-    settled: Bool = False
+    durable: Bool = False
 
 
 @message(by="master")
@@ -341,7 +341,7 @@ _RESULT = ("number", "units", "seconds", "metrics")
 
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
-class Settled(Message):
+class Durable(Message):
     """Finished blocks of the training whose pushes are all acknowledged."""
 
     numbers: Annotated[list[Any], ListOf(U63)]
