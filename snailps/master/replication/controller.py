@@ -1,10 +1,10 @@
-"""Carries out what `ReplicationPlanner` decides, and sends all members the route.
+"""Owns the `ReplicationPlanner` of a cluster: feeds it events, and performs what it decides.
 
     members, notes of servers, time -> ReplicationPlanner
-    -> orders to servers, TakeRoute to all, the verdict
+    -> the journal, then orders to servers, TakeRoute to all, the verdict
 
-Connects `planner.py`, which knows no members, with the members, which know no shards. `now` is
-monotonic seconds.
+Connects `planner.py`, which must not know members, with the members, which must not know shards;
+also answers those who asked for a drain. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReplicationController:
     # --- membership ----------------------------------------------------------------------------
 
     def formed(self, now: float) -> None:
-        """Every member has the route."""
+        """Every member has the route: plan the standbys, or continue from an earlier master."""
         assert self._members.route is not None
         self._formed = True
         hosts = {member.number: member.host for member in self._members.joined("server")}
@@ -92,10 +92,12 @@ class ReplicationController:
         missed = [member.number for member in self._members.nodes("server") if member.missed]
         leaving = self._members.shards["leaving"]
         for member in self._members.nodes("server"):
+            # A drained server does not know that it is to leave: only the journal does.
             if member.number in leaving and member.stay is Stay.HERE:
                 member.asked_to_leave()
         self.standbys.restore(self._members.shards, self._members.route, hosts, now, missed)
         self._work(now)
+        # What servers reported to nobody while there was no master.
         for member in self._members.nodes("server"):
             for shard, copy, trouble in member.resume_state.get("standbys", []):
                 if trouble:
@@ -110,15 +112,16 @@ class ReplicationController:
             self._work(now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is lost: promote its standbys, or end the job."""
+        """A server is lost or has left: promote the standbys of its shards, or end the job."""
         self._members.remove(member)
         self.standbys.lost(member.number, now, f"{member.name} is lost: {why}")
         self._answer_drains(member.number, None)
         self._work(now)
 
     def drain(self, number: int, now: float, call: int | None = None) -> None:
-        """A server is to leave: move its shards. ClusterError if there is no such server, or the
-        cluster is not complete yet."""
+        """Move the shards of a server that is to leave, and then stop it. `call` is answered when
+        it is gone, or cannot leave. ClusterError if there is no such server, or it has nothing to
+        move yet."""
         member = self._members.all.get(number)
         if member is None or member.role != "server":
             have = ", ".join(str(m.number) for m in self._members.nodes("server"))
@@ -146,7 +149,7 @@ class ReplicationController:
             self.shard_orders.stood_still(seconds)
 
     def step(self, held: bool, now: float) -> None:
-        """Advance the time; `held`: no shard is to move at present."""
+        """Advance the time; `held`: rows are being saved or restored, so no shard is to move."""
         if not self._formed:
             return
         self.standbys.held = held
@@ -157,8 +160,8 @@ class ReplicationController:
         self.shard_orders.step(now)
 
     def report(self, now: float) -> None:
-        """Send all members a new route. Once in a turn of the loop, however many shards have
-        changed over: each would cost a message to all."""
+        """Send all members a new route, if there is one. Called once in a turn of the loop: with a
+        message to all for each shard, the loss of a server would cost shards times members."""
         if self._rerouted:
             self._rerouted = False
             self._members.send_route(now)
@@ -195,9 +198,15 @@ class ReplicationController:
     # --- how -------------------------------------------------------------------------------------
 
     def _work(self, now: float) -> None:
-        """Carry out decisions and their consequences; the journal has them first."""
+        """Perform the planner's decisions and their consequences, until there are no more.
+
+        The journal has each change of the shards before an order that follows from it is sent: a
+        master that takes over must know of every order that a server may have received.
+        """
         if self._working:
-            return  # an order found its server gone: the loss is handled in its turn
+            # Called from within: an order found its server gone, or an effect led to a loss. The
+            # loop below takes what that added, after what was decided before it.
+            return
         self._working = True
         try:
             while True:
@@ -213,7 +222,7 @@ class ReplicationController:
             self._working = False
 
     def heirs_text(self, server: int) -> str:
-        """Tell users what becomes of the shards of a server that is lost now."""
+        """What becomes of the shards of a server that is lost now, in words for users."""
         served = [shard for shard in self.status() if shard["primary"] == server]
         if not served:
             return "it served no shard"
@@ -279,19 +288,22 @@ class ReplicationController:
         self._rerouted = True
 
     def _followed(self, now: float) -> None:
-        """Count the route as taken once all workers have it."""
-        asking = [m for m in self._members.all.values() if m.role == "worker" and m.has_route]
+        """Report the oldest route that a worker still uses: shards of a lost server are in reach
+        again when all workers have a later one."""
+        workers = [m for m in self._members.all.values() if m.role == "worker" and m.has_route]
         if self._members.route is not None:
-            epoch = min([m.epoch for m in asking], default=self._members.route.epoch)
+            epoch = min([m.epoch for m in workers], default=self._members.route.epoch)
             self.standbys.followed(epoch, now)
 
     def _stuck(self, effect: Stuck, now: float) -> None:
+        """A server cannot leave: it stays, and who asked for that gets the reason. If no server is
+        to stay, nothing can be moved anywhere: the cluster ends, and saves its model first."""
         member = self._members.all.get(effect.server)
         if member is None:
             return
         member.stays()
-        asked = self._drains.get(effect.server)
-        if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
+        drains = self._drains.get(effect.server)
+        if not drains and all(m is member or m.leaving for m in self._members.nodes("server")):
             self._above.all_servers_leave(
                 f"{member.name} was told to leave, and its rows would go with it: {effect.why}",
                 now,

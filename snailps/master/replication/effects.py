@@ -1,7 +1,5 @@
-"""Effects of `ReplicationPlanner`, beside orders (`pending_orders.Order`) and `effects.Rerouted`.
-
-Declarations only.
-"""
+"""Declares the effects of `ReplicationPlanner`; orders (`pending_orders.Order`) and
+`effects.Rerouted` are others. The controller performs them."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class Stuck(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Expelled(Effect):
-    """A server does not obey: expel it; `lost` is called for it."""
+    """A server does not obey: declare it lost; `ReplicationPlanner.lost` follows."""
 
     server: int
     why: str
@@ -34,7 +32,7 @@ class Expelled(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RowsLost(Effect):
-    """A lost server was the only one with these shards."""
+    """A lost server had the only copy of these shards: the cluster ends."""
 
     server: int
     shards: tuple[int, ...]

@@ -1,8 +1,9 @@
-"""Orders to servers that are not answered yet, and the callbacks of their answers.
+"""Owns the orders to servers that have no answer yet, and the callbacks of their answers.
 
-    give -> Order -> answered: callback; late: servers that are waited for too long
+    give -> Order -> answered: callback; late: servers that do not answer in time
 
-`planner.py` decides on orders, the controller sends them.
+`actions.py` gives orders, the controller sends them. An order that no longer matters is forgotten
+(`forget_server`, `forget_shard`): a late answer to it must not take a step of what came after.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class PendingOrders:
     def answered(
         self, order: Order, answer: messages.Message | None, error: str, now: float
     ) -> bool:
-        """Call the callback of an order; False if the order does not matter any more."""
+        """Call the callback of an order; False if the order was forgotten."""
         if order not in self._open:
             return False
         del self._open[order]
@@ -61,9 +62,9 @@ class PendingOrders:
         return True
 
     def late(self, now: float) -> dict[int, Order]:
-        """Find an order that a server has had for too long, by server."""
+        """An order that a server has had for too long, by server."""
         late: dict[int, Order] = {}
-        for order in self._open:  # the order of their limits, too
+        for order in self._open:  # given in the sequence of their limits
             if now < order.until:
                 break
             late[order.server] = order
@@ -75,7 +76,7 @@ class PendingOrders:
             order.until += seconds
 
     def forget_server(self, number: int) -> None:
-        """A server will answer nothing any more."""
+        """Forget the orders of a lost server, which will answer nothing any more."""
         self._open = {order: None for order in self._open if order.server != number}
 
     def forget_shard(self, shard: int, *kinds: type[messages.Message]) -> None:

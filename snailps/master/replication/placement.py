@@ -1,8 +1,10 @@
-"""Shards and their servers: the placement as it is and as it should be.
+"""Owns where the shards are: the servers, the copies of each shard, and the move that is wanted.
 
-    Placement: servers, shards -> best_for a standby, uneven, has_room
+    Placement: servers, shards -> best_for a standby, uneven, has_room, restless
 
-`planner.py` decides what to do about it; nothing is changed here.
+Alone writes `Shard.step` and `Shard.move` (`step`, `aim`), and the indices (`changed`). Must not
+decide what is done about it: `planner.py` does. Whatever an event asks is an index here, so that
+an event costs what it changes and not a walk over all shards.
 """
 
 from __future__ import annotations
@@ -39,27 +41,31 @@ STILL = Move()
 
 @dataclass(slots=True)
 class Server:
-    """A server; gets no copy until `again_at`, after failures of its standbys."""
+    """A server that has, or may get, copies of shards."""
 
     number: int
     host: str
-    leaving: bool = False
-    emptied: bool = False
-    failures: int = 0
-    again_at: float = 0.0
+    leaving: bool = False  # it gets no copy, and its shards move away
+    emptied: bool = False  # it was to leave, and the controller has been told that it may
+    failures: int = 0  # standbys that failed there in succession
+    again_at: float = 0.0  # it gets no copy before that time
 
 
 @dataclass(slots=True)
 class Copy:
-    """A standby: `number` is never used twice, so late notes about an older one are ignored."""
+    """A standby, from the order to host it on.
 
-    number: int
+    `state`: "asked" until its server has answered with an address, "seeding" while its source
+    copies rows, "ready" when it has all of them and follows. Only a ready copy is ever promoted.
+    """
+
+    number: int  # never used twice, so late notes about an older copy are ignored
     server: int
     state: State
-    moved_at: float
+    moved_at: float  # when it made progress last, monotonic seconds
     host: str = ""
     port: int = 0
-    seeded: float = 0.0
+    seeded: float = 0.0  # share of the rows that it has, 0 to 1
     paced: bool = False  # the copying gives way to the training
 
 
@@ -143,21 +149,26 @@ _NOTHING = _Counted(0, frozenset(), ())
 
 @dataclass(slots=True)
 class Placement:
-    """All servers by number, all shards in order, and indices for what every event asks. A change
-    of a shard is followed by `changed`: nothing else writes the sets. An event costs what it
-    changes; a walk over all shards at each would take a second with a hundred servers."""
+    """All servers by number, all shards in order, and indices for what every event asks.
+
+    Whoever changes a field of a `Shard` or its copies calls `changed` before anything else is
+    asked: an index that lags behind would have the plan copy twice, or not at all. With a hundred
+    servers a walk over all shards at each event would take a second of each recovery.
+    """
 
     servers: dict[int, Server] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
     copies: int = 2  # copies of each shard, itself included
-    version: int = 0  # grows with every change: a balance found stays valid while it is the same
+    version: int = (
+        0  # grows with every change: what was found for a version need not be found again
+    )
     unbacked: set[int] = field(default_factory=set)  # shards without standby
     unready: set[int] = field(default_factory=set)  # shards whose standby is incomplete
     bare: set[int] = field(default_factory=set)  # the union of both
     going: set[int] = field(default_factory=set)  # shards that move, or are to
     changing: set[int] = field(default_factory=set)  # shards with a step
     leaving: set[int] = field(default_factory=set)  # servers that are to leave
-    # shards that have changed; the journal's record empties it
+    # shards that changed since the journal's record emptied this
     news: set[int] = field(default_factory=set)
     _counted: list[_Counted] = field(default_factory=list)
     _held: dict[int, set[int]] = field(default_factory=dict)
@@ -182,7 +193,7 @@ class Placement:
         self.version += 1
 
     def remove(self, number: int) -> bool:
-        """Remove a server; False if it was not there."""
+        """Remove a server; False if it was not there. Its shards are the caller's to mend."""
         if self.servers.pop(number, None) is None:
             return False
         self.leaving.discard(number)
@@ -196,18 +207,18 @@ class Placement:
         self.version += 1
 
     def put_off(self, number: int, until: float) -> None:
-        """Let a server, if it is there, get nothing before `until`."""
-        if (there := self.servers.get(number)) is not None:
-            there.again_at = until
+        """Give a server, if it is still here, no copy before `until`."""
+        if (server := self.servers.get(number)) is not None:
+            server.again_at = until
             self.version += 1
 
     def step(self, shard: Shard, event: str) -> None:
-        """A shard changes over, or has done so."""
+        """A shard takes a step of a change-over; `phases.STEPS` has those that are allowed."""
         shard.step = after(STEPS, shard.step, event)
         self.changed(shard)
 
     def aim(self, shard: Shard, move: Move) -> None:
-        """Want a move of a shard, or none: `STILL`."""
+        """Set the move that is wanted of a shard; `STILL`: none."""
         shard.move = move
         self.changed(shard)
 
@@ -272,15 +283,15 @@ class Placement:
         ]
 
     def holders(self, shard: Shard) -> set[int]:
-        """Servers that have a shard, or are about to."""
-        found = {shard.primary}
+        """Servers that have a copy of a shard, or are about to: none of them gets another one."""
+        servers = {shard.primary}
         if shard.standby is not None:
-            found.add(shard.standby.server)
+            servers.add(shard.standby.server)
         if shard.next is not None:
-            found.add(shard.next.server)
+            servers.add(shard.next.server)
         if shard.previous is not None:
-            found.add(shard.previous.server)
-        return found
+            servers.add(shard.previous.server)
+        return servers
 
     def load(self, server: int) -> int:
         """Number of shards that a server has, or is about to have."""
@@ -300,30 +311,34 @@ class Placement:
 
     def restless(self, replicated: bool) -> list[int]:
         """Shards with possible work, ascending: the plan examines no others."""
-        found = set(self.going)
+        restless = set(self.going)
         for server in self.leaving:
-            found |= self._held.get(server, set())
+            restless |= self._held.get(server, set())
         if not replicated:
-            found.update(s.number for s in self.shards if s.standby is not None)
-        elif len(self._idle) > 1:  # a copy takes two
-            few = min(self._idle, self.unbacked, key=len)
-            if few is self.unbacked:
-                found.update(n for n in few if self.shards[n].primary in self._idle)
+            restless.update(s.number for s in self.shards if s.standby is not None)
+        elif len(self._idle) > 1:  # a copy takes two servers, its source and its target
+            # By whichever is fewer: after a loss many shards lack a standby and few servers are
+            # idle; in normal times it is the reverse.
+            fewer = min(self._idle, self.unbacked, key=len)
+            if fewer is self.unbacked:
+                restless.update(n for n in fewer if self.shards[n].primary in self._idle)
             else:
-                for server in few:
-                    found |= self.unbacked & self._served.get(server, set())
-        return sorted(found)
+                for server in fewer:
+                    restless |= self.unbacked & self._served.get(server, set())
+        return sorted(restless)
 
     def again_at(self, now: float) -> float:
-        """When a server that gets no copy now may get one; infinity: none is."""
+        """When the first server that was put off may get a copy again; infinity: none was."""
         return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
     def best_for(self, shard: Shard, now: float) -> int:
-        """The server for another copy: another host if possible, least loaded, and of these the
-        next one behind the primary, so that servers that all have one shard get one copy each; 0:
-        none. The copy is made from a complete standby, else from the primary. A server that may not
-        begin a copy now is waited for only where all other candidates have their fair share
-        already."""
+        """The best server for another copy of a shard; 0: none.
+
+        On another host than the source if possible, then least loaded; of equals the next number
+        after the source, so that servers that all have one shard get one copy each. The source is a
+        complete standby, else the primary. A server that may not begin a copy now is waited for
+        only where every other candidate has its fair share already.
+        """
         holders = self.holders(shard)
         able = [
             s
@@ -332,16 +347,16 @@ class Placement:
         ]
         if not able:
             return 0
-        whose = shard.standby.server if shard.standby and shard.backed else shard.primary
-        host = self.servers[whose].host
+        source = shard.standby.server if shard.standby and shard.backed else shard.primary
+        host = self.servers[source].host
         able = [s for s in able if s.host != host] or able
-        best = min(able, key=lambda s: (self.load(s.number), s.number <= whose, s.number))
+        best = min(able, key=lambda s: (self.load(s.number), s.number <= source, s.number))
         if best.number in self._idle:
             return best.number
-        stay = max(1, len(self.servers) - len(self.leaving))
-        share = -(-self.copies * len(self.shards) // stay)
+        staying = max(1, len(self.servers) - len(self.leaving))
+        share = -(-self.copies * len(self.shards) // staying)
         idle = [
-            (self.load(s.number), s.number <= whose, s.number)
+            (self.load(s.number), s.number <= source, s.number)
             for s in able
             if s.number in self._idle
         ]
@@ -349,7 +364,12 @@ class Placement:
         return number if load < share else best.number
 
     def uneven(self, now: float) -> tuple[Shard, int, bool] | None:
-        """A shard that a less loaded server is to have, that server, and whether as its primary."""
+        """A move that makes the servers more even: the shard, the server that is to have it, and
+        whether as its primary; None: they are even.
+
+        Primaries come first, as they do the work. Only a difference of two is worth a move: with
+        one the shard could move back and forth.
+        """
         able = [s for s in self.servers.values() if not s.leaving and s.again_at <= now]
         if len(able) < 2:
             return None
@@ -357,11 +377,12 @@ class Placement:
         least = min(primaries, key=lambda n: (primaries[n], self.load(n), n))
         most = max(primaries, key=lambda n: (primaries[n], -n))
         if primaries[most] - primaries[least] >= 2:
-            mine = [self.shards[number] for number in sorted(self.served(most))]
-            ready = [s for s in mine if s.standby is not None and s.standby.server == least]
-            return (ready or mine)[0], least, True
+            served = [self.shards[number] for number in sorted(self.served(most))]
+            # A shard whose standby is there already only changes places with it: nothing is copied.
+            swaps = [s for s in served if s.standby is not None and s.standby.server == least]
+            return (swaps or served)[0], least, True
         least = min(primaries, key=lambda n: (self.load(n), n))
-        found: tuple[Shard, int, bool] | None = None
+        best: tuple[Shard, int, bool] | None = None
         most_load = self.load(least) + 1
         for shard in self.shards:
             copy = shard.standby
@@ -372,5 +393,5 @@ class Placement:
             if self.same_host(shard.primary, least) > self.same_host(shard.primary, copy.server):
                 continue
             most_load = self.load(copy.server)
-            found = shard, least, False
-        return found
+            best = shard, least, False
+        return best

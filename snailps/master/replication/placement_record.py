@@ -1,8 +1,9 @@
-"""The journal's record of shards: all of them at first, then changes.
+"""Owns what the journal says of the shards: all of them at first, then what changed.
 
     Placement, epoch, number of the next copy -> snapshot, changes -> journal -> with_changes
 
-So the record of a forming cluster grows with its shards, not with their square.
+A cluster that forms makes its standbys one after the other. With all shards in each fact its
+journal would grow with the square of their number.
 """
 
 from __future__ import annotations
@@ -47,6 +48,6 @@ def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     if "shards" in changes:
         return changes
     shards = list(before["shards"])
-    for at, snapshot in changes["changed"]:
-        shards[at] = snapshot
+    for number, snapshot in changes["changed"]:
+        shards[number] = snapshot
     return {**{name: changes[name] for name in changes if name != "changed"}, "shards": shards}

@@ -1,8 +1,9 @@
-"""How long shards were without standby or out of reach: log lines and metrics.
+"""Measures how long shards were without a standby or out of reach; reports it to users.
 
     out_of_reach, followed, look -> Redundancy -> lines for the log, events; ReplicationMetrics
 
-`planner.py` decides what to do about it; it asks here only whether copies replace lost ones.
+Must not decide anything: `planner.py` and `actions.py` do. They ask here only whether a lost copy
+is still to be replaced (`hurt`), which makes copies run at full speed.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from snailps.node.effects import EffectQueue
 
 @dataclass(slots=True)
 class ReplicationMetrics:
-    """Metrics of the run: lost servers whose standbys were promoted, the longest pause, moves."""
+    """Metrics of the run."""
 
-    failovers: int = 0
-    resume_s_max: float = 0.0
+    failovers: int = 0  # lost servers whose standbys were promoted
+    resume_s_max: float = 0.0  # longest time from a noticed loss until its shards were in reach
     moves: int = 0
-    unprotected_s: float = 0.0
+    unprotected_s: float = 0.0  # in which another loss would have lost rows
 
     def figures(self) -> dict[str, Any]:
         """Metrics that are not 0, for the summary."""
@@ -39,7 +40,7 @@ class ReplicationMetrics:
 
 @dataclass(slots=True)
 class Redundancy:
-    """State of the time in which a loss would lose rows."""
+    """The periods in which the loss of a server would lose rows."""
 
     places: Placement
     out: EffectQueue  # gets lines and events for users
@@ -114,7 +115,7 @@ class Redundancy:
         if self.hurt and self.was_full and not self._warned:
             self._warned = True
             lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
-            line = f"{lacking} just now: another loss would end the job"
+            line = f"{lacking} at present: another loss would end the job"
             self.out.put(Say(line, logging.WARNING, reported=True))
             text = f"{lacking} now: another loss would end the job"
             self.out.put(StatusEvent("warning", "", text))
@@ -122,8 +123,8 @@ class Redundancy:
             self._single_reported = True
             self.hurt = self._warned = True  # as where one was lost
             line = (
-                "there is one server only: no shard can have a standby, and a lost server ends the "
-                "job. Start another one: snailps server"
+                "there is only one server: no shard can have a standby, and the loss of the server "
+                "ends the job. Start another one: snailps server"
             )
             self.out.put(Say(line))
 

@@ -1,11 +1,13 @@
-"""Orders that change rows: each shard carries them out once, at the server that has it then.
+"""Owns the orders that change rows, until every shard has carried them out: clocks, fences, expiry.
 
     give(order) -> a message to every server that serves some of its shards -> done
     a server is lost, a shard has moved -> the same to the server that has it now
 
-Orders are idempotent. A shard carries them out in the order in which they were given. None counts
-as done that a server has refused: that server is lost, or the cluster ends. Knows no connection;
-`now` is monotonic seconds.
+They are for shards, not servers: an order whose server is lost goes to the server that serves the
+shard next. It may therefore come twice; orders are idempotent. A shard gets them in the sequence in
+which they were given: an order waits while an earlier one is open at the same shard. An order that
+a server refuses is never counted as done: others rely on it, so that server is lost, or the cluster
+ends. Must not know connections; `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ Kind = Literal["clock", "fence", "expire"]
 @dataclass(eq=False, slots=True)
 class _ShardOrder:
     kind: Kind
-    what: str
-    make: Callable[[list[int]], messages.Message]
+    what: str  # completes "cannot ..." in an error
+    make: Callable[[list[int]], messages.Message]  # the message for these shards
     heard: Callable[[dict[str, Any]], None]
-    left: set[int]
-    asked: set[int]
-    until: float
+    left: set[int]  # shards that have not carried it out
+    asked: set[int]  # of these, those whose server has the message and has not answered
+    until: float  # when a shard must have a server again
 
 
 class ShardOrders:
@@ -46,10 +48,10 @@ class ShardOrders:
         call: Callable[[int, messages.Message, OnAnswer, float], None],
         fail: Callable[[str], None],  # ends the cluster
         limit_s: float,  # seconds that a shard may be without a server
-        # ``expel(server, why, now)``: it is lost, and its standbys carry out what it cannot; None:
-        # the cluster ends
+        # ``expel(server, why, now)`` declares a server lost that refuses an order: its standbys
+        # carry it out. None: the cluster ends
         expel: Callable[[int, str, float], None] | None = None,
-        below: Callable[[], int] = lambda: 0,  # all incarnations below are gone
+        below: Callable[[], int] = lambda: 0,  # no incarnation below this number pushes any more
     ) -> None:
         self._count, self._server_of = count, server_of
         self._call, self._fail = call, fail
@@ -60,8 +62,8 @@ class ShardOrders:
     # --- what there is to do -------------------------------------------------------------------
 
     def set_clock(self, clock: int, early: bool, now: float) -> None:
-        """Have every shard begin at a clock, with nothing staged; see `clocks_set`. `early`: clocks
-        may be closed without some of their slots."""
+        """Have every shard begin at a clock, and drop what is staged; see `clocks_set`. `early`:
+        the master may close clocks of which some slots are missing."""
         self.give(
             "clock",
             "set its clock",
@@ -89,10 +91,13 @@ class ShardOrders:
         return not self.open("clock")
 
     def fence(self, incarnation: int, now: float, last: Step | None = None) -> None:
-        """Have every shard refuse pushes of a lost worker: others do its work. `last` is a step
-        that it has pushed completely, but perhaps sealed at some shards only. These may have
-        applied its clock, so no worker can train it again from the same rows: the others seal it
-        instead; see `clocks_set`."""
+        """Have every shard refuse pushes of a lost process from now on: others do its work, and it
+        may only be slow.
+
+        `last` is a step that a lost worker had pushed completely, but perhaps sealed at some shards
+        only. These may have applied its clock, so no worker could train the step again from the
+        same rows: the other shards seal it in the worker's place; see `clocks_set`.
+        """
         if last is None:
             self.give(
                 "fence",
@@ -158,13 +163,16 @@ class ShardOrders:
             order.until += seconds
 
     def step(self, now: float) -> None:
-        """Send orders to the servers of shards that have not got them."""
+        """Send orders to the servers of shards that lack them, and whose earlier orders are done.
+
+        The cluster ends if all shards that an order still needs are without a server for too long.
+        """
         self._open = [order for order in self._open if order.left]
-        busy: set[int] = set()
+        busy: set[int] = set()  # shards with an earlier order open
         count = self._count()
         for order in list(self._open):
             if len(busy) >= count:
-                break  # all orders behind it wait at every shard: a hundred workers may be lost
+                break  # later orders wait at every shard; a hundred workers may be lost at once
             by_server: dict[int, list[int]] = {}
             for shard in sorted(order.left - order.asked - busy):
                 by_server.setdefault(self._server_of(shard), []).append(shard)
@@ -172,8 +180,9 @@ class ShardOrders:
             if order.left <= set(waiting) | busy:
                 if waiting and now > order.until:
                     self._fail(
-                        f"no server has come to {order.what} for shard {waiting[0]} in "
-                        f"{self._limit_s:.0f} s: it changes over and does not get on"
+                        f"no server could {order.what} for shard {waiting[0]} in "
+                        f"{self._limit_s:.0f} s: the shard changes over, and its new server does "
+                        "not serve it. See that server's log"
                     )
             else:
                 order.until = now + self._limit_s
@@ -188,10 +197,11 @@ class ShardOrders:
     ) -> None:
         order.asked -= set(shards)
         if isinstance(answer, ConnectionLost):
-            return  # the server that has them next is asked
+            return  # `step` asks the server that serves these shards next
         if isinstance(answer, SnailError):
-            # The order stays open: others rely on it, and a shard that lacks it is not as they
-            # take it to be. A clock fails for what is the same at the standby.
+            # The order stays open: others rely on it, and a shard that lacks it is not in the state
+            # that they assume. A standby carries out a fence or an expiry that its primary had no
+            # memory for; a clock fails for a reason that is the same at the standby.
             why = f"cannot {order.what}: {answer}"
             if order.kind == "clock" or self._expel is None:
                 self._fail(f"server {server} {why}")
@@ -200,4 +210,4 @@ class ShardOrders:
         elif isinstance(answer, messages.Report):
             order.left -= {int(shard) for shard in answer.data.get("done", [])}
             order.heard(answer.data)
-        self._open = [one for one in self._open if one.left]
+        self._open = [order for order in self._open if order.left]

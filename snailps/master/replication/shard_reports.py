@@ -1,8 +1,9 @@
-"""What servers last reported of their shards: requests, rows, tables.
+"""Owns which report of a shard counts: servers report their primaries and their standbys.
 
     Ask(stats) to each server -> Report -> ShardReports -> sums, the status, progress of copies
 
-A shard has reports of its primary and of standbys; owns which one counts.
+The reports themselves are in `Member.reports`. They are a second old: no decision about rows may
+rest on them, only figures, and when a checkpoint is due.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ class ShardReports:
 
     def take(self, member: Member, answer: Answer, now: float) -> None:
         if self._lifecycle.stopping:
-            return  # shards that have stopped are in no report: figures are of the one before
+            return  # a server that stops reports no shards any more: the report before counts
         if isinstance(answer, messages.Report):
             member.reports.take_stats(answer.data, now)
             self._replication.heard(member, now)
 
     def latest(self) -> Iterator[tuple[Member, dict[str, Any]]]:
-        """Yield what was last reported of each shard: by its primary, else by another server.
+        """Yield the last report of each shard: by its primary, else by another server.
 
-        A server that has just become the primary has reported nothing as such yet.  A copy that was
-        not complete has a part of the rows.
+        A server that has just been promoted has not reported as the primary yet; until then the
+        report of a standby counts, unless that was incomplete and had a part of the rows only.
         """
         primary = {shard["shard"]: shard["primary"] for shard in self._replication.status()}
         reports: dict[int, tuple[bool, Member, dict[str, Any]]] = {}
