@@ -134,7 +134,7 @@ def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
     with Cluster(tmp_path, {"shard_num": 2}, job, servers=2, workers=1, cores=2) as cluster:
         master, (victim, _), _ = begin(cluster, gate)
         victim.send(signal.SIGKILL)
-        master.wait_line("there is one server only")
+        master.wait_line("there is only one server")
         late = cluster.start("server")
         wait_lines(master, AGAIN, 1, behind="is lost")
         number = cluster.name_of(late).split()[1]

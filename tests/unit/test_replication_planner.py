@@ -84,7 +84,7 @@ def test_one_server_has_no_standby_and_says_so():
     world = World(servers=1)
     assert world.roles() == {0: (1, 0)}
     (line,) = world.lines
-    assert "one server only" in line.text
+    assert "only one server" in line.text
 
 
 def test_a_lost_server_is_stood_in_for_and_redundancy_comes_back():
