@@ -1,12 +1,15 @@
-"""The command ``snailps``: parses and prints, the work is done elsewhere."""
+"""The command ``snailps``: owns options, output and exit codes; other packages do the work.
+
+One module per command or family of commands; `main.py` finds them by name.
+"""
 
 PATHS = ("input", "test", "valid", "labels", "test_labels")
-"""Settings that are paths: the option of such a setting takes several words."""
+"""Settings that are paths: their options take several words."""
 
 COMPLETE = "_SNAILPS_COMPLETE"
-"""The variable by which a shell's script asks for completions (`snailps completion`)."""
+"""Environment variable by which a shell's script asks for completions (`snailps completion`)."""
 
 FAULTS = ("lost", "replaced", "master", "restored")
 """Kinds of events that a run survives."""
 FAULTS_MAX = 6
-"""Faults that are listed at the end; of more, only their number."""
+"""At most this many faults are listed at the end of a run, the newest; the others are counted."""

@@ -1,8 +1,8 @@
-"""Shared parts of the commands that start processes: settings, logging, exit messages.
+"""What the commands that run a process of a cluster share: its settings, its log, its exit code.
 
     file, environment, --set -> RawConfig -> a role's settings        Node -> exit code
 
-Imports every settings class, so that one file may hold the settings of all roles.
+Imports every settings class, because one file may hold the settings of all roles.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ LOG_TIME = "%Y-%m-%d %H:%M:%S %z"
 S = TypeVar("S", bound=ClusterSettings)
 
 
-def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int) -> Document:
-    """Settings and secret of a process: its launcher's, if it has one, else from its own sources.
+def read_document(
+    config: Path | None, overrides: Sequence[str] | None, document_fd: int
+) -> Document:
+    """Read settings and secret from the launcher's pipe, or without a launcher from the sources.
 
-    Ends the process if the launcher's pipe ends without them.
+    Ends the process if the launcher's pipe ends before the document does.
     """
     if document_fd < 0:
         return Document(read_config(config, overrides), b"")
@@ -62,7 +64,7 @@ def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int
         data = pipe.read()
     try:
         return Document.load(data)
-    except ValueError:  # none or a part of it: the parent has given up and reports why
+    except ValueError:  # incomplete: the launcher has given up, and reports the reason itself
         raise typer.Exit(EXIT_STOPPED) from None
 
 
@@ -74,45 +76,48 @@ _ROLES: dict[type[Settings], str] = {
 
 
 def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[tuple[bool, str]]:
-    """(important, sentence) for settings under SwiftSnails' names, without effect, or not read."""
+    """Collect (important, sentence) for settings with old names, without effect, or not read."""
     return [(True, notice) for notice in raw.notices] + raw.unread(reader, own)
 
 
 def role_settings(
     raw: RawConfig, cls: type[S], *, launched: bool = False, session: bool = False
 ) -> S:
-    """A role's settings; also set up logging and log remarks.
+    """Build a role's settings, set up logging, and log remarks on settings.
 
-    A process `launched` by snailps logs no remarks: the launcher has done so, once for all.  The
-    master of a `session` reads no job's settings, but those of checkpoints.
+    A process that is `launched` by snailps logs no remarks: its launcher has done so, once for all
+    processes.  The master of a `session` reads the settings of checkpoints, but not of a job.
     """
-    given = raw
+    raw_before = raw
     known: Iterable[type[Settings]]
     try:
         known = known_classes(raw)
     except ConfigError:
-        # Only the master and the workers must be able to import the model; a server need not.
+        # The model cannot be imported here.  A server does not need it: it drops the keys that
+        # may be the model's, instead of refusing them as unknown.
         if cls is not ServerSettings:
             raise
         known = (MasterSettings, WorkerSettings, JobSettings, *models.SETTINGS.values())
-        names = {key for one in [*known, ServerSettings] for key in settings_of(one)}
+        names = {
+            key for known_class in [*known, ServerSettings] for key in settings_of(known_class)
+        }
         raw = RawConfig(entry for entry in raw.entries if entry.key in names)
     settings = raw.build(cls, also_known=known)
     role = _ROLES[cls]
     set_up_logging(settings.log_level, role)
-    own: list[type[Settings]] = [cls]
+    read_here: list[type[Settings]] = [cls]
     if session:
-        own.append(CheckpointSettings)
+        read_here.append(CheckpointSettings)
     elif cls is MasterSettings:
-        own.append(JobSettings)
+        read_here.append(JobSettings)
         entry = raw.explicit("worker_class", JobSettings)
         if entry is not None and entry.value:
-            own.append(load_class(entry.value, entry.origin).Settings)
-            raw.build(own[-1], also_known=known)  # adds notices about aliases
+            read_here.append(load_class(entry.value, entry.origin).Settings)
+            raw.build(read_here[-1], also_known=known)  # for its notices about aliases
     if not launched:
-        given.notices = raw.notices
+        raw_before.notices = raw.notices
         reader = f"{'the' if cls is MasterSettings else 'a'} {role}"
-        for important, text in remarks(given, reader, own):
+        for important, text in remarks(raw_before, reader, read_here):
             log.log(logging.WARNING if important else logging.INFO, "%s", text)
     return settings
 
@@ -120,7 +125,7 @@ def role_settings(
 def log_as_set(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
     """With `log_format: json`, make all further output of this process JSON lines.
 
-    To be called before settings are built, so that errors in them are JSON, too.
+    Call it before settings are built, so that errors in them are JSON, too.
     """
     entry = raw.explicit("log_format", ClusterSettings)
     if entry is not None and entry.value == "json":
@@ -128,7 +133,7 @@ def log_as_set(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
 
 
 def hide_reported() -> None:
-    """Drop warnings that the launcher already shows as status events."""
+    """Drop warnings that the launcher also gets as events of the status, and shows."""
     root = logging.getLogger("snailps")
     if root.level >= logging.WARNING:
         for handler in root.handlers:
@@ -136,14 +141,14 @@ def hide_reported() -> None:
 
 
 class _Lines(logging.Formatter):
-    """Log lines without secrets of addresses, nor control characters of peers."""
+    """Format log lines without secrets in addresses and control characters in texts of peers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return str(outward(super().format(record)))
 
 
 def log_begin(name: str) -> None:
-    """Begin a run in a log that has earlier ones."""
+    """Log the begin of this process: a log file may have earlier runs."""
     log.info(
         "%s begins: snailps %s, process %d on %s", name, __version__, os.getpid(),
         socket.gethostname(),
@@ -155,8 +160,10 @@ def log_end(name: str, code: int, why: str = "") -> None:
 
 
 def set_up_logging(level: str, name: str) -> None:
-    """Log lines go to standard error: date, time, zone, process, message; or as JSON
-    (`log_as_set`)."""
+    """Write log lines to standard error: date, time, zone, process, message.
+
+    After `log_as_set` they are JSON objects.
+    """
     handler = json_lines.handler()
     if handler is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -168,10 +175,10 @@ def set_up_logging(level: str, name: str) -> None:
 
 
 def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int]) -> None:
-    """Execute this command again, in this process, as it was started.
+    """Replace this process by a new run of its command (``exec``), so that it can join again.
 
-    Nothing that the user's code has imported or allocated stays, nor its current folder,
-    environment, timers or blocked signals; its limits and its child processes do.
+    Nothing that the user's code has imported, allocated or changed remains: not the current
+    folder, the environment, timers or blocked signals.  Resource limits and child processes do.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -184,19 +191,20 @@ def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int
 
 
 def name_of(node: Server | WorkerProcess) -> str:
-    """A process's name in messages, ``server 2``; ``server`` before it has a number."""
+    """Name a process in messages: ``server 2``, or ``server`` before it has a number."""
     role = node.role.name.lower()
     return process_name(role, node.welcome.node) if node.welcome is not None else role
 
 
 def report_name(name: str) -> None:
-    """Report this process's name to the launcher, by a line that is not shown."""
+    """Report this process's name to the launcher, by a marked line that it does not show."""
     with contextlib.suppress(OSError):  # the launcher has ended
-        os.write(2, f"{NAME_MARK}{name}\n".encode())  # at once: other threads write there, too
+        # One system call: other threads write to standard error, and would split the line.
+        os.write(2, f"{NAME_MARK}{name}\n".encode())
 
 
 def show_prints() -> None:
-    """Show a model's prints at once, also in a log."""
+    """Flush a model's prints line by line, also into a file: a log must not be minutes late."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
@@ -210,7 +218,7 @@ def run_node(
 ) -> None:
     """Run ``make(settings, raw, secret)``, a server or worker, to its end; exit with its code."""
     show_prints()
-    document, launched = given(config, sets, document_fd), document_fd >= 0
+    document, launched = read_document(config, sets, document_fd), document_fd >= 0
     log_as_set(document.raw, _ROLES[cls], stdout=True)
     settings = role_settings(document.raw, cls, launched=launched)
     log_begin(f"the {_ROLES[cls]}")
@@ -226,7 +234,7 @@ def run_node(
     try:
         code = node.run()
     except (KeyboardInterrupt, SnailError) as error:
-        # A signal while joining: the error that it causes is not reported.
+        # A signal while joining closes the connection; that error is not the reason of the end.
         if not node.ended.is_set() or node.verdict.code != EXIT_INTERRUPTED:
             log_end(node.name, getattr(error, "exit_code", EXIT_INTERRUPTED))
             raise

@@ -1,12 +1,13 @@
-"""Entry point of the command ``snailps``: handles Ctrl-C before anything slow is imported.
+"""Entry point of the command ``snailps``: sets up the process before anything slow is imported.
 
 SIGINT -> exit code 130, silently, until a command that has something to save catches it
 
-The garbage collector does not run during the imports, as it finds nothing, and never walks over
-what they made, not at the end either (a fifth of `snailps nn`).
-Over what a user's code makes it does: files are to be written, and temporary ones removed.
+The garbage collector is off during the imports, because it would find nothing, and what they have
+made is frozen, so that no later collection walks over it, not even at exit (a fifth of the time of
+`snailps nn`).  Objects of a user's code are collected as usual: their finalizers may write files.
+
 BLAS is limited to one thread before NumPy is imported, unless the environment sets another number:
-a worker has its own threads, and BLAS threads, which spin while idle, take cores from them.
+a worker has training threads of its own, and idle BLAS threads spin on the cores that these need.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Take descriptors that the caller has closed, before a socket does, and its encoding as it is.
+    """Open descriptors 0 to 2 if the caller has closed them: else a socket would get that number,
+    and prints would go to a peer.
 
-    A character that standard output cannot encode is escaped, as standard error does anyway.
+    Standard output keeps its encoding; a character that it lacks is escaped, as on standard error.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -56,7 +58,7 @@ def _open_streams() -> None:
 def _report(
     kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
 ) -> None:
-    """Show a bug's traceback, which may quote addresses of the input, and texts of peers."""
+    """Show the traceback of a bug without secrets: it may quote addresses and texts of peers."""
     import traceback
 
     from snailps.outward import outward

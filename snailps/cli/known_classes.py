@@ -1,4 +1,4 @@
-"""Classes whose settings one file may hold: of the roles, the user's model, all models."""
+"""Lists the classes whose settings one .conf file may hold: roles, the user's model, all models."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from snailps.config.fields import Settings
 
 
 class KnownClasses:
-    """Classes whose keys may be in a file, iterated until the wanted one is found.
+    """Classes whose keys may be in a file, for a search that stops when it has found a key.
 
-    Those of the process come `first`, then those of all models, which are imported only then.
+    The classes of the process come `first`; the models', whose import costs time, come after them.
     """
 
     def __init__(self, first: Sequence[type[Settings]]) -> None:
@@ -25,7 +25,7 @@ class KnownClasses:
 
 
 def known_classes(raw: RawConfig) -> KnownClasses:
-    """Every class whose keys may be in a file of this job: roles, the user's model, models."""
+    """Return every class whose keys may be in a file of this job."""
     classes: list[type[Settings]] = [MasterSettings, ServerSettings, WorkerSettings, JobSettings]
     entry = raw.explicit("worker_class", JobSettings)
     if entry is not None and entry.value:

@@ -1,4 +1,4 @@
-"""The command ``snailps`` and its exit codes.
+"""Finds and runs a command by its name, and turns its end into an exit code.
 
 0 done · 1 failed · 2 wrong usage, input or setting · 3 stopped because another process failed ·
 130 interrupted.  A `SnailError` is one line on standard error; any other exception is a bug and
@@ -44,7 +44,7 @@ _PANELS = {
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "filter", "test", "eval"),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
-"""Command -> help panel; each command is a module beside this one, unless `_MODULES` names it."""
+"""Command -> help panel.  A command is the module of its name, unless `_MODULES` has another."""
 _MODULES = dict.fromkeys(("nn", "similarity", "analogy", "vector"), "ask")
 
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
@@ -55,9 +55,9 @@ _CODES = (
 
 
 def app_for(words: Sequence[str] = ()) -> typer.Typer:
-    """The command ``snailps``; if `words` begin with a command's name, only with that command.
+    """Make the command ``snailps``, with a single command if `words` begin with its name.
 
-    Importing and describing the others would double the start-up time of a process.
+    Importing and describing all the others would double the start-up time of a process.
     """
     app = typer.Typer(
         no_args_is_help=True,
@@ -84,7 +84,7 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def _join_help_lines(app: typer.Typer) -> None:
-    """Join the lines of each paragraph of a help text: the terminal breaks them."""
+    """Join the lines of each paragraph of a help text: the terminal wraps them."""
     for command in app.registered_commands:
         text = command.help or inspect.getdoc(command.callback) or ""
         command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
@@ -109,7 +109,7 @@ def _options(
             callback=_show_version,
             is_eager=True,
             metavar="",
-            help="Version and build.",
+            help="Print version and build of the kernels.",
         ),
     ] = False,
 ) -> None:
@@ -123,22 +123,23 @@ _PREDICT_FLAGS = ("--json", "--metrics", "--overwrite")
 
 
 def spread_inputs(words: list[str]) -> list[str]:
-    """``--input a b c`` as ``--input a --input b --input c``: options take one value each.
+    """Rewrite ``--input a b c`` to ``--input a --input b --input c``: Typer takes one value each.
 
-    The first word of ``predict`` that no option takes is its model; behind it files may follow.
+    In ``predict --input a MODEL --input b c`` the first word that belongs to no option is the
+    model; only after it may an option take several words.
     """
     result: list[str] = []
     spreading, may_spread = "", words[:1] != ["predict"]
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if not may_spread:
-            before = words[at - 1]
+            before = words[index - 1]
             is_taken = before[:1] == "-" and "=" not in before and before not in _PREDICT_FLAGS
-            may_spread = at > 0 and word[:1] != "-" and not is_taken
+            may_spread = index > 0 and word[:1] != "-" and not is_taken
         elif word in _SPREAD:
             spreading = word
         elif word.startswith("-"):
             spreading = ""
-        elif spreading and words[at - 1] != spreading:
+        elif spreading and words[index - 1] != spreading:
             result.append(spreading)
         result.append(word)
     return result
@@ -152,12 +153,12 @@ def main() -> None:
         if len(words) == 3 and words[1] == LAUNCHED:
             code = _run_launched(words[0], words[2])
         else:
-            given = {"all": HELP_ALL in words}
+            context = {"all": HELP_ALL in words}
             words = ["--help" if word == HELP_ALL else word for word in words]
             app = app_for(words)
             gc.freeze()
             gc.enable()
-            code = app(args=words, prog_name="snailps", standalone_mode=False, obj=given)
+            code = app(args=words, prog_name="snailps", standalone_mode=False, obj=context)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         sys.exit(_end_wrong(error, words))
@@ -169,8 +170,10 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and str(error) != "can't start new thread":
             raise
-        what = str(error) or "no memory"
-        limits = "memory is short or limited (ulimit -v), or the number of processes is (ulimit -u)"
+        what = str(error) or "out of memory"
+        limits = (
+            "free some memory, or raise the limits of memory (ulimit -v) and processes (ulimit -u)"
+        )
         typer.echo(f"snailps: error: {what}: {limits}", err=True)
         sys.exit(1)
     except OSError as error:
@@ -178,14 +181,14 @@ def main() -> None:
             raise
         if error.errno != errno.EPIPE:
             where = error.filename or "standard output, or a file"
-            typer.echo(f"snailps: error: writing {where}: {error.strerror}", err=True)
-        # Nothing takes what is left in the buffer, and Python would report that at its end.
+            typer.echo(f"snailps: error: cannot write {where}: {error.strerror}", err=True)
+        # The buffer cannot be written: without this, Python would report that again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
 def _run_launched(role: str, arguments: str) -> int:
-    """Run a process of a cluster with its launcher's JSON arguments; returns the exit code."""
+    """Run a process of a cluster with its launcher's JSON arguments; return the exit code."""
     command = importlib.import_module(f"snailps.cli.{role}").command
     gc.freeze()
     gc.enable()
@@ -199,7 +202,7 @@ def _run_launched(role: str, arguments: str) -> int:
 
 
 def _end_wrong(error: Exception, words: Sequence[str]) -> int:
-    """Print an error of the command line; a command without any words prints its help."""
+    """Print a mistake in the command line as one line; without any words print the help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
     else:

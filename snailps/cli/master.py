@@ -17,11 +17,11 @@ import typer
 
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.common import (
-    given,
     hide_reported,
     log_as_set,
     log_begin,
     log_end,
+    read_document,
     role_settings,
     show_prints,
 )
@@ -84,7 +84,7 @@ def command(
     """
     if session:
         show_prints()
-    document = given(config, sets, document_fd)
+    document = read_document(config, sets, document_fd)
     raw, secret = document.raw, document.secret
     log_as_set(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0, session=session)

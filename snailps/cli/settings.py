@@ -1,4 +1,4 @@
-"""Classes of all settings that users may give: of the roles, a job, each model."""
+"""Lists the settings classes that users may set: of the roles, of a job, of each model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BASES = {
 
 
 def documented_classes() -> list[tuple[str, type[Settings]]]:
-    """Title and class of every section of docs/settings.md: the roles, a job, each model."""
+    """List title and class of every section of docs/settings.md: the roles, a job, each model."""
     names: dict[type[JobSettings], list[str]] = {}
     for name, cls in models.SETTINGS.items():
         names.setdefault(cls, []).append(name)

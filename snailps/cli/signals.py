@@ -1,4 +1,4 @@
-"""Commands that signals end as Ctrl-C does."""
+"""Lets SIGTERM and SIGHUP end a command as Ctrl-C does, by an exception that cleans up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def exits_by_signals() -> Iterator[None]:
-    """Let such a signal end the block as Ctrl-C does: what is unfinished is removed."""
+    """Let these signals raise `SystemExit` in the block, so that unfinished files are removed."""
     old = {number: signal.signal(number, _exit) for number in ending_signals()}
     try:
         yield

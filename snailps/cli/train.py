@@ -1,6 +1,6 @@
-"""``snailps train MODEL``: trains a model on a cluster on this machine, without writing a file.
+"""``snailps train MODEL``: train a model on a cluster on this machine, without a .conf file.
 
-Every setting of the model is an option of its command; both come from the settings class.
+The options of a command are the settings of its model: both come from the settings class.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPTIONS: tuple[tuple[str, Any, object], ...] = (
     ("verbose", VerboseOption, False),
 )
 _REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
-"""Required settings, and the help texts that replace theirs; empty: keep the setting's own."""
+"""Required setting -> the help text that replaces its own; empty: keep its own."""
 
 
 def command_of(name: str) -> Callable[..., None]:
@@ -53,10 +53,10 @@ def command_of(name: str) -> Callable[..., None]:
     model = models.MODELS[name]
     every = settings_of(cls)
     job = {key: every[key] for key in settings_of(JobSettings)}
-    own = {key: value for key, value in every.items() if key not in job}
-    judged = "test" in own
+    of_model = {key: value for key, value in every.items() if key not in job}
+    judged = "test" in of_model
     first = {key: job[key] for key in ("input", "output")}
-    settings = {**first, **own, **job, "threads": settings_of(WorkerSettings)["threads"]}
+    settings = {**first, **of_model, **job, "threads": settings_of(WorkerSettings)["threads"]}
     parameters = []
     for key, setting in settings.items():
         if setting.hidden or key in _NOT_OPTIONS or key in model.fixed:
@@ -79,10 +79,10 @@ def command_of(name: str) -> Callable[..., None]:
             *flags, help=text, metavar=metavar, show_default=False, rich_help_panel=group_of(key)
         )
         parameters.append(_parameter(key, Annotated[kind, option], None))
-    parameters += [_parameter(*one) for one in _OPTIONS]
+    parameters += [_parameter(*option) for option in _OPTIONS]
 
-    def command(**given: Any) -> None:
-        code = train(name, given)
+    def command(**values: Any) -> None:
+        code = train(name, values)
         raise typer.Exit(code)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -102,45 +102,45 @@ def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter
 
 
 def separate(key: str, words: list[str]) -> list[str]:
-    """The paths of an option; comma lists as in a file are accepted and split."""
+    """Return the paths of an option: words, or a list with commas, as in a .conf file."""
     paths = []
     for word in words:
         parts = [word] if os.path.lexists(word) else [part for part in word.split(",") if part]
         if len(parts) > 1 and not all(os.path.lexists(part) for part in parts):
             raise ConfigError(
-                f"--{key.replace('_', '-')}: not found: {word}. Several paths are several words, "
-                "or have commas between them"
+                f"--{key.replace('_', '-')}: not found: {word}. Separate several paths by blanks "
+                "or commas"
             )
         paths += parts
     return paths
 
 
 def train(
-    name: str, given: dict[str, Any], *, kept: bool = True, needed: Sequence[str] = ()
+    name: str, options: dict[str, Any], *, kept: bool = True, needed: Sequence[str] = ()
 ) -> int:
-    """Check the options and run the cluster; returns the exit code.
+    """Check the options of model `name` and run the cluster; return the exit code.
 
-    Settings of ``given["sets"]``, the `--set` ones, win, except those in `needed`, which the caller
-    relies on.  `kept`: the files of the run are kept.
+    ``options["sets"]``, the `--set` ones, win over the other options.  A setting in `needed` cannot
+    be changed by them: the caller relies on its value.  `kept`: the run's files are kept.
     """
-    sets = given.pop("sets", None) or []
-    servers, workers = given.pop("servers"), given.pop("workers")
-    as_json, ui = given.pop("as_json"), given.pop("ui", False)
-    verbose = given.pop("verbose", False)
-    values = {key: value for key, value in given.items() if value not in (None, False)}
+    sets = options.pop("sets", None) or []
+    servers, workers = options.pop("servers"), options.pop("workers")
+    as_json, ui = options.pop("as_json"), options.pop("ui", False)
+    verbose = options.pop("verbose", False)
+    values = {key: value for key, value in options.items() if value not in (None, False)}
     values |= {k: format_value(str(v)) for k, v in values.items() if isinstance(v, Path)}
     values |= {key: tuple(separate(key, values[key])) for key in PATHS if key in values}
-    options = RawConfig.from_mapping(values, "--{key}")
+    typed = RawConfig.from_mapping(values, "--{key}")
     model = models.MODELS[name]
-    own = {"worker_class": model.worker_class, **model.fixed}
-    options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
+    fixed = {"worker_class": model.worker_class, **model.fixed}
+    typed = typed.merged(RawConfig.from_mapping(fixed, f"snailps train {name}"))
     over = RawConfig.load(None, environ={}, overrides=sets)
-    raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
+    raw = RawConfig.load(None, environ=os.environ).merged(typed).merged(over)
     log_as_set(raw, "snailps")
     cls = load_class(model.worker_class, "train")
     judged = "test" in settings_of(cls.Settings) and raw.explicit("test", cls.Settings)
-    _refuse_change(cls.Settings, options, over, dict.fromkeys(own, f"train {name}"))
-    _refuse_change(cls.Settings, options, over, dict.fromkeys(needed, "demo"))
+    _refuse_change(cls.Settings, typed, over, dict.fromkeys(fixed, f"train {name}"))
+    _refuse_change(cls.Settings, typed, over, dict.fromkeys(needed, "demo"))
     for key in _REQUIRED:
         entry = raw.explicit(key, JobSettings)
         if entry is None and not (judged and key == "output"):
@@ -150,7 +150,7 @@ def train(
                 f"{entry.origin}: expected a path, got nothing; snailps train {name} --help "
                 "shows how"
             )
-    with _unlogged():  # the master reports it
+    with _unlogged():  # the master builds them again, and logs then
         settings = job_settings(cls, raw, known_classes(raw))
     raw = raw.merged(_completed(cls, raw, settings))
     raw.build(WorkerSettings, also_known=known_classes(raw))
@@ -176,35 +176,41 @@ def _unlogged() -> Iterator[None]:
 
 
 def _completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> RawConfig:
-    """The settings that the model has found by its input, as columns of a table: printed, and
-    handed on, so that the master need not look again."""
+    """Print the settings that the model has derived from its input, such as a table's columns.
+
+    Also returns them, so that the master need not read the input for them again.
+    """
     texts = {}
-    given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
+    before = raw.build(cls.Settings, also_known=known_classes(raw))
+    declared = settings_of(cls.Settings)
     completed = trait_of(cls, Adopted).completed
-    for name in (one for one in completed if one in known):  # machines have no classes
-        found = getattr(settings, name)
-        if found != getattr(given, name):
-            texts[name] = known[name].format(found)
-            if not known[name].hidden:
+    for name in completed:
+        if name not in declared:  # a trait may complete what this model lacks: `fm` has no classes
+            continue
+        value = getattr(settings, name)
+        if value != getattr(before, name):
+            texts[name] = declared[name].format(value)
+            if not declared[name].hidden:
                 option = f"--{name.replace('_', '-')}"
                 typer.echo(f"{name}: {texts[name]}  ({option} overrides)", err=True)
     return RawConfig.from_mapping(texts, "the input")
 
 
 def _refuse_change(
-    cls: type[JobSettings], options: RawConfig, over: RawConfig, own: dict[str, str]
+    cls: type[JobSettings], options: RawConfig, over: RawConfig, commands: dict[str, str]
 ) -> None:
-    for key, command in own.items():
+    """Refuse a ``--set`` of `over` that changes a setting which a command fixes."""
+    for key, command in commands.items():
         entry, fixed = over.explicit(key, cls), options.explicit(key, cls)
         if entry is not None and fixed is not None and entry.value != fixed.value:
             raise ConfigError(
-                f"{entry.origin}: {key} is always {fixed.value} with `snailps {command}`: leave "
-                "it out, or use another command"
+                f"{entry.origin}: {key} is always {fixed.value} in `snailps {command}`: leave it "
+                "out, or use another command"
             )
 
 
 def app_for(words: Sequence[str] = ()) -> typer.Typer:
-    """The commands of all models, or of the one whose name `words` begin with."""
+    """Make the commands of all models, or the single one whose name `words` begin with."""
     app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
     for name in words[:1] if words and words[0] in models.SETTINGS else models.SETTINGS:
         app.command(name, cls=HelpInGroups)(command_of(name))

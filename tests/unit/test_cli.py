@@ -69,7 +69,7 @@ def call(monkeypatch, capsys, *arguments):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (errno.ENOSPC, "writing standard output, or a file: No space left on device\n"),
+        (errno.ENOSPC, "cannot write standard output, or a file: No space left on device\n"),
         (errno.EPIPE, ""),
     ],
 )
@@ -252,7 +252,7 @@ def test_train_with_commas_between_paths_separates_them_where_all_are_there(
     given = "train logistic --train a.svm,gone --output o --class-weights 1"
     code, _, told = call(monkeypatch, capsys, *given.split())
     assert code == 2
-    assert "--input: not found: a.svm,gone. Several paths are several words" in told
+    assert "--input: not found: a.svm,gone. Separate several paths by blanks" in told
     given = "train logistic --train a.svm --output o --class-weights 1"
     _, _, told = call(monkeypatch, capsys, *given.split())
     assert "--class-weights: class_weights: expected 2 numbers" in told
@@ -586,7 +586,7 @@ def test_job_that_goes_on_from_a_file_may_set_what_that_file_reads(monkeypatch, 
     ("command", "word"),
     [
         ("train word2vec --input a --output b --set minn=3", "minn is always 0"),
-        ("demo --set formats=text", "formats is always bin with `snailps demo`"),
+        ("demo --set formats=text", "formats is always bin in `snailps demo`"),
         ("demo --set input=other.txt", "input is always"),
     ],
 )
@@ -600,7 +600,10 @@ def test_set_of_what_makes_a_command_what_it_is_is_refused(monkeypatch, capsys, 
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(MemoryError(), "no memory"), (RuntimeError("can't start new thread"), "can't start new thr")],
+    [
+        (MemoryError(), "out of memory"),
+        (RuntimeError("can't start new thread"), "start new thr"),
+    ],
 )
 def test_command_without_memory_says_so_in_a_line(monkeypatch, capsys, error, said):
     def fail(words):
