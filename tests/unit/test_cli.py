@@ -602,7 +602,7 @@ def test_set_of_what_makes_a_command_what_it_is_is_refused(monkeypatch, capsys, 
     ("error", "said"),
     [
         (MemoryError(), "out of memory"),
-        (RuntimeError("can't start new thread"), "start new thr"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
     ],
 )
 def test_command_without_memory_says_so_in_a_line(monkeypatch, capsys, error, said):
