@@ -1,4 +1,4 @@
-"""The master's journal: what a master that takes over needs, as a file of facts that only grows.
+"""Owns the master's journal: a write-ahead log of facts, from which another master continues.
 
     note(kind, data) -> line: checksum, JSON -> file       thread: fdatasync, a few times a second
     compact(state of the job) -> a new file in place of the old one, beside the loop, at any time
@@ -9,10 +9,16 @@
     base        the snapshot at which the training begins, behind its checksum
     state-N     arrays of the job's state that `facts` names with their checksum
 
-Owns a folder, the order of facts and their safety on disk; knows no meaning of a fact and no
-connection. A fact is with the kernel when `note` returns: only a power cut loses some, of the last
-`SYNC_S` or so. It leaves a file that ends in the middle of a record, or in zeros; other damage
-`read` refuses, changing nothing.
+Owns a folder, the order of facts and their safety on disk. Must not know what a fact means, or
+connections.
+
+What is promised. A fact is with the kernel when `note` returns, so the death of the process loses
+none, and a power cut only the last `SYNC_S` or so. A power cut leaves a file that ends within a
+record, or in zeros: `read` drops that end, and nodes report again what it said. Any other damage
+`read` refuses, and changes nothing. A journal that cannot be written any more is given up at once
+and removed under its name: a master that replayed one with a gap would give orders twice.
+
+Two threads beside the loop: one syncs, one compacts. `_guard` decides which file gets a fact.
 """
 
 from __future__ import annotations
@@ -42,18 +48,18 @@ log = logging.getLogger(__name__)
 
 FACTS, CLUSTER, BASE, STATE = "facts", "cluster", "base", "state-"
 GIVEN_UP = "facts.given-up"
-"""Name of facts with a gap behind them: no master takes over from these."""
+"""Name of facts that end before the run did: no master takes over from these."""
 SYNC_S = 0.2
-"""Pause between two fdatasyncs, which may take long."""
+"""Pause between two fdatasyncs, each of which may take longer."""
 GROWN_BYTES = 8 << 20
-"""Bytes after the last state that are worth a new one: 80,000 facts, a second of replaying."""
+"""Bytes of facts after which a compaction pays: 80,000 facts, a second of replaying."""
 GROWN_SHARE = 4
-"""A large state is not written again for less than this part of its size."""
+"""A large state is written again only after facts of at least this part of its size."""
 LAST_S = 10.0
 """Seconds that the end waits for a compaction under way."""
 
 _NEWEST = {"numbers", "route"}
-"""Kinds of which only the newest fact counts."""
+"""Kinds of which only the newest fact counts: compaction drops the others."""
 _NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16}
 """Kinds of which only this many of the newest facts count."""
 _IN_STATE = {
@@ -61,15 +67,16 @@ _IN_STATE = {
     "clocks", "tick", "early", "close", "look", "round", "chunk",
     "checkouts", "spent",
 }  # fmt: skip
-"""Kinds that a `Snapshot` replaces."""
+"""Kinds that lead to the state of a job: a `Snapshot` replaces them."""
 
 
 BEGUN = Fact("begun", {})
-"""Ends what was written at once: a file without it is incomplete."""
+"""Ends the facts with which a file begins. A file gets the journal's name when it is complete and
+synced, so one that lacks this is damaged."""
 
 
 class Damaged(Exception):
-    """A file is not as it was written; the text names the place."""
+    """A file differs from what was written; the text names the place."""
 
 
 def encode(fact: Fact) -> bytes:
@@ -79,9 +86,11 @@ def encode(fact: Fact) -> bytes:
 
 
 def decode(data: bytes, start: int = 0) -> tuple[list[Fact], int]:
-    """The facts of a file from a byte on, and where the last one with its newline ends. What lies
-    behind that was being written when the machine stopped. `Damaged` if another record does not fit
-    its checksum."""
+    """The facts of a file from byte `start` on, and the offset after the last complete one.
+
+    The rest was being written when the machine stopped. It may be the last record alone: where
+    another one follows, the disk has lost or changed bytes, and `Damaged` is raised.
+    """
     facts: list[Fact] = []
     good = start
     while (end := data.find(b"\n", good)) >= 0:
@@ -90,18 +99,19 @@ def decode(data: bytes, start: int = 0) -> tuple[list[Fact], int]:
             break
         facts.append(fact)
         good = end + 1
-    rest = data[good:].rstrip(b"\0")  # a file may have got its length, and not its bytes
-    if b"\n" in rest:
-        behind = sum(_fact(line) is not None for line in rest.split(b"\n")[1:])
+    tail = data[good:].rstrip(b"\0")  # after a power cut a file may have its length, not its bytes
+    if b"\n" in tail:
+        later = sum(_fact(line) is not None for line in tail.split(b"\n")[1:])
         raise Damaged(
             f"the record at byte {good:,} of {len(data):,} does not fit its checksum; "
-            + (f"{behind:,} records behind it do" if behind else "nothing behind it does")
+            + (f"{later:,} records after it do" if later else "nothing after it does")
         )
-    fact = _fact(rest) or _fact(rest[:-1])  # all but its newline, or in place of that another byte
+    fact = _fact(tail) or _fact(tail[:-1])  # all but its newline, or another byte in its place
     return (facts if fact is None else [*facts, fact]), good
 
 
 def _fact(line: bytes) -> Fact | None:
+    """Inverse of `encode`, without the newline; None: not a whole record."""
     text = line[9:]
     if not text or line[:9] != b"%08x " % crc32c(text):
         return None
@@ -114,37 +124,40 @@ def _fact(line: bytes) -> Fact | None:
 
 class Journal:
     def __init__(self, path: Path | None) -> None:
-        self.path = path  # its folder; None: nothing is kept, and every call does nothing
+        # its folder; None: no journal is kept, and every method does nothing
+        self.path = path
         self._lock = self._file = -1
         self._dirty, self._closed = threading.Event(), threading.Event()
         self._syncer: threading.Thread | None = None
-        # Guards which file gets facts, and its contents, between the loop and the compacting
-        # thread.
+        # Guards the fields below that say which file gets facts, and these files, between the loop
+        # and the compacting thread. Held for a write(2) at most, never for a sync: the loop waits.
         self._guard = threading.RLock()
-        self._new = -1  # the file that is to replace the present one, and also gets all facts
-        self._replaced = False  # it has its name already
-        self._new_failed = False
-        self._behind: list[bytes] | None = None  # noted since a snapshot that is being written
-        self._retired: list[int] = []  # files that the syncer closes
-        self._lasting: dict[object, bytes] = {}  # lines that every compacted file begins with
+        self._new = -1  # the file that is to replace the present one; it gets all facts, too
+        self._replaced = False  # it has the name of the present one already
+        self._new_failed = False  # it misses a fact: it must not become the present one
+        # Facts since a snapshot that is being written: they follow it in the new file.
+        self._since_snapshot: list[bytes] | None = None
+        self._retired: list[int] = []  # replaced files; the syncer closes them, which may block
+        self._lasting: dict[object, bytes] = {}  # lines with which every compacted file begins
         self._noted: Counter[str] = Counter()  # lasting facts by kind
-        self._state: dict[str, Any] = {}  # where the arrays of the newest state are
+        self._state: dict[str, Any] = {}  # file, size and checksum of the newest state's arrays
         self._grown = 0  # bytes of facts since the last state
-        self._due = GROWN_BYTES
+        self._due = GROWN_BYTES  # `_grown` at which the next compaction begins
         self._compactor: threading.Thread | None = None
-        # As it was read: the first record, where its last whole one ends, what to write there.
+        # What `read` found: the first record; the bytes to write at `_good`, where the last whole
+        # record ends, before this master notes anything.
         self._first = self._mend = b""
         self._good = 0
 
     @property
     def kept(self) -> bool:
-        """Whether facts are kept: the master can be started again."""
+        """Whether facts are kept, so that another master could continue."""
         return self._file >= 0
 
     # --- an earlier run ------------------------------------------------------------------------
 
     def take(self) -> bool:
-        """Lock the folder; whether there is a journal. ClusterError if another process has it."""
+        """Lock the folder; whether it has a journal. ClusterError if another process holds it."""
         if self.path is None:
             return False
         try:
@@ -155,14 +168,14 @@ class Journal:
             raise self._error(error) from None
         except FolderTaken as taken:
             raise ClusterError(
-                f"{self.path}: another master keeps its journal here ({taken}): wait for its end, "
-                "or, if it hangs, end it; or choose another output or journal_dir"
+                f"{self.path}: another master keeps its journal here ({taken}). Wait until it "
+                "ends, or end it if it hangs; or choose another output or journal_dir"
             ) from None
         return any((self.path / name).exists() for name in (FACTS, CLUSTER, JOURNAL_COPY))
 
     def read(self) -> list[Fact]:
-        """The facts of an unfinished run, if any; changes nothing. ClusterError names damage and
-        its cure."""
+        """The facts of an unfinished run, if any. Changes nothing: after a ClusterError, which
+        names the damage and its cure, the user still has all files."""
         if self.path is None:
             return []
         facts, copy = self._content(FACTS), self._content(CLUSTER)
@@ -171,50 +184,51 @@ class Journal:
         if facts is None and copy is None:
             if (self.path / GIVEN_UP).exists():
                 log.warning(
-                    "%s: the journal of the run before could not be written to its end: a new run "
-                    "begins, and what still lives of that one is told so", self.path,
+                    "%s: the journal of the previous run could not be written to its end: a new "
+                    "run begins, and processes left of the previous one are refused", self.path,
                 )  # fmt: skip
             return []
         if facts is None:
             raise self._damaged(FACTS, f"it is missing, and {CLUSTER} says that there is a run")
         first = facts[: facts.find(b"\n") + 1]
-        known = [line for line in (first, copy) if line and self._is_first(line)]
-        if not known:
+        intact = [line for line in (first, copy) if line and self._is_first(line)]
+        if not intact:
             raise self._damaged(
                 FACTS,
                 f"neither its first record nor the copy of that, {CLUSTER}, fits its checksum",
             )
-        if known[-1] != known[0]:
+        if intact[-1] != intact[0]:
             raise self._damaged(
                 FACTS, f"its first record is of another run than the copy of it, {CLUSTER}"
             )
-        self._first = known[0]
+        self._first = intact[0]
         try:
-            found, self._good = decode(facts, len(self._first))
+            read, self._good = decode(facts, len(self._first))
         except Damaged as error:
             raise self._damaged(FACTS, str(error)) from None
-        if BEGUN not in found:
+        if BEGUN not in read:
             raise self._damaged(FACTS, f"its beginning is incomplete, {len(facts):,} bytes")
+        # A last record that lacks only its newline counts: it is written again, whole.
         lines = facts[len(self._first) : self._good].count(b"\n")
-        self._mend = b"".join(encode(fact) for fact in found[lines:])
+        self._mend = b"".join(encode(fact) for fact in read[lines:])
         if self._good < len(facts) and not self._mend:
             log.warning(
-                "%s: damaged from byte %s on: the last %s bytes are cut off; what they told is "
-                "asked of the nodes, or done again",
+                "%s: incomplete from byte %s on, as after a power cut: the last %s bytes are "
+                "dropped. What they recorded is asked of the nodes, or done again",
                 self.path / FACTS, f"{self._good:,}", f"{len(facts) - self._good:,}",
             )  # fmt: skip
-        for fact in found:
+        for fact in read:
             line = encode(fact)
             self._remember(fact, line)
             self._grown = 0 if fact == BEGUN else self._grown + len(line)
-        state = [fact.data for fact in found if fact.kind == "state"]
+        state = [fact.data for fact in read if fact.kind == "state"]
         if state:
             self._state = state[-1]["file"]
             self._due = max(GROWN_BYTES, int(self._state["bytes"]) // GROWN_SHARE)
-        return [*decode(self._first)[0], *found]
+        return [*decode(self._first)[0], *read]
 
     def go_on(self, facts: Iterable[Fact] = ()) -> None:
-        """Continue after the facts read, with these, synced to disk."""
+        """Continue after the facts that were read, with these; synced to disk on return."""
         if self.path is None:
             return
         try:
@@ -240,7 +254,8 @@ class Journal:
     # --- this run ------------------------------------------------------------------------------
 
     def begin(self, facts: Sequence[Fact]) -> None:
-        """Begin with these facts, the first of which names the cluster; synced to disk."""
+        """Begin a journal with these facts, the first of which names the cluster; synced to disk on
+        return. What an earlier run left goes."""
         if self.path is None:
             return
         lines = [encode(fact) for fact in facts]
@@ -264,7 +279,8 @@ class Journal:
         self._go(file)
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        """Add a fact; from the master's loop, microseconds."""
+        """Add a fact, from the master's loop: a write(2), some microseconds. If it fails the job
+        goes on without a journal (`_give_up`)."""
         if self._file < 0:
             return
         fact = Fact(kind, data)
@@ -284,19 +300,22 @@ class Journal:
             except OSError as error:
                 self._give_up(error)
                 return
-            if self._behind is not None:
-                self._behind.append(line)
+            # During a compaction a fact goes to both files, as either may turn out to be the
+            # journal: first to a list, as the new file does not have its snapshot yet.
+            if self._since_snapshot is not None:
+                self._since_snapshot.append(line)
             elif self._new >= 0:
                 try:
                     _write(self._new, line)
                 except OSError as error:
                     self._new_failed = True
-                    if self._replaced:
+                    if self._replaced:  # it is the journal already, by name
                         self._give_up(error)
         self._dirty.set()
 
     def sync(self) -> None:
-        """Have the facts so far on disk; from any thread. If the disk fails, the journal ends."""
+        """Have all facts so far on disk; blocks, from any thread. Without a working disk the
+        journal is given up, and the caller goes on."""
         with self._guard:
             files = [(file, os.dup(file)) for file in (self._file, self._new) if file >= 0]
         for file, open_file in files:  # the syncer may close what a compaction replaces
@@ -317,7 +336,7 @@ class Journal:
             raise self._error(error) from None
 
     def base(self) -> bytes:
-        """Return what `keep_base` was given; ClusterError if missing or damaged."""
+        """The bytes given to `keep_base`; ClusterError if they are missing or damaged."""
         data = self._content(BASE)
         if data is None:
             raise self._damaged(BASE, "it is missing")
@@ -329,17 +348,20 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether the journal has grown enough for a `compact`."""
+        """Whether the journal has grown enough to `compact` it."""
         return self._file >= 0 and self._compactor is None and self._grown > self._due
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Begin to write a new file with this state of the job instead of the facts before. From
-        the master's loop, which does not wait. Facts noted meanwhile go to both files; the new one
-        replaces the old once it is complete and synced."""
+        """Begin a new file that has this state of the job in place of the facts that led to it.
+
+        From the master's loop, which does not wait: a thread writes the file. Facts noted meanwhile
+        go to both files. The new one replaces the old by a rename, once it is complete and synced:
+        at each moment one file by the name of the journal has everything.
+        """
         with self._guard:
             if self._file < 0:
                 return
-            self._behind, self._replaced, self._new_failed = [], False, False
+            self._since_snapshot, self._replaced, self._new_failed = [], False, False
             lasting = [self._first, *self._lasting.values()]
         self._compactor = threading.Thread(
             target=self._compact, args=(lasting, snapshot), name="snailps-compact", daemon=True
@@ -348,12 +370,13 @@ class Journal:
             self._compactor.start()
         except RuntimeError as error:  # no thread can start now
             with self._guard:
-                self._behind = None
+                self._since_snapshot = None
             self._compactor = None
             self._not_compacted(error)
 
     def check(self, facts: Iterable[Fact]) -> tuple[bytes, dict[str, NDArray[Any]]]:
-        """The base and arrays that these facts name, checksums compared; empty without."""
+        """The base and the arrays that these facts name, checksums compared; empty where they name
+        none."""
         kinds = {fact.kind for fact in facts}
         base = self.base() if kinds & {"summary", "train"} else b""
         return base, self.state_arrays() if "state" in kinds else {}
@@ -366,15 +389,23 @@ class Journal:
             raise self._damaged(name, "it is missing")
         if [len(data), crc32c(data)] != [self._state["bytes"], self._state["crc32c"]]:
             raise self._damaged(name, "it does not fit its length or its checksum")
-        found, at = {}, 0
+        arrays, offset = {}, 0
         for key, kind, count in stated:
             dtype = np.dtype([tuple(pair) for pair in kind] if isinstance(kind, list) else kind)
-            found[key] = np.frombuffer(data, dtype, count, at)
-            at += dtype.itemsize * count
-        return found
+            arrays[key] = np.frombuffer(data, dtype, count, offset)
+            offset += dtype.itemsize * count
+        return arrays
 
     def _compact(self, lasting: list[bytes], snapshot: Snapshot) -> None:
-        """The thread of `compact`."""
+        """The thread of `compact`. In this sequence, so that a death or a power cut at any point
+        leaves either the old file or the new one, each complete:
+
+        1. the arrays, synced: the new file names them
+        2. the new file: lasting facts, state, facts since the snapshot; from here on `note` writes
+           to both
+        3. sync, rename, sync of the folder: now the new file is the journal
+        4. facts go to the new file alone; the old arrays are removed
+        """
         assert self.path is not None
         part, file, old = self.path / f"{FACTS}.part", -1, self._state.get("name", "")
         name = f"{STATE}{int(old.removeprefix(STATE) or 0) + 1}"
@@ -387,21 +418,22 @@ class Journal:
             os.fsync(file)
             with self._guard:
                 self._check_wanted()
-                assert self._behind is not None
-                behind = b"".join(self._behind)
-                _write(file, behind)
-                self._behind, self._new = None, file
+                assert self._since_snapshot is not None
+                later = b"".join(self._since_snapshot)
+                _write(file, later)
+                self._since_snapshot, self._new = None, file
             os.fsync(file)
-            self._sync_folder()  # it has the state's file
+            self._sync_folder()  # the state's file is in it before the facts that name it are
             self._replace(part)
-            self._sync_folder()  # until then a power cut may bring the old file back
+            # Until this a power cut may bring the old file back, so it gets all facts until then.
+            self._sync_folder()
             with self._guard:
                 if self._file < 0:
                     return
                 self._retired.append(self._file)
                 self._file, self._new, file = file, -1, -1
                 self._state, written = state, sum(map(len, lines)) + state["bytes"]
-                self._grown = len(behind)
+                self._grown = len(later)
                 self._due = max(GROWN_BYTES, written // GROWN_SHARE)
             with contextlib.suppress(OSError):
                 if old:
@@ -409,7 +441,9 @@ class Journal:
         except Exception as error:
             with self._guard:
                 if self._replaced and self._file >= 0:
-                    self._give_up(error)  # the file that still gets the facts has no name any more
+                    # The old file, which gets the facts, has lost its name to the new one, which
+                    # may not be on disk: neither can be relied on.
+                    self._give_up(error)
             self._not_compacted(error)
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
@@ -417,7 +451,7 @@ class Journal:
                     (self.path / name).unlink(missing_ok=True)
         finally:
             with self._guard:
-                self._behind, self._new = None, -1
+                self._since_snapshot, self._new = None, -1
             if file >= 0:
                 _close(file)
             self._dirty.set()
@@ -427,8 +461,9 @@ class Journal:
         self._due = self._grown + GROWN_BYTES
         if self._file >= 0 and not self._closed.is_set():
             log.warning(
-                "%s: the journal cannot be compacted (%s): it grows on, and a takeover needs "
-                "longer", self.path, getattr(error, "strerror", None) or error,
+                "%s: the journal cannot be compacted (%s): it keeps growing, and a takeover takes "
+                "longer. Make room on its disk", self.path,
+                getattr(error, "strerror", None) or error,
             )  # fmt: skip
 
     def _write_state(self, path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -457,7 +492,7 @@ class Journal:
             raise OSError("the journal is no longer kept, or its disk is full")
 
     def _replace(self, part: Path) -> None:
-        """Rename the new file to the old one, which also gets all facts for now."""
+        """Give the new file the name of the old one, which still gets all facts, too."""
         assert self.path is not None
         with self._guard:
             self._check_wanted()
@@ -472,22 +507,23 @@ class Journal:
         if self.path is None:
             return
         with contextlib.suppress(OSError):
-            # The copy of the first record goes first: facts without it are a journal, it without
-            # facts is damage.
+            # The copy of the first record goes first. If this process dies in between, facts
+            # without the copy are a journal of a run that has stopped; a copy without facts would
+            # be damage.
             for name in (CLUSTER, FACTS, BASE, LOCK):
                 (self.path / name).unlink(missing_ok=True)
             self._tidy(all_=True)
             self.path.rmdir()
 
     def leave(self) -> None:
-        """Stop writing, with all facts synced, for the master that takes over."""
+        """Stop writing, with all facts synced: another master takes over."""
         with self._guard, contextlib.suppress(OSError):  # the machine may end next, too
             if self._file >= 0:
                 os.fdatasync(self._file)
         self.close()
 
     def release(self) -> None:
-        """Unlock the folder of a process that runs nothing, and remove it if it has no run."""
+        """Unlock the folder of a process that could not begin; remove it unless it has a run."""
         if self.path is None or self._lock < 0:
             return
         if any(os.path.lexists(self.path / name) for name in (FACTS, CLUSTER, JOURNAL_COPY)):
@@ -496,7 +532,8 @@ class Journal:
             self.end()
 
     def close(self) -> None:
-        """Stop writing and unlock the folder; idempotent."""
+        """Stop writing, and unlock the folder last: the next master must find nobody at work in
+        it. Idempotent."""
         self._closed.set()
         self._dirty.set()
         compactor = self._compactor
@@ -525,7 +562,7 @@ class Journal:
         self._syncer.start()
 
     def _remember(self, fact: Fact, line: bytes) -> None:
-        """Keep the line of a fact that no snapshot has."""
+        """Keep the line of a fact that no snapshot has, for the compacted file."""
         if fact.kind in _IN_STATE:
             return
         self._noted[fact.kind] += 1
@@ -550,7 +587,8 @@ class Journal:
                 _close(file)
 
     def _not_synced(self, file: int, error: OSError) -> None:
-        """A sync failed: the data is lost, and no later sync reports that again."""
+        """A sync failed. The kernel has dropped the data, and reports success from now on: to try
+        again would hide a gap."""
         with self._guard:
             if file == self._file or (file == self._new and self._replaced):
                 self._give_up(error)
@@ -558,7 +596,7 @@ class Journal:
                 self._new_failed = True
 
     def _put(self, name: str, data: bytes) -> None:
-        """Write a file that is complete, absent, or as it was."""
+        """Write a file so that a death or power cut leaves it complete, absent, or as it was."""
         assert self.path is not None
         part = self.path / f"{name}.part"
         file = _create(part)
@@ -588,7 +626,7 @@ class Journal:
             raise self._error(error) from None
 
     def _tidy(self, *, all_: bool = False) -> None:
-        """Remove what a dead master left incomplete, and old states."""
+        """Remove what a dead master left incomplete, and old states; `all_`: every state."""
         assert self.path is not None
         present = "" if all_ else self._state.get("name", "")
         with contextlib.suppress(OSError):
@@ -602,7 +640,8 @@ class Journal:
         sync_folder(OS_DISK, self.path)
 
     def _give_up(self, error: Exception) -> None:
-        """Stop writing: a master that replayed a journal with a gap would repeat orders."""
+        """Stop writing, and take the journal's name away: a master that replayed one with a gap
+        would repeat orders. The job goes on; the process reports `JournalFailed` to the core."""
         assert self.path is not None
         log.error(
             "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master dies",
@@ -618,10 +657,10 @@ class Journal:
     def _damaged(self, name: str, why: str) -> ClusterError:
         assert self.path is not None
         return ClusterError(
-            f"{self.path / name} is damaged: {why}. Nothing was changed or begun, and what still "
-            "lives of the run waits for master_time_out. Put the file back from a copy, and start "
-            f"again: the run goes on. Or move {self.path} away: the same command then continues "
-            "from the newest checkpoint, if there is one. With --fresh all begins anew"
+            f"{self.path / name} is damaged: {why}. Nothing was changed or begun; servers and "
+            "workers of the run wait for a master for master_time_out. Restore the file from a "
+            f"copy and start again: the run goes on. Or move {self.path} away: the same command "
+            "then continues from the newest checkpoint, if there is one. Or start over with --fresh"
         )
 
     def _error(self, error: OSError) -> ClusterError:
@@ -632,17 +671,17 @@ class Journal:
 
 
 def _create(path: Path) -> int:
-    """A new file for this user alone: it names the user's files, and hosts."""
+    """Create a file that only this user can read: it names the user's files, and hosts."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
 
 def _close(file: int) -> None:
-    """Close a file of which nothing is promised any more."""
+    """Close a file that nothing relies on any more."""
     with contextlib.suppress(OSError):
         os.close(file)
 
 
 def _write(file: int, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(file, unwritten) :]

@@ -1,11 +1,16 @@
-"""Whether a run is to be taken over: reads the journal that an earlier master left.
+"""Decides, before anything is begun, whether this master takes over an unended run.
 
     settings -> journal_path -> Journal.take, read -> unended -> Recovered -> MasterCore
-
     Recovered, checkpoints, files -> check_results -> ConfigError: a result would be replaced
 
-Decides by the journal and by whether a server is left; the part of the core that noted a fact knows
-its meaning.
+    no facts, or --fresh                      a new run
+    the run has ended                         a new run
+    it had a route, and no server answers     a new run: its rows are lost
+    another version's or another job's run    a new run before the route, else ConfigError
+    else                                      taken over
+
+Must not know what a fact means, beyond these few kinds: the part of the core that noted a fact
+replays it.
 """
 
 from __future__ import annotations
@@ -36,39 +41,42 @@ from snailps.transport.sockets import is_there
 log = logging.getLogger(__name__)
 
 FORMAT = 4
-"""Version of a journal's facts and their meaning."""
+"""Version of the facts in a journal and of their meaning; another one is refused, never guessed."""
 _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
-"""Settings of a job that concern the master only."""
+"""Settings of a job that concern the master alone, and may differ when it is started again."""
 
 
 def journal_path(settings: MasterSettings, job: Job | SessionJob) -> Path | None:
-    """Folder of a job's journal; None where there is none."""
+    """Folder of a job's journal; None where it keeps none."""
     return journal_at(settings, job.output)
 
 
 def journal_at(settings: MasterSettings, output: str) -> Path | None:
+    """Folder of the journal of a job with this output: `journal_dir`, else beside the output."""
     path = settings.journal_dir or (f"{output}.journal" if output else "")
     return Path(path).absolute() if path else None
 
 
 def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, at: float) -> Fact:
-    """The first fact of a run that begins `at` these seconds since 1970."""
+    """The first fact of a run that begins at `at`, seconds since 1970: what identifies it."""
     about = {"cluster_id": cluster_id, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
     return Fact("cluster", about)
 
 
 def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered | None:
-    """Take a journal; its run, if that is to be taken over. SnailError if the journal is in use,
-    damaged, or of another job or version that still runs."""
-    there = journal.take()
-    if there and job.settings.fresh:
+    """Lock a journal, and read the run that is to be taken over; None: a new run begins. SnailError
+    if the journal is in use, damaged, or of another job or version that still runs."""
+    exists = journal.take()
+    if exists and job.settings.fresh:
         log.warning("%s: begun anew with --fresh: the previous run is given up", journal.path)
     facts = [] if job.settings.fresh else journal.read()
     if not facts:
         return None
     kinds = {fact.kind for fact in facts}
     if "stopped" in kinds and "exported" not in kinds:
-        return None
+        return None  # it failed, or was interrupted, and its members have ended
+    # A run whose result is written is taken over even without servers: its members are to hear
+    # that it is over.
     routes = [fact.data["route"] for fact in facts if fact.kind == "route"]
     if routes and "exported" not in kinds:
         places = [(shard.host, shard.port) for shard in Route.from_dict(routes[-1]).shards]
@@ -88,18 +96,18 @@ def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered
             f"has {FORMAT}), and its run has not ended. Start the master of that version, or begin "
             "anew with --fresh"
         )
-    noted, own = facts[0].data["job"], _identity(job, frag_num)
+    noted, present = facts[0].data["job"], _identity(job, frag_num)
     differ = [
-        f"{name} is {own.get(name)} here and {noted.get(name)} there"
-        for name in sorted({*own, *noted})
-        if noted.get(name) != own.get(name)
+        f"{name} is {present.get(name)} here and {noted.get(name)} there"
+        for name in sorted({*present, *noted})
+        if noted.get(name) != present.get(name)
     ]
     if differ and not routes:
-        return None  # it had not even formed its cluster
+        return None  # it had not formed its cluster: nothing of it is worth keeping
     if differ:
         raise ConfigError(
             f"{journal.path} is the journal of another job, which has not ended: "
-            f"{'; '.join(differ[:3])}. Start it with its own settings, or begin anew with --fresh"
+            f"{'; '.join(differ[:3])}. Start it with the settings there, or begin anew with --fresh"
         )
     tables = [Table.from_dict(fact.data["table"]) for fact in facts if fact.kind == "table"]
     job.check_methods(tables, str(journal.path))
@@ -109,9 +117,9 @@ def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered
 
 
 def check_results(cls: type[Worker], settings: JobSettings, *, takes_over: bool) -> None:
-    """Refuse a job that would replace the files of another run, before anything is done. A run that
-    resumes, from a journal or a checkpoint, replaces its own files. ConfigError names the file, and
-    what can be done."""
+    """Refuse a job that would replace the files of another run, before anything is done: training
+    for hours and failing at the export would be worse. A run that resumes, from a journal or a
+    checkpoint, replaces its own files. ConfigError names the file and the ways out."""
     if not settings.output:
         return
     files = cls.result_files(settings)
@@ -124,7 +132,8 @@ def _continues(settings: CheckpointSettings) -> bool:
     """Whether there is a checkpoint that the job is to resume from."""
     if settings.fresh or not (settings.saves_checkpoints or settings.checkpoint_dir):
         return False
-    return any(one.state == "good" for one in CheckpointFolder(folder_of(settings)).candidates())
+    candidates = CheckpointFolder(folder_of(settings)).candidates()
+    return any(candidate.state == "good" for candidate in candidates)
 
 
 def _identity(job: Job | SessionJob, frag_num: int) -> dict[str, str]:
