@@ -311,7 +311,7 @@ def test_master_with_a_damaged_journal_goes_on_with_what_the_workers_say(tmp_pat
         first = facts.read_bytes().index(b'["done"')
         os.truncate(facts, first + 20)  # not one block is known to be done
         again = cluster.kill(master)
-        again.wait_line("facts: damaged from byte")
+        again.wait_line("facts: incomplete from byte")
         again.wait_line(r"took over .* 0% of the training done")
         gate.open()
         cluster.ends_well()

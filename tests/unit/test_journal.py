@@ -105,7 +105,7 @@ def test_journal_with_half_a_record_says_so(folder, journal, caplog):
     fill(journal)
     os.truncate(folder / FACTS, (folder / FACTS).stat().st_size - 3)
     taken(folder)
-    assert f"{folder / FACTS}: damaged from byte" in caplog.text
+    assert f"{folder / FACTS}: incomplete from byte" in caplog.text
 
 
 @pytest.mark.parametrize("bit", range(8))
@@ -155,7 +155,7 @@ def test_journal_that_does_not_say_what_it_is_of_is_refused(folder, journal, dam
         (folder / FACTS).write_bytes(beginnings[damage])
         if damage == "no beginning":
             (folder / CLUSTER).write_bytes(line)
-    with pytest.raises(ClusterError, match=r"is damaged.*Nothing was changed.*start over with --fresh"):
+    with pytest.raises(ClusterError, match=r"is damaged.*Nothing was changed.*over with --fresh"):
         taken(folder)
 
 
