@@ -19,6 +19,7 @@ from snailps.api.block import Block
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS, Passes
+from snailps.api.range_passes import RangePasses
 from snailps.api.results import Results
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows
@@ -255,6 +256,29 @@ class Rotated:
         raise NotImplementedError(f"{type(self).__name__} has a rotation, but no encode()")
 
 
+class Ranged:
+    """Training in passes over ranges of names: each pass waits for the one before."""
+
+    __slots__ = ()
+
+    @classmethod
+    def range_passes(cls, settings: Any, summary: bytes) -> RangePasses | None:
+        """How the training goes over ranges; None (the default): over the blocks of its input.
+
+        Asked at the master when the training begins; it must return quickly, and depend on these
+        arguments alone.  `prepare` and `train` then get each block of the input once, in pass 0,
+        then ranges, whose blocks have no bytes: `Block.terms` is a `PassRange`.  Pushes of a range
+        should be `assign`, as it may be trained twice where a worker is lost.
+
+        Parameters
+        ----------
+        settings : JobSettings
+        summary : bytes
+            Of the survey; empty without one.
+        """
+        return None
+
+
 class Gathered:
     """Pushes of several blocks together, by a model whose rows depend on how many train them."""
 
@@ -414,7 +438,7 @@ class Reported:
 
 
 TRAITS: tuple[type[Any], ...] = (
-    Adopted, Cut, Surveyed, Rotated, InRounds, Gathered, Limited, Reported,
+    Adopted, Cut, Surveyed, Rotated, Ranged, InRounds, Gathered, Limited, Reported,
 )  # fmt: skip
 NAMES = {trait: [name for name in vars(trait) if not name.startswith("_")] for trait in TRAITS}
 """What a model may write of each trait."""

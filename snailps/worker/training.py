@@ -101,8 +101,8 @@ class Training:
         in_round = block.index >= 0
         # Where order is free, pushes may still be under way when the block is reported: nobody
         # waits for them.  Else someone does: a step for its contributions, a partition for its
-        # next lease.
-        free = block.clock < 0 and checkouts is None and steps_of(model.settings).order_is_free
+        # next lease, the next pass for all ranges of this one.
+        free = block.terms is None and steps_of(model.settings).order_is_free
         if not free:
             with named(model, "train", block):
                 self.client.flush(self._limit_s)

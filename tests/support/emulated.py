@@ -320,7 +320,7 @@ class _Training:
 
     def train(self) -> None:
         job, nodes = self.job, list(self.clients)
-        rotation = job.plan_rotation(self.workers)
+        rotation = job.plan_training(self.workers)
         self.rotates = rotation is not None
         job.begin_pass("train", 0.0, nodes, rotation=rotation)
         counted = job.as_counted(self.workers)

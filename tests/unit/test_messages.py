@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from snailps.errors import MisuseError, ProtocolError
 from snailps.pieces import JoinedFile, Layout, Piece
 from snailps.transport import messages as m
-from snailps.transport.messages.terms import ChunkBlock, Partition, Step
+from snailps.transport.messages.terms import ChunkBlock, Partition, PassRange, Step
 
 KNOWN = [
     (
@@ -75,7 +75,8 @@ KNOWN = [
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"chunk_index":-1,'
-        b'"chunk_blocks":8,"part":2,"parts":3,"output_parts":6,"durable":[1],"sizes":[1,2,1],"first":true,'
+        b'"chunk_blocks":8,"part":2,"parts":3,"output_parts":6,"durable":[1],"sizes":[1,2,1],'
+        b'"pass_index":-1,"range_index":-1,"range_count":0,"block_count":0,"first":true,'
         b'"version":"9","spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true}',
     ),
     (m.CheckOut(9), b'{"is":"CheckOut","number":9}'),
@@ -295,7 +296,15 @@ def test_decode_of_a_mutated_body_gives_a_message_or_a_protocol_error(known, dat
 
 
 @pytest.mark.parametrize(
-    "terms", [None, Step(0), Step(6, 1, 4, 2), ChunkBlock(7, 0, 8), Partition(7, 8, 0, 1, 2)]
+    "terms",
+    [
+        None,
+        Step(0),
+        Step(6, 1, 4, 2),
+        ChunkBlock(7, 0, 8),
+        Partition(7, 8, 0, 1, 2),
+        PassRange(3, 1, 4, 9),
+    ],
 )
 def test_lease_brings_its_terms_and_no_others(terms):
     lease = m.Leased(1, progress=(0.0, 1.0), terms=terms)
@@ -303,7 +312,7 @@ def test_lease_brings_its_terms_and_no_others(terms):
     assert m.decode(m.encode(lease)) == lease
     if terms is not None:
         other = "chunk_index" if isinstance(terms, Step) else "clock"
-        with pytest.raises(ProtocolError, match="Step or ChunkBlock or Partition"):
+        with pytest.raises(ProtocolError, match="Step or ChunkBlock or Partition or PassRange"):
             m.decode(body({"is": "Leased", **fields, other: 3}))
 
 

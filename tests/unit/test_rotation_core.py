@@ -115,16 +115,16 @@ def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job)
 def test_training_that_asks_for_something_else_does_not_rotate(make_job, settings):
     job = make_job(**settings)
     job.prepare(2)
-    assert job.plan_rotation(2) is None
+    assert job.plan_training(2) is None
     job = make_job()
     job.prepare(2)
-    assert [job.plan_rotation(workers) for workers in (1, 2)] == [Rotation(2, 8)] * 2
+    assert [job.plan_training(workers) for workers in (1, 2)] == [Rotation(2, 8)] * 2
 
 
 def test_rotation_has_no_more_chunks_than_blocks_nor_parts_than_a_message_takes(make_job):
     job = make_job(chunks="100", most_parts="1000000")
     job.prepare(2)
-    assert job.plan_rotation(2) == Rotation(TEXT_BLOCKS, 1 << 15)
+    assert job.plan_training(2) == Rotation(TEXT_BLOCKS, 1 << 15)
 
 
 @pytest.mark.parametrize("wrong", ["2", 7, (2, 3), ValueError("planted")])
@@ -143,7 +143,10 @@ def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, m
         world.join(role)
     world.tick(times=4)
     if isinstance(wrong, Exception):
-        assert "rotation failed at the master: ValueError: planted" in world.core.lifecycle.verdict
+        assert (
+            "planning the training failed at the master: ValueError: planted"
+            in world.core.lifecycle.verdict
+        )
     else:
         assert "Rotating.rotation: expected a Rotation or None, got" in world.core.lifecycle.verdict
 
@@ -602,7 +605,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert job.schedule.plan.share(saved.done) == pytest.approx(1 / 4)
     again = make_job(chunks="1")  # what the class says now does not matter
     again.prepare(1)
-    assert again.plan_rotation(1, saved) == Rotation(2, 8)
+    assert again.plan_training(1, saved) == Rotation(2, 8)
     again.begin_pass("train", 0.0, [9], saved)
     assert again.schedule.chunks.extent == extent
     assert again.metrics.units == 30
@@ -655,7 +658,7 @@ def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):
     again = make_job(max_steps="3")
     again.prepare(2)
     with pytest.raises(ConfigError, match="max_steps: the checkpoint is of a training by rotation"):
-        again.plan_rotation(2, saved)
+        again.plan_training(2, saved)
 
 
 def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
@@ -664,7 +667,7 @@ def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
     job.begin_pass("train", 0.0, [1])
     saved = unpack(pack(job.dump(0.0)))
     assert "rotation" not in saved.figures
-    assert job.plan_rotation(2, saved) is None
+    assert job.plan_training(2, saved) is None
 
 
 # --- what servers have lost ----------------------------------------------------------------------

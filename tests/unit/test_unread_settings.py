@@ -188,6 +188,9 @@ UNREAD = {
         ("shared=9", [], ["loss=pairwise"]),
         ("top=9", [], ["loss=softmax"]),
         ("eps=1", [], ["optimizer=adagrad"]),
+        ("a0=.1", [], ["loss=als"]),
+        ("lr=.1", ["loss=als"], []),
+        ("lr_end=1", ["loss=als"], []),
     ],
     "logistic": [
         ("beta=2", ["optimizer=sgd"], ["optimizer=ftrl"]),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.plain_values import is_users, named_method
-from snailps.api.rotation import Rotation
+from snailps.api.range_passes import TrainingPlan
 from snailps.config import to_mapping
 from snailps.dataclass import asdict
 from snailps.errors import (
@@ -256,20 +256,20 @@ class JobController:
             return
         restored = self.checkpoints.continued_from
         try:
-            rotation = job.plan_rotation(max(1, len(nodes)), state)  # one comes, if none is here
+            plan = job.plan_training(max(1, len(nodes)), state)  # one comes, if none is here
         except SnailError as error:
             self._above.fail_job(str(error), error.exit_code)
             return
         except (Exception, SystemExit) as error:  # of the model's class
-            log.error("rotation failed", exc_info=error)
-            text = f"rotation failed at the master: {explain(error)}"
+            log.error("planning the training failed", exc_info=error)
+            text = f"planning the training failed at the master: {explain(error)}"
             self._above.fail_job(text, trace=frames_of(error))
             return
-        fields = None if rotation is None else asdict(rotation)
+        fields = None if plan is None else asdict(plan)
         self._out.note("train", {"nodes": nodes, "restored": restored, "rotation": fields})
         for member in here:
             member.training_begins(now)
-        self.begin_training(job, nodes, state, now, rotation)
+        self.begin_training(job, nodes, state, now, plan)
         if (at_work := job.as_counted(len(nodes))) < len(nodes):
             why = job.concurrency.why or (
                 f"a step has micro_batches={at_work}: {len(nodes)} or more use all, and change the "
@@ -287,9 +287,9 @@ class JobController:
         nodes: list[int],
         state: JobState | None,
         now: float,
-        rotation: Rotation | None = None,
+        plan: TrainingPlan | None = None,
     ) -> None:
-        job.begin_pass("train", now, nodes, state, rotation, self._members.cores_of)
+        job.begin_pass("train", now, nodes, state, plan, self._members.cores_of)
         self.leases.over_at = 0.0
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)

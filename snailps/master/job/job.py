@@ -23,6 +23,7 @@ from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import Passes
 from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
+from snailps.api.range_passes import RangePasses, TrainingPlan
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import (
@@ -30,6 +31,7 @@ from snailps.api.traits import (
     Cut,
     InRounds,
     Limited,
+    Ranged,
     Reported,
     Rotated,
     Surveyed,
@@ -51,6 +53,7 @@ from snailps.master.leases import (
     CLOCKS_AHEAD,
     SCHEDULES,
     Entries,
+    RangeSchedule,
     RotationSchedule,
     RoundSchedule,
     Schedule,
@@ -81,12 +84,20 @@ def _result(message: messages.Done | messages.CheckIn) -> BlockResult:
     )
 
 
-def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
-    """Rotation from the fields of `Rotation`; None without fields."""
+def plan_of(fields: Mapping[str, Any] | None) -> TrainingPlan | None:
+    """The plan of a training from the fields of a `Rotation` or of `RangePasses`; None without."""
     if not fields:
         return None
+    if "ranges" in fields:
+        names = ("ranges", "passes", "per_epoch", "before")
+        return RangePasses(*(int(fields[name]) for name in names))
     names = ("chunks", "most_parts", "checkouts_of_one", "sweeps")
     return Rotation(*(int(fields[name]) for name in names))
+
+
+def _plan_in(state: JobState) -> TrainingPlan | None:
+    """The plan of the training that a state is of."""
+    return plan_of(state.figures.get("rotation") or state.figures.get("ranges"))
 
 
 class Job:
@@ -301,20 +312,20 @@ class Job:
         now: float,
         nodes: Sequence[int] = (),
         state: JobState | None = None,
-        rotation: Rotation | None = None,
+        plan: TrainingPlan | None = None,
         cores_of: Callable[[int], float] = lambda node: 1.0,
     ) -> None:
         """Open the schedule of "survey" or "train". A `state` (of a checkpoint or a lost master)
-        resumes the training. `rotation` is what `plan_rotation` returned, to this master or to the
+        resumes the training. `plan` is what `plan_training` returned, to this master or to the
         lost one; `cores_of` a worker are those that it may keep busy."""
         self.pass_ = name
         train = name == "train"
         self._is_new, self._leased = train and state is None, set()
         if state is not None:
             self._load_input(state)
-            rotation = rotation or rotation_of(state.figures.get("rotation"))
+            plan = plan or _plan_in(state)
         if train:
-            self.schedule = self._new_schedule(nodes, state, rotation, cores_of)
+            self.schedule = self._new_schedule(nodes, state, plan, cores_of)
         else:
             self.schedule = SurveySchedule(self.input.blocks)
         self._pass_begun = now
@@ -322,19 +333,28 @@ class Job:
         if state is not None:
             self._load(state, now)
 
-    def plan_rotation(self, workers: int, state: JobState | None = None) -> Rotation | None:
-        """How a training that `workers` begin rotates; None: it does not. Calls the model's class.
-        A resumed training rotates as before. A rotation with limited steps is a ConfigError."""
+    def plan_training(self, workers: int, state: JobState | None = None) -> TrainingPlan | None:
+        """How a training that `workers` begin is cut, if not by `consistency`: into passes over
+        ranges, or as a rotation. Calls the model's class. A resumed training is cut as before. A
+        plan with limited steps is a ConfigError."""
         s = self.settings
         if state is not None:
-            plan = state.figures.get("rotation")
-            known = rotation_of(plan)
+            known = _plan_in(state)
             if known is not None and s.max_steps:
+                kind = "by rotation" if isinstance(known, Rotation) else "in passes over ranges"
                 raise ConfigError(
-                    "max_steps: the checkpoint is of a training by rotation, whose steps are no "
+                    f"max_steps: the checkpoint is of a training {kind}, whose steps are no "
                     "blocks: leave it out, or begin anew with --fresh"
                 )
             return known
+        ranges = trait_of(self.cls, Ranged).range_passes(s, self.summary or b"")
+        if ranges is not None:
+            if not isinstance(ranges, RangePasses):
+                raise ClusterError(
+                    f"{self.cls.__name__}.range_passes: expected RangePasses or None, "
+                    f"got {ranges!r:.80}"
+                )
+            return ranges
         trait = trait_of(self.cls, Rotated)
         if not trait.rotates(s):
             return None
@@ -354,7 +374,7 @@ class Job:
         self,
         nodes: Sequence[int],
         state: JobState | None,
-        rotation: Rotation | None,
+        plan: TrainingPlan | None,
         cores_of: Callable[[int], float],
     ) -> Schedule:
         s = self.settings
@@ -362,15 +382,17 @@ class Job:
         if self.rounds:
             first = state.clock if state is not None else 0
             return RoundSchedule(self.rounds, nodes, self.fraction, s.seed, first)
-        if rotation is not None:
-            plan = {} if state is None else state.figures.get("rotation", {})
+        if isinstance(plan, RangePasses):
+            return RangeSchedule(self.input.blocks, plan, known)
+        if plan is not None:
+            rotation = {} if state is None else state.figures.get("rotation", {})
             return RotationSchedule(
                 Entries(self.input.blocks, s.epochs),
-                rotation,
+                plan,
                 known,
                 nodes=nodes,
                 cores_of=cores_of,
-                extent=plan.get("extent"),
+                extent=rotation.get("extent"),
             )
         entries = Entries(self.input.blocks, s.epochs, s.max_steps, self.input.order)
         training = Training(s, entries, known, nodes, self.concurrency.workers)
@@ -440,6 +462,8 @@ class Job:
         chunks, slots, rounds = schedule.chunks, schedule.slots, schedule.rounds
         if chunks is not None:
             figures["rotation"] = chunks.plan()
+        if schedule.ranges is not None:
+            figures["ranges"] = dataclasses.asdict(schedule.ranges)
         if rounds is not None:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
@@ -512,7 +536,8 @@ class Job:
         last = (CLOCKS_AHEAD + 1) * self.settings.micro_batches
         first = numbers[: max(0, len(numbers) - last)]
         if len(first):
-            self.metrics.count_all(first // len(self.input.blocks), records.known()[first])
+            epochs = np.array(list(map(self.schedule.plan.epoch_of, first.tolist())), np.int64)
+            self.metrics.count_all(epochs, records.known()[first])
         for number in numbers[len(first) :].tolist():
             self._count(number, records.result(number))
 
@@ -878,7 +903,7 @@ class Job:
     def _end(self) -> str:
         """`ended_by` of a training that was not ended early."""
         whole = self.settings.epochs * len(self.input.blocks)
-        early = self.schedule.size < whole
+        early = self.schedule.ranges is None and self.schedule.size < whole
         if early:
             return self._reached or "max_steps"
         return "epochs" if self.schedule.rounds is None else "rounds"

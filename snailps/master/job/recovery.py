@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from snailps.api.rotation import Rotation
+from snailps.api.range_passes import TrainingPlan
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
 from snailps.master.job.expiry import ExpiryClock
-from snailps.master.job.job import Job, rotation_of
+from snailps.master.job.job import Job, plan_of
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.leases.service import UNDECIDED, LeaseService
@@ -62,7 +62,7 @@ class Course(Protocol):
         nodes: list[int],
         state: JobState | None,
         now: float,
-        rotation: Rotation | None = None,
+        plan: TrainingPlan | None = None,
     ) -> None: ...
 
     def set_clock(self, job: Job, clock: int, now: float) -> None: ...
@@ -139,8 +139,8 @@ class JobRecovery:
         later = self._last("state")
         if later:
             state = decode(later["job"], self._past.arrays, base)
-        rotation = rotation_of(train.get("rotation"))
-        controller.begin_training(job, train["nodes"], state, now, rotation)
+        plan = plan_of(train.get("rotation"))
+        controller.begin_training(job, train["nodes"], state, now, plan)
         controller.checkpoints.continued_from = train["restored"]
         clocks_set = False
         for fact in self._facts[self._place_of("state" if later else "train") + 1 :]:

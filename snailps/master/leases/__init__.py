@@ -6,6 +6,7 @@
     SspSchedule       every n-th entry belongs to one worker; clocks stay close  (ssp)
     BspSchedule       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
     RoundSchedule     one entry a drawn worker and round; the master closes a round
+    RangeSchedule     blocks of the input, then ranges of names, pass after pass
     RotationSchedule  blocks of text, then partitions of the rows, which check out other partitions
 
 Each is a `Schedule`, made of parts that others may have, too: `service.py` never asks which.
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from snailps.config import JobSettings
 from snailps.master.leases.bsp import BspSchedule
 from snailps.master.leases.entries import Entries
+from snailps.master.leases.ranges import RangeSchedule
 from snailps.master.leases.rotation import RotationSchedule
 from snailps.master.leases.rounds import RoundSchedule
 from snailps.master.leases.schedule import Schedule
@@ -34,6 +36,7 @@ __all__ = [
     "BspSchedule",
     "Entries",
     "QueueSchedule",
+    "RangeSchedule",
     "RotationSchedule",
     "RoundSchedule",
     "Schedule",

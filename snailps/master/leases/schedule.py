@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.range_passes import RangePasses
 from snailps.master.leases.checkouts import Checkouts
 from snailps.master.leases.chunks import Chunks
 from snailps.master.leases.entries import Entries, Entry, Plan
@@ -59,6 +60,8 @@ class Schedule(ABC):
     """Output partitions of a rotation."""
     survey: SurveyParts | None = None
     """Parts of a survey, in its pass."""
+    ranges: RangePasses | None = None
+    """Passes over ranges of names, each of which waits for the one before."""
     seats: Seats | None = None
     """Workers that train at the same time; None: all."""
     is_flushed = False

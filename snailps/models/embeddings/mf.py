@@ -3,11 +3,13 @@
     lines "user item [value]" -> RatingTrainer | EmbeddingWorker -> kernels -> differences
     tables, hold-out lines -> RMSE, or recall and NDCG of each user's list     -> OUTPUT.npz
 
+    ranges of names -> RangeTrainer -> solved rows                                  (`loss: als`)
+
 Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors], and
 rating = mean + both biases + product of the factors; (rating - mean) / deviation is trained, both
 from the survey, and `in_units` converts the finished rows.  Otherwise a row is the factors, and
 each pair is ranked before drawn items.  `rotation` moves the rows of ratings, `worker` those of
-rankings, and of ratings with clocks or `max_steps`.
+rankings, and of ratings with clocks or `max_steps`; `least_squares` solves those of `als`.
 After Y. Koren et al., "Matrix factorization techniques for recommender systems", IEEE Computer 42
 (2009), and S. Rendle et al., "BPR", UAI 2009.
 """
@@ -23,18 +25,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.passes import Passes
+from snailps.api.range_passes import PassRange, RangePasses
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
-from snailps.api.traits import Rotated
+from snailps.api.traits import Ranged, Rotated
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
+from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.models.block_trainer import Prepared, Rates, Span
-from snailps.models.embeddings import files, ranking, warm_start
+from snailps.models.embeddings import files, least_squares, ranking, warm_start
+from snailps.models.embeddings.least_squares import RangeTask, RangeTrainer
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
 from snailps.models.embeddings.worker import (
@@ -57,7 +63,7 @@ MEAN_BITS = 20
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
-class MatrixFactorization(EmbeddingWorker, Rotated):
+class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     """Matrix factorisation; see the module's docstring."""
 
     Settings = MfSettings
@@ -74,7 +80,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated):
 
     @property
     def init(self) -> str:
-        return "factors" if self.settings.loss == "squared" else "uniform"
+        return {"squared": "factors", "als": "normal"}.get(self.settings.loss, "uniform")
 
     @property
     def draws(self) -> bool:
@@ -103,13 +109,29 @@ class MatrixFactorization(EmbeddingWorker, Rotated):
         layout = RowLayout.padded(settings.row_dim, 1 + (settings.method == "adagrad"))
         return rotation_of(Names(summary), 4 * layout.trained_width, workers)
 
+    @classmethod
+    def range_passes(cls, settings: MfSettings, summary: bytes) -> RangePasses | None:
+        return least_squares.passes_of(settings, Names(summary)) if solves(settings) else None
+
+    @classmethod
+    def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
+        if solves(settings):
+            return Passes(least_squares.EPOCHS, least_squares.EPOCHS)
+        return super().passes(settings, files)
+
     def tables(self) -> Sequence[Table]:
-        """The rows, and the lines of ratings that rotate."""
+        """The rows, and the lines of ratings that rotate, or what solves need."""
+        if solves(self.settings):
+            return least_squares.tables(self.settings)
         lines = (shared_blocks.table(LINES),) if self._may_rotate(self.settings) else ()
         return (*super().tables(), *lines)
 
     def setup(self) -> None:
         """Take mean and deviation of all values from the survey."""
+        if solves(self.settings):
+            self._names = Names(self.summary)
+            self._solver = RangeTrainer(self, self.settings, self._names)
+            return
         super().setup()
         self._encoding = encoding_of(self._names, self.settings)
 
@@ -122,13 +144,20 @@ class MatrixFactorization(EmbeddingWorker, Rotated):
         self.rotating.encode(block)
         return {}
 
-    def prepare(self, block: Block) -> Prepared | Lease:  # type: ignore[override]
+    def prepare(self, block: Block) -> Prepared | Lease | RangeTask | None:  # type: ignore[override]
+        if isinstance(block.terms, PassRange):
+            return self._solver.prepare(block)
         return self.rotating.prepare(block) if block.part >= 0 else super().prepare(block)
 
     def train(self, block: Block) -> Mapping[str, float]:
+        if isinstance(block.terms, PassRange):
+            return self._solver.train(block)
         return self.rotating.train(block) if block.part >= 0 else super().train(block)
 
     def finish(self) -> None:
+        if solves(self.settings):
+            self._solver.close()
+            return
         if "rotating" in self.__dict__:
             self.rotating.close()
         super().finish()
@@ -202,7 +231,11 @@ class MatrixFactorization(EmbeddingWorker, Rotated):
     @classmethod
     def check(cls, settings: MfSettings) -> None:
         """Refuse malformed lines, and a squared loss of lines without values."""
-        EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
+        if solves(settings):
+            files.check_heads(cls.columns, "input", settings.input)
+            least_squares.check(settings)
+        else:
+            EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
         if settings.loss != "squared":
             return
@@ -213,7 +246,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated):
                 if len(found) and not len(found.values):
                     raise DataError(
                         f"{name}: {path}: lines of users and items without values: loss squared "
-                        "predicts values. Set loss: softmax or pairwise, which rank items"
+                        "predicts values. Set loss: als, softmax or pairwise, which rank items"
                     )
 
     @classmethod
@@ -269,6 +302,11 @@ class ChoiceSurveyor(NameSurveyor):
         if unused := self.values.unused:
             log.warning("%s", unused)
         return super().result()
+
+
+def solves(settings: Any) -> bool:
+    """Whether rows are solved by least squares, else trained by steps."""
+    return bool(settings.loss == "als")
 
 
 def ranks(settings: Any) -> bool:

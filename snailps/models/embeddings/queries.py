@@ -134,7 +134,7 @@ class NamedRows(ABC):
     @property
     def goes_on(self) -> bool:
         """Whether training can go on: the file has the state of the optimizer, or needs none."""
-        return bool(self._states) or self._settings.method == "sgd"
+        return bool(self._states) or self._settings.method in ("sgd", "add")
 
     def vector(self, kind: str, name: Name) -> Floats:
         """Return the row of a name, float32 (dim,); DataError: the model does not know it."""

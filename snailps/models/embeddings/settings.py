@@ -19,6 +19,11 @@ from snailps.models.shared_settings import KEEP_STATE, TEST
 
 ADAGRAD = {"method": ("adagrad",)}
 RANKINGS = {"loss": ("softmax", "pairwise")}
+LISTS = {"loss": ("als", "softmax", "pairwise")}
+STEPWISE = {"loss": ("squared", "softmax", "pairwise")}
+LEAST_SQUARES = {"loss": ("als",)}
+L2_AUTO, L2 = -1, 0.06
+"""What stands for `l2: auto`, and what it is for losses that are trained by steps."""
 NEGATIVES: Mapping[str, Any] = {
     "when": "More for a better ranking, fewer for more lines/s.",
     "low": 1,
@@ -120,6 +125,11 @@ class EmbeddingSettings(JobSettings):
     def rate(self) -> float:
         return self.lr or 0.1
 
+    @property
+    def decay(self) -> float:
+        """Factor of half the sum of squares of a line's rows in its loss."""
+        return self.l2
+
 
 @dataclass(frozen=True, slots=True)
 class KgeSettings(EmbeddingSettings):
@@ -211,11 +221,22 @@ class KgeSettings(EmbeddingSettings):
 class MfSettings(EmbeddingSettings):
     """Settings of matrix factorisation; the defaults suit some 1,000,000 lines."""
 
-    loss: Literal["squared", "softmax", "pairwise"] = setting(
+    loss: Literal["squared", "als", "softmax", "pairwise"] = setting(
         "squared",
-        help="`squared`: predicts the value of each line, with biases. `softmax` and `pairwise` "
-        "rank items of pairs without values, among negatives: cross entropy, BPR.",
-        when="`softmax` if lines are clicks, plays or purchases.",
+        help="`squared`: predicts the value of each line, with biases. The others rank items of "
+        "pairs without values: `als` by alternating least squares over all pairs, `softmax` and "
+        "`pairwise` among negatives: cross entropy, BPR.",
+        when="`als` if lines are clicks, plays or purchases.",
+    )
+    a0: float = setting(
+        0.0,
+        help="Weight of every pair of a user and an item towards 0, where a line has weight 1 "
+        "towards 1. `auto`: (lines / pairs)^(2/3).",
+        when="To be searched together with `l2`, a factor of 3 at a time.",
+        low=0.0,
+        high=1e6,
+        auto=True,
+        read_if=LEAST_SQUARES,
     )
     negatives: int = setting(
         64,
@@ -236,13 +257,27 @@ class MfSettings(EmbeddingSettings):
         when="To be searched: 0.02 to 0.1 for ratings, 0.1 to 0.3 for rankings; less for more "
         "epochs.",
         **RATE,
+        read_if=STEPWISE,
+    )
+    lr_end: float = setting(
+        0.0,
+        help="Part of `lr` that the step size has at the end. 1: it does not fall.",
+        when="To compare with a program whose step size is constant.",
+        low=0.0,
+        high=1.0,
+        read_if=STEPWISE,
     )
     l2: float = setting(
-        0.06,
-        help="Factor of half the sum of squared weights of a line's rows in its loss.",
-        when="Larger for few or noisy ratings a name: 0.03 to 0.1; 0.02 to 0.06 for rankings.",
+        L2_AUTO,
+        help="Factor of half the sum of squared weights of a line's rows in its loss; of `als` of "
+        "the sum of squares of each row, scaled by the root of its frequency. `auto`: 0.06; of "
+        "`als` (lines / pairs)^(1/3) / 10.",
+        when="Larger for few or noisy ratings a name: 0.03 to 0.1; 0.02 to 0.06 for softmax; for "
+        "als half and twice the value of auto.",
         low=0.0,
         high=1e3,
+        auto=True,
+        automatic=L2_AUTO,
     )
     top: int = setting(
         10,
@@ -251,7 +286,7 @@ class MfSettings(EmbeddingSettings):
         unit="items",
         low=1,
         high=10_000,
-        read_if=RANKINGS,
+        read_if=LISTS,
     )
     encoding: str = setting(
         "",
@@ -264,7 +299,10 @@ class MfSettings(EmbeddingSettings):
 
     @property
     def method(self) -> str:
-        """Access method of the rows: plain steps for ratings, AdaGrad for rankings."""
+        """Access method of the rows: plain steps for ratings, AdaGrad for rankings; rows that are
+        solved are assigned."""
+        if self.loss == "als":
+            return "add"
         if self.optimizer == "auto":
             return "sgd" if self.loss == "squared" else "adagrad"
         return self.optimizer
@@ -277,9 +315,16 @@ class MfSettings(EmbeddingSettings):
         return self.lr or (0.3 if self.method == "adagrad" else 0.05)
 
     @property
+    def decay(self) -> float:
+        return L2 if self.l2 == L2_AUTO else self.l2
+
+    @property
     def row_dim(self) -> int:
         return self.dim + (self.loss == "squared")
 
     @property
     def first_scale(self) -> float:
-        return self.scale or (0.1 if self.loss == "squared" else 0.5 / float(self.dim**0.5))
+        """`scale`, or the choice for the loss: solved rows begin small, as in the paper."""
+        if self.scale or self.loss == "squared":
+            return self.scale or 0.1
+        return (0.1 if self.loss == "als" else 0.5) / float(self.dim**0.5)

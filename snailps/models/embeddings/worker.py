@@ -453,7 +453,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         """Arguments of each kernel: lines, step sizes, optimiser."""
         s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
         lines = {"first": part[0], "last": part[1]}
-        return {"method": self.method, "l2": s.l2, "eps": s.eps, **steps, **lines}
+        return {"method": self.method, "l2": s.decay, "eps": s.eps, **steps, **lines}
 
     def rates(self, block: Block) -> Rates:
         begin, end = map(self.rate, block.progress)

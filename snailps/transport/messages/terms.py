@@ -71,5 +71,20 @@ class Partition:
             raise Misfit(f"one for each of {self.parts} partitions", len(self.sizes), ".sizes")
 
 
-Terms = Step | ChunkBlock | Partition
+@dataclass(frozen=True, slots=True)
+class PassRange:
+    """Range `range_index` of the `range_count` of a pass over names. The ranges of pass 0 are the
+    `block_count` blocks of the input."""
+
+    pass_index: Annotated[int, CLOCK_OR_NONE] = -1
+    range_index: Annotated[int, CLOCK_OR_NONE] = -1
+    range_count: Annotated[int, U63] = 0
+    block_count: Annotated[int, U63] = 0
+
+    def check(self) -> None:
+        if not 0 <= self.range_index < self.range_count:
+            raise Misfit("a range of a pass", self.range_index, ".range_index")
+
+
+Terms = Step | ChunkBlock | Partition | PassRange
 TERMS = OneOf(*get_args(Terms))

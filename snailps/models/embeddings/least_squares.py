@@ -1,0 +1,373 @@
+"""Alternating least squares of choices: ranges of names are solved, pass after pass.
+
+    pass 0: lines of a block -> numbers, by range of their user, and of their item -> table `LINES`
+    pass 1: rows of a range of items -> their Gram matrix -> table `GRAMS`
+    pass 2, 4, ...: users      pass 3, 5, ...: items
+        lines of a range (kept for later passes), rows of the other side -> PULL
+        Gram matrices of all ranges of the other side -> summed in the order of the ranges
+        -> conjugate gradients -> rows, Gram matrix of the range -> assigned
+
+A pass reads what the one before has written, and every push assigns, so a range that is trained
+again writes the same bits: a lost worker costs its range.  What a name's row depends on has the
+same order with any number of workers: lines of a range are sorted by name, ranges follow from the
+input alone, and threads share rows, never a sum.  Owns weights, penalties and what lies where; the
+solver is `kernels.solve_rows`, who trains which range is the master's (`master/leases/ranges.py`).
+
+After S. Rendle, W. Krichene, L. Zhang, Y. Koren, "Revisiting the performance of iALS on item
+recommendation benchmarks", RecSys 2022: the penalty of a row grows with its frequency.
+docs/design/least-squares.md has what was measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.range_passes import PassRange, RangePasses
+from snailps.api.tables import Table
+from snailps.api.worker import Block, Pending
+from snailps.data.name_columns import Names
+from snailps.dataclass import dataclass
+from snailps.errors import ConfigError, DataError
+from snailps.models.embeddings.settings import MfSettings
+from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, EmbeddingWorker
+from snailps.models.local_sgd import Floats, Keys
+from snailps.models.rotation import shared_blocks
+from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
+from snailps.models.rows import Ids, distinct
+
+LINES, GRAMS = "lines", "grams"
+USER, ITEM = 0, 1
+STEPS = 5
+"""Of conjugate gradients from zero: tags, 64 factors: recall@10 .792 with 3, .799 with 5 steps."""
+NU = 0.5
+"""Exponent of a row's frequency in its penalty."""
+EPOCHS = 6
+RANGE_LINES = 1 << 14
+"""Lines of a range on average, at least: some 10 ms of one core."""
+RANGES_MAX = 240
+"""Of a side: a block's head has the end of each in one row of `LINES`."""
+PREPARING = 1
+"""Passes over ranges before the first that trains: sums of the first items."""
+LINE_NUMBERS = 2
+"""Its own name and the other one, in the lines of a side."""
+NAMES_END = 1 << 24
+"""Numbers of names are below this, and exact in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Unobserved weight a0, penalty factor l2 and its scale: what the objective is made of.
+
+    Sum over lines of (x.y - 1)^2, plus a0 times that over all pairs of (x.y)^2, plus l2 scale f^nu
+    |row|^2 of each row, f = its lines + a0 x rows of the other side.  `scale` makes the sum of all
+    penalties what it is with nu = 1, so that l2 means the same at any nu.
+    """
+
+    a0: float
+    l2: float
+    scale: float
+
+    @classmethod
+    def of(cls, settings: MfSettings, names: Names) -> Weights:
+        """The settings' weights, or by the rule: d^(2/3) and .1 d^(1/3), d the share of pairs that
+        have a line."""
+        users, items = (counts.astype(np.float64) for counts in names.counts)
+        density = min(1.0, max(1.0, users.sum()) / max(1, len(users) * len(items)))
+        a0 = settings.a0 or density ** (2 / 3)
+        l2 = 0.1 * density ** (1 / 3) if settings.l2 < 0 else settings.l2
+        frequencies = np.concatenate((users + a0 * len(items), items + a0 * len(users)))
+        return cls(a0, l2, float(frequencies.sum() / (frequencies**NU).sum()))
+
+    def penalties(self, counts: NDArray[np.int64], others: int) -> Floats:
+        """Factors of |row|^2 of names with these counts of lines, for `others` rows of the other
+        side."""
+        frequencies = counts + self.a0 * others
+        return (self.l2 * self.scale * frequencies**NU).astype(np.float32)
+
+
+def passes_of(settings: MfSettings, names: Names) -> RangePasses:
+    """How the training of these names goes over ranges."""
+    lines = int(names.counts[USER].sum())
+    fewest = min(map(len, names.names))
+    ranges = max(1, min(RANGES_MAX, lines // RANGE_LINES, fewest))
+    return RangePasses(ranges, 2 * settings.epochs, per_epoch=2, before=PREPARING)
+
+
+def check(settings: MfSettings) -> None:
+    """Refuse schedules that passes over ranges do not have."""
+    for name, allowed in (
+        ("consistency", ("async",)),
+        ("assign", ("auto", "shared")),
+        ("max_steps", (0,)),
+    ):
+        value = getattr(settings, name)
+        if value not in allowed:
+            raise ConfigError(
+                f"{name}: expected {allowed[0]} with loss als, got {value}: its passes wait for "
+                "each other, and give the same rows with any number of workers"
+            )
+
+
+def tables(settings: MfSettings) -> tuple[Table, ...]:
+    """The rows; lines by side and block; a row of a range's Gram matrix a key.
+
+    `wire: auto` means float32 here, as what it chooses depends on the network, and bits would, too.
+    """
+    wire = "float32" if settings.wire == "auto" else settings.wire
+    rows = Table(
+        TABLE,
+        settings.dim,
+        init="normal",
+        scale=settings.first_scale,
+        seed=settings.seed,
+        wire=wire,
+    )
+    return rows, shared_blocks.table(LINES), Table(GRAMS, settings.dim)
+
+
+def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
+    """First name of each range, and their number: about as many lines each, in the order of names.
+
+    A name counts as one line more than it has, since its solve costs without lines, too.
+    """
+    ends = np.cumsum(counts + 1)
+    wanted = ends[-1] * np.arange(1, ranges) / ranges if len(ends) else np.zeros(ranges - 1)
+    inner = np.searchsorted(ends, wanted, side="left") + 1
+    bounds = np.concatenate(([0], inner, [len(counts)]))
+    bounds = np.minimum(np.maximum.accumulate(bounds), len(counts))
+    return bounds.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLines:
+    """Lines of a range of names: `ptr`, where each name's begin, and `places` of the other rows,
+    whose names are `others`, ascending."""
+
+    ptr: NDArray[np.int64]
+    places: Ids
+    others: NDArray[np.int64]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.ptr.nbytes + self.places.nbytes + self.others.nbytes
+
+
+@dataclass(slots=True)
+class RangeTask:
+    """A prepared range: its lines, and rows of the other side and Gram matrices on their way."""
+
+    lines: RangeLines | None
+    pulls: tuple[Pending, ...]
+
+
+class RangeTrainer:
+    """Prepares and trains ranges for a `MatrixFactorization` worker, after its `setup`.
+
+    `prepare` runs beside `train`; it changes `_kept` alone, which `train` does not read.
+    """
+
+    def __init__(self, model: EmbeddingWorker, settings: MfSettings, names: Names) -> None:
+        self._model, self._dim = model, settings.dim
+        self._counts = names.counts
+        self.weights = Weights.of(settings, names)
+        ranges = passes_of(settings, names).ranges
+        self._bounds = [bounds_of(counts, ranges) for counts in names.counts]
+        if max(len(counts) for counts in names.counts) >= NAMES_END:
+            raise DataError(
+                f"loss als: expected fewer than {NAMES_END:,} users and items, got "
+                f"{len(names.counts[USER]):,} and {len(names.counts[ITEM]):,}: use loss softmax"
+            )
+        self._kept: dict[tuple[int, int], RangeLines] = {}
+        self._kept_bytes = 0
+        self._pool = ThreadPoolExecutor(model.threads, "snailps-solve")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    # --- a range ----------------------------------------------------------------------------------
+
+    def prepare(self, block: Block) -> RangeTask | None:
+        terms = block.terms
+        assert isinstance(terms, PassRange)
+        if not terms.pass_index:
+            self._store(block, terms)
+            return None
+        side = _side(terms)
+        if terms.pass_index <= PREPARING:
+            return RangeTask(None, (self._pull_own(side, terms.range_index),))
+        lines = self._lines_of(side, terms)
+        others = _keys(1 - side, lines.others)
+        idle = self._idle(side, terms.range_index)
+        pulls = [self._pull(others, TABLE), self._pull(self._gram_keys(1 - side), GRAMS)]
+        if len(idle):
+            pulls.append(self._pull(_keys(side, idle), TABLE))
+        return RangeTask(lines, tuple(pulls))
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Solve a range, and assign its rows and their Gram matrix: acknowledged on return."""
+        terms, task = block.terms, block.prepared
+        assert isinstance(terms, PassRange)
+        if task is None:
+            return {"units": 0}
+        side, part = _side(terms), terms.range_index
+        if task.lines is None:
+            self._assign_gram(side, part, self._padded(task.pulls[0].wait()))
+            return {"units": 0}
+        others, grams, *idle = (pull.wait() for pull in task.pulls)
+        first, stop = self._names_in(side, part)
+        counts = self._counts[side][first:stop]
+        rows = kernels.padded(stop - first, self._dim)
+        penalties = self.weights.penalties(counts, len(self._counts[1 - side]))
+        arguments = (
+            self._padded(others), self._summed(grams), task.lines.ptr, task.lines.places,
+            np.zeros(0, np.float32), penalties, rows,
+        )  # fmt: skip
+        solve = partial(kernels.solve_rows, *arguments, steps=STEPS)
+        loss = sum(self._in_threads(solve, _equal_parts(task.lines.ptr, self._model.threads)))
+        lines = len(task.lines.places)
+        if not np.isfinite(loss):
+            return {"loss": float("nan"), "examples": float(lines)}
+        solved = np.flatnonzero(counts)
+        self._model.assign(
+            TABLE, _keys(side, first + solved), np.ascontiguousarray(rows[solved, : self._dim])
+        )
+        if idle:  # names without lines keep the rows that they have
+            rows[counts == 0, : self._dim] = idle[0]
+        self._assign_gram(side, part, rows)
+        return {"units": float(lines), "loss": loss, "examples": float(lines)}
+
+    def _names_in(self, side: int, part: int) -> tuple[int, int]:
+        first, stop = self._bounds[side][part : part + 2].tolist()
+        return first, stop
+
+    def _idle(self, side: int, part: int) -> NDArray[np.int64]:
+        """Names of a range without lines, of a model that training continues from."""
+        first, stop = self._names_in(side, part)
+        return first + np.flatnonzero(self._counts[side][first:stop] == 0)
+
+    def _pull(self, keys: Keys, table: str) -> Pending:
+        return self._model.pull_async(table, keys)
+
+    def _pull_own(self, side: int, part: int) -> Pending:
+        return self._pull(_keys(side, np.arange(*self._names_in(side, part))), TABLE)
+
+    def _padded(self, rows: Floats) -> Floats:
+        padded = kernels.padded(len(rows), self._dim)
+        if len(rows):
+            kernels.copy_rows(rows, padded)
+        return padded
+
+    def _in_threads(self, function: Callable[..., Any], edges: list[int]) -> list[Any]:
+        """Call a kernel on ranges of rows, one a thread; no row depends on another."""
+        spans = [span for span in itertools.pairwise(edges) if span[1] > span[0]]
+        if len(spans) < 2:
+            return [function(first=first, last=last) for first, last in spans]
+        tasks = [self._pool.submit(function, first=first, last=last) for first, last in spans]
+        return [task.result() for task in tasks]
+
+    # --- Gram matrices ----------------------------------------------------------------------------
+
+    def _gram_keys(self, side: int, parts: range | None = None) -> Keys:
+        """Keys of rows of the Gram matrices of ranges, all of a side unless given."""
+        parts = range(len(self._bounds[side]) - 1) if parts is None else parts
+        first = (side * RANGES_MAX + parts.start) * self._dim
+        return np.arange(first, first + len(parts) * self._dim, dtype=np.uint64)
+
+    def _assign_gram(self, side: int, part: int, rows: Floats) -> None:
+        stride = rows.shape[1]
+        gram = np.zeros((stride, stride))
+        edges = np.linspace(0, stride, self._model.threads + 1).astype(int).tolist()
+        self._in_threads(partial(kernels.add_gram, rows, gram), edges)
+        keys = self._gram_keys(side, range(part, part + 1))
+        values = gram[: self._dim, : self._dim].astype(np.float32)
+        self._model.assign(GRAMS, keys, values)
+
+    def _summed(self, grams: Floats) -> Floats:
+        """a0 times the sum of the matrices of all ranges, padded."""
+        whole = np.zeros((self._dim, self._dim))
+        for matrix in grams.reshape(-1, self._dim, self._dim):
+            whole += matrix
+        stride = -(-self._dim // kernels.PAD) * kernels.PAD
+        padded = np.zeros((stride, stride), np.float32)
+        padded[: self._dim, : self._dim] = self.weights.a0 * whole
+        return padded
+
+    # --- lines, in a table ------------------------------------------------------------------------
+
+    def _store(self, block: Block, terms: PassRange) -> None:
+        """Write the lines of a block, once for each side, sorted by range."""
+        numbered, _ = self._model.numbered(block)
+        for side in (USER, ITEM):
+            own, other = numbered[side], numbered[1 - side]
+            parts = np.searchsorted(self._bounds[side], own, side="right") - 1
+            order = np.argsort(parts, kind="stable")
+            numbers = np.empty((len(order), LINE_NUMBERS), np.float32)
+            numbers[:, 0], numbers[:, 1] = own[order], other[order]
+            ranges = len(self._bounds[side]) - 1
+            head = np.bincount(parts, minlength=ranges).cumsum().astype(np.float32)
+            if len(order) >= NAMES_END:
+                raise DataError(f"{block.path}: {len(order):,} lines in a block: lower block_bytes")
+            place = ChunkPlace(LINES, side, side)
+            shared_blocks.put(self._model, place, terms.range_index, head, numbers.ravel())
+
+    def _lines_of(self, side: int, terms: PassRange) -> RangeLines:
+        """Lines of a range: those of an earlier pass if they are kept here."""
+        part = terms.range_index
+        lines = self._kept.get((side, part))
+        if lines is None:
+            first, stop = self._names_in(side, part)
+            own, other = self._read(side, part, terms.block_count)
+            order = np.lexsort((other, own))  # whatever blocks the input was cut into
+            others, (places,) = distinct([other[order]], len(self._counts[1 - side]))
+            ptr = np.zeros(stop - first + 1, np.int64)
+            np.cumsum(np.bincount(own - first, minlength=stop - first), out=ptr[1:])
+            lines = RangeLines(ptr, places, others.astype(np.int64))
+            if self._kept_bytes + lines.size_bytes <= LINES_BYTES:
+                self._kept[side, part] = lines
+                self._kept_bytes += lines.size_bytes
+        return lines
+
+    def _read(
+        self, side: int, part: int, blocks: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Names of a range's lines and the other names, in the order of the blocks."""
+        place = ChunkPlace(LINES, side, side)
+        try:
+            heads = shared_blocks.heads(self._model, place, range(blocks))
+            ends = np.zeros((blocks, part + 2), np.int64)
+            ends[:, 1:] = heads[:, : part + 1]
+            begins, stops = LINE_NUMBERS * ends[:, part], LINE_NUMBERS * ends[:, part + 1]
+            numbers = np.empty(int((stops - begins).sum()), np.float32)
+            shared_blocks.read(self._model, place, begins.tolist(), stops.tolist(), numbers)
+        except LostBlocks as lost:
+            raise DataError(
+                f"servers have lost lines of blocks {lost.indices[:3]} of the input, as one was "
+                "lost without its last pushes (replication: async, or none): start again, from a "
+                "checkpoint if there is one, or with replication: sync"
+            ) from None
+        own, other = numbers.reshape(-1, LINE_NUMBERS).T.astype(np.int64)
+        return own, other
+
+
+def _side(terms: PassRange) -> int:
+    """The side whose rows a pass writes."""
+    return ITEM if terms.pass_index <= PREPARING else (terms.pass_index - PREPARING - 1) % 2
+
+
+def _keys(side: int, names: NDArray[np.int64]) -> Keys:
+    keys: Keys = names.astype(np.uint64) + np.uint64(side * KIND_KEY)
+    return keys
+
+
+def _equal_parts(ptr: NDArray[np.int64], parts: int) -> list[int]:
+    """Edges of ranges of names with about as many lines each."""
+    inner = np.searchsorted(ptr, ptr[-1] * np.arange(1, parts) / parts)
+    return [0, *np.minimum(inner, len(ptr) - 1).tolist(), len(ptr) - 1]

@@ -1,0 +1,169 @@
+"""models.embeddings.least_squares: ranges solved by one worker or several, beside a twin."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from connected import connected, results_of
+from twins import least_squares as twin
+
+from snailps.data.name_columns import NameCounts, Names
+from snailps.errors import ConfigError
+from snailps.master.leases import RangeSchedule
+from snailps.models.embeddings import least_squares
+from snailps.models.embeddings.least_squares import Weights, bounds_of
+from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
+from snailps.models.embeddings.settings import MfSettings
+from snailps.models.embeddings.worker import TABLE
+from snailps.pieces import Piece
+from tests.support.blocks import HeldContent, held_block
+
+SETTINGS = MfSettings(loss="als", dim=5, epochs=2)
+USERS, ITEMS = 40, 25
+
+
+def lines_of(seed=1, count=400):
+    """Lines of users and items, some of them twice."""
+    rng = np.random.default_rng(seed)
+    pairs = np.column_stack([rng.integers(0, USERS, count), rng.zipf(1.5, count) % ITEMS])
+    return [b"u%d\ti%d\n" % (user, item) for user, item in pairs]
+
+
+def summary_of(lines, known=()):
+    counts = NameCounts(2)
+    for kind in (USER, ITEM):
+        counts.add(kind, [line.split()[kind] for line in lines])
+    return counts.dump(known)
+
+
+@pytest.fixture
+def small_ranges(monkeypatch):
+    monkeypatch.setattr(least_squares, "RANGE_LINES", 100)
+
+
+def rows_of(lines, workers=1, blocks=3, again=(), settings=SETTINGS, threads=1, known=(), put=()):
+    """Rows of users and of items; entries `again` are trained twice, by different workers."""
+    summary = summary_of(lines, known)
+    parts = [b"".join(part) for part in np.array_split(np.array(lines, object), blocks)]
+    pieces = [Piece("text", 100 * at, 100 * at + 50) for at in range(blocks)]
+    schedule = RangeSchedule(pieces, MatrixFactorization.range_passes(settings, summary))
+    with connected(MatrixFactorization, shards=2) as make:
+        models = [make(settings, threads=threads, summary=summary)]
+        models += [make(settings, summary=summary, beside=models[0]) for _ in range(workers - 1)]
+        for keys, rows in put:
+            models[0].assign(TABLE, keys, rows)
+        step, loss = 0, {}
+        while not schedule.over:
+            node = step % workers
+            entry = schedule.take(node + 1)
+            if entry is None:  # another worker's turn
+                step += 1
+                continue
+            for model in [models[node], *models[-1:] * (entry.number in again)]:
+                terms, content = entry.terms, HeldContent(b"")
+                if not terms.pass_index:
+                    content = HeldContent(parts[terms.range_index], lines[0])
+                block = held_block(content, entry.number, entry.piece, terms=terms)
+                block.prepared = model.prepare(block)
+                figures = model.train(block)
+            loss[terms.pass_index] = loss.get(terms.pass_index, 0) + figures.get("loss", 0)
+            schedule.done(entry.number, node + 1)
+            step += 1
+        names = Names(summary)
+        results = results_of(models[0], summary)
+        found = [MatrixFactorization.rows_of_kind(results, names, kind) for kind in (USER, ITEM)]
+    return (*found, loss)
+
+
+def entries_of(names, lines, side):
+    """Lines of each name, as `ptr` and places of the other side's names."""
+    numbers = [names.numbers(kind, [line.split()[kind] for line in lines]) for kind in (0, 1)]
+    order = np.argsort(numbers[side], kind="stable")
+    counts = np.bincount(numbers[side], minlength=len(names.names[side]))
+    return np.concatenate(([0], np.cumsum(counts))), numbers[1 - side][order]
+
+
+def test_ranges_learn_what_the_twin_learns(small_ranges):
+    lines = lines_of()
+    names = Names(summary_of(lines))
+    weights = Weights.of(SETTINGS, names)
+    users, items, loss = rows_of(lines)
+    table = least_squares.tables(SETTINGS)[0]
+    sides = [None, np.zeros((len(names.names[ITEM]), 5), np.float32)]
+    table.fill_first(MatrixFactorization.keys_of_kind(ITEM, len(sides[ITEM])), sides[ITEM])
+    losses = []
+    for step in range(4):
+        side, other = step % 2, sides[1 - step % 2]
+        ptr, places = entries_of(names, lines, side)
+        penalties = weights.penalties(np.diff(ptr), len(other))
+        gram = weights.a0 * other.T @ other
+        sides[side], of_pass = twin.solve_rows(other, gram, ptr, places, [], penalties, 5)
+        losses.append(of_pass)
+    np.testing.assert_allclose(users, sides[USER], atol=2e-4)
+    np.testing.assert_allclose(items, sides[ITEM], atol=2e-4)
+    np.testing.assert_allclose([loss[at] for at in range(2, 6)], losses, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("workers", "changed"),
+    [(3, {}), (2, {"again": range(40)}), (1, {"threads": 3}), (1, {"blocks": 7})],
+)
+def test_bits_do_not_depend_on_workers_threads_blocks_or_repetition(small_ranges, workers, changed):
+    lines = lines_of()
+    alone, shared = rows_of(lines), rows_of(lines, workers, **changed)
+    for kind in (USER, ITEM):
+        np.testing.assert_array_equal(alone[kind], shared[kind])
+
+
+def test_names_without_lines_keep_their_rows_and_count_in_the_gram_matrix(small_ranges):
+    """As where a model goes on with other lines."""
+    lines = lines_of()
+    known = [[b"old user"], [b"old item"]]
+    old = np.full((1, 5), 3, np.float32)
+    keys = [MatrixFactorization.keys_of_kind(kind, 1) for kind in (USER, ITEM)]
+    users, items, _ = rows_of(lines, known=known, put=[(key, old) for key in keys])
+    assert (users[0] == 3).all()
+    assert (items[0] == 3).all()
+    others, *_ = rows_of(lines, known=known)
+    assert np.linalg.norm(users[1:]) < np.linalg.norm(others[1:])  # a heavy item draws to 0
+
+
+def test_rule_for_weights_follows_the_share_of_pairs_with_a_line():
+    names = Names(summary_of(lines_of()))
+    density = 400 / (len(names.names[USER]) * len(names.names[ITEM]))
+    weights = Weights.of(SETTINGS, names)
+    assert weights.a0 == pytest.approx(density ** (2 / 3))
+    assert weights.l2 == pytest.approx(density ** (1 / 3) / 10)
+    chosen = Weights.of(replace(SETTINGS, a0=0.5, l2=0.0), names)
+    assert (chosen.a0, chosen.l2) == (0.5, 0.0)
+    every = np.concatenate(names.counts)
+    others = np.repeat(
+        [len(names.names[ITEM]), len(names.names[USER])], list(map(len, names.counts))
+    )
+    frequencies = every + weights.a0 * others
+    whole = weights.l2 * frequencies.sum()  # the sum of penalties with an exponent of 1
+    assert weights.l2 * weights.scale * (frequencies**0.5).sum() == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 7])
+def test_ranges_are_of_all_names_and_about_equal_lines(ranges):
+    counts = np.sort(np.random.default_rng(ranges).zipf(1.5, 300) % 50)[::-1]
+    bounds = bounds_of(counts, ranges)
+    assert len(bounds) == ranges + 1
+    assert (bounds[0], bounds[-1]) == (0, 300)
+    sizes = np.add.reduceat(counts + 1, bounds[:-1])
+    assert sizes.max() <= (counts + 1).sum() / ranges + counts.max() + 1
+    assert (np.diff(bounds) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"consistency": "bsp"}, "consistency: expected async with loss als, got bsp"),
+        ({"assign": "own"}, "assign: expected auto"),
+        ({"max_steps": 3}, "max_steps: expected 0"),
+    ],
+)
+def test_schedules_that_passes_do_not_have_are_refused(changed, message):
+    with pytest.raises(ConfigError, match=message):
+        least_squares.check(replace(SETTINGS, **changed))
