@@ -1,4 +1,4 @@
-"""``snailps checkpoint list|verify|export``: checkpoints on disk, without a cluster.
+"""``snailps checkpoint list|verify|export``: reads checkpoints on disk, without a cluster.
 
     folder -> CheckpointFolder.found -> rows           folder -> verify -> rows, exit code
     checkpoint -> offline_export.export -> the model's files | export_tables -> keys and rows
@@ -49,12 +49,12 @@ def list_(folder: FolderArgument, as_json: JsonObjectOption = False) -> None:
     For example: snailps checkpoint list out/corpus.checkpoints
     """
     refuse_no_folder(folder)
-    found = CheckpointFolder(folder).found()
-    if not found:
+    checkpoints = CheckpointFolder(folder).found()
+    if not checkpoints:
         typer.echo(
             f"no checkpoints in {folder}: expected folders named checkpoint-000001, ...", err=True
         )
-    _print(found, f"{folder}", as_json)
+    _print(checkpoints, f"{folder}", as_json)
 
 
 @app.command("verify")
@@ -63,9 +63,9 @@ def verify_(path: EitherArgument, as_json: JsonObjectOption = False) -> None:
 
     For example: snailps checkpoint verify out/corpus.checkpoints
     """
-    found = [_verified(one) for one in found_at(path)]
-    _print(found, f"{path}, every byte read", as_json)
-    if any(one.state != "good" for one in found):
+    checkpoints = [_verified(checkpoint) for checkpoint in found_at(path)]
+    _print(checkpoints, f"{path}, every byte read", as_json)
+    if any(checkpoint.state != "good" for checkpoint in checkpoints):
         raise typer.Exit(1)
 
 
@@ -116,31 +116,32 @@ def export_(
         raise ConfigError("--output: expected a prefix of the result files' paths, got nothing")
     if (table or state) and not (tables or format):
         raise ConfigError("--table and --state choose what tables are written: add --format")
-    all_ = found_at(path)
-    good = [one for one in all_ if one.state == "good"]
+    checkpoints = found_at(path)
+    good = [checkpoint for checkpoint in checkpoints if checkpoint.state == "good"]
     if not good:
         raise CheckpointError(
             f"{path}: there is no good checkpoint: snailps checkpoint list says what is wrong "
             "with each"
         )
-    for one in all_[all_.index(good[-1]) + 1 :]:
-        if one.state == "damaged":
-            _say_instead(one, good[-1], one.why)
-    for module in allow_module or ():  # may be in this folder, as in training
+    for newer in checkpoints[checkpoints.index(good[-1]) + 1 :]:
+        if newer.state == "damaged":
+            _say_instead(newer, good[-1], newer.why)
+    for module in allow_module or ():  # the current folder may have it, as in training
         search_here(module)
     modules = allow_module or ()
     output = home_expanded(output)
     check_output(output)
 
-    def write(one: Checkpoint, overwrite: bool) -> list[str]:
+    def write(checkpoint: Checkpoint, overwrite: bool) -> list[str]:
         progress = ExportProgress()
         with live_line(progress.line):
             if not (tables or format):
                 return export(
-                    one.path, output, overwrite=overwrite, progress=progress, modules=modules
-                )
+                    checkpoint.path, output, overwrite=overwrite, progress=progress,
+                    modules=modules,
+                )  # fmt: skip
             return export_tables(
-                CheckpointSource(one.path, modules), output, format or "npz",
+                CheckpointSource(checkpoint.path, modules), output, format or "npz",
                 tables=table, state=state, overwrite=overwrite, how="add --overwrite",
                 progress=progress,
             )  # fmt: skip
@@ -149,9 +150,10 @@ def export_(
     while True:
         newest = good.pop()
         try:
-            files = write(newest, overwrite or is_again)  # what the damaged one left is ours
+            # A second try may replace files: the damaged checkpoint's export has left them.
+            files = write(newest, overwrite or is_again)
             break
-        except CheckpointError as error:  # of bytes that only reading them shows as damaged
+        except CheckpointError as error:  # damage that shows only when the rows are read
             if not good:
                 raise
             _say_instead(newest, good[-1], str(error))
@@ -162,36 +164,39 @@ def export_(
     typer.echo(f"wrote {sizes_text(sizes) if sizes else 'no file'}", err=True)
 
 
-def _say_instead(one: Checkpoint, other: Checkpoint, why: str) -> None:
-    instead = f"checkpoint {other.number} is written instead"
-    typer.echo(f"checkpoint {one.number} is damaged, {instead}: {why}", err=True)
+def _say_instead(damaged: Checkpoint, other: Checkpoint, why: str) -> None:
+    instead = f"checkpoint {other.number} is exported instead"
+    typer.echo(f"checkpoint {damaged.number} is damaged, {instead}: {why}", err=True)
 
 
-def _verified(one: Checkpoint) -> Checkpoint:
-    if one.state != "good":
-        return one
+def _verified(checkpoint: Checkpoint) -> Checkpoint:
+    """Read a checkpoint's rows; return it, or as damaged if a checksum differs."""
+    if checkpoint.state != "good":
+        return checkpoint
     try:
-        verify(one.path)
+        verify(checkpoint.path)
     except CheckpointError as error:
-        return Checkpoint(one.number, one.path, "damaged", str(error))
-    return one
+        return Checkpoint(checkpoint.number, checkpoint.path, "damaged", str(error))
+    return checkpoint
 
 
-def _print(found: list[Checkpoint], title: str, as_json: bool) -> None:
-    rows = [_row(one) for one in found]
+def _print(checkpoints: list[Checkpoint], title: str, as_json: bool) -> None:
+    rows = [_row(checkpoint) for checkpoint in checkpoints]
     if as_json:
         print_json({"checkpoints": [dict(zip(COLUMNS, row, strict=True)) for row in rows]})
     else:
         print_rows(COLUMNS, rows, title=title)
 
 
-def _row(one: Checkpoint) -> tuple[Cell, ...]:
-    if one.manifest is None:
-        return (one.number, one.state, None, None, None, None, None, one.why)
-    manifest = one.manifest
+def _row(checkpoint: Checkpoint) -> tuple[Cell, ...]:
+    """The cells of `COLUMNS`; None for what only a readable manifest would tell."""
+    if checkpoint.manifest is None:
+        why = checkpoint.why
+        return (checkpoint.number, checkpoint.state, None, None, None, None, None, why)
+    manifest = checkpoint.manifest
     return (
-        one.number,
-        one.state,
+        checkpoint.number,
+        checkpoint.state,
         manifest.saved_at,
         float(manifest.job.get("progress", 0.0)),
         manifest.rows,

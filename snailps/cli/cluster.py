@@ -1,4 +1,4 @@
-"""``snailps cluster``: changes a running cluster.
+"""``snailps cluster``: asks the master of a running cluster to change it.
 
 drain: master_addr, a server's number -> Drain -> Ok once the server has left
 """
@@ -55,7 +55,7 @@ def drain_command(
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
     address, trust = settings.master_addr, None
     if config is None and raw.explicit("master_addr", ClusterSettings) is None:
-        how = "name the one, as --set master_addr={0.address}"
+        how = "name one, as in --set master_addr={0.address}"
         run = only_one(RunRegistry().running(), how)
         if run is not None:
             address, trust = run.address, trust_for(run, raw)
@@ -76,10 +76,10 @@ def drain(
     limit_s: float,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Ask the master at an address to drain a server, and wait until it has left.
+    """Ask the master at an address to drain a server, and wait until the server has left.
 
-    A `SnailError` if there is no such server, or no server can take its shards, or `limit_s` is
-    over.
+    Raises a `SnailError` if there is no such server, if no server can take its shards, or after
+    `limit_s` seconds; after these the move continues without this command.
     """
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):
@@ -88,10 +88,10 @@ def drain(
         while not answer.done():
             if time.monotonic() > until:
                 raise WaitTimeout(
-                    f"server {server} has not left within {limit_s:.0f} s: it continues to move "
-                    "its shards; snailps status shows the progress"
+                    f"server {server} has not left within {limit_s:.0f} s: its shards are still "
+                    "being moved. snailps status shows the progress"
                 )
-            text = _left(address, trust, server)
+            text = _progress_text(address, trust, server)
             if text and text != shown:
                 on_wait(text)
                 shown = text
@@ -99,11 +99,11 @@ def drain(
         answer.result()
 
 
-def _left(address: str, trust: Trust, server: int) -> str:
-    """Shards and standbys that a server still has, as a message; empty if unknown."""
+def _progress_text(address: str, trust: Trust, server: int) -> str:
+    """Say how many shards and standbys a server still has; empty if the master does not answer."""
     with contextlib.suppress(SnailError):
         shards = ask(address, trust=trust)["shards"]
-        served = sum(shard["primary"] == server for shard in shards)
-        kept = sum(shard["standby"] == server for shard in shards)
-        return f"server {server} has {served} shards and {kept} standbys left"
+        primaries = sum(shard["primary"] == server for shard in shards)
+        standbys = sum(shard["standby"] == server for shard in shards)
+        return f"server {server} has {primaries} shards and {standbys} standbys left"
     return ""

@@ -1,8 +1,8 @@
-"""``snailps completion``: makes a shell complete commands, options, models and settings.
+"""``snailps completion``: prints the script by which a shell completes snailps' command lines.
 
-    shell -> a script of its language on standard output, which asks snailps for completions
+    shell -> a script in its language on standard output, which asks snailps for completions
 
-Typer knows commands and options; names of settings after ``--set`` come from `settings_like`.
+Typer completes commands and options; names of settings after ``--set`` come from `settings_like`.
 """
 
 from __future__ import annotations

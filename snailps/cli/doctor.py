@@ -1,4 +1,4 @@
-"""``snailps doctor``: checks whether this host can join its cluster, before a job begins.
+"""``snailps doctor``: prints whether this host can join its cluster, before a job begins.
 
 file -> settings -> Doctor -> findings, each with its remedy -> standard output, exit code 0 or 1
 """
@@ -72,28 +72,28 @@ def command(
     doctor = Doctor(settings, server, model, wait_s=wait_s, hosts=hosts, rows=rows, on_finding=show)
     if trouble is not None:
         doctor.add(trouble)
-    found = doctor.run()
+    diagnosis = doctor.run()
     if as_json:
-        print_json(found.to_dict())
+        print_json(diagnosis.to_dict())
     else:
-        _show_rest(found)
-    raise typer.Exit(0 if found.ok else 1)
+        _show_rest(diagnosis)
+    raise typer.Exit(0 if diagnosis.ok else 1)
 
 
-def _show_rest(found: Diagnosis) -> None:
+def _show_rest(diagnosis: Diagnosis) -> None:
     """Print findings of the other hosts, and the conclusion."""
-    for host, findings in found.others.items():
+    for host, findings in diagnosis.others.items():
         typer.echo(f"\n{host}:")
-        for one in findings:
-            if one["level"] != "ok":
-                _show("  ", Finding(**one))  # type: ignore[arg-type]
-        typer.echo(f"  {sum(one['level'] == 'ok' for one in findings)} checks are good")
+        for finding in findings:
+            if finding["level"] != "ok":
+                _show("  ", Finding(**finding))  # type: ignore[arg-type]
+        typer.echo(f"  {sum(finding['level'] == 'ok' for finding in findings)} checks are good")
     typer.echo("")
-    typer.echo("no errors" if found.ok else "errors: see the lines that begin with error")
+    typer.echo("no errors" if diagnosis.ok else "errors: see the lines that begin with error")
 
 
 def _show(indent: str, finding: Finding) -> None:
-    """Print one line per finding, one for its remedy; in colours on a terminal."""
+    """Print a finding, and its remedy in a second line; in colours on a terminal."""
     line = f"{indent}{finding.level:8}{finding.check:11}{finding.text}"
     cure = f"{indent}{'':19}-> {finding.cure}"
     if sys.stdout.isatty():

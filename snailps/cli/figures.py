@@ -1,8 +1,8 @@
-"""Figures for people: counts, durations, sizes, small curves.
+"""Writes figures for people: counts, durations, sizes, small curves.
 
     float -> text        [float, ...] -> ▇▅▃▂▁
 
-No layout and no colours.
+Must not know layout, colours or what a figure means.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ASCII_SPARKS = "_.-=*#"
 
 
 def count_text(count: float) -> str:
-    """A count in at most four digits: ``950``, ``12.3 k``, ``1.23 M``, ``4.56 G``."""
+    """Write a count in three digits: ``950``, ``12.3 k``, ``1.23 M``, ``4.56 G``."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= limit:
             scaled = count / limit
@@ -24,7 +24,7 @@ def count_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration in its two largest units: ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    """Write a duration in its two largest units: ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -39,7 +39,7 @@ def short_seconds_text(seconds: float) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """A size as file managers show it: ``812 bytes``, ``8.2 MB``, ``1.4 GB``."""
+    """Write a size as file managers do: ``812 bytes``, ``8.2 MB``, ``1.4 GB`` (powers of 1000)."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size_bytes >= limit:
             scaled = size_bytes / limit
@@ -48,11 +48,11 @@ def size_text(size_bytes: float) -> str:
 
 
 def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str:
-    """The course of some figures in at most `columns` characters; empty for fewer than two."""
+    """Draw values in at most `columns` characters, each the mean of its part; empty below two."""
     if len(values) < 2 or columns < 2:
         return ""
     width = min(columns, len(values))
-    edges = [at * len(values) // width for at in range(width + 1)]
+    edges = [column * len(values) // width for column in range(width + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0

@@ -1,8 +1,9 @@
-"""``snailps jobs``: this user's runs on this machine, running ones and the last that ended.
+"""``snailps jobs``: lists this user's runs on this machine, the running and the last ended ones.
 
     RunRegistry -> runs; the masters' status -> lines of a table, or JSON -> standard output
 
-Owns the words for a run: its name, how it ended, and how to continue.  `status` uses them, too.
+Owns the words for a run: its title, how it ended, and the command that continues it.  `status`
+uses them, too.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from snailps.node.status import Status
 
 ASK_S = 1.0
-"""Seconds for a master to answer; after them its line says that it does not."""
+"""Seconds for a master to answer; after them its line says "no answer"."""
 OUTPUT_LEAST = 16
-"""Characters of an output that are shown on any terminal."""
+"""At least this many characters of an output are shown, even if the line then wraps."""
 
 
 def command(
@@ -55,7 +56,7 @@ def command(
             print_json(record_of(run, registry, status_or_reason(run, registry)[0]))
         return
     for trouble in registry.troubles():
-        typer.echo(f"no job is found in {trouble}", err=True)
+        typer.echo(f"cannot look for jobs in {trouble}", err=True)
     if not runs:
         typer.echo("no jobs on this machine yet: snailps demo runs one", err=True)
         return
@@ -63,12 +64,15 @@ def command(
 
 
 def columns_here() -> int | None:
-    """The width of the terminal that standard output is; None elsewhere."""
+    """Return the width of the terminal; None if standard output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, str]:
-    """A running run's status; else None, and why there is none (empty: it does not run)."""
+    """Ask a run's master for its status; None and the reason if there is none.
+
+    The reason is empty if the run does not run.
+    """
     if registry.state(run) != "running":
         return None, ""
     from snailps.cli.masters import ask, trust_of
@@ -81,9 +85,9 @@ def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, st
 
 
 def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = None) -> list[str]:
-    """A line for each run, the newest last, below a line of titles.
+    """Write a line of titles and a line per run, the newest last.
 
-    With a `width` long outputs are cut at their beginning, so that each run is one line.
+    With a `width`, long outputs lose their first folders, so that each run is one line.
     """
     from snailps.cli.view import aligned
 
@@ -96,14 +100,14 @@ def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = Non
             (str(run.number), run.model, state, _speed_text(run, status), began, shown(run.output))
         )
     if width is not None:
-        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         room = max(OUTPUT_LEAST, width - sum(widths) - 2 * len(widths))
         rows = [(*row[:-1], _end_of(row[-1], room)) for row in rows]
     return aligned(rows)
 
 
 def record_of(run: Run, registry: RunRegistry, status: Status | None) -> dict[str, Any]:
-    """The record of a run, for programs."""
+    """Make the record of a run for programs (``--json``); its keys are stable."""
     state = registry.state(run)
     return {
         "run": run.number,
@@ -127,28 +131,28 @@ def record_of(run: Run, registry: RunRegistry, status: Status | None) -> dict[st
 
 
 def title_of(run: Run) -> str:
-    """A run in words: its number, model and output."""
+    """Name a run by its number, model and output."""
     output = f" to {shown(run.output)}" if run.output else ""
     return f"run {run.number} ({run.model}{output})"
 
 
 def runs_like(incomplete: str) -> list[tuple[str, str]]:
-    """Completions of the number of a run, with its title; newest first."""
+    """Complete the number of a run, with its title; newest first."""
     runs = reversed(RunRegistry().runs())
-    found = [(str(run.number), title_of(run)) for run in runs]
-    return [pair for pair in found if pair[0].startswith(incomplete)]
+    completions = [(str(run.number), title_of(run)) for run in runs]
+    return [pair for pair in completions if pair[0].startswith(incomplete)]
 
 
 def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
-    """How a finished run ended: figures and files, or the reason and how to continue."""
+    """Say how a finished run ended: figures and files, or the reason and how to continue."""
     if registry.restarts(run):
         return [
-            f"the master of {title_of(run)} was killed and is being started again; the others wait "
-            "for it: ask again, or with --watch"
+            f"the master of {title_of(run)} was killed and is being started again; the other "
+            "processes wait for it. Ask again, or add --watch"
         ]
     if registry.state(run) == "killed":
         return [
-            f"{title_of(run)} was killed, unfinished; it began {_ago(run.started)}",
+            f"{title_of(run)} was killed before its end; it began {_ago(run.started)}",
             *_onward(run),
         ]
     took = f"after {_age(run.ended - run.started)}, {_ago(run.ended)}"
@@ -157,7 +161,10 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
         lines = [f"{title_of(run)} was done {took}"]
         lines += [f"  {run.verdict}"] if run.verdict else []
         return lines + [f"  {line}" for line in figure_lines(run)]
-    how = {"interrupted": "was interrupted", "left": "was left by its master"}.get(ending, "failed")
+    how = {
+        "interrupted": "was interrupted",
+        "left": "was left by its master (SIGTERM)",
+    }.get(ending, "failed")
     lines = [f"{title_of(run)} {how} {took}"]
     lines += [f"  {run.verdict}"] if run.verdict else []
     more = figure_lines(run) if run.figures.get("files") else []
@@ -165,7 +172,7 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
 
 
 def figure_lines(run: Run) -> list[str]:
-    """Figures and files of a successful run, its faults, and the next command to try."""
+    """List figures and files of a successful run, its faults, and the next command to try."""
     from snailps.cli.printing import end_lines
     from snailps.cli.view import ending_of
 
@@ -177,9 +184,9 @@ def figure_lines(run: Run) -> list[str]:
 
 
 def shown(path: str) -> str:
-    """A path as it can be typed here: below this folder without the folder.
+    """Shorten a path to what can be typed here: relative, if it is below the current folder.
 
-    Not with ~, which a shell does not expand in quotes.
+    Never with ~, which a shell does not expand in quotes.
     """
     if not path:
         return ""
@@ -189,7 +196,7 @@ def shown(path: str) -> str:
 
 
 def find(name: str, runs: Sequence[Run]) -> Run:
-    """The run with this number, output or address; of several, the newest."""
+    """Find the newest run with this number, output or address; `ConfigError` if there is none."""
     wanted = str(Path(home_expanded(name)).absolute())
     for run in reversed(runs):
         if name in (str(run.number), run.address) or (run.output and wanted == run.output):
@@ -197,16 +204,16 @@ def find(name: str, runs: Sequence[Run]) -> Run:
     for run in reversed(runs):  # a part of the output
         if run.output and name in (Path(run.output).name, *run.figures.get("files", [])):
             return run
-    known = ", ".join(str(run.number) for run in runs)
+    numbers = ", ".join(str(run.number) for run in runs)
     raise ConfigError(
         f"no run {name!r} on this machine: expected a number that snailps jobs lists"
-        + (f" ({known})" if known else ", which lists none yet")
-        + ", or the output of a run. A master elsewhere: --set master_addr=HOST:PORT"
+        + (f" ({numbers})" if numbers else ", which lists none yet")
+        + ", or the output of a run. For a master elsewhere: --set master_addr=HOST:PORT"
     )
 
 
 def only_one(runs: Sequence[Run], how: str) -> Run | None:
-    """The only run, or None; of several `how` says, by the newest, how to name one."""
+    """Return the single run, or None; refuse several, and say by `how` to name one of them."""
     if len(runs) > 1:
         names = ", ".join(f"{run.number} at {run.address}" for run in runs)
         raise ConfigError(f"{len(runs)} jobs run on this machine ({names}): {how.format(runs[-1])}")
@@ -214,7 +221,7 @@ def only_one(runs: Sequence[Run], how: str) -> Run | None:
 
 
 def _end_of(path: str, room: int) -> str:
-    """A path, or as many of its last folders as fit."""
+    """Shorten a path to as many of its last folders as fit."""
     if len(path) <= room:
         return path
     parts = path.split("/")
@@ -261,16 +268,16 @@ def _onward(run: Run) -> list[str]:
     if run.journal and not run.launcher and _has_files(run.journal):
         later = f"from checkpoint {newest}, in {shown(run.checkpoints)}" if newest else "anew"
         return [
-            f"  go on with: {line}",
+            f"  continue with: {line}",
             f"  its processes wait for that (master_time_out); without them it begins {later}",
         ]
     if newest:
-        return [f"  go on from its newest checkpoint, in {shown(run.checkpoints)}: {line}"]
-    return [f"  nothing of it is saved, so it can only begin again: {line}"]
+        return [f"  continue from its newest checkpoint, in {shown(run.checkpoints)}: {line}"]
+    return [f"  nothing was saved, so it has to begin again: {line}"]
 
 
 def _newest_checkpoint(folder: str) -> int:
-    """The number of the newest checkpoint from which the same command goes on; 0: there is none."""
+    """Find the checkpoint from which the same command continues: its number, or 0 for none."""
     if not folder:
         return 0
     from snailps.errors import CheckpointError
@@ -290,7 +297,7 @@ def _has_files(folder: str) -> bool:
 
 
 def _age(seconds: float) -> str:
-    """A duration in one unit: ``42 s``, ``5 min``, ``3 h``, ``2 days``."""
+    """Write a duration in one unit: ``42 s``, ``5 min``, ``3 h``, ``2 days``."""
     seconds = max(0.0, seconds)
     for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (129_600, 3600, "h")):
         if seconds < limit:

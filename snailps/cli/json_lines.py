@@ -1,11 +1,10 @@
-"""Structured logs (`log_format: json`): each line on standard error is one JSON object.
+"""Owns the format of structured logs (`log_format: json`): a line on standard error is an object.
 
     log records ──────────────────────────> JsonFormatter ┐
     messages, prints, tracebacks -> JsonLines (a stream) ─┴> standard error, a line at a time
 
 Keys: `time` (ISO 8601, UTC), `level`, `process` (``server 2``), `host`, `pid`, `message`; then
-further fields of a record, such as `exception`.  Owns the format alone; must not know settings or
-processes.
+further fields of a record, such as `exception`.  Must not know settings or processes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from snailps.outward import outward, without_secrets
 
 OWN = "snailps: "
 EVENTS = "snailps.events"
-"""Logger of records with fields only, whose text is in other lines."""
+"""Logger of events: in JSON lines records with fields; text logs have other lines for them."""
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 _REQUIRED = ("time", "level", "process", "host", "pid", "message")
 
@@ -41,10 +40,10 @@ class Identity:
         self._host = socket.gethostname()
 
     def line(self, level: str, message: str, time_s: float | None = None, **more: Any) -> str:
-        """Make one JSON object; `more` cannot replace the usual keys."""
-        at = datetime.fromtimestamp(time.time() if time_s is None else time_s, timezone.utc)
+        """Write one JSON object; `more` cannot replace the usual keys."""
+        moment = datetime.fromtimestamp(time.time() if time_s is None else time_s, timezone.utc)
         record = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": level,
             "process": self.name(),
             "host": self._host,
@@ -58,7 +57,7 @@ class Identity:
 
 
 class JsonFormatter(logging.Formatter):
-    """A log record as one JSON object, with its `extra` fields and its exception."""
+    """Formats a log record as one JSON object, with its `extra` fields and its exception."""
 
     def __init__(self, identity: Identity) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ class JsonFormatter(logging.Formatter):
 class JsonLines(io.TextIOBase):
     """A text stream that writes each line as a JSON object.
 
-    Lines that are such objects already, as a child process writes them, pass unchanged.
+    Lines that are such objects already, because a child process wrote them, pass unchanged.
     """
 
     encoding = "utf-8"
@@ -88,7 +87,7 @@ class JsonLines(io.TextIOBase):
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """Write the lines that `text` completes; the rest waits for its end."""
+        """Write the lines that `text` completes; an incomplete line waits for its end."""
         if not isinstance(text, str):
             raise TypeError(f"expected text, got {type(text).__name__}")
         with self._lock:
@@ -101,21 +100,21 @@ class JsonLines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the written lines; a line without its end is not flushed."""
+        """Flush the complete lines; an incomplete one stays, as half an object is no JSON."""
         self._stream.flush()
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        """False: nothing is drawn between the objects."""
+        """Return False, so that no progress display is drawn between the objects."""
         return False
 
     def fileno(self) -> int:
         return self._stream.fileno()
 
     def end(self) -> None:
-        """Write a last line that has no end."""
+        """Write the incomplete last line, if there is one."""
         if self._begun:
             self.write("\n")
 
@@ -133,19 +132,19 @@ def is_object(line: str) -> bool:
     if not line.startswith("{"):
         return False
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return False
-    return isinstance(found, dict) and all(key in found for key in _REQUIRED)
+    return isinstance(record, dict) and all(key in record for key in _REQUIRED)
 
 
 _identity: Identity | None = None
-"""Identity of this process, once its logs are JSON."""
+"""Identity of this process; None while its logs are text."""
 _errors: TextIO
 
 
 def begin(name: str, *, stdout: bool = False) -> None:
-    """Make this process's standard error JSON lines from now on; with `stdout` that, too."""
+    """Turn this process's standard error, and with `stdout` its standard output, to JSON lines."""
     global _identity, _errors
     if _identity is None:
         _identity, _errors = Identity(lambda: name), sys.stderr
@@ -158,19 +157,19 @@ def begin(name: str, *, stdout: bool = False) -> None:
 
 
 def call(name: Callable[[], str]) -> None:
-    """Set this process's name in its lines from now on."""
+    """Set this process's name in its lines from now on; its number is known only after joining."""
     if _identity is not None:
         _identity.name = name
 
 
 def handler() -> logging.Handler | None:
-    """A handler that writes log records as JSON; None where logs are text."""
+    """Make a handler that writes log records as JSON; None while logs are text."""
     if _identity is None:
         return None
-    found = logging.StreamHandler(_errors)
-    found.setFormatter(JsonFormatter(_identity))
+    json_handler = logging.StreamHandler(_errors)
+    json_handler.setFormatter(JsonFormatter(_identity))
     logging.getLogger(EVENTS).setLevel(logging.NOTSET)
-    return found
+    return json_handler
 
 
 def _wrapped(stream: TextIO, identity: Identity) -> Any:

@@ -1,6 +1,8 @@
-"""``snailps predict --input``: labels of all lines of files, on all cores, with progress.
+"""``snailps predict --input``: labels all lines of files on all cores, and shows the progress.
 
-MODEL.bin, files -> label_files -> LabelWriter -> a line of labels a line of the files
+MODEL.bin, files -> label_files -> LabelWriter -> one line of labels per line of the files
+
+Checks the options against each other; `vectors.label_files` reads, labels and writes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Which labels of a line are written, and where: None is standard output."""
+    """Which labels are written, and where; `output` None is standard output."""
 
     output: Path | None
     format: Format
@@ -44,23 +46,28 @@ def label_lines(
     model: Path, inputs: Sequence[str], labels: Labels, column: str, threads: int, *,
     overwrite: bool,
 ) -> None:  # fmt: skip
-    """Label all lines of files; a line of progress on a terminal."""
+    """Label all lines of files, with a line of progress on standard error."""
     output = None if str(labels.output) == "-" else labels.output
     if labels.format == "parquet" and output is None:
-        raise ConfigError("--format parquet needs --output FILE: it is no stream of lines")
+        raise ConfigError(
+            "--format parquet needs --output FILE: Parquet cannot be written to standard output"
+        )
     if output is not None and is_packed(str(output)):
-        raise ConfigError(f"--output {output}: labels are not packed: pack the file afterwards")
+        raise ConfigError(
+            f"--output {output}: labels are written uncompressed: choose a name without that "
+            "ending, and compress the file afterwards"
+        )
     if output is not None and output.suffix == ".parquet" and labels.format != "parquet":
-        raise ConfigError(f"--output {output}: add --format parquet, or name it otherwise")
+        raise ConfigError(f"--output {output}: add --format parquet, or choose another ending")
     if column and "-" in inputs:
-        raise ConfigError("--column is for tables, which are files: standard input is text")
-    paths = [one for path in inputs for one in ([path] if path == "-" else files_of([path]))]
-    read = [model, *map(Path, paths)]
-    if output is not None and output.resolve() in [one.resolve() for one in read]:
-        raise ConfigError(f"--output: {output} is what is read here: name another file")
+        raise ConfigError("--column is for files with columns: standard input is lines of text")
+    paths = [file for path in inputs for file in ([path] if path == "-" else files_of([path]))]
+    sources = [model, *map(Path, paths)]
+    if output is not None and output.resolve() in [source.resolve() for source in sources]:
+        raise ConfigError(f"--output: {output} is the model or an input: name another file")
     if output is not None and not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
-    # What is not too large is copied: it may be written over in place meanwhile.
+    # Only a large model is mapped: a file that is overwritten in place would change under a map.
     classifier, progress = LabelModel(model, mapped=is_large(model)), LinesProgress(paths)
     with ExitStack() as stack:
         stack.enter_context(exits_by_signals())
@@ -84,24 +91,24 @@ def label_lines(
 
 
 class LinesProgress:
-    """How far the lines of files are.
+    """How far the labelling is: lines, speed, share of the files' bytes, time left.
 
-    Of packed files and tables the bytes of text say how much of the file was read once one of them
-    is finished, by its ratio; until then no time is told.
+    For compressed files and tables the bytes of text are not the bytes of the file.  Their ratio
+    comes from the files that are finished, so the time left is unknown until the first one is.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        sizes = (Path(path) for path in paths)
-        self._sizes = [path.stat().st_size if path.is_file() else 0 for path in sizes]
-        self._paths, self._at, self._text, self._of_finished = paths, -1, 0, 0
+        files = [Path(path) for path in paths]
+        self._sizes = [path.stat().st_size if path.is_file() else 0 for path in files]
+        self._paths, self._index, self._text, self._finished_text = paths, -1, 0, 0
         self._begun = time.monotonic()
         self.writer: LabelWriter | None = None
 
     def note(self, path: str, size: int | None) -> None:
-        """Bytes of text of a file were answered; None: it is begun."""
+        """Record that `size` bytes of a file's text were labelled; None: the file was begun."""
         if size is None:
-            self._at += 1
-            self._of_finished, self._text = self._of_finished + self._text, 0
+            self._index += 1
+            self._finished_text, self._text = self._finished_text + self._text, 0
         else:
             self._text += size
 
@@ -110,21 +117,22 @@ class LinesProgress:
         spent = max(time.monotonic() - self._begun, 1e-9)
         words = f"{lines:,} lines, {lines / spent:,.0f} a second"
         if len(self._paths) > 1:
-            words += f", file {self._at + 1:,} of {len(self._paths):,}"
+            words += f", file {self._index + 1:,} of {len(self._paths):,}"
         share = self._share()
         if share and spent > 2:
             words += f", {share:.0%}, {short_seconds_text(spent / share - spent)} left"
         return words
 
     def _share(self) -> float:
-        """Estimate the answered share of all bytes of the files; 0: unknown."""
-        path, finished = self._paths[max(self._at, 0)], sum(self._sizes[: max(self._at, 0)])
+        """Estimate the labelled share of all bytes of the files; 0: unknown."""
+        index = max(self._index, 0)
+        path, finished = self._paths[index], sum(self._sizes[:index])
         ratio = (
-            finished / self._of_finished
-            if self._of_finished
+            finished / self._finished_text
+            if self._finished_text
             else float(not is_packed(path) and format_of(path) is None)
         )
         if 0 in self._sizes or not ratio:
             return 0.0
-        here = min(self._text * ratio, self._sizes[self._at])
-        return (finished + here) / sum(self._sizes)
+        current = min(self._text * ratio, self._sizes[self._index])
+        return (finished + current) / sum(self._sizes)

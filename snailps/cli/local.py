@@ -1,7 +1,10 @@
-"""``snailps local``: a whole cluster of real processes on this machine, shown while it runs.
+"""``snailps local``: runs a cluster of real processes on this machine and shows its progress.
 
 .conf file, options -> Run -> master's status, lines of all -> Progress -> exit code
 -- COMMAND          -> local_cluster -> COMMAND with its address -> exit code of COMMAND
+
+`snailps.local` starts, restarts and ends the processes; this module shows them, and decides the
+exit code.  `snailps train` and `demo` end here, too.
 """
 
 from __future__ import annotations
@@ -68,19 +71,19 @@ VerboseOption = Annotated[
     ),
 ]
 ADDRESS = "SNAILPS_MASTER_ADDR"
-"""Variable of the environment with the address that `snailps.connect()` joins."""
+"""Environment variable with the address that `snailps.connect()` joins."""
 HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
 _LOGGED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) (?:master|server|worker): ")
-"""Start of a child's log line; the launcher's name for the child says more."""
+"""Start of a child's log line.  It is replaced by the launcher's name, which has the number."""
 _ROLES = (MasterSettings, ServerSettings, WorkerSettings)
 _SET_HERE = {
     "master_addr": "the master takes any free port",
-    "expected_node_num": "--servers and --workers give it",
-    "expected_servers": "--servers gives it",
+    "expected_node_num": "--servers and --workers determine it",
+    "expected_servers": "--servers determines it",
 }
-"""What a cluster on this machine sets itself, and from what."""
+"""Setting that a cluster on this machine sets itself -> where its value comes from."""
 _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping")
-"""Phases after which the end of a job is shown."""
+"""Phases in which a job works: if it ends in one of them, a frame shows how."""
 
 
 @short_options
@@ -139,7 +142,8 @@ def command(
         )
     cls = load_class(entry.value, entry.origin)
     settings = raw.build(cls.Settings, also_known=known_classes(raw))
-    if not getattr(settings, "continue_from", ""):  # else a file has what they are read with
+    # With `continue_from`, the model file decides which settings are read: the master checks then.
+    if not getattr(settings, "continue_from", ""):
         refuse_unread(cls, settings, raw)
     raise typer.Exit(
         run_local(
@@ -162,7 +166,7 @@ def run_beside(
     servers: int,
     workers: int,
 ) -> int:
-    """Run a command beside a cluster, which ends with it; returns its exit code."""
+    """Run a command beside a cluster, end the cluster with it, return the command's exit code."""
     from snailps.local.cluster import local_cluster
 
     raw = RawConfig.load(config, environ={}, overrides=sets or ())
@@ -173,7 +177,8 @@ def run_beside(
             raise ConfigError(f"{words[0]}: cannot be run: {error.strerror}") from None
 
         def hand_on(number: int, frame: object) -> None:
-            # A terminal's Ctrl-C reaches the command, too; a second one would be a force.
+            # A terminal sends its Ctrl-C to the whole group, so the command has it already.  A
+            # second one would make the command end by force.
             if number != signal.SIGINT or not _in_foreground():
                 child.send_signal(number)
 
@@ -183,9 +188,9 @@ def run_beside(
 
 
 def settings_beside(raw: RawConfig) -> dict[str, Any]:
-    """Settings of the processes of a cluster, from a file that may hold those of a job, too."""
+    """Select the settings of the processes from a file that may hold a job's settings, too."""
     known, classes = known_classes(raw), (*_ROLES, CheckpointSettings)
-    of_hosts = {*_SET_HERE, *LOCAL, "log_level"}  # in files for clusters on hosts
+    of_hosts = {*_SET_HERE, *LOCAL, "log_level"}  # a file may be for a cluster on several hosts
     settings: dict[str, Any] = {}
     for cls in classes:
         values = raw.build(cls, also_known=known)
@@ -195,12 +200,15 @@ def settings_beside(raw: RawConfig) -> dict[str, Any]:
                 settings[name] = getattr(values, name)
     typed = RawConfig(entry for entry in raw.entries if not entry.source)
     if (foreign := typed.foreign(classes)) is not None:
-        raise ConfigError(f"{foreign.origin}: a setting of a job, and a command runs none")
+        raise ConfigError(
+            f"{foreign.origin}: {foreign.key} is a setting of a job, and a command runs beside a "
+            "cluster without a job: leave it out"
+        )
     return settings
 
 
 def _in_foreground() -> bool:
-    """Whether a Ctrl-C of the terminal reaches this process, whatever its input is."""
+    """Whether the terminal sends its Ctrl-C to this process, even if standard input is a file."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -225,10 +233,10 @@ def run_local(
     job: str = "",
     ui: bool = False,
 ) -> int:
-    """Start a cluster, show it, and wait for its end; returns the exit code.
+    """Start a cluster, show its progress, wait for its end, return the exit code.
 
     `raw` has all settings, already checked; `config` is their file.  `kept`: the run's files are
-    kept, so their names are printed.  `job` is the model's name; empty: that of its class.
+    kept, so their names are printed.  `job` is the model's name; empty: the name of its class.
     """
     log_as_set(raw, "snailps")
     master = raw.build(MasterSettings, also_known=known_classes(raw))
@@ -254,15 +262,14 @@ def run_local(
     entry = raw.explicit("worker_class", JobSettings)
     assert entry is not None
     job = job or next((n for n, path in models.CLASSES.items() if path == entry.value), "")
-    of_job = load_class(entry.value, entry.origin).Settings
-    own = (*_ROLES, of_job)
-    texts = [text for _, text in remarks(raw, "this job", own)] + without_effect(raw)
+    readers = (*_ROLES, load_class(entry.value, entry.origin).Settings)
+    texts = [text for _, text in remarks(raw, "this job", readers)] + without_effect(raw)
     page: PageProcess | None = None
     with _handling(run.interrupt, ended=lambda: run.interrupts > 0):
         try:
             try:
                 run.start()
-            finally:  # imported once the cluster forms: the processes start without it
+            finally:  # only now: importing rich would delay the start of the processes
                 progress = _display(texts, terminal=terminal, verbose=verbose)
             address = run.launcher.address
             if address and (verbose or not terminal):
@@ -285,30 +292,30 @@ def run_local(
         figures["peak_rss_mb"] = round(figures["peak_rss_mb"] + peak_rss_mb(), 1)
         if as_json:
             print_json(figures)
-        elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else in the panel
+        elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else the frame has it
             print_figures(figures["test"])
     if code == EXIT_OK and figures and isinstance(figures.get("not_tested"), str):
-        return EXIT_WRONG  # of a test file; the model is written
+        return EXIT_WRONG  # the test file is wrong; the model was trained and written
     if code is not None and code >= 0:
         return code
-    if run.interrupts:  # ended by our signal before it had a handler, or by force
+    if run.interrupts:  # our signal killed the master: it had no handler yet, or this was by force
         when = "and ended by force" if run.launcher.address else "while starting"
         typer.echo(f"snailps: interrupted {when}; nothing was saved", err=True)
         return EXIT_INTERRUPTED
     how = f"was killed by {signal_name(-code)}" if code else "does not end"
     raise ClusterError(
-        f"the master {how}, so the job has ended: if it had checkpoints, the same command "
-        "continues from the newest. If memory was short, the kernel's log says so"
+        f"the master {how}, so the job has ended. If it had checkpoints, the same command "
+        "continues from the newest. If the kernel killed it for want of memory, dmesg shows that"
     )
 
 
 def _relayed(name: str, line: str, verbose: bool) -> str:
-    """A child's line as it is shown, with the child's name."""
-    if line.startswith(OWN_ERROR) or is_object(line):  # it has its process's name
+    """Prefix a child's line with the child's name, unless it has it already."""
+    if line.startswith(OWN_ERROR) or is_object(line):
         return line
-    if found := _LOGGED.match(line):
-        stamp = f"{found[1]} " if verbose else ""
-        return stamp + labelled(name, line[found.end() :])
+    if head := _LOGGED.match(line):
+        stamp = f"{head[1]} " if verbose else ""
+        return stamp + labelled(name, line[head.end() :])
     return labelled(name, line)
 
 
@@ -316,14 +323,14 @@ def _relayed(name: str, line: str, verbose: bool) -> str:
 def _handling(
     handler: Callable[[int, FrameType | None], object], ended: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Let `handler` have the signals that end a command, until the end of the context."""
+    """Handle the signals that end a command by `handler`, until the end of the context."""
     numbers = [signal.SIGINT, *ending_signals()]
     old = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
         for number, before in old.items():
-            # After an interrupt this process is ending: another must not change its exit code.
+            # After an interrupt this process is ending; another signal must not change its code.
             signal.signal(number, signal.SIG_IGN if ended() else before)
 
 
@@ -350,8 +357,8 @@ def _end(
     kept: bool,
     terminal: bool,
 ) -> None:
-    """End the display with the last lines, and what the run has come to."""
-    killed = (result.code or 0) < 0  # then the errors of the others add nothing
+    """End the display: print the remaining lines, then the frame with the result or the reason."""
+    killed = (result.code or 0) < 0  # the others' errors only follow from the master's death
     errors = []
     while not lines.empty():
         line = lines.get()
@@ -378,7 +385,7 @@ def _end(
 
 
 def without_effect(raw: RawConfig) -> list[str]:
-    """Remarks on ``--set`` settings that a cluster on this machine sets itself."""
+    """Make remarks on ``--set`` settings that a cluster on this machine sets itself."""
     return [
         f"{entry.origin}: {entry.key} has no effect in a cluster on this machine: {why}"
         for entry in raw.entries

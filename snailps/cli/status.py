@@ -239,7 +239,7 @@ def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoR
     for line in waits_text():
         typer.echo(line, err=as_json)
     for trouble in registry.troubles():
-        typer.echo(f"no job is found in {trouble}", err=True)
+        typer.echo(f"cannot look for jobs in {trouble}", err=True)
     if last is not None:
         _show_end(last, registry, as_json=as_json)
     earlier = "; earlier ones: snailps jobs" if len(registry.runs()) > 1 else ""

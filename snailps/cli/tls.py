@@ -1,4 +1,4 @@
-"""``snailps tls``: a private CA and certificates for a cluster.
+"""``snailps tls``: makes a private CA and certificates for a cluster, by the openssl program.
 
 folder, names -> openssl -> ca.pem, ca.key; for each name a folder with ca.pem, node.pem, node.key
 """
@@ -77,12 +77,18 @@ def init(folder: Path, names: Sequence[str]) -> list[Path]:
     """Make a CA in `folder` unless there is one, sign certificates, and return their folders."""
     for name in names:
         if not _NAME.fullmatch(name) or name in (CA, CA_KEY):
-            raise ConfigError(f"{name!r} cannot be the name of a node: letters, digits, . _ -")
+            raise ConfigError(
+                f"{name!r} cannot be the name of a node: expected up to 64 letters, digits and . _ "
+                "-, beginning with a letter or digit"
+            )
         if (folder / name).exists():
             raise ConfigError(f"{folder / name} exists already: remove it, or choose another name")
     make_folder(folder, "folder", mode=0o755)
     if (folder / CA).exists() != (folder / CA_KEY).exists():
-        raise ConfigError(f"{folder} has only one of {CA} and {CA_KEY}: nothing can be signed here")
+        raise ConfigError(
+            f"{folder} has only one of {CA} and {CA_KEY}, and signing needs both: restore the "
+            "other one, or choose another folder"
+        )
     if not (folder / CA).exists():
         _make_ca(folder)
     return [_make_node(folder, name) for name in names]
@@ -128,7 +134,7 @@ def _new_key(path: Path) -> None:
 
 
 def _openssl(*words: object) -> None:
-    """Run openssl; only the owner can read the files it writes."""
+    """Run openssl with a umask that lets only the owner read the files it writes."""
     try:
         done = subprocess.run(
             ["openssl", *map(str, words)],
@@ -141,10 +147,12 @@ def _openssl(*words: object) -> None:
         )
     except FileNotFoundError:
         raise SnailError(
-            "there is no openssl program here: install it (package openssl), or make the "
+            "the program openssl is not installed: install the package openssl, or make the "
             "certificates on another machine"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SnailError(f"openssl {words[0]} has not ended after {OPENSSL_S:.0f} s") from None
+        raise SnailError(
+            f"openssl {words[0]} has not ended after {OPENSSL_S:.0f} s and was killed: try again"
+        ) from None
     if done.returncode:
         raise SnailError(f"openssl {words[0]} failed: {done.stderr.strip()[-500:]}")

@@ -122,7 +122,7 @@ def test_export_past_a_damaged_one_says_which_is_written(snailps, saved, tmp_pat
     words = ("checkpoint", "export", saved.path, "--output", "a", *OWN)
     code, lines, error = snailps(*words, cwd=tmp_path)
     assert (code, lines) == (0, ["a.npz"]), error
-    said = f"checkpoint {second.number} is damaged, checkpoint {first.number} is written instead: "
+    said = f"checkpoint {second.number} is damaged, checkpoint {first.number} is exported instead: "
     assert error.startswith(said)
     assert "manifest.json" in error
 
@@ -169,7 +169,7 @@ def test_export_refuses_options_of_tables_without_a_format(snailps, trained, tmp
     words = ("checkpoint", "export", trained / "out.checkpoints", "--output", "a", "--state")
     code, _, error = snailps(*words, cwd=tmp_path)
     assert (code, error) == (
-        2, "snailps: error: --table and --state are of tables: add --format\n",
+        2, "snailps: error: --table and --state choose what tables are written: add --format\n",
     )  # fmt: skip
 
 

@@ -144,8 +144,8 @@ def test_killed_run_says_how_to_go_on_and_keeps_its_number(tmp_path, job, gate):
         code, out, _ = snailps("status")
         assert code == FAILED
         assert "run 1 (" in out
-        assert "was killed, unfinished" in out
-        words = shlex.split(re.search("^  go on with: (.*)$", out, re.MULTILINE)[1])
+        assert "was killed before its end" in out
+        words = shlex.split(re.search("^  continue with: (.*)$", out, re.MULTILINE)[1])
         at = words.index("master")
         assert words[at + 1] == "-c"
         assert Path(words[at + 2]).parent == tmp_path

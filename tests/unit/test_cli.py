@@ -94,7 +94,7 @@ def test_settings_that_a_local_cluster_sets_itself_are_said_to_have_no_effect():
         "--set master_addr=node1:1: master_addr has no effect in a cluster on this machine: the "
         "master takes any free port",
         "--set expected_node_num=9: expected_node_num has no effect in a cluster on this machine: "
-        "--servers and --workers give it",
+        "--servers and --workers determine it",
     ]
 
 
@@ -364,8 +364,8 @@ def test_checkpoint_whose_bytes_are_damaged_gives_way_to_an_older_one(
     words = ["checkpoint", "export", f"{tmp_path}", "--output", f"{tmp_path}/x"]
     code, out, err = call(monkeypatch, capsys, *words)
     assert (code, out) == (0, f"{__file__}\n")
-    assert "checkpoint 3 is damaged, checkpoint 2 is written instead: " in err
-    assert "checkpoint 2 is damaged, checkpoint 1 is written instead: " in err
+    assert "checkpoint 3 is damaged, checkpoint 2 is exported instead: " in err
+    assert "checkpoint 2 is damaged, checkpoint 1 is exported instead: " in err
     # What an export has left of a damaged one is its own.
     assert overwrites == [False, True, True]
     written, damaged[:] = [], []  # by a class that writes nothing: no reason to try others

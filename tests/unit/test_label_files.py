@@ -133,10 +133,10 @@ def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_p
         (("--input", "none.txt"), "none.txt does not exist"),
         (("--input", "t.jsonl", "--column", "text"), "has no column 'text', but body"),
         (("--input", "n.parquet", "--column", "n"), "column 'n': expected a column of texts"),
-        (("--input", "-", "--column", "body"), "standard input is text"),
+        (("--input", "-", "--column", "body"), "standard input is lines of text"),
         (("--input", "five.jsonl", "--column", "body"), "line 3, got 5"),
         (("--input", "t.txt", "--output", "o.parquet"), "add --format parquet"),
-        (("--input", "t.txt", "--output", "o.tsv.gz"), "not packed"),
+        (("--input", "t.txt", "--output", "o.tsv.gz"), "written uncompressed"),
         (("--input", "t.txt", "--output", "-", "--format", "parquet"), "needs --output FILE"),
         (("up", "--format", "jsonl"), "are for --input FILE"),
         (("up", "--threads", "3"), "are for --input FILE"),
@@ -181,7 +181,7 @@ def test_output_is_never_what_is_read(path, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "t.txt")
     for output in (tmp_path / "t.txt", tmp_path / "link", path):
         done = run(path, "--input", tmp_path / "t.txt", "--output", output, "--overwrite", code=1)
-        assert "is what is read here" in str(done.exception)
+        assert "is the model or an input" in str(done.exception)
     assert (tmp_path / "t.txt").read_text() == RAW
     assert run(path, "--input", tmp_path / "t.txt").stdout.splitlines() == wanted(path)
 

@@ -128,7 +128,7 @@ def test_launcher_that_lives_starts_a_killed_master_again(machine):
     machine.births[9] = 64
     assert not registry.restarts(run)
     assert registry.going_on() == []
-    assert "was killed, unfinished" in jobs.ended_lines(run, registry)[0]
+    assert "was killed before its end" in jobs.ended_lines(run, registry)[0]
 
 
 def test_secret_of_a_run_is_known_by_its_address_until_its_end_and_in_a_private_file(machine):
@@ -331,8 +331,8 @@ class TestWords:
         )  # fmt: skip
         left = machine.registry().end(run, EXIT_LEFT, "left by SIGTERM", {})
         first, *lines = jobs.ended_lines(left, machine.registry())
-        assert " was left by its master after " in first
-        assert lines[:2] == ["  left by SIGTERM", "  go on with: snailps master -c x.conf"]
+        assert " was left by its master (SIGTERM) after " in first
+        assert lines[:2] == ["  left by SIGTERM", "  continue with: snailps master -c x.conf"]
         assert jobs.record_of(left, machine.registry(), None)["state"] == "left"
 
     def test_done_run_says_figures_and_files(self, machine, tmp_path, monkeypatch):
@@ -378,8 +378,8 @@ class TestWords:
         )
         del machine.births[10]
         first, onward, waits = jobs.ended_lines(run, machine.registry())
-        assert "was killed, unfinished" in first
-        assert onward == "  go on with: cd /a && snailps master -c x.conf"
+        assert "was killed before its end" in first
+        assert onward == "  continue with: cd /a && snailps master -c x.conf"
         assert waits.endswith("(master_time_out); without them it begins anew")
 
     @pytest.mark.parametrize("state", ["good", "unfinished", "damaged"])
@@ -391,8 +391,8 @@ class TestWords:
         run = machine.begin(10, folder="/a", command="c", checkpoints=str(tmp_path / "saved"))
         del machine.births[10]
         _, onward = jobs.ended_lines(run, machine.registry())
-        told = {"good": "  go on from its newest checkpoint, in "}.get(
-            state, "  nothing of it is saved"
+        told = {"good": "  continue from its newest checkpoint, in "}.get(
+            state, "  nothing was saved"
         )
         assert onward.startswith(told)
 
