@@ -201,8 +201,8 @@ def settings_beside(raw: RawConfig) -> dict[str, Any]:
     typed = RawConfig(entry for entry in raw.entries if not entry.source)
     if (foreign := typed.foreign(classes)) is not None:
         raise ConfigError(
-            f"{foreign.origin}: {foreign.key} is a setting of a job, and a command runs beside a "
-            "cluster without a job: leave it out"
+            f"{foreign.origin}: {foreign.key} is a setting of a job, and a command has none: leave "
+            "it out"
         )
     return settings
 

@@ -252,10 +252,7 @@ def test_local_runs_a_command_beside_servers_that_end_with_it(tmp_path):
     conf.write_text("heartbeat_timout: 3\n")
     for words, expected in (
         (("-c", str(conf)), f"{conf}:1: unknown setting 'heartbeat_timout'"),
-        (
-            ("--set", "epochs=3"),
-            "epochs is a setting of a job, and a command runs beside a cluster without a job",
-        ),
+        (("--set", "epochs=3"), "--set epochs=3: epochs is a setting of a job, and a command has"),
         ((), "./not-there: cannot be run: No such file or directory"),
     ):
         with Run(tmp_path, "local", *words, "--", "./not-there") as run:
