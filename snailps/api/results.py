@@ -1,9 +1,10 @@
-"""The model at the master, before, during or after training: reads and sets its rows.
+"""The model at the master: its rows, read and set before, during or after the training.
 
     settings, summary, a client -> Results -> loader, inspector, after_round, judge, export
     Results.scan -> RowSorter -> write_tables -> NAME.keys, NAME.rows of every table in one .npz
 
-Must not know workers or leases; does not own the client that it reads with.
+Owns how many pieces are in memory at a time: a model may be larger than the master.  Does not own
+the client that it reads with; must not know workers or leases.
 """
 
 from __future__ import annotations
@@ -26,24 +27,34 @@ from snailps.vectors.model_file import model_writer
 from snailps.vectors.row_sorter import RowSorter
 
 PULLS_AHEAD = 1
-"""Lists of keys that `Results.pulls` pulls ahead of the one it waits for."""
+"""Lists of keys that `Results.pulls` pulls ahead of the list it waits for."""
 
 
 class Results:
-    """The model at the master, before, during or after training: settings, summary, tables.
+    """The model at the master: what `judge`, `export`, `loader` and other class methods get.
 
     Attributes
     ----------
     settings : JobSettings
+        Settings of the job, an instance of the model's `Settings`.
     summary : bytes
         Result of the survey; empty without one.
     figures : dict
         Figures of the run, read-only.
+    tables : dict of Table
+        The declared tables, by name.
     exporting : ExportProgress
-        Receives the progress of an export, or of what a `loader` reads.
+        Gets the progress of an export, or of what a `loader` reads.
     scanned : dict or None
-        Keys of each table that `scan` has read to its end, for `packed`, which then need not read
-        them again; None, the default: they are not kept.
+        Keys of each table that `scan` has read to its end, so that `packed` need not read them
+        again.  None, the default: they are not kept.
+
+    Examples
+    --------
+    >>> def judge(results):
+    ...     counts = results.pull("lengths", [5, 6])
+    ...     rows = sum(len(keys) for keys, _ in results.scan("lengths"))
+    ...     return {"lines of 5 or 6 bytes": counts.sum(), "rows": rows}
     """
 
     scanned: dict[str, list[Keys]] | None = None
@@ -65,12 +76,12 @@ class Results:
         self.exporting = exporting or ExportProgress()
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
-        """Rows of these keys, float32 (n, dim); keys never pushed have their first value.
+        """Read the rows of keys, float32 (n, dim); a key that was never pushed has its first value.
 
         Raises
         ------
         NotFinite
-            A row is NaN or infinite, which `Table.finite` rules out: the training has diverged.
+            A row is NaN or infinite in a table with `Table.finite`: the training has diverged.
         """
         wanted = self.tables[table].keys(keys)
         rows = np.empty((len(wanted), self.tables[table].dim), np.float32)
@@ -79,9 +90,9 @@ class Results:
         return rows
 
     def pulls(self, table: str, keys: Iterable[Keys]) -> Iterator[Rows]:
-        """Rows as `pull` gives them, for many lists of keys, in their order.
+        """Read rows as `pull` does, for many arrays of keys, in their order.
 
-        The next list is pulled while one is used: at most three are in memory.
+        The next array is pulled while one is used: at most three are in memory.
         """
         declared, number = self.tables[table], self._numbers[table]
         under_way: deque[tuple[Keys, Pending]] = deque()
@@ -109,9 +120,10 @@ class Results:
         *,
         stored: bool = False,
     ) -> Rows:
-        """Product of sparse examples with a table, as `Worker.forward`, at the shards.
+        """Compute the product of sparse examples with a table at its shards, like `Worker.forward`.
 
-        Keys never pushed have their first value, or with `stored` 0, as in the model's file.
+        Returns float32 (m, dim).  A key that was never pushed has its first value; with `stored` it
+        counts as 0, as in the model's file.
         """
         declared, number = self.tables[table], self._numbers[table]
         return self._client.forward_async(
@@ -119,29 +131,34 @@ class Results:
         ).wait()
 
     def put(self, table: str, keys: AnyKeys, rows: Any) -> None:
-        """Sets the rows of these keys to `rows`; before the training.
+        """Set the rows of keys, before the training (in a `loader`).
 
         Parameters
         ----------
         table : str
-            Of access method ``add``, or ``adagrad``, whose state begins at 0.
+            A table of access method ``add`` or ``adagrad``; AdaGrad's state starts at 0.
         keys : numpy.ndarray
-            Any integers from 0 on, (n,), each once.
+            Integers from 0 on, (n,), each once.
         rows : numpy.ndarray
-            Numbers that become float32 (n, dim), finite.
+            Finite numbers, (n, dim), which become float32.
+
+        Raises
+        ------
+        MisuseError
+            The table has another access method, or the shapes do not fit.
 
         Notes
         -----
         A server adds what is pushed.  So the current value is subtracted, which gives exactly 0,
         and the row is added to that: ``x + (row - x)`` would have a rounding error.  Rows that are
-        already equal cost only a pull and are not stored.
+        equal already cost only a pull, and are not stored.
         """
         self.puts(table, [(keys, rows)])
 
     def puts(self, table: str, pieces: Iterable[tuple[AnyKeys, Any]]) -> None:
-        """Sets rows as `put` does, for many lists of keys, each key once in all of them.
+        """Set rows as `put` does, for many pieces (keys, rows); each key once in all of them.
 
-        The next list is pulled while one is pushed: at most four are in memory.
+        The next piece is pulled while one is pushed: at most four are in memory.
         """
         declared = self.tables[table]
         if declared.access not in ("add", "adagrad"):
@@ -156,8 +173,8 @@ class Results:
                 yield asked[-1][0]
 
         pushed: deque[list[Pending]] = deque()
-        for found in self.pulls(table, wanted()):
-            pushed.append(self._replace(table, *asked.popleft(), found))
+        for present in self.pulls(table, wanted()):
+            pushed.append(self._replace(table, *asked.popleft(), present))
             if len(pushed) > PULLS_AHEAD:
                 _wait(pushed.popleft())
         for pushes in pushed:
@@ -166,7 +183,8 @@ class Results:
     def packed(
         self, table: str, asked: Iterable[Keys] | None = None
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows with the state of their optimizer, in pieces: `asked` ones, else every stored row.
+        """Read rows with the state of their optimizer, in pieces: of the keys `asked`, or of every
+        stored row.
 
         Yields
         ------
@@ -185,7 +203,7 @@ class Results:
             yield keys, rows
 
     def put_packed(self, table: str, pieces: Iterable[tuple[AnyKeys, Rows]]) -> None:
-        """Sets rows and the state of their optimizer, as `packed` gives them.
+        """Set rows and the state of their optimizer, as `packed` gives them.
 
         Parameters
         ----------
@@ -195,22 +213,22 @@ class Results:
         """
         declared, number = self.tables[table], self._numbers[table]
         width = declared.dim + declared.state_floats
-        for given, rows in pieces:
-            keys = declared.keys(given)
+        for keys, rows in pieces:
+            keys = declared.keys(keys)
             declared.check_width(rows, width)
             values = np.require(rows, requirements=["C", "A"])
             self._client.push_async(number, keys, values, True, assign=True).wait()
 
-    def _replace(self, table: str, keys: Keys, values: Rows, found: Rows) -> list[Pending]:
-        """Starts the pushes that make `values` of rows that are as they were found."""
+    def _replace(self, table: str, keys: Keys, values: Rows, present: Rows) -> list[Pending]:
+        """Start the pushes that turn rows with the values `present` into `values`."""
         state = self.tables[table].access == "adagrad"
         number = self._numbers[table]
-        if not (found[:, 0] != values[:, 0]).all():  # else all rows differ, as they mostly do
-            other = np.flatnonzero((found != values).any(axis=1))
-            keys, values, found = keys[other], values[other], found[other]
-        parts = [np.require(values, requirements=["C", "A"])]  # they may still be the caller's
-        if found.view(np.uint8).any():  # by bytes: four times as fast as by numbers
-            parts.insert(0, np.negative(found, out=found))
+        if not (present[:, 0] != values[:, 0]).all():  # else all rows differ, as they mostly do
+            other = np.flatnonzero((present != values).any(axis=1))
+            keys, values, present = keys[other], values[other], present[other]
+        parts = [np.require(values, requirements=["C", "A"])]  # may still be the caller's array
+        if present.view(np.uint8).any():  # by bytes: four times as fast as by numbers
+            parts.insert(0, np.negative(present, out=present))
         pushes = []
         for part in parts:
             if state:  # as a difference of weights and state
@@ -219,9 +237,17 @@ class Results:
         return pushes
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
+        """Read every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
 
-        Reads the shards in turn, keys in no order, with some 16 pieces in flight.
+        Keys come in no order, each once.  All shards are read at the same time, with some 16 pieces
+        in flight.
+
+        Raises
+        ------
+        NotFinite
+            As in `pull`.
+        ExportCancelled
+            The user has interrupted the export.
         """
         turns = itertools.chain.from_iterable(itertools.zip_longest(*self._shards))
         fragments = [fragment for fragment in turns if fragment is not None]
@@ -247,9 +273,9 @@ def _wait(pushes: list[Pending]) -> None:
 
 
 def write_tables(path: Path, results: Results) -> None:
-    """Write all tables, keys ascending, to an ``.npz``: the default export.
+    """Write all tables to an ``.npz``, keys ascending: the default export.
 
-    Its memory is that of one `RowSorter`.
+    Needs the memory of one `RowSorter`, whatever the size of the model.
     """
     progress = results.exporting
     progress.plan([1.0, 1.0] * len(results.tables))

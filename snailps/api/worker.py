@@ -1,11 +1,11 @@
-"""The base class of models, and its loading.
+"""The base class of models, and how a model's class is loaded.
 
     class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
-Owns the methods that most models override; those of a survey, a rotation, rounds are traits
-(`traits.py`), pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
-arrays, never a socket, a lease or another worker.  `worker/training.py` calls its methods,
-`master/job/job.py` the class methods that concern the job as a whole.
+Owns the methods that most models override.  Those of a survey, a rotation or rounds are traits
+(`traits.py`); pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
+arrays, never a socket, a lease or another worker.  `worker/training.py` calls its methods, and
+`master/job/job.py` the class methods, which concern the job as a whole.
 """
 
 from __future__ import annotations
@@ -44,30 +44,43 @@ __all__ = [
 class Worker(ModelTables):
     """A model.  Subclass it, declare its tables, and train a block at a time.
 
-    Only `train` must be written.  Order of the calls: `tables`, [`survey` of each leased block],
-    `setup`, `prepare` and `train` of each leased block, `finish`.  Class methods are called at the
-    master, with an instance of the class's `Settings` or with `Results`.  A survey, a rotation,
-    rounds, how the input is cut: all else that a model may write is in docs/workers.md, and with
-    its arguments in `snailps.api.traits`.
+    Only `train` must be written.  Each worker process calls `tables`, [`survey` of each leased
+    block], `setup`, `prepare` and `train` of each leased block, `finish`.  The master calls the
+    class methods, with an instance of the class's `Settings` or with `Results`.  Everything else a
+    model may write (a survey, a rotation, rounds, how the input is cut) is in docs/workers.md, and
+    with its arguments in `snailps.api.traits`.
+
+    Examples
+    --------
+    >>> class Lengths(Worker):
+    ...     scale: float = 1.0  # a setting
+    ...     def tables(self):
+    ...         return [Table("lengths", dim=1, access="add")]
+    ...     def train(self, block):
+    ...         keys = np.array([len(line) for line in block.data.splitlines()], np.uint64)
+    ...         self.push("lengths", keys, np.full((len(keys), 1), self.scale, np.float32))
+    ...         return {"units": len(keys)}
+    >>> Lengths.Settings(input=["corpus.txt"], scale=0.5).scale
+    0.5
     """
 
     Settings: ClassVar[type[JobSettings]] = JobSettings
     """Settings of the model: a frozen dataclass derived from `JobSettings`.
 
-    Fields of the class itself are settings, too: ``width: int = 8`` is ``self.width``.
+    Plain fields of the model's class are settings, too: ``width: int = 8`` is ``self.width``.
     """
 
     _own_settings: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        """Gives the class its traits, and settings of its plain fields, ``width: int = 8``."""
+        """Give the class its traits, and make settings of its plain fields, ``width: int = 8``."""
         super().__init_subclass__()
         if "owes" in vars(cls):  # until 0.1
             raise TypeError(f"{cls.__name__}.owes is called unpushed now")
         complete(cls)
         if isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings):
             settings, own = with_fields(cls.Settings, cls, _TAKEN)
-            if own:  # else a mixin's would hide those of the class beside it
+            if own:  # else the settings of a mixin would hide those of the class beside it
                 cls.Settings = settings
                 cls._own_settings = (*cls._own_settings, *own)
 
@@ -78,75 +91,83 @@ class Worker(ModelTables):
             setattr(self, name, getattr(settings, name))
         self.threads = threads
         self.workers = 1
-        """Workers of the job, this one included, updated between blocks; with ``consistency: bsp``
-        `micro_batches`, because that many blocks are trained from the same rows."""
+        """How many workers train the job, this one included; changes between blocks only.  With
+        ``consistency: bsp`` it is `micro_batches`: so many blocks read the same rows."""
         self.prefetch = 1
-        """Blocks that are leased and prepared ahead, at least 1; `setup` may raise it."""
+        """How many blocks are leased and prepared ahead, at least 1; `setup` may raise it."""
         self.summary = b""
-        """Result of the survey, if there is one."""
+        """Result of the survey; empty without one."""
         self.slowest = 0
-        """With ``consistency: ssp``: blocks that the slowest worker has finished, as last
-        reported."""
+        """With ``consistency: ssp``: blocks that the slowest worker has finished, as last heard."""
 
     # --- overridden by the model -----------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:
-        """The tables and tensors it needs.  All workers must declare the same."""
+        """Declare the model's tables and tensors; every worker must declare the same."""
         return ()
 
     def setup(self) -> None:
-        """Called once before the first block; tables, `settings` and `summary` are available."""
+        """Prepare the training; called once, when tables, `settings` and `summary` are there."""
 
     def prepare(self, block: Block) -> Any:
-        """Parses the next block and starts to pull its rows, in another thread beside `train`: may
-        use `settings`, `summary`, pulls, nothing that `train` changes.  Gives `block.prepared`.
+        """Parse a block ahead and start to pull its rows; the result becomes `block.prepared`.
+
+        Runs in another thread beside `train`: it may use `settings`, `summary` and pulls, but
+        nothing that `train` changes.
         """
         return None
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on a block.  Returns ``units`` (examples or words in it) and any of ``loss`` (sum
-        of losses) with ``examples`` (number of losses), ``lr``, ``bad_lines`` (lines skipped as
-        malformed, in the first epoch), ``count NAME`` (added up for `counted`); other numbers are
-        ignored.  A ``loss`` that is not finite fails the job.
+        """Train on a block.
+
+        Returns ``units`` (examples or words in it) and, if the model has them, ``loss`` (a sum)
+        with ``examples`` (how many losses), ``lr``, ``bad_lines`` (malformed lines, skipped; in
+        the first epoch), ``count NAME`` (added up for `counted`); other numbers are ignored.  A
+        ``loss`` that is NaN or infinite fails the job.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
     def finish(self) -> None:
-        """Called once after the last block; push remaining deltas here."""
+        """End the training; called once after the last block: push what is left here."""
 
     @classmethod
     def model_name(cls, settings: Any) -> str:
-        """Name the job for a status: the class's name, unless overridden."""
+        """Name the job in a status; default: the name of the class."""
         return cls.__name__
 
     @classmethod
     def clocked(cls, settings: Any) -> bool:
-        """Whether blocks are contributions to common steps: ``bsp``, or a job in rounds."""
+        """Whether blocks are contributions to common steps; default: with bsp, and in rounds."""
         return steps_of(settings).are_sums or trait_of(cls, InRounds).rounds(settings) > 0
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Returns figures of the finished model, also without output: numbers, text, paths, lists
-        and dicts of these.  NumPy's scalars and small arrays become plain; else the job fails.
+        """Compute figures of the finished model; called with and without an output.
+
+        Values are numbers, text, paths, or lists and dicts of these; NumPy's scalars and small
+        arrays become plain.  Anything else fails the job; its rows are kept
+        in a checkpoint.
         """
         return {}
 
     @classmethod
     def check(cls, settings: Any) -> None:
-        """Raise `ConfigError` for contradicting settings; at the master, before the job starts."""
+        """Raise `ConfigError` for settings that contradict each other, before the job starts."""
 
     @classmethod
     def result_files(cls, settings: Any) -> Sequence[str]:
-        """Paths that `export` will write: no file is replaced unasked.  Default: ``OUTPUT.npz``, or
-        nothing if the class has an `export` of its own.
+        """List the paths `export` will write, so that no file is replaced without ``overwrite``.
+
+        Default: ``OUTPUT.npz``, or nothing if the class has its own `export`.
         """
         own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
         return () if own else (f"{settings.output}.npz",)
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the finished model and returns figures, as `judge` does.  Default: ``OUTPUT.npz``
-        with ``NAME.keys`` and ``NAME.rows`` of every table.
+        """Write the finished model, and return figures as `judge` does.
+
+        Default: ``OUTPUT.npz`` with ``NAME.keys`` and ``NAME.rows`` of every table.
         """
         path = Path(f"{results.settings.output}.npz")
         write_tables(path, results)
@@ -155,13 +176,13 @@ class Worker(ModelTables):
 
 _TAKEN = {*dir(Worker), "settings", "threads", "workers", "prefetch", "summary", "slowest"}
 _TAKEN.update(*NAMES.values())
-"""Names that mean something else in a model."""
+"""Names that a model's plain fields may not take: they mean something else in a model."""
 
 
 def load_class(path: str, origin: str) -> type[Worker]:
-    """The model that ``package.module:Class`` names; `origin`: where the user wrote it."""
+    """Load the model that ``package.module:Class`` names; `origin` says where a user wrote it."""
     cls = load_named(path, f"{origin}: worker_class: {path}", Worker)
-    complete(cls)  # by what a decorator, or its module, has added since it was made
+    complete(cls)  # again: a decorator, or its module, may have added methods since
     check_class(cls, f"{origin}: worker_class: {path}")
     return cls
 

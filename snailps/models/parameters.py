@@ -1,10 +1,11 @@
-"""Tensors of a dense model at a worker: pulled into a flat array, gradients pushed from one.
+"""The tensors of a dense model at a worker: weights pulled into a flat array, gradients pushed.
 
     Parameters.pull -> Pull -> use -> Vector of weights
     blank -> Vector to be filled with gradients -> push
 
-A `Vector` has the layout in which its tensors are sent, so nothing is copied; the layers' arrays
-are views of it.  No layers, no losses.
+Owns which vector may be written by whom: one is in use, one is being pulled, others are being
+pushed.  A `Vector` has the layout in which its tensors are sent, so nothing is copied; the arrays
+of layers are views of it.  Knows no layers and no losses.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Floats = NDArray[np.float32]
 
 
 class Vector:
-    """Arrays of several tensors, in one flat array.
+    """The arrays of several tensors, side by side in one flat array.
 
     Parameters
     ----------
@@ -32,12 +33,12 @@ class Vector:
     Attributes
     ----------
     flat : numpy.ndarray
-        float32: all tensors in sequence, each padded to whole rows.  The padding is zero at first
+        float32: all tensors in sequence, each padded to whole rows.  The padding is zero at first,
         and arbitrary in pulled vectors.
     rows : list of numpy.ndarray
-        float32 (chunks, dim) of each tensor, as sent.
+        float32 (chunks, dim) of each tensor, as it is sent: a view of `flat`.
     arrays : dict of numpy.ndarray
-        float32, by name, of the tensor's shape.
+        By name, float32 in the tensor's shape: a view of `flat`.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -60,11 +61,13 @@ class Vector:
 
 
 class Pull:
+    """A pull of all tensors, for one step."""
+
     def __init__(self, clock: int, vector: Vector, parts: Sequence[Pending]) -> None:
         self.clock, self.vector, self._parts = clock, vector, parts
 
     def wait(self) -> Vector:
-        """Waits until all have arrived; the parameters, the same at each call."""
+        """Wait until all tensors have arrived; the same vector at each call."""
         for part in self._parts:
             part.wait()
         self._parts = ()
@@ -72,19 +75,38 @@ class Pull:
 
 
 class Parameters:
-    """Pulls and pushes the tensors of a model together, into and from reused arrays.
+    """Pulls and pushes the tensors of a model together, in arrays that are used again.
 
     Parameters
     ----------
     worker : Worker
-        In or after its `setup`.
+        The model, in or after its `setup`.
     tensors : sequence of Tensor
-        Declared by its `tables`.
+        Tensors that its `tables` declares.
 
     Notes
     -----
     `Worker.prepare` may call `pull` while `Worker.train` calls the other methods: the vector that
     `use` returned does not change until `use` is called with another pull.
+
+    Examples
+    --------
+    >>> class Layer(Worker):
+    ...     weights = Tensor("weights", (784, 10), access="sgd", lr=0.1)
+    ...     def tables(self):
+    ...         return [self.weights]
+    ...     def setup(self):
+    ...         self.parameters = Parameters(self, [self.weights])
+    ...     def prepare(self, block):
+    ...         return self.parameters.pull(block.clock)
+    ...     def train(self, block):
+    ...         weights = self.parameters.use(block.prepared)["weights"]
+    ...         gradients = self.parameters.blank()
+    ...         gradients["weights"][:] = 0.01 * weights
+    ...         self.parameters.push(gradients)
+    ...         return {"units": 1}
+    ...     def finish(self):
+    ...         self.parameters.settle()
     """
 
     def __init__(self, worker: Worker, tensors: Sequence[Tensor]) -> None:
@@ -97,12 +119,12 @@ class Parameters:
         self._used: Vector | None = None
 
     def pull(self, clock: int = -1) -> Pull:
-        """Starts to pull all tensors, behind all own pushes so far.
+        """Start to pull all tensors, as they are after this worker's pushes so far.
 
         Parameters
         ----------
         clock : int
-            `Block.clock`: parameters of a clock are pulled once.  -1: there are no clocks.
+            `Block.clock`: all blocks of a clock share one pull.  -1: there are no clocks.
         """
         last = self._last
         if last is not None and clock >= 0 and last.clock == clock:
@@ -117,7 +139,7 @@ class Parameters:
         return self._last
 
     def use(self, pull: Pull) -> Vector:
-        """The pulled vector; the previous one may be overwritten from here on."""
+        """Wait for a pulled vector; the vector used before may be overwritten from now on."""
         vector = pull.wait()
         if self._used is not None and self._used is not vector:
             self._free.append(self._used)
@@ -125,11 +147,14 @@ class Parameters:
         return vector
 
     def blank(self) -> Vector:
-        """A vector for gradients, with arbitrary content: every array must be written whole."""
+        """Get a vector for gradients.  Its content is arbitrary: write every array whole."""
         return self._blanks.popleft() if self._blanks else Vector(self._tensors)
 
     def push(self, gradients: Vector) -> None:
-        """Starts to push a vector of `blank`, which the caller must not use again."""
+        """Start to push a vector of `blank`, which the caller must not use again.
+
+        Waits until at most one earlier push is under way.
+        """
         self.settle(1)
         with self._worker.corked():
             parts = [
@@ -141,7 +166,7 @@ class Parameters:
         self._pushes.append((gradients, parts))
 
     def settle(self, kept: int = 0) -> None:
-        """Waits for all pushes but the newest `kept`."""
+        """Wait for all pushes but the newest `kept`."""
         while len(self._pushes) > kept:
             vector, parts = self._pushes.popleft()
             for part in parts:
@@ -150,7 +175,7 @@ class Parameters:
 
 
 def pulled(results: Results, tensors: Sequence[Tensor]) -> Mapping[str, NDArray[Any]]:
-    """Arrays of tensors by name, float32 of their shapes; at the master."""
+    """Read tensors at the master: float32 arrays in their shapes, by name."""
     return {
         tensor.name: tensor.from_rows(results.pull(tensor.name, tensor.keys()))
         for tensor in tensors
