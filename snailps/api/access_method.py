@@ -2,8 +2,8 @@
 
     keys -> init -> rows        rows -> pull -> weights        rows, values -> push -> rows
 
-A server makes one instance for each of its shards and calls it in that shard's own thread, on
-blocks of rows as NumPy arrays (`shard/_python_methods.pyx`).  No sockets, fragments or marks here.
+A server makes one instance a shard, and calls it in that shard's thread alone, on blocks of rows
+as NumPy arrays (`shard/_python_methods.pyx`).  Knows no sockets, fragments or marks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rows = NDArray[np.float32]
 
 
 class Declaration(Protocol):
-    """What a method may read of the `Table` that names it; a `Table` itself makes methods."""
+    """What an access method may read of the `Table` that names it."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +58,7 @@ class AccessMethod:
     Parameters
     ----------
     table : Table
-        The declaration; the method may use its ``lr``, ``eps``, ...
+        The declaration, whose ``lr``, ``eps`` and other numbers the method may use.
 
     Attributes
     ----------
@@ -66,16 +66,16 @@ class AccessMethod:
     dim : int
         Weights of a row.
     state_floats : int
-        float32 values of state behind a row's weights; 0 unless the subclass sets it, as a class
-        attribute or in `__init__`.
+        How many float32 values of state follow a row's weights; 0 unless the subclass sets it, as
+        a class attribute or in `__init__`.
 
     Notes
     -----
-    One instance per shard, called only in that shard's thread, which serves nothing else meanwhile;
-    a call costs some 30 us besides its own work, once for each part (64 KiB) of a pull or push.
-    Arrays are copies and may be changed or kept.  An exception is sent to the worker whose request
-    caused it, with its traceback; nothing of that push is applied.  Results must depend on the
-    arguments alone: a shard's rows may move to another server.
+    Each shard has one instance and calls it in its own thread, which serves nothing else meanwhile.
+    A call costs some 30 us beside its own work, once for each part (64 KiB) of a pull or push.
+    Arrays are copies: they may be changed, or kept.  An exception goes to the worker whose request
+    caused it, with its traceback, and nothing of that push is applied.  Results must depend on the
+    arguments alone: a shard's rows may move to another server, and its standby repeats each call.
 
     Examples
     --------
@@ -91,9 +91,9 @@ class AccessMethod:
         self.dim = table.dim
 
     def init(self, keys: Keys) -> Rows:
-        """First rows of keys that were never pushed.
+        """Make the first rows of keys that were never pushed.
 
-        The default: the table's `init`, then zeros.
+        Default: weights by the table's `init`, then a state of zeros.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class AccessMethod:
         return rows
 
     def pull(self, rows: Rows) -> Rows:
-        """The values that a worker gets for `rows`; the default: their weights.
+        """Make the values that a worker gets for `rows`; default: their weights.
 
         Parameters
         ----------
@@ -127,8 +127,9 @@ class AccessMethod:
         return rows[:, : self.dim]
 
     def assign(self, keys: Keys, values: Rows) -> Rows:
-        """The rows of keys whose weights are set (`LocalTable.assign`); the default: those of
-        `init`, with these weights.
+        """Make the rows of keys whose weights are set (`Worker.assign`).
+
+        Default: the rows of `init`, with these weights.
 
         Parameters
         ----------
@@ -140,21 +141,21 @@ class AccessMethod:
         Returns
         -------
         numpy.ndarray
-            float32 (n, dim + state_floats), whose `pull` gives `values`.
+            float32 (n, dim + state_floats); `pull` of these rows must give `values`.
         """
         rows = self.init(keys)
         rows[:, : self.dim] = values
         return rows
 
     def push(self, rows: Rows, values: Rows) -> Rows:
-        """The rows after a push.
+        """Compute the rows after a push.
 
         Parameters
         ----------
         rows : numpy.ndarray
             float32 (n, dim + state_floats), each key once.
         values : numpy.ndarray
-            float32 (n, dim); those of repeated keys are summed.
+            float32 (n, dim); values of repeated keys are summed already.
 
         Returns
         -------
@@ -165,6 +166,6 @@ class AccessMethod:
 
 
 def load_method(table: Declaration) -> AccessMethod:
-    """An instance of the class that ``table.access`` names."""
+    """Make an instance of the class that ``table.access`` names; `ConfigError` if there is none."""
     where = f"table {table.name!r}: access: {table.access}"
     return load_named(table.access, where, AccessMethod)(table)

@@ -1,11 +1,11 @@
-"""A leased piece of input, as a model sees it, and the step of the block that a thread works on.
+"""A block: a leased piece of input as a model sees it, and the step that each thread works in.
 
     lease -> Block -> Worker.prepare -> Worker.train
-    block being prepared or trained -> CurrentClockSlots.at, now -> clock, slot
+    block in preparation or training -> CurrentClockSlots.at, now -> clock, slot
 
-A block has a piece of the input and its terms, and reads its bytes once, from its content.  In a
-job with clocks the threads of a worker may be in different steps: the preparing thread in that of
-its block, all others in that of the block being trained.
+A block has a piece of the input and its terms, and reads its bytes once.  In a job with clocks, the
+threads of a worker may be in different steps: the preparing thread in the step of its block, all
+others in the step of the block in training.  Knows no lease and no file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Term(Generic[T]):
-    """A field of a block's terms, by the same name, or `absent`: its terms have no such field."""
+    """A block's attribute that is the field of its terms by that name, or `absent` without one."""
 
     def __init__(self, absent: T) -> None:
         self._absent = absent
@@ -42,7 +42,7 @@ class _Term(Generic[T]):
 
 
 class BlockContent:
-    """The bytes of a block, read when they are asked for; here of one that has none."""
+    """The bytes of a block, read when they are asked for; this base has none."""
 
     @property
     def place(self) -> Place | None:
@@ -71,23 +71,23 @@ class Block:
     number : int
         Number of the lease, unique in its pass.
     piece : Piece
-        Where its bytes are; `path`, `start` and `stop` are its fields.
+        Where its bytes are; `path`, `start` and `stop` are fields of it.
     path : str
-        File that contains it; of a block over several files (`data.joined`) a name for messages.
+        The file; for a block over several files (`data.joined`), a name for messages.
     start, stop : int
-        Bytes of that file; a line or word belongs to the block that its first byte lies in.
+        Its bytes in the file.  A line or word belongs to the block that has its first byte.
     epoch : int
-        0 for the first.
+        Number of the epoch, from 0.
     seed : int
-        uint64 of this block in this epoch: draws from it make the block repeatable.
+        uint64, the same for this block in this epoch whoever trains it: draws from it can be
+        repeated.
     progress : tuple of float
-        Share of the whole training before and after this block, 0 to 1, for learning rates that
-        decay.
+        Share of the whole training before and after this block, 0 to 1: for step sizes that fall.
     prepared : object
         What `Worker.prepare` returned for this block.
     terms : object, optional
-        What the schedule of the job adds, one value (`transport.messages.terms`): the attributes
-        from `clock` to `durable` are its fields. None without a clock or rotation.
+        What the schedule of the job adds, as one value (`transport.messages.terms`): the attributes
+        from `clock` to `durable` are fields of it.  None without a clock or rotation.
     clock, slot, slots : int
         With ``consistency: bsp`` and in rounds: this block is contribution `slot` of `slots` to
         step `clock`, and reads rows as they are before that step.  Else -1, 0 and 1.
@@ -95,45 +95,43 @@ class Block:
         In rounds: which of the job's workers makes this contribution, 0 to `workers` - 1, so that
         each can have its own data.  Else -1.
     chunk : int
-        In a rotation: number of the chunk, over all epochs.  Else -1.
+        In a rotation: number of the chunk, counted over all epochs.  Else -1.
     chunk_index, chunk_blocks : int
-        Of a block to encode (`Rotated.encode`): its place in its chunk, from 0; of a partition -1.
-        How many blocks the chunk has.
+        For a block to encode (`Rotated.encode`): its place in its chunk, from 0, and how many
+        blocks the chunk has.  For a partition -1, and the same.
     part, parts : int
-        Of a lease of an input partition: its number, from 0; of a block to encode -1.  How many
-        its chunk has; of a block to encode 0, as that is decided when all blocks are encoded.
+        For an input partition: its number, from 0, and how many its chunk has.  For a block to
+        encode -1 and 0: partitions are decided when all blocks are encoded.
     sizes : tuple of int
-        Of a partition: how large each is to be, to the others: all 1, or in proportion to how many
-        units a second their workers have trained.  The rows that it has, or its share of the work,
-        should be as large.
+        For a partition: the relative sizes of all partitions of the chunk; all 1, or in proportion
+        to the units a second that their workers have trained.  Rows, or work, should be split so.
     output_parts : int
-        Of a partition: how many output partitions its chunk has, twice `parts`, times
-        `Rotation.sweeps` in the first chunk.
+        For a partition: how many checkouts each lease of its chunk has (`Rotation.checkouts`).
     had : int
-        Of a partition: how many of these are durable, by lost workers: `checkouts` hands out the
-        others.
+        Length of `durable`.
     durable : tuple of int
-        These output partitions, ascending.
+        For a partition: the checkouts that lost workers have trained and pushed, ascending;
+        `checkouts` hands out the others.
     first : bool
         Whether no block of this training was leased before, to any worker, nor in a run that this
-        one continues: servers have only the rows that the job began with, those of a `loader`
-        included.  Of a partition: whether no worker has had it before.  Of the rows that no other
-        partition has, servers have only what the job began with, too.
+        one continues: servers have only the rows that the job started with, including what a
+        `loader` has set.  For a partition: whether no worker has had it before; then the same holds
+        for the rows that no other partition has.
     again : bool
-        Of a block to encode: whether it was encoded before, and servers have lost it since.
+        For a block to encode: whether it was encoded before, and servers have lost it since.
     checkouts : Checkouts
-        Of a partition: hands out the output partitions.
+        For a partition: hands out the output partitions.
     open_parts : callable
-        ``open_parts(part_bytes)``: its lines in parts, for threads that read one each; None if it
-        is to be read as one (`data`).
+        ``open_parts(part_bytes)`` gives its lines in parts, which several threads may read; None if
+        it must be read as one (`data`).
     head : callable
-        Gives the beginning of the file, to the end of its first line that is not blank: what may
-        tell how its lines are to be read.
+        Gives the beginning of the file, to the end of its first line that is not blank: it may say
+        how lines are to be read.
     place : callable, optional
-        File of byte i of `data`, and where it is there, -1 if that is not known; of a block that is
-        spread over its file (`data.blocks.strands`), whose `start` and `stop` are no bytes there.
+        ``place(i)``: the file of byte i of `data`, and its byte there, or -1 if that is unknown.
+        None where both follow from `path` and `start`.
     read_texts : callable, optional
-        Reads the texts of a block over several files.
+        Reads the texts of a block over several files; None for a block of one file.
     """
 
     number: int
@@ -205,9 +203,9 @@ class Block:
         return self.content.read_texts
 
     def texts(self) -> Sequence[Text]:
-        """Return lines or rows of the block, as texts whose first lines may be headers.
+        """Return the block's lines or rows, a text for each file; its first line may be a header.
 
-        `data` joins the lines of all files of a block over several.
+        `data` has the lines of all files, joined.
         """
         if self.read_texts is not None:
             return self.read_texts()
@@ -225,7 +223,7 @@ class ClockSlot:
 
 
 class CurrentClockSlots:
-    """The current clock slots of a worker's threads."""
+    """Which clock slot each thread of a worker pulls and pushes for."""
 
     def __init__(self) -> None:
         self._training: ClockSlot | None = None
@@ -233,8 +231,10 @@ class CurrentClockSlots:
 
     @contextlib.contextmanager
     def at(self, moment: ClockSlot) -> Iterator[None]:
-        """Sets the slot of pulls and pushes: of the calling thread if it prepares a block, else of
-        all threads that do not.
+        """Inside, pulls and pushes belong to this slot: those of the calling thread if it prepares
+        a block, else those of all threads that do not.
+
+        A model's own threads push for the block in training, so that slot is no thread's own.
         """
         if moment.preparing:
             self._here.moment = moment
@@ -249,7 +249,10 @@ class CurrentClockSlots:
                 self._training = None
 
     def now(self, what: str, *, preparing: bool = True) -> ClockSlot:
-        """The slot of the calling thread; `MisuseError` within `prepare` unless `preparing`."""
+        """The slot of the calling thread, for a call named `what`.
+
+        Raises `MisuseError` outside `prepare` and `train`, and within `prepare` unless `preparing`.
+        """
         moment: ClockSlot | None = getattr(self._here, "moment", None) or self._training
         if moment is None:
             raise MisuseError(

@@ -1,10 +1,10 @@
-"""Loads classes that users name in a setting: ``package.module:Class`` -> class or ConfigError.
+"""Loads classes that users name in a setting: ``package.module:Class`` -> class or `ConfigError`.
 
-Every process imports them itself: only the name is sent.  A process that outlives a job imports
-edited modules again, so that a job uses the source as it is when the job begins.
+Each process imports the class itself; only its name is sent.  A process that outlives a job imports
+edited modules again, so that each job uses the source as it is when the job starts.
 
-A class that a file or a cluster names, and not the user, is not loaded before `admit` has passed
-its module.
+A class that a file or a cluster names, not the user of this process, is imported only after `admit`
+has allowed its module: a name in a file must not execute code.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ T = TypeVar("T")
 _stamps: dict[str, tuple[int, int]] = {}
 """Modification time and size of each module's source when it was imported."""
 _inherited: set[str] = set()
-"""Modules inherited by a fork without stamps: the version of their source is unknown."""
+"""Modules that a fork has inherited without a stamp: nobody knows the version of their source."""
 _looked_ns = 0
-"""When stamps were last recorded."""
+"""Time at which stamps were last recorded."""
 
 
 def load_named(path: str, where: str, base: type[T]) -> type[T]:
-    """The subclass of `base` that ``package.module:Class`` names; `where` begins messages.
+    """Load the subclass of `base` that ``package.module:Class`` names; `where` begins messages.
 
-    If the source of its module, or of one in the same folder or below, has changed since this
-    process imported it, all of these are imported again.
+    If the source of its module, or of another module of the user in that folder or below, has
+    changed since this process imported it, all of them are imported again.
+
+    Raises
+    ------
+    ConfigError
+        No such module or class, no subclass of `base`, or the import fails.
     """
     module_name, _, class_name = path.partition(":")
     if not class_name or not all(map(str.isidentifier, module_name.split("."))):
@@ -84,22 +89,22 @@ OF_SESSION = (
 
 
 def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) -> None:
-    """Import the module of a ``package.module:Class`` that others name, if the caller allows it.
+    """Import the module of a class that a file or a cluster names, if `modules` allows it.
 
     Models of snailps need no entry in `modules`.  The current folder is not searched, unless Python
-    does so anyway.
+    does so anyway.  `ConfigError` for any other module; `cure` is the end of its message.
     """
     name = path.partition(":")[0]
-    known = name.startswith("snailps.models.")
-    if not known and name not in ([modules] if isinstance(modules, str) else modules):
+    is_model = name.startswith("snailps.models.")
+    if not is_model and name not in ([modules] if isinstance(modules, str) else modules):
         raise ConfigError(f"{where}: {path} is a class of your own, and {cure.format(module=name)}")
     _imported(name, f"{where}: {path}")
 
 
 class _Named(MetaPathFinder):
-    """Finds modules that a user has named in the folder where they were named, before all others.
+    """Finds a module that a user has named first in the folder where the user named it.
 
-    No other module is found there so: a folder of data may have any names.
+    Only these modules: a folder of data may have files of any name, ``json.py`` among them.
     """
 
     def __init__(self) -> None:
@@ -117,7 +122,7 @@ _named = _Named()
 
 
 def search_here(module: str) -> None:
-    """Have the import of a module look into the current folder first, and its own imports last."""
+    """Look for a module in the current folder first, and for its own imports there last."""
     here = str(Path.cwd())
     _named.folders[module.partition(".")[0]] = here
     if _named not in sys.meta_path:
@@ -127,12 +132,12 @@ def search_here(module: str) -> None:
 
 
 def inherit() -> None:
-    """Call this in a forked process: its inherited modules may differ from the files by now."""
+    """Distrust the modules that this forked process has inherited: their files may have changed."""
     _inherited.update(sys.modules.keys() - _stamps.keys())
 
 
 def _imported(module_name: str, where: str) -> ModuleType:
-    """The module, imported from its current source."""
+    """Import a module from its current source; `ConfigError` says how to mend a failure."""
     try:
         return _current(module_name)
     except ModuleNotFoundError as error:
@@ -151,12 +156,12 @@ def _imported(module_name: str, where: str) -> ModuleType:
 
 
 def _current(name: str) -> ModuleType:
-    """The module, imported from its current source."""
+    """Import a module, again if the source of it or of a module beside it has changed."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         beside = dict(_beside(loaded))
         if any(_is_stale(other, stamp) for other, stamp in beside.items()):
-            # All of them, so that none keeps names imported from an old version of another.
+            # All of them: else one keeps names that it has imported from an old version of another.
             for other in beside:
                 del sys.modules[other]
                 _stamps.pop(other, None)
@@ -189,11 +194,11 @@ def _beside(module: ModuleType) -> Iterator[tuple[str, tuple[int, int]]]:
             continue
         if file.endswith(".py") and is_own_code(file):
             try:
-                found = Path(file).stat()
+                source = Path(file).stat()
             except OSError:  # missing: the next import reports it
                 yield name, (0, 0)
             else:
-                yield name, (found.st_mtime_ns, found.st_size)
+                yield name, (source.st_mtime_ns, source.st_size)
 
 
 def _root_of(module: ModuleType) -> str | None:

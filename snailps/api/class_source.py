@@ -1,11 +1,11 @@
-"""Classes of a notebook or script: as source from where they are defined, as a module elsewhere.
+"""Sends classes of a notebook or script to other processes: as source, made into a module there.
 
     class in a cell -> source_of -> pieces (file, line, text) -> encode -> bytes
     bytes -> decode -> define -> a module that has the class, under a name made of its source
 
-What the class uses of its notebook goes along: functions and classes as source, modules as imports,
-plain values as they are written.  Nothing is pickled; nothing of a cell is executed but these
-definitions.  Errors name the cell's own file and lines.
+Owns what travels with a class: the functions and classes of the notebook that it uses as source,
+modules as imports, plain values as literals.  Nothing is pickled, and nothing of a cell is executed
+but these definitions.  Errors name the cell's own file and lines.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def encode(pieces: list[Code]) -> bytes:
 
 
 def decode(source: bytes) -> list[Code]:
-    """Decode what `encode` made; ConfigError if these bytes are no such thing."""
+    """Decode what `encode` made; `ConfigError` for any other bytes."""
     try:
         return [Code(str(file), int(line), str(text)) for file, line, text in json.loads(source)]
     except (ValueError, TypeError) as error:
@@ -68,12 +68,15 @@ def decode(source: bytes) -> list[Code]:
 
 
 def module_name(source: bytes) -> str:
-    """The name of the module that `define` makes of this source."""
+    """Name the module that `define` makes of a source: equal sources, equal names."""
     return f"session_{hashlib.sha256(source).hexdigest()[:16]}"
 
 
 def define(source: bytes) -> None:
-    """Makes the module of a source, unless it is there; an error has the lines that fail."""
+    """Make the module of a source, unless this process has it already.
+
+    Executes the source: only where ``accept_source`` is set.  `ConfigError` shows lines that fail.
+    """
     name = module_name(source)
     if name in sys.modules:
         return
@@ -93,11 +96,11 @@ def define(source: bytes) -> None:
 
 
 _FLAGS = __future__.annotations.compiler_flag
-"""Annotations stay text: what they name need not be there."""
+"""Annotations stay text: the types they name need not be there."""
 
 
 def _show_lines(pieces: list[Code]) -> None:
-    """Lets tracebacks show the lines of pieces."""
+    """Let tracebacks show the lines of pieces."""
     files: dict[str, list[str]] = {}
     for file, line, text in pieces:
         lines, own = files.setdefault(file, []), text.splitlines(keepends=True)
@@ -125,7 +128,7 @@ class _Collector:
         return [Code(_PRELUDE, 1, prelude), *self._order]
 
     def _define(self, name: str, value: Any, asked_in: str) -> None:
-        """Adds a class or function of the module, what it uses first."""
+        """Add a class or function of the module, after everything that it uses."""
         if name in self._found:
             return
         self._found[name] = None
@@ -177,7 +180,7 @@ class _Collector:
 
 
 def _literal(value: Any) -> str:
-    """A value as Python's source, if that is exactly it; empty if it is not, or too long."""
+    """Write a value as a Python literal; empty if it is long, or another value."""
     if type(value) is float and not math.isfinite(value):
         return f"float({str(value)!r})"
     if not _is_small(value):
@@ -191,26 +194,26 @@ def _literal(value: Any) -> str:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a value may be short as text, which is not made of a whole corpus to see that."""
-    left, values = VALUE_CHARS_MAX, [value]
+    """Whether a value may be short as text; found without making a text of a corpus."""
+    chars_left, values = VALUE_CHARS_MAX, [value]
     while values:
-        one = values.pop()
-        kind = type(one)
+        element = values.pop()
+        kind = type(element)
         if kind in (str, bytes, list, tuple, set, frozenset, dict):
-            left -= len(one)
+            chars_left -= len(element)
         else:
-            left -= one.bit_length() // 4 if kind is int else 1
-        if left < 0:
+            chars_left -= element.bit_length() // 4 if kind is int else 1
+        if chars_left < 0:
             return False
         if kind is dict:
-            values += [*one.keys(), *one.values()]
+            values += [*element.keys(), *element.values()]
         elif kind in (list, tuple, set, frozenset):
-            values += one
+            values += element
     return True
 
 
 def _used_names(text: str, file: str) -> Iterator[str]:
-    """The global names that a definition uses."""
+    """Yield the global names that a definition uses."""
     tables = [symtable.symtable(text, file, "exec")]
     while tables:
         table = tables.pop()
@@ -222,7 +225,7 @@ def _used_names(text: str, file: str) -> Iterator[str]:
 
 
 def _piece_of(value: Any, name: str, asked_in: str) -> Code:
-    """The source of a class or function; ConfigError if it is not known."""
+    """Get the source of a class or function; `ConfigError` if no file or cell has it."""
     codes = [value.__code__] if isinstance(value, types.FunctionType) else list(_codes_of(value))
     line = codes[0].co_firstlineno if codes else getattr(value, "__firstlineno__", 0)
     files = [codes[0].co_filename] if codes else _candidates(asked_in)
@@ -242,7 +245,7 @@ _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _node_at(text: str, name: str, line: int) -> _Definition | None:
-    """The definition of a name that has this line in it; without a line, the last one."""
+    """Find the definition of a name that includes `line`; with line 0, the last definition."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -260,18 +263,19 @@ def _node_at(text: str, name: str, line: int) -> _Definition | None:
 
 
 def _codes_of(cls: type) -> Iterator[types.CodeType]:
-    """The code of a class's own methods; not of those that a decorator has made."""
+    """Yield the code of a class's own methods, not of methods that a decorator has made."""
     for member in vars(cls).values():
         function = getattr(member, "__func__", getattr(member, "fget", member))
         if isinstance(function, types.FunctionType) and function.__module__ == cls.__module__:
             code = inspect.unwrap(function).__code__
-            # Of dataclasses' methods this is the file, and in a `python -c` of 3.13 one with lines.
+            # "<string>" is the file of methods that dataclasses make; in a `python -c` of Python
+            # 3.13 it even has lines.
             if code.co_filename != "<string>" and linecache.getlines(code.co_filename):
                 yield code
 
 
 def _candidates(asked_in: str) -> list[str]:
-    """Files in which a class without methods may be defined, the likeliest first."""
+    """List files in which a class without methods may be defined, the likeliest first."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     cells = [file for file, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None]
     return list(dict.fromkeys([*filter(None, [asked_in, main]), *reversed(cells)]))

@@ -1,9 +1,9 @@
-"""How many workers of a job train at the same time.
+"""How many workers of a job train at the same time, and why no more.
 
     settings, files -> Limited.workers_at_once -> Concurrency -> the job -> seats of its schedule
 
-What several workers know of each other's steps is old by as many lines as they train meanwhile: of
-a small input that is a large part, and they learn less than one worker does.
+What workers know of each other's steps is as old as the lines they train between two exchanges.  In
+a small input these lines are a large part of it, and several workers learn less than one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
 ALL = 1 << 30
-"""More workers than there are."""
+"""No limit."""
 COUNTED_FOR = 64
-"""Workers for which an input is counted; from as large a one on all train."""
+"""An input with work for this many workers has no limit, and need not be counted to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """At most `workers` train at a time, because of `why`: "more learn less from 5,280 triples"."""
+    """At most `workers` train at a time; `why` says so to users: "more learn less from 5,280
+    triples".  The others wait for a worker that leaves.
+    """
 
     workers: int = ALL
     why: str = ""
@@ -30,7 +32,7 @@ class Concurrency:
 
     @classmethod
     def by_size(cls, size: int, each: int, unit: str) -> Concurrency:
-        """Have a worker train for each so many lines, or bytes, of an epoch; one at least."""
+        """Let a worker train for `each` lines, or bytes, of an epoch of `size`; at least one."""
         workers = max(1, size // each)
         if workers >= COUNTED_FOR:
             return cls()

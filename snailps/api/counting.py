@@ -1,6 +1,6 @@
-"""What workers count over a training, and what it means to the model.
+"""Counts over a training, such as clipped values, and the model's judgement of them.
 
-metrics of `Worker.train` named ``count NAME`` -> sums at the master -> Reported.counted -> Counted
+metrics ``count NAME`` of `Worker.train` -> sums at the master -> Reported.counted -> Counted
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 from snailps.config import JobSettings
 
 COUNT = "count "
-"""Begins the names of metrics that are added up over all blocks."""
+"""Prefix of the metrics that are added up over all blocks."""
 
 
 class Counted(NamedTuple):
-    """A model's judgement of its counts: the settings of the finished model, further figures of the
-    run, and why it must not go on; empty: it may."""
+    """A model's judgement of its counts.
+
+    `settings` are those of the finished model, `figures` are added to the run's, and `refused` says
+    why the job must not go on (empty: it may).
+    """
 
     settings: JobSettings
     figures: Mapping[str, Any] = {}

@@ -1,9 +1,10 @@
-"""Progress of an export: written by the exporting thread, read by the master's loop.
+"""Progress of an export, written by the exporting thread and read by the master's loop.
 
     plan, count, wrote -> ExportProgress -> share, text, seconds left -> status, log
     cancel -> the next piece raises ExportCancelled
 
-No tables, no files.  The two threads share single attributes only, so no lock is needed.
+Owns the stages and their shares; knows no tables and no files.  The threads share single
+attributes, each replaced as a whole by one of them, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from snailps.errors import SnailError
 
 Item = TypeVar("Item")
 SHARE_MIN = 0.01
-"""Least share from which the remaining time is estimated."""
+"""Share of the export from which the remaining time is estimated."""
 
 
 class ExportCancelled(SnailError):
-    """The export was interrupted."""
+    """The user has interrupted the export."""
 
 
 class ExportProgress:
-    """Progress of an export; `clock` gives steady seconds, `written` are complete files."""
+    """The progress of an export; `written` lists the files that are complete.
+
+    `clock` gives seconds that never go back.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,9 +37,9 @@ class ExportProgress:
         self.plan([])
 
     def plan(self, weights: Sequence[float]) -> None:
-        """Set the approximate relative durations of the coming stages.
+        """Set the relative durations of the stages to come, roughly.
 
-        A stage that was not planned is a plan of its own.
+        A stage beyond them starts a plan of its own.
         """
         self._weights, self._begun_s = tuple(weights), self._clock()
         self._stage: tuple[int, str, int, int, str] = (-1, "", 0, 0, "")
@@ -48,10 +52,10 @@ class ExportProgress:
         items: Iterable[Item],
         size: Callable[[Any], int] = len,
     ) -> Iterator[Item]:
-        """Yield items, and record the progress of a stage; ExportCancelled ends it.
+        """Yield items, and record the progress of a stage; `ExportCancelled` ends it.
 
-        `what` describes it for people: ``writing out.npz``; `total` is the size of all items
-        together, in a `unit` such as ``rows``; ``bytes`` are shown as MB.
+        `what` names the stage for users: ``writing out.npz``.  `total` is the size of all items
+        together, in `unit`, such as ``rows``; ``bytes`` are shown as MB.
         """
         self.begin(what, total, unit)
         for item in items:
@@ -79,7 +83,7 @@ class ExportProgress:
         self.cancelled = True
 
     def check(self) -> None:
-        """Raise ExportCancelled if the export was cancelled."""
+        """Raise `ExportCancelled` if the user has interrupted the export."""
         if self.cancelled:
             raise ExportCancelled("the export was interrupted")
 
@@ -95,20 +99,20 @@ class ExportProgress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left, or None while too little is known."""
+        """Seconds left; None below `SHARE_MIN`."""
         share = self.share
         if share < SHARE_MIN:
             return None
         return (self._clock() - self._begun_s) * (1 - share) / share
 
     def line(self) -> str:
-        """Show the progress in a line: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
+        """Describe the progress: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
         eta_s = self.eta_s
         left = "" if eta_s is None else f", {eta_s:.0f} s left"
         return f"{int(100 * self.share)}%: {self.text}{left}"
 
     def verdict(self) -> str:
-        """Say what an interrupted export has saved."""
+        """Describe what an interrupted export has saved."""
         if not self.written:
             return "nothing was saved"
         return f"saved {', '.join(self.written)}, and nothing else"

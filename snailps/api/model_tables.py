@@ -1,29 +1,42 @@
-"""The tables of a model as it uses them: pulls, pushes, products with examples.
+"""The tables of a model as the model uses them: pulls, pushes, products with examples.
 
     keys -> pull, forward -> rows, Z        values, dL/dZ -> push, backward -> access methods
 
-It owns how a call finds its table, its wire type and, where there are clocks, its step.  It knows
-no block's contents, no lease and no mathematics; `worker.py` derives the base class of models.
+Owns how a call finds its table, its wire type and, in a job with clocks, its step.  Knows no
+block's content, no lease and no mathematics; `worker.py` derives the base class of models.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.block import Block, ClockSlot, CurrentClockSlots
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
+from snailps.api.traits import InRounds, trait_of
 from snailps.api.wire_choice import WireChoice
+from snailps.config.consistency import steps_of
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Forward, Pending
 
 
 class ModelTables:
-    """The tables that a model has declared, once it is connected to their shards."""
+    """Calls on the tables that a model has declared, from any of its threads.
+
+    Usable once the worker has declared the tables: from `survey` and `setup` on.
+    """
+
+    _own_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that are plain fields of the model's class, or of its bases."""
+
+    @classmethod
+    def clocked(cls, settings: Any) -> bool:
+        """Whether blocks are contributions to common steps; default: with bsp, and in rounds."""
+        return steps_of(settings).are_sums or trait_of(cls, InRounds).rounds(settings) > 0
 
     def __init__(self) -> None:
         self._clocked = False
@@ -32,11 +45,12 @@ class ModelTables:
         self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self.route_epoch = 0
-        """Grows when a shard is served by another server, which may lack what was pushed."""
+        """Grows whenever another server takes over a shard; it may lack the last pushes, with
+        ``replication: async``."""
         self.narrow_rows = False
-        """With `wire: auto`, have rows of ``add`` and ``sgd`` travel as float16 on any network, as
-        int8 on a slow one: for a model that moves so many that sending them takes the processor
-        longer than rounding."""
+        """With `wire: auto`: send rows of ``add`` and ``sgd`` as float16 on any network, as int8 on
+        a slow one.  For a model that moves so many rows that sending takes more processor time
+        than rounding."""
 
     def pull(
         self,
@@ -46,23 +60,28 @@ class ModelTables:
         *,
         state: bool = False,
     ) -> Rows:
-        """Rows of `keys` as they are now.
+        """Read the rows of keys as they are now.
 
         Parameters
         ----------
         table : str
+            Name of a declared table.
         keys : numpy.ndarray
-            uint64 (n,), or any other integers from 0 on, in an array or a list; repeated keys are
-            allowed.
+            uint64 (n,), or any other integers from 0 on, in an array or a list; may repeat.
         out : numpy.ndarray, optional
-            float32 (n, dim) to be filled; rows contiguous, their stride free.
+            float32 (n, dim) to be filled; each row contiguous, with any stride between rows.
         state : bool
-            The optimiser's state behind the weights: rows are ``dim + Table.state_floats`` wide.
+            Append the optimiser's state to the weights: rows of ``dim + Table.state_floats``.
 
         Returns
         -------
         numpy.ndarray
-            float32 (n, dim).
+            float32 (n, dim), or `out`.  A key that was never pushed has its first value.
+
+        Raises
+        ------
+        MisuseError
+            No such table, keys that are no integers from 0 on, or `out` of another shape.
         """
         if self._clocked:
             self._clock_slots.now("pull", preparing=False)
@@ -79,11 +98,11 @@ class ModelTables:
         state: bool = False,
         ahead: bool = False,
     ) -> Pending:
-        """Starts a pull; ``.wait()`` gives the rows.
+        """Start a pull; ``.wait()`` gives the rows.
 
-        With `ahead` it may overtake own pushes that are still on their way: `correct` the rows
-        with each of them.  In a job with clocks it gets the rows as the block's step finds them,
-        whatever is on its way: it waits at the servers until that step has begun.
+        With `ahead` the pull may overtake this worker's pushes that are still under way: `correct`
+        the rows with each of them.  In a job with clocks, pulls wait at the servers until the
+        block's step has begun, and read the rows as that step finds them, `ahead` or not.
 
         Raises
         ------
@@ -105,7 +124,7 @@ class ModelTables:
     def _pulled(
         self, table: str, keys: AnyKeys, out: Rows | None, state: bool
     ) -> tuple[int, Keys, Rows, int]:
-        """Number of the table, its keys, where the rows go, and as what they travel."""
+        """Check a pull: the table's number, its keys, the array for the rows, their wire type."""
         number, declared = self._find(table)
         wanted = declared.keys(keys)
         width = declared.dim + declared.state_floats if state else declared.dim
@@ -124,13 +143,16 @@ class ModelTables:
         state: bool = False,
         lr_scale: float = 1.0,
     ) -> None:
-        """Hands `values` to the table's access method, row by row; returns once it is done.
+        """Have the table's access method change rows by `values`; returns when it is acknowledged.
+
+        A push is applied exactly once, also if its server is lost meanwhile.
 
         Parameters
         ----------
         table : str
+            Name of a declared table.
         keys : numpy.ndarray
-            As of `pull`.  The values of a repeated key count as their sum.
+            As in `pull`.  The values of a repeated key count as their sum.
         values : numpy.ndarray
             float32 (n, dim), or numbers that become float32; (n, dim + 1) for access method
             ``average``.
@@ -139,8 +161,8 @@ class ModelTables:
             ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``,
             ``rowwise_adagrad``, ``ftrl``.
         lr_scale : float
-            This push's step size as a multiple of `Table.lr`, 0 or more: a schedule's value.  For
-            ``sgd``, ``momentum``, ``adagrad``, ``rowwise_adagrad``, ``adam``.  Where there are
+            Step size of this push as a multiple of `Table.lr`, 0 or more, for a schedule.  For
+            ``sgd``, ``momentum``, ``adagrad``, ``rowwise_adagrad``, ``adam``.  In a job with
             clocks, the same in all pushes to a table in a clock.
 
         Raises
@@ -165,7 +187,7 @@ class ModelTables:
         state: bool = False,
         lr_scale: float = 1.0,
     ) -> Pending:
-        """Starts a `push`; `values` must not change until ``.wait()`` has returned."""
+        """Start a `push`; `values` must not change until ``.wait()`` has returned."""
         arguments = self._pushed(table, keys, values, state, lr_scale)
         if not self._clocked:
             return self._client.push_async(  # type: ignore[union-attr]
@@ -177,25 +199,26 @@ class ModelTables:
         )
 
     def assign(self, table: str, keys: AnyKeys, values: Any) -> None:
-        """Puts `values` in the place of rows: pretrained ones, or rows with their state.
+        """Replace rows by `values`: pretrained weights, or rows with their state.
 
-        Each counts exactly once and is at the standby when this returns, like a push.
+        Applied exactly once, and at the standby when this returns, like a push.
 
         Parameters
         ----------
         table : str
+            Name of a declared table.
         keys : numpy.ndarray
-            As of `pull`.  Of a repeated key the last value counts.
+            As in `pull`.  The last value of a repeated key counts.
         values : numpy.ndarray
-            Weights, float32 (n, dim): the optimiser's state begins anew.  Or weights and state, as
+            Weights, float32 (n, dim): the optimiser's state starts anew.  Or weights and state, as
             a pull with `state` gives them, (n, dim + state_floats).
 
         Raises
         ------
         MisuseError
-            Wrong shape, or there are clocks (consistency: bsp, or rounds).
+            Wrong shape, or a job with clocks (consistency: bsp, or rounds).
         NotFinite
-            As of `push`.
+            As in `push`.
         """
         if self._clocked:
             raise MisuseError("assign() does not work with clocks (consistency: bsp, or rounds)")
@@ -219,34 +242,34 @@ class ModelTables:
         *,
         keep: bool = True,
     ) -> Forward:
-        """Starts the product of sparse examples with a table, at its shards: no row travels.
+        """Start the product of sparse examples with a table, at its shards: no row travels.
 
         ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1``; ``.wait()`` gives Z,
-        float32 (m, dim).  It sees what was pushed, and went back, before this call.
+        float32 (m, dim).  It reads rows after this worker's earlier pushes and `backward`.
 
         Parameters
         ----------
         table : str
-            Of any built-in access method but ``average``.
+            Name of a declared table, of any built-in access method but ``average``.
         ptr : numpy.ndarray
-            int64 (m + 1,), from 0 on.
+            int64 (m + 1,), starting at 0.
         keys : numpy.ndarray
-            Any integers from 0 on, (nnz,); may repeat, in any order.
+            Integers from 0 on, (nnz,); may repeat, in any order.
         values : numpy.ndarray, optional
             float32 (nnz,); None: all are 1.
         keep : bool
-            `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and up
-            to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
+            True: `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and
+            up to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
 
         Raises
         ------
         MisuseError
-            Arrays of another type or shape.
+            Arrays of another type or shape, or a job with clocks.
 
         Notes
         -----
-        Two batches under way at once use the network best: start the next one's `forward` before
-        waiting for this one's.  It then lacks this one's step, as it would with prefetched rows.
+        Two batches at a time use the network best: start the `forward` of the next batch before
+        waiting for this one's.  It then lacks this batch's step, like a pull ahead.
         """
         if self._clocked:
             raise MisuseError(
@@ -259,30 +282,30 @@ class ModelTables:
         )
 
     def backward(self, forward: Forward, gradient: Rows, *, lr_scale: float = 1.0) -> Pending:
-        """Starts the way back of a batch: the shards step the rows that it touched.
+        """Start the way back of a batch: the shards step the rows that it has read.
 
-        Each row's gradient is summed over the whole batch and handed to the table's access method
-        once, in the order of this worker's pushes and exactly once, also if a server forgot the
-        batch meanwhile.
+        Each row's gradient is summed over the whole batch, and given to the table's access method
+        exactly once, in the order of this worker's pushes, also if a server has lost the batch
+        meanwhile.
 
         Parameters
         ----------
         forward : Forward
-            What `forward` returned, waited for.
+            What `forward` returned, after its ``.wait()``.
         gradient : numpy.ndarray
             float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
-            Travels as Z did, scaled.
+            Travels in the type of Z, scaled.
         lr_scale : float
-            As of `push`; a table that has no step size to scale refuses the batch.
+            As in `push`; a table without a step size to scale refuses the batch.
 
         Raises
         ------
         MisuseError
-            Another shape, or a batch that was not kept or has gone back.
+            Another shape, or a batch that was not kept or has gone back already.
         NotFinite
-            As of `push`.
+            As in `push`.
         RemoteError
-            By ``.wait()``: keys and gradients of one fragment take more than 4 MB.
+            From ``.wait()``: keys and gradients of one fragment take more than 4 MB.
         """
         return self._client.backward_async(  # type: ignore[union-attr]
             forward, gradient, forward.wire, lr_scale
@@ -290,11 +313,11 @@ class ModelTables:
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """Inside, this thread's asynchronous calls are sent together: when it waits, or at the end.
+        """Hold this thread's asynchronous calls, to send them together when it waits or at the end.
 
         For a loop that pulls, pushes and waits: each shard gets several requests in one packet.
-        Calls of other threads, such as `prepare`'s, are sent at once.  A wait sends what is held
-        also if its answer is there already.
+        Calls of other threads, like those in `prepare`, are sent at once.  A wait sends what is
+        held even if its own answer is there already.
         """
         self._client.cork()  # type: ignore[union-attr]
         try:
@@ -304,7 +327,7 @@ class ModelTables:
 
     @property
     def shards(self) -> int:
-        """How many shards the tables are spread over."""
+        """Number of shards that the tables are spread over."""
         return len(self._client.names)  # type: ignore[union-attr]
 
     def _pushed(
@@ -316,13 +339,14 @@ class ModelTables:
         wire, feedback = self._wire_choice.of_push(  # type: ignore[union-attr]
             declared, state, narrow=self.narrow_rows
         )
-        coarse = declared.access == "add"  # what it rounds away is nothing beside the row
+        coarse = declared.access == "add"  # a delta's rounding is small beside the row
         return number, declared.keys(keys), rows, state, merge, wire, feedback, coarse
 
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
-        """Adds to prefetched rows what an own push added after they were read (access ``add``).
+        """Add to the rows of a pull what this worker's `push` added after they were read.
 
-        In a job with clocks there is nothing to add: rows are those of the block's step.
+        For access method ``add``, after a pull `ahead`.  Returns how many rows were changed: none
+        in a job with clocks, where pulls read the rows of the block's step.
         """
         if self._clocked:
             return 0
@@ -332,15 +356,15 @@ class ModelTables:
     def _at(
         self, block: Block, *, preparing: bool = False
     ) -> contextlib.AbstractContextManager[None]:
-        """Pulls and pushes belong to this block, where there are clocks."""
+        """Inside, pulls and pushes belong to the step of this block, in a job with clocks."""
         return self._clock_slots.at(ClockSlot(block.clock, block.slot, preparing, block._pulls))
 
     def _find(self, table: str) -> tuple[int, Table]:
         try:
             return self._tables[table]
         except KeyError:
-            known = ", ".join(sorted(self._tables)) or "none"
-            raise MisuseError(f"no table {table!r} was declared; declared: {known}") from None
+            declared = ", ".join(sorted(self._tables)) or "none"
+            raise MisuseError(f"no table {table!r} was declared; declared: {declared}") from None
 
     def _connect(
         self,

@@ -1,4 +1,4 @@
-"""How often a training goes over its input where the user leaves that to the model.
+"""How many epochs a training has where the user leaves that to the model (``epochs: auto``).
 
     epochs: auto -> Cut.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
 
@@ -16,9 +16,9 @@ from snailps.errors import MisuseError
 EPOCHS = 5
 """Epochs of large inputs, and of models that do not decide."""
 EPOCHS_MAX = 300
-"""Most epochs, of small inputs."""
+"""Most epochs of a small input."""
 EPOCHS_FALLING = 50
-"""Most epochs where the step size falls over the job, which then does not end before."""
+"""Most epochs where the step size falls over the job: such a job trains all of them."""
 EPOCHS_AUTO: Mapping[str, Any] = {
     "help": "Number of training passes over the whole input. `auto`: by its size, 5 for large "
     "inputs; for small ones more, at most 300, where the step size does not fall over the job "
@@ -35,11 +35,11 @@ EPOCHS_AUTO: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Epochs of a job: at most `most`, which rates that fall over the job count with.
+    """The epochs of a job: at most `most`, by which falling step sizes are planned.
 
-    From `least` on, at least 1, the job ends once the loss stops falling; `most`: never before.
-    `relative`: by parts of itself, not of the first epoch's: errors of numbers may become any part
-    of those at the beginning.
+    After `least` epochs (1 to `most`) the job ends once the loss stops falling; with `least` equal
+    to `most` it trains them all.  `relative`: a loss has stopped falling if it falls by too small a
+    part of itself, not of the first epoch's loss; for errors of numbers, which have no scale.
     """
 
     most: int
@@ -54,10 +54,10 @@ class Passes:
     def by_size(
         cls, total: int, enough: int, *, ends: bool = True, relative: bool = False
     ) -> Passes:
-        """Choose epochs: enough / total, from `EPOCHS` to `EPOCHS_MAX`.
+        """Choose `enough` / `total` epochs, from `EPOCHS` to `EPOCHS_MAX`.
 
-        With `ends`, all but `EPOCHS` of them are trained only while the loss falls; without, there
-        are at most `EPOCHS_FALLING`.
+        With `ends`, epochs beyond `EPOCHS` are trained only while the loss falls.  Without, all are
+        trained, `EPOCHS_FALLING` at most.
         """
         most = EPOCHS_MAX if ends else EPOCHS_FALLING
         epochs = max(EPOCHS, min(most, enough // max(1, total)))

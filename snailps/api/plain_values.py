@@ -1,8 +1,8 @@
-"""Figures of a user's class as plain values: what JSON holds, so messages and the journal do.
+"""Converts the figures of a user's class to plain values, which messages and the journal can hold.
 
-    what judge, export, after_round ... return -> plain -> None, bool, int, float, str, lists, dicts
+    results of judge, export, after_round ... -> plain -> None, bool, int, float, str, lists, dicts
 
-Used once, where such a value comes in: nothing after that asks what it is.
+Called once, where such a value enters: no later code asks for its type.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from snailps.errors import ClusterError, is_own_code
 Number = TypeVar("Number", int, float, str)
 
 ELEMENTS_MAX = 10_000
-"""Most elements of an array among figures: it becomes text in messages, the journal and reports."""
+"""Most elements of an array among figures, which messages, journal and reports hold as text."""
 FIGURES_BYTES_MAX = 4 << 20
-"""Most bytes of JSON of one result; a message has room for four times as many."""
+"""Most bytes of JSON in one result; a message has room for four times as many."""
 
 
 class _Odd(Exception):
-    """A value that is none of JSON's: where in the result, and what came."""
+    """A value that JSON cannot hold: `place` in the result, and what was `got`."""
 
     def __init__(self, place: str, got: str) -> None:
         super().__init__(place, got)
@@ -33,10 +33,10 @@ class _Odd(Exception):
 
 
 def plain_figures(cls: type, method: str, result: object) -> dict[str, Any]:
-    """The figures that a class method has returned, as plain values.
+    """Convert the figures that a class method has returned.
 
-    Scalars and small arrays of NumPy, PyTorch or pandas become numbers and lists, paths text.
-    ClusterError names class, method, key and type of anything else.
+    Scalars and small arrays of NumPy, PyTorch or pandas become numbers and lists, paths text.  A
+    `ClusterError` names class, method, key and type of anything else.
     """
     where = named_method(cls, method)
     if not isinstance(result, Mapping):
@@ -64,13 +64,15 @@ def plain_figures(cls: type, method: str, result: object) -> dict[str, Any]:
 
 
 def plain_number(cls: type, method: str, value: object, kind: Callable[[Any], Number]) -> Number:
-    """A single value that a class method has returned; `int` rounds down. ClusterError if it is
-    none of this kind."""
+    """Convert a single value that a class method has returned; `int` cuts off decimals.
+
+    `ClusterError` if it is not of this kind.
+    """
     try:
-        found = _plain(value, "")
-        if isinstance(found, str) != (kind is str):
+        plain_value = _plain(value, "")
+        if isinstance(plain_value, str) != (kind is str):
             raise TypeError
-        return kind(found)
+        return kind(plain_value)
     except (_Odd, TypeError, ValueError, OverflowError):
         noun = {int: "a whole number", float: "a number"}.get(kind, "text")  # type: ignore[call-overload]
         raise ClusterError(
@@ -79,12 +81,12 @@ def plain_number(cls: type, method: str, value: object, kind: Callable[[Any], Nu
 
 
 def is_users(cls: type) -> bool:
-    """Whether a class is a user's, and none of snailps."""
+    """Whether a class is a user's, not part of snailps."""
     return not cls.__module__.startswith("snailps.")
 
 
 def named_method(cls: type, method: str) -> str:
-    """A class's method in messages; of a user's own code with the line where it begins."""
+    """Name a class's method in messages; in a user's own code, with file and first line."""
     function = getattr(cls, method, None)  # None: a default of a trait that it lacks
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     name = f"{cls.__name__}.{method}"
@@ -94,7 +96,7 @@ def named_method(cls: type, method: str) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it where it has one, else as it is."""
+    """Convert a value if JSON can hold it; else return it unchanged."""
     try:
         return _plain(value, "")
     except _Odd:
@@ -122,19 +124,19 @@ def _plain(value: object, place: str) -> Any:
         elements = math.prod(shape)
         if elements > ELEMENTS_MAX:
             raise _Odd(place, f"{_kind(value)} of {elements:,} elements, limit {ELEMENTS_MAX:,}")
-        found = as_list()
-        if not isinstance(found, type(value)):
-            return _plain(found, place)
+        elements_of_value = as_list()
+        if not isinstance(elements_of_value, type(value)):  # else it would not end
+            return _plain(elements_of_value, place)
     raise _Odd(place, _kind(value))
 
 
 def _key(key: object, place: str) -> str:
-    """A key as JSON has it: text."""
-    found = plain(key)
-    if isinstance(found, str):
-        return found
-    if isinstance(found, (int, float)):
-        return json.dumps(found)
+    """Convert a key to text, as JSON does."""
+    plain_key = plain(key)
+    if isinstance(plain_key, str):
+        return plain_key
+    if isinstance(plain_key, (int, float)):
+        return json.dumps(plain_key)
     raise _Odd(place, f"under the key {key!r:.80} ({_kind(key)})")
 
 

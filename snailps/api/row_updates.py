@@ -1,9 +1,9 @@
-"""How each change of a row reaches other workers: the kinds, one for each update of each model.
+"""Kinds of changes to rows: each says how any number of workers make a change once.
 
-**What a worker pushes as a sum is a step of a gradient**: it is in proportion to a rate, so that N
-workers push what one would in N times as many steps.  A change that is not (a vector made a unit
-vector, a mean that runs along) goes another way, or N workers make it N times.  Models declare
-theirs as ``row_updates``; tests/sim/test_alike.py trains each with a rate of nearly 0, which must
+**Only a step of a gradient may be pushed as a sum**: it is in proportion to a rate, so N workers
+push what one would in N times as many steps.  Any other change (a vector scaled to length one, a
+running mean) takes another way, or N workers would make it N times.  Models declare their changes
+as ``row_updates``; tests/sim/test_alike.py trains each model with a rate of nearly 0, which must
 push nearly nothing.  docs/consistency.md has the list.
 """
 
@@ -14,16 +14,16 @@ from enum import Enum
 
 
 class RowUpdate(Enum):
-    """Who makes a change of a row, so that any number of workers make it once."""
+    """Who makes a change to a row."""
 
     STEP = "pushed as a sum"
     """A step of a gradient, or of a sum of squared gradients."""
     READ = "made where rows are read"
-    """A function of the row alone, a projection: each reader makes it, and no process pushes it."""
+    """A function of the row alone, like a projection: each reader computes it, nobody pushes it."""
     SHARE = "pushed by share"
-    """A mean of all workers: each pushes its part of it."""
+    """A mean over all workers: each pushes its part."""
     OWNER = "made by one owner"
-    """By the shard, or by one worker for all."""
+    """Made by the shard, or by one worker for all."""
 
 
 STEPPED_BY_SHARDS: Mapping[str, RowUpdate] = {

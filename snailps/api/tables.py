@@ -1,8 +1,8 @@
-"""Declarations of tables and tensors, by models and in messages.
+"""Declarations of tables and tensors, and the checks of the keys and values users pass.
 
     Table(...) -> to_dict -> Declare -> master -> MakeTables -> server -> Shard.add_table
 
-Validated at every receiver; no sockets and no rows here.
+Owns what a declaration may say; each receiver validates it again.  No sockets and no rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from snailps.errors import ConfigError, MisuseError, NotFinite
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 AnyKeys = Keys | NDArray[Any] | Sequence[int]
-"""Keys in the forms that `as_keys` takes."""
+"""The forms of keys that `as_keys` takes."""
 _UINT64, _FLOAT32 = np.dtype(np.uint64), np.dtype(np.float32)
-"""One object each, which nearly all arrays of the type have: `is` takes a seventh of ``==``."""
+"""NumPy's own objects, which nearly all arrays share: `is` is seven times as fast as ``==``."""
 _LR_SCALES = (int, float, np.floating)
 
 DIM_MAX = 65_536
@@ -42,13 +42,13 @@ _ACCESS = {
 }  # of _row_ops.pxd  # fmt: skip
 _PYTHON = 8
 INIT_SCALE = 0.05
-"""Default scale of drawn first values, customary for embedding rows. Rows of zeros would have zero
-gradients in most models."""
+"""Default scale of drawn first values, usual for embeddings.  Rows of zeros would have gradients of
+zero in most models."""
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
 _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
-"""State in times `dim`; see `_STATE_MORE`."""
+"""Floats of state a row, as a multiple of `dim`; see `_STATE_MORE`."""
 _STATE_MORE = {"adam", "average", "rowwise_adagrad"}
-"""Have one float more."""
+"""Access methods with one float of state more."""
 _TRACK = {"": 0, "touch": 1}
 ADMIT_MAX = 100
 ADMIT_BYTES = 64 << 20
@@ -58,16 +58,19 @@ _ADDED = {
 """Fields that checkpoints of 0.1.0 lack."""
 _WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
-"""Pushing twice is pushing the sum."""
+"""Access methods for which two pushes are the same as one push of their sum."""
 _ADDS_STATE = {"add", "sgd", "adagrad", "rowwise_adagrad", "ftrl"}
 _SCALES_LR = {"sgd", "adagrad", "rowwise_adagrad", "adam", "momentum"}
-"""A push may scale the step size.  Not of FTRL, whose z holds the weights as of one step size."""
+"""Access methods whose step size a push may scale; FTRL's z holds for one step size only."""
 _STEPS = _SCALES_LR | {"ftrl"}
 _NEEDS_EPS = {"adagrad", "rowwise_adagrad", "adam"}
 
 
 def as_keys(given: object, where: str = "") -> Keys:
-    """Integers from 0 to 2^64 - 1 as uint64 (n,), uncopied if they are; `where` begins messages."""
+    """Convert integers from 0 to 2^64 - 1 to uint64 (n,), without a copy if they are that already.
+
+    `where` begins the message of a `MisuseError`: other numbers, or another shape.
+    """
     if isinstance(given, np.ndarray) and given.dtype == np.uint64 and given.ndim == 1:
         # `==` also holds for the other byte order, which is not a uint64 in C.
         return given if given.dtype.isnative else given.astype(np.uint64)
@@ -102,7 +105,11 @@ def as_keys(given: object, where: str = "") -> Keys:
 
 
 def as_rows(given: object, where: str = "") -> Rows:
-    """Values to push as float32, uncopied if they are; `NotFinite` if one is beyond float32."""
+    """Convert values to float32, without a copy if they are that already.
+
+    `where` begins the message of a `MisuseError` (no numbers) or a `NotFinite` (a finite number
+    that float32 cannot hold).
+    """
     if isinstance(given, np.ndarray) and given.dtype == np.float32 and given.dtype.isnative:
         return given
     array = _as_array("values", "numbers", given, where)
@@ -152,9 +159,9 @@ class Table:
         ``rowwise_adagrad``, ``adam``, ``ftrl``, ``average`` (docs/access_methods.md has the
         formulae), or ``package.module:Class``, an `AccessMethod` that every server can import.
     init : str
-        First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``), ``normal``
-        (standard deviation ``scale``) or ``factors`` (the same, but 0 in column 0: a weight, and
-        factors behind it); a function of `seed` and the key alone.
+        First value of a row, a function of `seed` and the key alone: ``zeros``, ``uniform`` (in
+        ``[-scale, scale)``), ``normal`` (standard deviation ``scale``) or ``factors`` (``normal``,
+        with 0 in column 0, for a weight followed by factors).
     scale : float
         Scale of `init`.  None (the default): 0.05, or 0 if `init` is ``zeros``.
     lr : float
@@ -168,35 +175,36 @@ class Table:
     beta1, beta2 : float
         Adam's decay of the two moments; `beta1` is also momentum's decay.
     l1, l2 : float
-        FTRL's penalties: what z has to exceed, and a factor of the weight in each gradient.
+        FTRL's penalties: l1 is what abs(z) has to exceed for a weight that is not 0, l2 a factor
+        of the weight in each gradient.
     beta : float
-        FTRL's beta: how slowly the step size begins to fall.
+        FTRL's beta: how slowly the step size starts to fall.
     track : str
-        What is stored with each row: ``""`` or ``touch`` (tick of its last push).
+        What is stored with each row: ``""`` (nothing) or ``touch`` (the tick of its last push).
     admit_after : int
-        Which push of a key makes its row, 0 to 100: earlier ones, of rare keys, change nothing.
-        0, 1: the first.  Not for ``average`` and classes.
+        Which push of a key makes its row, 0 to 100 (0 and 1: the first).  Earlier pushes change
+        nothing, so that rare keys take no memory.  Not for ``average`` and classes.
     admit_bytes : int
-        Memory of the counts of pushes, over all servers (standbys besides); they reach back over
-        about an eighth as many pushes of keys without rows.
+        Memory of the counts of pushes, over all servers (standbys need as much again).  The counts
+        reach back over about an eighth as many pushes of keys without rows.
     rows_max : int
-        Rows of the table, over all servers (standbys besides): beyond it those that were pushed
-        least recently go, and begin anew when they are pushed again.  0: no limit.  Each fragment
-        (`frag_num`) has an equal share.  Not for ``average``.
+        Most rows of the table, over all servers (standbys hold as many again); 0: no limit.  Beyond
+        it the rows that were pushed least recently are deleted, and start anew when they are pushed
+        again.  Each fragment (`frag_num`) has an equal share.  Not for ``average``.
     age_max : int
-        Rows that were not pushed while so many values were pushed to the table go, at the latest
-        after one and a half times as many, and begin anew when they are pushed again.  0: none.
-        Counted by fragments, each its equal share.  Not for ``average``.
+        A row is deleted once this many values were pushed to the table since its own last push, at
+        the latest after one and a half times as many, and starts anew when it is pushed again.  0:
+        never.  Each fragment counts its equal share.  Not for ``average``.
     wire : str
-        Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
-        a scale per row) or ``auto``: float16 below 400 MB/s or where the model has
-        `Worker.narrow_rows`, of that int8 below 30 MB/s, else float32; what `Worker.forward`
-        and `backward` send is float16 with several shards.  In memory
-        they are float32; rows with state and those of ``average`` are always sent as float32, and
-        so is a push with values that the type cannot hold.
+        Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with a scale a row) or
+        ``auto``.  With ``auto`` rows travel as float16 below 400 MB/s, else as float32; in a model
+        with `Worker.narrow_rows` as int8 below 30 MB/s, else as float16; what `Worker.forward` and
+        `backward` send as float16 with several shards.  In memory rows are float32.  Rows with
+        state, rows of ``average``, and a push with values that the type cannot hold always travel
+        as float32.
     finite : bool
-        Whether NaN and infinite values are refused, where they are pushed and where the table is
-        exported.  False: they are numbers like others, for an access method that works with them.
+        Whether NaN and infinite values are refused, in pushes and in an export.  False: they are
+        numbers like others, for an access method that works with them.
 
     Examples
     --------
@@ -286,12 +294,12 @@ class Table:
             raise refuse("age_max", "0 for access 'average'", self.age_max)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a message."""
+        """Give the declaration as plain values, for a message."""
         return {field: getattr(self, field) for field in self.__slots__}
 
     @classmethod
     def from_dict(cls, data: object) -> Table:
-        """The inverse of `to_dict`; validates."""
+        """Make a declaration of what `to_dict` gave; `ConfigError` if it is none."""
         if isinstance(data, dict):
             data = {**_ADDED, **data}
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
@@ -305,7 +313,10 @@ class Table:
 
     @property
     def state_floats(self) -> int:
-        """float32 values of state behind a row's weights; may import the access method."""
+        """How many float32 values of state follow a row's weights.
+
+        Imports the access method if it is a user's class; `ConfigError` if that fails.
+        """
         if self.in_python:
             return load_method(self).state_floats
         return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in _STATE_MORE)
@@ -366,7 +377,7 @@ class Table:
         return not state and self.access not in _LINEAR
 
     def check_finite(self, keys: Keys, rows: Rows) -> None:
-        """Refuse stored rows that are not finite."""
+        """Raise `NotFinite` for stored rows with NaN or infinities, if the table is `finite`."""
         if not self.finite or np.isfinite(rows).all():
             return
         row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
@@ -377,14 +388,14 @@ class Table:
         )
 
     def fill_first(self, keys: Keys, out: Rows) -> None:
-        """Writes first values, those of keys that were never pushed, to float32 (n, dim)."""
+        """Write the first values of keys to `out`, float32 (n, dim)."""
         kernels.init_rows(_INIT[self.init], float(self.scale or 0.0), self.seed, keys, out)
 
     def store_arguments(
         self,
     ) -> tuple[int, int, int, float, int, tuple[float, ...], int, tuple[int, int, int, int], bool]:
-        """dim, access, init, scale, seed, hyper, track, retention, finite, as `Shard.add_table`
-        takes them.
+        """Give the arguments of `Shard.add_table`: dim, access, init, scale, seed, hyper, track,
+        retention, finite.
         """
         hyper = (self.lr, self.eps, self.beta1, self.beta2, self.l1, self.l2, self.beta)
         return (
@@ -407,16 +418,16 @@ class Tensor:
     Attributes
     ----------
     name : str
-        As of a `Table`.
+        As in `Table`.
     shape : tuple of int
         Sizes of the axes, each at least 1.
     access, init, scale, lr, eps, seed, beta1, beta2, l1, l2, beta, wire, finite
-        As of a `Table`.
+        As in `Table`.
 
     Notes
     -----
-    C order; `TENSOR_CHUNK` values a row, the last row is padded with values that are not read.
-    Chunks spread over the shards like any keys, so a large tensor is served by all of them.
+    Stored in C order, `TENSOR_CHUNK` values a row; the last row is padded with values that are
+    never read.  Chunks spread over the shards like any keys, so all shards serve a large tensor.
 
     Examples
     --------
@@ -450,7 +461,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Values in all."""
+        """Number of values."""
         return math.prod(self.shape)
 
     def table(self) -> Table:
@@ -460,16 +471,19 @@ class Tensor:
         return Table(self.name, dim, **options)
 
     def keys(self) -> NDArray[np.uint64]:
-        """Keys of its chunks, uint64 (chunks,), in order."""
+        """Keys of the chunks, uint64 (chunks,), in order."""
         dim = min(self.size, TENSOR_CHUNK)
         return np.arange(-(-self.size // dim), dtype=np.uint64)
 
     def from_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rows of all chunks as an array of `shape`."""
+        """Reshape the rows of all chunks to `shape`, without a copy."""
         return rows.reshape(-1)[: self.size].reshape(self.shape)
 
     def to_rows(self, values: Any) -> NDArray[np.float32]:
-        """An array of `shape` as rows of all chunks, padded with zeros."""
+        """Convert an array of `shape` to the rows of all chunks, padded with zeros.
+
+        `MisuseError` for another shape.
+        """
         values = as_rows(values, f"tensor {self.name!r}")
         if values.shape != self.shape:
             raise MisuseError(f"tensor {self.name!r} has shape {self.shape}, got {values.shape}")

@@ -1,12 +1,12 @@
-"""Traits of a model beside the training of its blocks: a survey, a rotation, rounds, reports.
+"""Traits of a model: what it may do beyond training blocks, like a survey, a rotation or rounds.
 
     class MyModel(snailps.Worker): surveyor(), survey()  -> MyModel has the trait `Surveyed`
     trait_of(MyModel, Surveyed) -> MyModel               trait_of(MyModel, InRounds) -> InRounds
 
-A trait is a few methods that are asked together, each with a default.  **A class that writes one
-of a trait's methods has the trait** (`complete`); naming it among the bases says so to readers and
-type checkers.  A job asks `trait_of` and gets the class, or the defaults.  Class methods are called
-at the master.
+A trait is a few methods that belong together, each with a default.  **A class that writes one of a
+trait's methods has the trait** (`complete`); naming the trait among the bases tells readers and
+type checkers.  A job calls `trait_of`, and gets the class or the defaults.  The master calls class
+methods, workers the others.
 """
 
 from __future__ import annotations
@@ -33,48 +33,49 @@ T = TypeVar("T")
 
 
 class Surveyor(Protocol):
-    """Merges the results of a first pass over the input; runs at the master."""
+    """Merges the results of the survey, at the master."""
 
     def add(self, part: bytes) -> None:
-        """Takes the result of one `Surveyed.survey`, or of one `SurveyPart.take`."""
+        """Add the result of one `Surveyed.survey`, or of one `SurveyPart.take`."""
 
     def result(self) -> bytes:
-        """The summary, which every worker gets as `Worker.summary`."""
+        """Make the summary, which every worker gets as `Worker.summary`."""
 
 
 class SurveyPart(Protocol):
-    """Merges the surveys of a worker's blocks, so that they travel to the master together.
+    """Merges the results of a worker's blocks, so that they travel to the master together.
 
-    The summary must not depend on which blocks are in which part, nor on the order of parts.
+    The summary must not depend on which blocks are in which part, nor on the order of the parts.
     """
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes `take` would return."""
+        """About how many bytes `take` would return now."""
 
     def add(self, block: Block) -> None:
-        """Examines a block."""
+        """Examine a block."""
 
     def take(self) -> bytes:
-        """The part, for `Surveyor.add`; what is added from now on is in the next one."""
+        """Return the part, for `Surveyor.add`, and start another."""
 
 
 class Adopted:
-    """Settings that are completed by a file that they name, or by the input."""
+    """Settings that a file they name, or the input, completes."""
 
     __slots__ = ()
 
     completed: ClassVar[tuple[str, ...]] = ()
-    """Settings that `adopt` completes: a worker's own file may have them as they were before."""
+    """Settings that `adopt` or `measure` changes: a worker's own settings may differ in them."""
 
     @classmethod
     def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
-        """The settings, completed from a file that they name; called first, at the master.
+        """Complete the settings from a file that they name; called first of all, at the master.
 
         Parameters
         ----------
+        settings : JobSettings
         explicit : callable
-            Name of a setting -> where the user set it, or None.
+            Maps the name of a setting to the place where the user has set it, or to None.
 
         Raises
         ------
@@ -86,17 +87,17 @@ class Adopted:
 
     @classmethod
     def measure(cls, settings: Any, files: InputFiles) -> JobSettings:
-        """The settings, completed by the input; called at the master, when its files are found.
+        """Complete the settings by the input; called at the master, once its files are found.
 
-        `surveyor`, `loader` and `passes` get the result.  It must not depend on the format in which
-        the input has its examples.
+        All later calls get the result.  It must not depend on the format of the input: the same
+        examples in another format must give the same settings.
 
         Parameters
         ----------
         settings : JobSettings
         files : InputFiles
-            May be read: `InputFiles.lines`, or `scratch.open(path)` of each of `sources`, of a
-            table or packed file the content that is trained.
+            May be read: `InputFiles.lines`, or ``scratch.open(path)`` of each of `sources`, which
+            gives the text that is trained, also for a table or a packed file.
 
         Raises
         ------
@@ -119,8 +120,8 @@ class Cut:
     def reading(cls, settings: Any) -> Reading:
         """Choose how tables in the input are read: Parquet, Arrow, ORC, JSON lines, CSV.
 
-        The default: the column that the setting or field ``column`` names, a line a row; tables
-        are refused if there is none, or if it is empty.
+        Default: the column that the setting ``column`` names, a line a row.  Without that setting,
+        or if it is empty, tables are refused.
         """
         column = getattr(settings, "column", "")
         if cls.unit == "word" or column:
@@ -129,40 +130,41 @@ class Cut:
 
     @classmethod
     def passes(cls, settings: Any, files: InputFiles) -> Passes:
-        """Epochs of a job whose setting `epochs` is ``auto``; asked at the master, quickly.
+        """Choose the epochs of a job with ``epochs: auto``; the master waits for the answer.
 
         Parameters
         ----------
         settings : JobSettings
         files : InputFiles
-            As in `measure`; `files.total_bytes` counts one epoch.
+            As in `measure`; `files.total_bytes` are those of one epoch.
         """
         return Passes(EPOCHS, EPOCHS)
 
     @classmethod
     def block_bytes(cls, settings: Any, total_bytes: int, workers: int) -> int:
-        """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most.
+        """Choose the bytes of a block.
 
-        At least 1 KiB, or a tenth of an epoch.
+        Default: all workers together hold a twentieth of an epoch; at most 1 MiB, at least 1 KiB or
+        a tenth of an epoch.
         """
         least = min(1024, -(-total_bytes // 10))
         return max(least, min(1 << 20, total_bytes // (20 * workers)))
 
     @classmethod
     def fit_block(cls, settings: Any, block_bytes: int, total_bytes: int, summary: bytes) -> int:
-        """Size of a block in training, given the survey's summary; unchanged by default.
+        """Choose the bytes of a block once the summary is known; default: `block_bytes` as it is.
 
-        Only called if there is a survey and the user has not set `block_bytes`.
+        Only called after a survey, and only if the user has not set `block_bytes`.
         """
         return block_bytes
 
     @classmethod
     def shuffles(cls, settings: Any) -> bool:
-        """Whether the order of the input is none: its blocks are drawn, anew in each epoch.
+        """Whether the order of the input means nothing, so that each epoch draws its blocks anew.
 
-        Then each block is spread over its file (`data.blocks.strands`), and a model should draw
-        the order of its lines from `Block.seed`.  False (the default): blocks as they are cut, in
-        their order.
+        If so, a block consists of strands from all over its file (`data.blocks.strands`), and a
+        model should draw the order of its lines from `Block.seed`.  Default: no, blocks are cut and
+        leased in the order of the input.
         """
         return False
 
@@ -170,7 +172,7 @@ class Cut:
     def pieces(
         cls, settings: Any, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]] | None:
-        """The blocks of an epoch as path, start, stop, for input that is not cut by size.
+        """List the blocks of an epoch as (path, start, stop), for input that is not cut by size.
 
         None (the default): files are cut by `block_bytes`, between lines or words.
         """
@@ -178,43 +180,43 @@ class Cut:
 
 
 class Surveyed:
-    """A first pass over the input, whose summary all workers get; first rows that are set by it."""
+    """A first pass over the input; all workers get its summary, which may also set first rows."""
 
     __slots__ = ()
 
     @classmethod
     def surveyor(cls, settings: Any) -> Surveyor | None:
-        """An object that merges the results of `survey`; None (the default): no survey."""
+        """Make the object that merges the results of `survey`; None (the default): no survey."""
         return None
 
     def survey(self, block: Block) -> bytes:
-        """Examines a block before training; only called if there is a `surveyor`."""
+        """Examine a block before the training; only called if there is a `surveyor`."""
         raise NotImplementedError
 
     def survey_part(self) -> SurveyPart | None:
-        """Make the part that examines blocks in the place of `survey`, and merges them here.
+        """Make a part that examines blocks instead of `survey`, and merges their results here.
 
-        None (the default): what `survey` returns travels to the master block by block.
+        None (the default): the result of each `survey` travels to the master by itself.
         """
         return None
 
     @classmethod
     def loader(cls, settings: Any) -> Callable[[Results], None] | None:
-        """A function that sets initial rows, at the master, between survey and training.
+        """Give a function that sets first rows, at the master, between survey and training.
 
-        None (the default): rows begin as `tables` declares.  Only for models with a `surveyor`.
+        None (the default): rows start as `tables` declares.  Only for models with a `surveyor`.
         """
         return None
 
 
 class Rotated:
-    """Training in a rotation: rows move from worker to worker, and no two write one."""
+    """Training in a rotation: rows move from worker to worker, so that no row has two writers."""
 
     __slots__ = ()
 
     @classmethod
     def rotates(cls, settings: Any) -> bool:
-        """Whether its schedule lets a job have a `rotation`."""
+        """Whether the schedule of a job allows a `rotation`."""
         shared = steps_of(settings).rows_may_stay and settings.assign != "own"
         return shared and not settings.max_steps
 
@@ -222,36 +224,37 @@ class Rotated:
     def rotation(
         cls, settings: Any, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """How the training rotates rows among workers; None (the default): ordinary blocks.
+        """Choose how the training rotates rows among workers; None (the default): ordinary blocks.
 
-        Asked at the master when the training begins, of a job that `rotates`; it must return
-        quickly.  Blocks are then given to `encode`, and `prepare` and `train` get partitions
+        Called at the master when the training of a job that `rotates` starts; the master waits for
+        the answer.  With a rotation blocks go to `encode`, and `prepare` and `train` get partitions
         (`Block.part`, `Block.checkouts`).
 
         Parameters
         ----------
         settings : JobSettings
         total_bytes : int
-            Of the input, of one epoch.
+            Bytes of the input in one epoch.
         workers : int
+            Workers of the job now; others may join.
         summary : bytes
-            Of the survey; empty without one.
+            Result of the survey; empty without one.
         """
         return None
 
     def encode(self, block: Block) -> Mapping[str, float]:
-        """Stores a block of a chunk where every worker reads it; only called in a `rotation`.
+        """Store a block of a chunk in a table that every worker reads; only called in a `rotation`.
 
         Runs in the thread that prepares, beside `train`: it may use `settings`, `summary`, pulls
-        and pushes, but nothing that `train` changes.  All its pushes are acknowledged when it
-        returns.  Of three chunks at most the blocks are in use: those of chunk k may replace those
-        of chunk ``k - 3``.  One may be encoded twice, by different workers and partly the first
-        time, so what it writes must not depend on what is there.
+        and pushes, but nothing that `train` changes.  Its pushes need not be waited for: the block
+        is reported when all are acknowledged.  Blocks of three chunks are in use at most, so those
+        of chunk k may replace those of chunk ``k - 3``.  A block may be encoded twice, by different
+        workers, and the first time in part: what this writes must not depend on what is there.
 
         Returns
         -------
         mapping
-            ``bad_lines``, if any; may be empty.  Units and losses are those of the partitions.
+            ``bad_lines``, if any; may be empty.  Units and losses come from the partitions.
         """
         raise NotImplementedError(f"{type(self).__name__} has a rotation, but no encode()")
 
@@ -280,87 +283,88 @@ class Ranged:
 
 
 class Gathered:
-    """Pushes of several blocks together, by a model whose rows depend on how many train them."""
+    """Pushes that hold several blocks, by a model that must know how many workers train."""
 
     __slots__ = ()
 
     @property
     def unpushed(self) -> int:
-        """How many of the last blocks that `train` has returned for are not completely pushed yet.
+        """How many of the last trained blocks are not completely pushed yet.
 
-        A model that pushes every few blocks overrides it: no checkpoint includes such a block.
-        True: all since it was last False.
+        For a model that pushes every few blocks: no checkpoint includes such a block, and if the
+        worker is lost, others train it again.  True: all blocks since it was last False.
         """
         return False
 
     def workers_changed(self) -> None:
-        """Called between two blocks when others have come or gone; `workers` is their number.
+        """React to workers that have come or gone; called between two blocks, `workers` is set.
 
-        `prepare` may be running, and blocks that it prepared before will still be trained.
+        `prepare` may be running meanwhile, and blocks it has prepared before are still trained.
+        The number may be the same: one worker has replaced another.
         """
 
 
 class InRounds:
-    """Training in rounds: each worker trains data of its own, all from the same rows.
+    """Training in rounds: each worker trains on its own data, all from the same rows.
 
-    The input is not cut into blocks.  Each worker trains one block a round, without bytes
-    (`Block.clock` is the round, `Block.index` the worker whose data to use), from the rows at the
-    start of the round; all pushes are applied once, when the round ends.
+    The input is not cut into blocks.  In each round a worker trains one block without bytes, from
+    the rows at the start of the round; `Block.clock` is the round, `Block.index` says whose data to
+    use.  All pushes are applied at once, when the round ends.
     """
 
     __slots__ = ()
 
     @classmethod
     def rounds(cls, settings: Any) -> int:
-        """Maximum number of rounds; 0 (the default): an ordinary job on blocks of its input."""
+        """Most rounds of the job; 0 (the default): an ordinary job on blocks of its input."""
         return 0
 
     @classmethod
     def fraction(cls, settings: Any) -> float:
-        """Share of the workers that take part in a round, drawn for each round: up to 1."""
+        """Share of the workers drawn for each round, above 0 and up to 1 (the default)."""
         return 1.0
 
     @classmethod
     def deadline(cls, settings: Any) -> float:
-        """Seconds after which a round ends without unfinished workers.  0: it waits for all."""
+        """Seconds after which a round ends without workers that have not finished; 0: it waits."""
         return 0.0
 
     @classmethod
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
-        """Inspects the model after a round (0 is the first), at the master; may write files.
+        """Inspect the model after a round (0 is the first), at the master; may write files.
 
-        ``results.figures`` has ``train_s``, seconds of training so far, and ``workers``.
+        ``results.figures`` has ``train_s`` (seconds of training so far) and ``workers``.
 
         Returns
         -------
         mapping
-            Figures of the round, kept with those of the run.  `target_loss` is compared with
-            ``loss``, if present; a ``loss`` that is not finite ends the job as failed.
+            Figures of the round, shown and stored with those of the run.  A ``loss`` is compared
+            with `target_loss`; one that is NaN or infinite fails the job.
 
         Notes
         -----
-        Workers train the next round meanwhile, from the same rows; it is applied once this has
-        returned, and not at all if `target_loss` is reached.
+        Workers train the next round meanwhile, from the same rows.  Their pushes are applied once
+        this has returned, and not at all if `target_loss` is reached.
         """
         return {}
 
 
 class Limited:
-    """Limits of a training: of its workers, of its loss, of the age of rows."""
+    """Limits of a training: how many workers train, how far the loss may grow, how old rows get."""
 
     __slots__ = ()
 
     loss_bound: ClassVar[float] = math.inf
-    """Multiple of the first block's mean loss (or of 1, if that is more) beyond which the training
-    has diverged, and ends the job as a loss of NaN does; infinite: any finite loss may be right."""
+    """Multiple of the first block's mean loss (of 1 if that is smaller) beyond which the training
+    has diverged: the job fails, as with a loss of NaN.  Infinite: any finite loss may be right."""
 
     @classmethod
     def workers_at_once(cls, settings: Any, files: InputFiles) -> Concurrency:
-        """How many workers train at a time; the default: all.  Asked at the master, quickly.
+        """Choose how many workers train at a time; default: all.  The master waits for the answer.
 
-        Several workers learn from old rows; where the input is small, or steps are long, less than
-        one does.  The others wait for one that leaves.  Not asked with ``consistency: bsp`` or in
-        rounds.
+        Several workers train on rows that are a little old.  Where the input is small, or steps are
+        long, they learn less than one worker would.  Workers beyond the limit wait until another
+        leaves.  Not called with ``consistency: bsp`` or in rounds.
 
         Parameters
         ----------
@@ -372,38 +376,39 @@ class Limited:
 
     @classmethod
     def expires(cls, settings: Any) -> int:
-        """Units after which rows that no push touched are deleted.  0 (the default): never.
+        """Units of training after which a row without a push is deleted; 0 (the default): never.
 
-        Applies to tables declared with ``track="touch"``; accurate to within a quarter.
+        Applies to tables declared with ``track="touch"``, and is exact to within a quarter.
         """
         return 0
 
 
 class Reported:
-    """What a job reports: what it has counted, a look at the model, files to come."""
+    """What a job reports: counts, looks at the model, sizes of the files to come."""
 
     __slots__ = ()
 
     counts: ClassVar[Literal["examples", "words"]] = "examples"
-    """Unit of `units` in the result of `train`, for messages and figures."""
+    """What ``units`` in the result of `train` counts, for messages and figures."""
 
     @classmethod
     def constant_loss(cls, settings: Any) -> float:
-        """Mean loss of the best model that does not look at its examples; 0: not known."""
+        """Mean loss of the best model that ignores its examples; 0 (the default): not known."""
         return 0.0
 
     @classmethod
     def counted(cls, settings: Any, counts: Mapping[str, float], units: int) -> Counted:
-        """Judge what workers have counted; called at the master, after an epoch and at the end.
+        """Judge what workers have counted, after each epoch and at the end.
+
+        Only called if `train` has returned metrics ``count NAME``.
 
         Parameters
         ----------
         settings : JobSettings
         counts : mapping of str to float
-            Sums of the metrics of `train` whose names begin with ``count ``, by the rest of these.
-            Not called without any.
+            The sum of each such metric over all blocks, by NAME.
         units : int
-            Of the same blocks.
+            Units of the same blocks.
         """
         return Counted(settings)
 
@@ -411,28 +416,28 @@ class Reported:
     def inspector(
         cls, settings: Any
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
-        """A function that inspects the model during training and at its end, at the master.
+        """Give a function that inspects the model at the master, during the training and after it.
 
-        Its result is shown and logged: for each name a few other names with figures.
-        None (the default): no inspection.
+        Its result is shown and logged: for each name a few other names with figures, such as the
+        nearest neighbours of a word.  None (the default): no inspection.
         """
         return None
 
     @classmethod
     def landmarks(cls, results: Results, count: int) -> tuple[Sequence[str], Rows] | None:
-        """Up to `count` named rows for a map of the model, during training, at the master.
+        """Give up to `count` names with their rows, for the live page's map of the model.
 
-        Called beside the master's loop while a live page is open.  None (the default): nothing in
-        this model has a name.
+        Called during the training, beside the master's loop, while a page is open.  None (the
+        default): nothing in this model has a name.
         """
         return None
 
     @classmethod
     def file_sizes(cls, settings: Any, summary: bytes) -> Mapping[str, int]:
-        """About how many bytes the files have that `export` will write, by path, in its order.
+        """Estimate the bytes of each file `export` will write, by path, in the order of writing.
 
-        Asked between survey and training: a job whose files have no room on the disk is refused
-        before it trains.  Empty (the default): nothing is known.
+        Called between survey and training: a job whose files do not fit on the disk fails before it
+        trains.  Empty (the default): not known.
         """
         return {}
 
@@ -441,16 +446,16 @@ TRAITS: tuple[type[Any], ...] = (
     Adopted, Cut, Surveyed, Rotated, Ranged, InRounds, Gathered, Limited, Reported,
 )  # fmt: skip
 NAMES = {trait: [name for name in vars(trait) if not name.startswith("_")] for trait in TRAITS}
-"""What a model may write of each trait."""
+"""The methods and attributes of each trait that a model may write."""
 
 
 def trait_of(cls: type[Any], trait: type[T]) -> type[T]:
-    """The class where it has the trait, else the trait's defaults."""
+    """Give the class itself if it has the trait, else the trait with its defaults."""
     return cls if issubclass(cls, trait) else trait
 
 
 def complete(cls: type[Any]) -> None:
-    """Give a class the traits of which it writes a method, and so their other methods."""
+    """Give a class each trait of which it writes a method, and so the trait's other methods."""
     traits = [trait for trait in TRAITS if not issubclass(cls, trait)]
     if written := tuple(trait for trait in traits if any(hasattr(cls, n) for n in NAMES[trait])):
         cls.__bases__ += written

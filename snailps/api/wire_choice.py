@@ -1,8 +1,9 @@
-"""The wire type of each request: the table's, or with `auto` the model's or one by measured speed.
+"""The wire type of each request: what the table says; with ``auto``, by the network's speed.
 
     table, measured goodput, `narrow_rows` -> type of rows on the wire, error feedback or not
 
-No sockets, no rows; called once a request.
+Owns when the speed is measured, and the decision for all tables.  Called once a request; sees no
+rows and no sockets.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from snailps.transport.security.trust import is_loopback
 log = logging.getLogger(__name__)
 
 MEASURED_BYTES = 4 << 20
-"""Traffic over which the speed of a network is measured first."""
+"""Traffic after which the speed of the network is measured for the first time."""
 AGAIN_BYTES = 256 << 20
-"""Traffic after which it is measured again."""
+"""Traffic after which it is measured again: it may be shared with others."""
 FAST_BYTES_PER_S = 400e6
-"""Speed, about 4 Gbit/s, from which converting rows costs more time than it saves."""
+"""Speed (about 4 Gbit/s) from which converting rows costs more time than it saves."""
 SLOW_BYTES_PER_S = 30e6
-"""Speed, about a quarter of a Gbit/s, below which `narrow_rows` are int8: the network is waited for
-longer than it takes to mend the rounding."""
+"""Speed (about a quarter of a Gbit/s) below which `narrow_rows` are int8: waiting for the network
+takes longer than carrying rounding errors to the next push."""
 _EXACT = {"add", "sgd"}
-"""Access methods that add pushed values, for which float16's rounding error is negligible.  Others
-divide by the size of earlier gradients, so that small values matter, too."""
+"""Access methods that add pushed values: float16's rounding is negligible beside the row.  Others
+divide by the size of earlier gradients, so that small values matter as much as large ones."""
 
 
 class WireChoice:
     """The wire types of one client's requests.
 
-    ``auto`` starts as float32 and is decided for all tables by the client's goodput after
-    `MEASURED_BYTES`, and again after every `AGAIN_BYTES`.  If all shards are on this machine it
-    stays float32, unless connections are encrypted (`sealed`).  A model with `narrow_rows` takes
-    float16 for tables of `_EXACT` without that, and int8 if the network is slow.  `exact` runs
-    (repeatable to the bit) have no measurement and no error feedback.
+    ``auto`` starts as float32.  It is decided for all tables by the client's goodput, after
+    `MEASURED_BYTES` and again after every `AGAIN_BYTES`.  It stays float32 if all shards are on
+    this machine and connections are not encrypted (`sealed`).  A model with `narrow_rows` needs no
+    measurement for float16 in tables of `_EXACT`; int8 is for a slow network.  Jobs with clocks
+    (`exact`) are repeatable to the bit: no measurement, and no rounding carried between pushes.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class WireChoice:
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
 
     def of_product(self, table: Table, shards: int) -> int:
-        """Wire type of a product, of which each shard sends a part as large as the whole."""
+        """Wire type of a product: with several shards float16, as each sends a part as large as
+        the whole, so that bytes grow with the shards.
+        """
         if table.wire == "auto" and shards > 1:
             return WIRE_TYPES["float16"]
         return self.of_pull(table)
@@ -72,7 +75,7 @@ class WireChoice:
     def of_push(
         self, table: Table, state: bool = False, *, narrow: bool = False
     ) -> tuple[int, bool]:
-        """Wire type of a push, and whether rounding errors are added to the next push."""
+        """Wire type of a push, and whether its rounding errors are added to the next push."""
         wire = self.of_pull(table, state, narrow=narrow)
         if self._exact:
             return wire, False

@@ -20,9 +20,8 @@ from snailps.api.model_tables import ModelTables
 from snailps.api.results import Results, write_tables
 from snailps.api.rotation import Checkouts, Rotation
 from snailps.api.tables import Table, Tensor
-from snailps.api.traits import NAMES, InRounds, complete, trait_of
+from snailps.api.traits import NAMES, complete
 from snailps.config import JobSettings, settings_of
-from snailps.config.consistency import steps_of
 from snailps.config.fields import with_fields
 from snailps.errors import ConfigError
 from snailps.transport.client._client import Forward, Pending
@@ -44,24 +43,20 @@ __all__ = [
 class Worker(ModelTables):
     """A model.  Subclass it, declare its tables, and train a block at a time.
 
-    Only `train` must be written.  Each worker process calls `tables`, [`survey` of each leased
-    block], `setup`, `prepare` and `train` of each leased block, `finish`.  The master calls the
-    class methods, with an instance of the class's `Settings` or with `Results`.  Everything else a
-    model may write (a survey, a rotation, rounds, how the input is cut) is in docs/workers.md, and
-    with its arguments in `snailps.api.traits`.
+    Only `train` must be written.  A worker calls `tables`, [`survey` of each leased block],
+    `setup`, `prepare` and `train` of each leased block, `finish`.  The master calls class methods,
+    with the class's `Settings` or with `Results`.  What else a model may write, like a survey, a
+    rotation or rounds, is in docs/workers.md, and with its arguments in `snailps.api.traits`.
 
     Examples
     --------
     >>> class Lengths(Worker):
-    ...     scale: float = 1.0  # a setting
     ...     def tables(self):
-    ...         return [Table("lengths", dim=1, access="add")]
+    ...         return [Table("lengths", dim=1)]
     ...     def train(self, block):
-    ...         keys = np.array([len(line) for line in block.data.splitlines()], np.uint64)
-    ...         self.push("lengths", keys, np.full((len(keys), 1), self.scale, np.float32))
+    ...         keys = [len(line) for line in block.data.splitlines()]
+    ...         self.push("lengths", keys, np.ones((len(keys), 1)))
     ...         return {"units": len(keys)}
-    >>> Lengths.Settings(input=["corpus.txt"], scale=0.5).scale
-    0.5
     """
 
     Settings: ClassVar[type[JobSettings]] = JobSettings
@@ -70,10 +65,8 @@ class Worker(ModelTables):
     Plain fields of the model's class are settings, too: ``width: int = 8`` is ``self.width``.
     """
 
-    _own_settings: ClassVar[tuple[str, ...]] = ()
-
     def __init_subclass__(cls) -> None:
-        """Give the class its traits, and make settings of its plain fields, ``width: int = 8``."""
+        # Gives the class its traits, and makes settings of its plain fields, ``width: int = 8``.
         super().__init_subclass__()
         if "owes" in vars(cls):  # until 0.1
             raise TypeError(f"{cls.__name__}.owes is called unpushed now")
@@ -111,17 +104,13 @@ class Worker(ModelTables):
 
     def prepare(self, block: Block) -> Any:
         """Parse a block ahead and start to pull its rows; the result becomes `block.prepared`.
-
-        Runs in another thread beside `train`: it may use `settings`, `summary` and pulls, but
-        nothing that `train` changes.
+        Runs in another thread beside `train`: it may use nothing that `train` changes.
         """
         return None
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Train on a block.
-
-        Returns ``units`` (examples or words in it) and, if the model has them, ``loss`` (a sum)
-        with ``examples`` (how many losses), ``lr``, ``bad_lines`` (malformed lines, skipped; in
+        """Train on a block.  Returns ``units`` (examples or words in it) and, if there are any,
+        ``loss`` (a sum) with ``examples`` (how many losses), ``lr``, ``bad_lines`` (malformed, in
         the first epoch), ``count NAME`` (added up for `counted`); other numbers are ignored.  A
         ``loss`` that is NaN or infinite fails the job.
         """
@@ -136,17 +125,9 @@ class Worker(ModelTables):
         return cls.__name__
 
     @classmethod
-    def clocked(cls, settings: Any) -> bool:
-        """Whether blocks are contributions to common steps; default: with bsp, and in rounds."""
-        return steps_of(settings).are_sums or trait_of(cls, InRounds).rounds(settings) > 0
-
-    @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Compute figures of the finished model; called with and without an output.
-
-        Values are numbers, text, paths, or lists and dicts of these; NumPy's scalars and small
-        arrays become plain.  Anything else fails the job; its rows are kept
-        in a checkpoint.
+        """Compute figures of the finished model, with or without output: numbers, text, paths,
+        lists and dicts of these, NumPy's scalars and small arrays.  Else the job fails.
         """
         return {}
 
@@ -157,7 +138,6 @@ class Worker(ModelTables):
     @classmethod
     def result_files(cls, settings: Any) -> Sequence[str]:
         """List the paths `export` will write, so that no file is replaced without ``overwrite``.
-
         Default: ``OUTPUT.npz``, or nothing if the class has its own `export`.
         """
         own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
@@ -165,9 +145,8 @@ class Worker(ModelTables):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write the finished model, and return figures as `judge` does.
-
-        Default: ``OUTPUT.npz`` with ``NAME.keys`` and ``NAME.rows`` of every table.
+        """Write the finished model, and return figures as `judge` does.  Default: ``OUTPUT.npz``
+        with ``NAME.keys`` and ``NAME.rows`` of every table.
         """
         path = Path(f"{results.settings.output}.npz")
         write_tables(path, results)

@@ -13,8 +13,8 @@ from snailps.api.worker import Worker
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text(encoding="utf-8")
 
 
-SCREEN = 80
-"""Lines of what `help` says of `Worker` itself, before the calls for its tables."""
+SCREEN = 88
+"""Lines of `help` about `Worker` itself, with its example, before the calls for its tables."""
 
 
 def listed(heading):
