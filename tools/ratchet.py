@@ -23,6 +23,7 @@ ALONE = "questions whether a worker shares its rows"
 POLICIES = "type tests of policies"
 SCHEDULES = "questions for the schedule outside of its policy"
 NOT_ME = "methods of schedules that answer nothing"
+PRIVATE = "lines of tests that touch private names"
 PATTERNS = {
     FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
     PARTS: r"\bparts\s*(==|!=|<=|>)\s*1\b|\bsplit\.is_whole\b",
@@ -39,6 +40,7 @@ MOST = {
     POLICIES: 0,
     SCHEDULES: 0,
     NOT_ME: 0,
+    PRIVATE: 144,
     "stubs": 0,
     "terms": 110,
 }
@@ -53,6 +55,7 @@ HINTS = {
     POLICIES: "have the policy answer",
     SCHEDULES: "ask `steps_of(settings)`, the schedule, or `Worker.clocked`",
     NOT_ME: "make it a part, which a schedule has or has not",
+    PRIVATE: "use what the product's own callers use",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
 }
@@ -106,6 +109,38 @@ def silent_methods(root: Path) -> list[str]:
     return found
 
 
+NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit"}
+"""Names of Python's library that begin with an underscore and are public."""
+
+
+def is_private(node: ast.AST) -> bool:
+    """Whether a node of a test is a private name of something other than itself."""
+    if isinstance(node, ast.Attribute):
+        owner, name = ast.unparse(node.value), node.attr
+        mine = owner in ("self", "cls", "super()") or owner.startswith("type(self")
+    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("snailps"):
+        folder = Path(*node.module.split("."))
+        names = [a.name for a in node.names if not [*folder.glob(f"{a.name}.*")]]
+        return any(re.match("_[a-z]", name) for name in names)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("attr", "patch")):
+        texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+        name, mine = next((t for t in texts if isinstance(t, str)), "").rpartition(".")[2], False
+    else:
+        return False
+    return not mine and bool(re.match("_[a-z]", name)) and name not in NOT_PRIVATE
+
+
+def private_names(root: Path) -> list[str]:
+    """Lines of tests that touch private names of others."""
+    found = []
+    for path in sorted((root / "tests").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        lines, nodes = text.splitlines(), ast.walk(ast.parse(text))
+        numbers = sorted({node.lineno for node in nodes if is_private(node)})
+        found += [f"{path.relative_to(root)}:{n}: {lines[n - 1].strip()}" for n in numbers]
+    return found
+
+
 def places(root: Path) -> dict[str, list[str]]:
     """Where each kind of what must not grow is."""
     found: dict[str, list[str]] = {name: [] for name in MOST}
@@ -121,6 +156,7 @@ def places(root: Path) -> dict[str, list[str]]:
                 if re.search(PATTERNS[name], line):
                     found[name].append(f"{where}:{number}: {line.strip()}")
     found[NOT_ME] = silent_methods(root)
+    found[PRIVATE] = private_names(root)
     found["stubs"] = git(root, "ls-files", "*.pyi")
     glossary = (root / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     found["terms"] = [line.split("|")[1].strip() for line in glossary if line.startswith("| ")][1:]

@@ -31,16 +31,16 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
-    _open_streams()
-    sys.excepthook = _report
-    threading.excepthook = _report_of_thread
+    open_streams()
+    sys.excepthook = report_error
+    threading.excepthook = report_error_of_thread
     gc.disable()  # until `run` calls the command
     from snailps.cli.main import main as run
 
     run()
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """Open descriptors 0 to 2 if the caller has closed them: else a socket would get that number,
     and prints would go to a peer.
 
@@ -55,7 +55,7 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _report(
+def report_error(
     kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
 ) -> None:
     """Show the traceback of a bug without secrets: it may quote addresses and texts of peers."""
@@ -66,7 +66,7 @@ def _report(
     sys.stderr.write(outward("".join(traceback.format_exception(kind, error, trace))))
 
 
-def _report_of_thread(args: threading.ExceptHookArgs) -> None:
+def report_error_of_thread(args: threading.ExceptHookArgs) -> None:
     if args.exc_type is not SystemExit:
         sys.excepthook(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
 

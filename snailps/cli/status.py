@@ -182,7 +182,7 @@ def _watch(
 
     line, eta = StatusLine(address, trust), Eta()
     seen_at = begun = time.monotonic()
-    with contextlib.closing(line), _screen(as_json=as_json) as (show, say):
+    with contextlib.closing(line), screen_of(as_json=as_json) as (show, say):
         while True:
             begin = time.monotonic()
             try:
@@ -208,7 +208,7 @@ def _watch(
 
 
 @contextlib.contextmanager
-def _screen(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callable[[str], None]]]:
+def screen_of(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callable[[str], None]]]:
     """Where to show one status after the other, and where to tell of waits."""
     if as_json or not is_live(sys.stdout):
         yield partial(_show, as_json=as_json, end="\n"), partial(typer.echo, err=as_json)

@@ -31,7 +31,7 @@ _ACL = "system.posix_acl_access"
 
 
 @atexit.register
-def _remove_unfinished() -> None:
+def remove_unfinished() -> None:
     for file in list(_unfinished):
         file.remove()
 

@@ -325,9 +325,9 @@ def whole_units(
     end, found = _ENDS[unit], []
     for start, stop in ranges:
         # The byte before decides whether a unit begins at `start`.
-        first = _behind_unit(file, end, path, start - 1, stop, step_bytes) if start else 0
+        first = behind_unit(file, end, path, start - 1, stop, step_bytes) if start else 0
         if first < stop:  # else no unit begins in the range
-            last = _behind_unit(file, end, path, stop - 1, size, step_bytes)
+            last = behind_unit(file, end, path, stop - 1, size, step_bytes)
             found.append((first, last))
     return sorted(found, key=lambda one: one[1] == size)
 
@@ -355,7 +355,7 @@ def even_parts(ranges: Sequence[tuple[int, int]], parts: int) -> list[list[tuple
     return found
 
 
-def _behind_unit(
+def behind_unit(
     file: BinaryIO,
     end: re.Pattern[bytes],
     path: str,

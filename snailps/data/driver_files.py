@@ -39,19 +39,19 @@ Opener = Callable[[str, str], Remote]
 """Address and number of a file -> the file."""
 
 
-def _nowhere(address: str, number: str) -> Remote:
+def nowhere(address: str, number: str) -> Remote:
     raise DataError(
         f"the data is in a Python process ({address}); only processes of its cluster can read it"
     )
 
 
-_open: Opener = _nowhere
+open_remote: Opener = nowhere
 
 
 def use(opener: Opener) -> None:
     """Set how this process reads such files: with the secret and certificates of its cluster."""
-    global _open
-    _open = opener
+    global open_remote
+    open_remote = opener
 
 
 def driver_path(address: str, number: str, size: int) -> str:
@@ -69,7 +69,7 @@ def size_of(path: str) -> int:
 def opened(path: str) -> Remote:
     """Open a file by its path; the first read reports what is wrong with the file."""
     address, number, _ = _parsed(path)
-    return _open(address, number)
+    return open_remote(address, number)
 
 
 def _parsed(path: str) -> tuple[str, str, int]:

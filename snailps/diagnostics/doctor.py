@@ -119,7 +119,7 @@ class Doctor:
         self._until = 0.0
         self.diagnosis = Diagnosis(facts_of_host(clock))
         self._token: Path | None = None
-        self._refused: Callable[[], str] = str  # the newest refusal of the present listener
+        self.newest_refusal: Callable[[], str] = str  # the newest refusal of the present listener
 
     def run(self) -> Diagnosis:
         """Run all checks, until the other hosts are examined or `wait_s` is over."""
@@ -129,7 +129,7 @@ class Doctor:
             self._look_here()
             errors = {one.check for one in self.diagnosis.findings if one.level == "error"}
             if not errors & _FATAL:
-                self._look_around()
+                self.look_around()
         finally:
             self._trust.close()
             if self._token is not None:
@@ -159,16 +159,16 @@ class Doctor:
         try:
             self._trust = trust_at(settings.master_addr, settings)
             if self._trust.tls is not None:
-                self._check_tls(self._trust.tls)
+                self.check_tls(self._trust.tls)
         except ConfigError as error:
             self.add(Finding("error", "tls" if settings.tls else "secret", str(error)))
         shards = effective_shard_num(self._server, cores())[0]
         self.add(*checks.check_port_range(settings, shards))
         nodes = settings.expected_node_num
         self.add(*checks.check_files(max(2 * nodes, shards * nodes), bool(settings.tls)))
-        self._look_at_job()
+        self.look_at_job()
 
-    def _look_at_job(self) -> None:
+    def look_at_job(self) -> None:
         servers = max(1, self._settings.expected_servers)
         replicated = self._settings.replication != "none"
         tables = self._tables()
@@ -195,7 +195,7 @@ class Doctor:
             found = [Finding("error", "output", str(error))]
         self.add(*found)
 
-    def _check_tls(self, tls: Tls) -> None:
+    def check_tls(self, tls: Tls) -> None:
         """Whether the members of this cluster can accept this host's certificate."""
         try:
             name, ends = tls.check()
@@ -245,7 +245,7 @@ class Doctor:
 
     # --- the others ----------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
+    def look_around(self) -> None:
         if self._wait_s >= 1:
             text = (
                 f"looking for the master and doctors of other hosts, {self._wait_s:.0f} s at most"
@@ -267,7 +267,7 @@ class Doctor:
             service.token = self._leave_token()
             here = f"no master listens at {self._settings.master_addr} yet"
             self.add(Finding("ok", "port", f"{here}: the port is free for it"))
-            self._wait_for_others(service)
+            self.wait_for_others(service)
 
     def _own_address(self) -> Address:
         address = self._settings.listen_addr or self._settings.master_addr
@@ -298,7 +298,7 @@ class Doctor:
                 server.step(STEP_S)
                 service.step()
 
-        self._refused = lambda: server.refused
+        self.newest_refusal = lambda: server.refused
         thread = threading.Thread(target=serve, name="snailps-doctor", daemon=True)
         thread.start()
         try:
@@ -308,7 +308,7 @@ class Doctor:
             thread.join()
             server.close()
 
-    def _wait_for_others(self, service: ProbeService) -> None:
+    def wait_for_others(self, service: ProbeService) -> None:
         """Serve doctors of other hosts until all expected ones are examined, or time is over."""
         wanted = max(0, self._hosts - 1)
         while time.monotonic() < self._until + (ANSWER_S if _unfinished(service) else 0.0):
@@ -324,7 +324,7 @@ class Doctor:
             else:
                 self.diagnosis.others[name] = [_finding_of(finding) for finding in one.findings]
         count = len(service.visitors)
-        if refused := self._refused():
+        if refused := self.newest_refusal():
             level: checks.Level = "error" if count < wanted else "warning"
             cure = "have one secret and one CA on all hosts; its own doctor says more"
             self.add(Finding(level, "handshake", refused, cure))

@@ -72,13 +72,13 @@ def run_job(
                 results.scanned = {} if packed else None
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
                 names = results.tables if packed else ()
-                tables = {name: _packed(results, name) for name in names}
+                tables = {name: packed_table(results, name) for name in names}
         files = [Path(path) for path in figures.pop("files")]
         monitor.finish(figures, job.history)
         yield Finished(figures, files, tables)
 
 
-def _packed(results: Results, table: str) -> Packed:
+def packed_table(results: Results, table: str) -> Packed:
     """Fetch all rows of a table with their state, in ascending order of keys."""
     pieces = list(results.packed(table))
     if not pieces:

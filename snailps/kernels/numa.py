@@ -39,7 +39,7 @@ def numa_nodes(root: Path = SYSTEM, allowed: Collection[int] | None = None) -> l
     found = []
     for folder in root.glob("node[0-9]*"):
         with suppress(OSError, ValueError):
-            cpus = _cpu_list((folder / "cpulist").read_text()) & usable
+            cpus = cpu_list((folder / "cpulist").read_text()) & usable
             if cpus:
                 found.append(NumaNode(int(folder.name[4:]), cpus, _memory_of(folder)))
     return sorted(found, key=lambda node: node.number)
@@ -73,7 +73,7 @@ def keep_thread_on(cpus: Collection[int]) -> None:
             os.sched_setaffinity(0, cpus)
 
 
-def _cpu_list(text: str) -> frozenset[int]:
+def cpu_list(text: str) -> frozenset[int]:
     """CPUs of a list such as ``0-3,8``."""
     cpus: set[int] = set()
     for part in text.split(","):

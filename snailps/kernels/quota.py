@@ -26,11 +26,11 @@ def cores(root: Path = SYSTEM) -> int:
 
 def capacity(threads: int, root: Path = SYSTEM) -> float:
     """Cores that so many threads may keep busy, with parts of one, at least a hundredth."""
-    return max(0.01, float(min(threads, len(os.sched_getaffinity(0)), _quota(root))))
+    return max(0.01, float(min(threads, len(os.sched_getaffinity(0)), group_quota(root))))
 
 
 @cache
-def _quota(root: Path) -> float:
+def group_quota(root: Path) -> float:
     return min(_quotas(root), default=inf)
 
 

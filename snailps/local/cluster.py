@@ -342,7 +342,7 @@ atexit.register(_end_all)
 os.register_at_fork(after_in_child=_forget_all)
 
 
-class _KeptLauncher(Launcher):
+class KeptLauncher(Launcher):
     """A launcher whose processes end with this one, not with the thread that asked for them."""
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
@@ -388,7 +388,7 @@ def _start(
         write(caller, notice)
     run = Run(
         raw.over_shared({**LOCAL, "log_level": "warning"}, "--set {key}"),
-        launcher=_KeptLauncher,
+        launcher=KeptLauncher,
         servers=servers,
         workers=workers,
         session=True,

@@ -206,7 +206,7 @@ class Launcher:
         size = {"expected_node_num": servers + workers, "expected_servers": servers}
         raw = raw.merged(RawConfig.from_mapping(size, "--set {key}"))
         self._raw, self._document = raw, Document(raw, self.secret)
-        self._port: socket.socket | None = None  # see `_keep_port`
+        self._port: socket.socket | None = None  # see `keep_port`
         self.source_key = ""
         self.output = ""  # the standard output of a master that has ended: its JSON figures
         self._interrupted = False
@@ -226,8 +226,8 @@ class Launcher:
             gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
             try:
-                ready = self._spawn_master(self._keep_port(), pipes, give_up)
-                writers = [self._spawn(role, pipes, cpus=cpus) for role, cpus in nodes]
+                ready = self._spawn_master(self.keep_port(), pipes, give_up)
+                writers = [self.spawn(role, pipes, cpus=cpus) for role, cpus in nodes]
             except OSError as error:
                 raise ClusterError(
                     f"process {len(self.children) + 1} of {len(nodes) + 1} cannot be started: "
@@ -235,7 +235,7 @@ class Launcher:
                     "and memory may say why"
                 ) from error
             for child in self.children:  # threads only after the forks, which need one thread
-                self._listen(child)
+                self.listen_to(child)
             address = self._hear_address(ready, give_up)
             if address is None:
                 return
@@ -246,7 +246,7 @@ class Launcher:
             self.wait(END_S)
             raise MasterEnded(self.poll() or 1)
 
-    def _keep_port(self) -> dict[str, str]:
+    def keep_port(self) -> dict[str, str]:
         """An address for a master that may be started again.
 
         While none listens there, a socket that is bound, and never listens, keeps the port from
@@ -274,13 +274,13 @@ class Launcher:
         """Start a master; returns the pipe that it writes its address to."""
         if self._session:  # all who may connect are this user's
             own = {"modules": "*", **own}
-        ready, ready_write = _pipe(pipes)
+        ready, ready_write = managed_pipe(pipes)
         more: dict[str, Any] = {
             "config": self._config, "ready_fd": ready_write.fileno(), "session": self._session,
             "with_driver": self._session, "called": self._called, "as_json": not self._session,
         }  # fmt: skip
-        pipe = self._spawn("master", pipes, (ready_write.fileno(),), **more)
-        self._send("master", pipe, own, give_up)
+        pipe = self.spawn("master", pipes, (ready_write.fileno(),), **more)
+        self.send_settings("master", pipe, own, give_up)
         ready_write.close()
         return ready
 
@@ -299,9 +299,9 @@ class Launcher:
         if role == "worker" and self._session:  # the master takes source of its driver only
             own["accept_source"] = "true"
         if self.address:
-            self._send(role, pipe, own, give_up)
+            self.send_settings(role, pipe, own, give_up)
 
-    def _send(
+    def send_settings(
         self, role: str, pipe: IO[bytes], own: Mapping[str, str], give_up: Callable[[], bool]
     ) -> None:
         """Send a child its document, of which a pipe has room for 64 KiB until the child reads."""
@@ -367,7 +367,7 @@ class Launcher:
         with contextlib.ExitStack() as pipes:
             try:
                 if index:
-                    pipe = self._spawn(dead.role, pipes, cpus=dead.cpus)
+                    pipe = self.spawn(dead.role, pipes, cpus=dead.cpus)
                 else:  # `--fresh` applies to the first start only
                     own = {"listen_addr": self.address, "fresh": "false"}
                     pipe = self._spawn_master(own, pipes, give_up)
@@ -377,7 +377,7 @@ class Launcher:
             self.children[index] = self.children.pop()
             self.children[index].again = True
             dead.end_reading(time.monotonic() + READ_S)
-            self._listen(self.children[index])
+            self.listen_to(self.children[index])
             if index == 0:
                 return bool(self._hear_address(pipe, give_up))
             try:
@@ -482,12 +482,12 @@ class Launcher:
             return
         self.wait(limit_s)
         nodes = [child.process for child in self.children[1:]]
-        _wait_all(nodes, LEAVE_S)
+        wait_all(nodes, LEAVE_S)
         for child in self.children:
             if child.process.poll() is None:
                 child.silent = True
                 child.process.terminate()
-        _wait_all(nodes, LEAVE_S)
+        wait_all(nodes, LEAVE_S)
         for child in self.children:
             if child.process.poll() is None:
                 child.process.kill()
@@ -497,7 +497,7 @@ class Launcher:
             child.end_reading(until)
         self._show_held()
 
-    def _spawn(
+    def spawn(
         self,
         role: str,
         pipes: contextlib.ExitStack,
@@ -510,7 +510,7 @@ class Launcher:
         Its arguments are those of the role's command, as JSON: no command line is parsed.  Returns
         the pipe from which it reads its document.
         """
-        document, document_write = _pipe(pipes)
+        document, document_write = managed_pipe(pipes)
         words = [role, LAUNCHED, json.dumps({"document_fd": document.fileno(), **more})]
         kept = (document.fileno(), *files)
         prints = role == "master" and not self._session  # figures go to standard output
@@ -540,7 +540,7 @@ class Launcher:
         self.children.append(Child(role, process, cpus))
         return document_write
 
-    def _listen(self, child: Child) -> None:
+    def listen_to(self, child: Child) -> None:
         """Read a child's lines, in threads."""
         process = child.process
         assert process.stderr is not None
@@ -563,7 +563,7 @@ class Launcher:
             child.given_name = name
             if not line:
                 return
-        text = _as_text(line)
+        text = as_text(line)
         child.last.append(text[:LAST_CHARS])
         child.failed = child.failed or text.startswith(OWN_ERROR)
         if child.failed and child.role != "master":
@@ -617,7 +617,7 @@ def _ended_by(code: int) -> str:
     return f"was ended by {name}{', maybe as memory is short' if name == 'SIGKILL' else ''}"
 
 
-def _as_text(line: str) -> str:
+def as_text(line: str) -> str:
     """A line of a child; its own error as text where its log is JSON."""
     if line.startswith("{") and '"fatal": true' in line:
         with contextlib.suppress(ValueError, KeyError):
@@ -627,7 +627,7 @@ def _as_text(line: str) -> str:
     return line
 
 
-def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+def managed_pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     """Both ends of a pipe, closed with the stack."""
     read, write = os.pipe()
     return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb"))
@@ -658,7 +658,7 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
     process.poll()
 
 
-def _wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
+def wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
     until = time.monotonic() + limit_s
     for process in processes:
         _wait(process, max(0.01, until - time.monotonic()))

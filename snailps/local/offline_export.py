@@ -165,7 +165,7 @@ class StoredTables:
                             f"{file.path}: table {number} has rows of {piece.floats} floats in the "
                             f"section of fragment {fragment}, and {floats} in its declaration"
                         )
-                    yield from _rows_in(section, piece, width)
+                    yield from rows_of_piece(section, piece, width)
                 sections_left[fragment] -= 1
                 if sections_left[fragment] == 0:
                     ended()
@@ -192,7 +192,7 @@ class StoredTables:
         raise MisuseError("products with a table need a running cluster, not a checkpoint")
 
 
-def _rows_in(
+def rows_of_piece(
     section: NDArray[np.uint8], piece: SectionTable, width: int
 ) -> Iterator[tuple[Keys, Rows]]:
     """The rows of a table in a section, `width` floats of each, in pieces."""

@@ -768,7 +768,7 @@ class Cluster:
         with self._starting:  # processes being started end, too
             pass
         self._finalizer.detach()
-        _end(self._launcher, self._driver)
+        end_processes(self._launcher, self._driver)
 
     @property
     def has_own_tables(self) -> bool:
@@ -797,7 +797,7 @@ def within() -> Cluster | None:
     return None
 
 
-def _end(launcher: Launcher | None, driver: Driver) -> None:
+def end_processes(launcher: Launcher | None, driver: Driver) -> None:
     """End the child processes, and leave the cluster."""
     if not driver.is_own:
         return
@@ -815,7 +815,7 @@ def _end(launcher: Launcher | None, driver: Driver) -> None:
 def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
     """End a cluster that nothing refers to any more, as after a notebook's cell ran again."""
     if driver.is_own:  # in another thread: the one that dropped it may hold any lock
-        threading.Thread(target=_end, args=(launcher, driver), daemon=True).start()
+        threading.Thread(target=end_processes, args=(launcher, driver), daemon=True).start()
 
 
 def _until(limit_s: float | None) -> float:

@@ -497,7 +497,7 @@ class CheckpointController:
         begin = partial(self._files.begin, above, self._members.cluster_id, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
-    def _dump(
+    def dump_job(
         self, job: Job | SessionJob, clock: int, now: float
     ) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
@@ -541,7 +541,7 @@ class CheckpointController:
             if slots is not None and slots.open < saving.clock:
                 self._report_late(saving, slots.open, now)
                 return
-            saving.state, saving.about = self._dump(saving.job, saving.clock, now)
+            saving.state, saving.about = self.dump_job(saving.job, saving.clock, now)
         if not self._shard_orders.moving:
             self._order_save(saving, now)
 

@@ -243,7 +243,7 @@ class Journal:
             for fact in facts:
                 self._remember(fact, line := encode(fact))
                 self._mend += line
-            _write(file, self._mend)
+            write_all(file, self._mend)
             os.fsync(file)
             self._keep_first()
         except OSError as error:
@@ -267,8 +267,8 @@ class Journal:
             for name in (CLUSTER, JOURNAL_COPY):  # at no moment are there two that differ
                 (self.path / name).unlink(missing_ok=True)
             self._sync_folder()
-            file = _create(part)
-            _write(file, b"".join([*lines, encode(BEGUN)]))
+            file = create_file(part)
+            write_all(file, b"".join([*lines, encode(BEGUN)]))
             os.fsync(file)
             part.replace(self.path / FACTS)
             self._sync_folder()
@@ -296,7 +296,7 @@ class Journal:
             self._remember(fact, line)
             self._grown += len(line)
             try:
-                _write(self._file, line)
+                write_all(self._file, line)
             except OSError as error:
                 self._give_up(error)
                 return
@@ -306,7 +306,7 @@ class Journal:
                 self._since_snapshot.append(line)
             elif self._new >= 0:
                 try:
-                    _write(self._new, line)
+                    write_all(self._new, line)
                 except OSError as error:
                     self._new_failed = True
                     if self._replaced:  # it is the journal already, by name
@@ -413,14 +413,14 @@ class Journal:
             state = {"name": name, **self._write_state(self.path / name, snapshot.arrays)}
             fact = Fact("state", {"file": state, **snapshot.state})
             lines = [*lasting, *map(encode, [fact, *snapshot.facts]), encode(BEGUN)]
-            file = _create(part)
-            _write(file, b"".join(lines))
+            file = create_file(part)
+            write_all(file, b"".join(lines))
             os.fsync(file)
             with self._guard:
                 self._check_wanted()
                 assert self._since_snapshot is not None
                 later = b"".join(self._since_snapshot)
-                _write(file, later)
+                write_all(file, later)
                 self._since_snapshot, self._new = None, file
             os.fsync(file)
             self._sync_folder()  # the state's file is in it before the facts that name it are
@@ -469,12 +469,12 @@ class Journal:
     def _write_state(self, path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Write and sync the arrays of a state; returns their description for the facts."""
         checksum = 0
-        file = _create(path)
+        file = create_file(path)
         try:
             for array in arrays.values():
                 raw = np.ascontiguousarray(array).view(np.uint8)
                 checksum = crc32c(raw, checksum)
-                _write(file, raw.data)
+                write_all(file, raw.data)
             os.fsync(file)
         finally:
             os.close(file)
@@ -575,16 +575,20 @@ class Journal:
         while not self._closed.wait(SYNC_S):
             self._dirty.wait()
             self._dirty.clear()
-            with self._guard:
-                files = [file for file in (self._file, self._new) if file >= 0]
-                retired, self._retired = self._retired, []
-            for file in files:
-                try:
-                    os.fdatasync(file)
-                except OSError as error:
-                    self._not_synced(file, error)
-            for file in retired:
-                _close(file)
+            self.sync_files()
+
+    def sync_files(self) -> None:
+        """Sync the open files, and close those that were replaced."""
+        with self._guard:
+            files = [file for file in (self._file, self._new) if file >= 0]
+            retired, self._retired = self._retired, []
+        for file in files:
+            try:
+                os.fdatasync(file)
+            except OSError as error:
+                self._not_synced(file, error)
+        for file in retired:
+            _close(file)
 
     def _not_synced(self, file: int, error: OSError) -> None:
         """A sync failed. The kernel has dropped the data, and reports success from now on: to try
@@ -599,9 +603,9 @@ class Journal:
         """Write a file so that a death or power cut leaves it complete, absent, or as it was."""
         assert self.path is not None
         part = self.path / f"{name}.part"
-        file = _create(part)
+        file = create_file(part)
         try:
-            _write(file, data)
+            write_all(file, data)
             os.fsync(file)
         finally:
             os.close(file)
@@ -670,7 +674,7 @@ class Journal:
         )
 
 
-def _create(path: Path) -> int:
+def create_file(path: Path) -> int:
     """Create a file that only this user can read: it names the user's files, and hosts."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
@@ -681,7 +685,7 @@ def _close(file: int) -> None:
         os.close(file)
 
 
-def _write(file: int, data: bytes | memoryview) -> None:
+def write_all(file: int, data: bytes | memoryview) -> None:
     unwritten = memoryview(data)
     while unwritten:
         unwritten = unwritten[os.write(file, unwritten) :]

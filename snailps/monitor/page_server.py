@@ -92,15 +92,15 @@ class PageServer:
         self._watchers: dict[str, Watcher] = {}
         self._lock = threading.Lock()
         try:
-            self._server = _Server(host, port, self)
+            self.server = _Server(host, port, self)
         except OSError as error:
             raise ClusterError(
                 f"the page cannot listen on {host}:{port}: {error.strerror}; name another port "
                 "with --listen, or port 0 for any free one"
             ) from None
-        self.access = Access(host, self._server.server_address[1], token)
+        self.access = Access(host, self.server.server_address[1], token)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="snailps-page", daemon=True
+            target=self.server.serve_forever, args=(0.05,), name="snailps-page", daemon=True
         )
 
     @property
@@ -128,8 +128,8 @@ class PageServer:
             for watcher in looked:
                 watcher.end(why)
             threading.Event().wait(grace_s)
-        self._server.shutdown()
-        self._server.server_close()
+        self.server.shutdown()
+        self.server.server_close()
         for watcher in watchers:
             watcher.close(0.2)
 

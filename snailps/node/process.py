@@ -517,9 +517,9 @@ class Node:
     def _hear_signals(self, hears: socket.socket, numbers: Container[int]) -> None:
         while number := hears.recv(1):
             if number[0] in numbers:  # others are a model's own
-                self._on_signal(number[0])
+                self.on_signal(number[0])
 
-    def _on_signal(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         self._signalled = True
         until = time.monotonic() + AWAY_S
         # The master may have registered us, and would take us for lost.

@@ -206,28 +206,28 @@ class LiveRows:
             address, "reader", secret_file=secret_file, tls=tls, timeout_s=limit_s, **settings
         )
         limit_s = self._settings.request_timeout if patient else LIMIT_S
-        self._limit_s = limit_s if timeout_s is None else float(timeout_s)
-        if not self._limit_s > 0:
+        self.limit_s = limit_s if timeout_s is None else float(timeout_s)
+        if not self.limit_s > 0:
             raise ConfigError(f"timeout_s: expected more than 0 seconds, got {timeout_s!r}")
         self._patient = patient
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         self._lost = threading.Event()
         self._joins = 0
         self._vain = 0  # joins in a row that were soon over, without an answered lookup
         self._joined_at = math.inf  # inf: the last attempt has failed
         self._why = ""  # it could not join again
         self._avoided: dict[int, float] = {}  # shard -> until when
-        driver, number, self.table = self._join()
+        driver, number, self.table = self.join()
         self._joined = driver, number  # one object, so that a lookup takes both of one join
         self._keeper = threading.Thread(
-            target=_keep, args=(weakref.ref(self), self._lost, self._closed),
+            target=keep_joined, args=(weakref.ref(self), self._lost, self.closed),
             name="snailps-reader", daemon=True,
         )  # fmt: skip
         self._keeper.start()
 
     @property
     def connected(self) -> bool:
-        return not (self._closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
+        return not (self.closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
 
     def joins(self) -> int:
         """Number of joins; rows of earlier ones are perhaps of another table, and count as old."""
@@ -236,10 +236,10 @@ class LiveRows:
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
         """Pull distinct keys from each shard that answers in time: which came, why not all."""
         come = np.zeros(len(keys), np.bool_)
-        if self._closed.is_set():
+        if self.closed.is_set():
             return come, ClusterError("this reader is closed")
         self._joined[0].check_process()
-        until = time.monotonic() + self._limit_s
+        until = time.monotonic() + self.limit_s
         if not self.connected and not self._wait_joined(until):
             return come, self._why_lost()
         driver, number = self._joined
@@ -293,14 +293,14 @@ class LiveRows:
 
     def _wait_joined(self, until: float) -> bool:
         """Whether the cluster is joined; a patient lookup waits for it."""
-        while self._patient and not self.connected and not self._closed.is_set():
+        while self._patient and not self.connected and not self.closed.is_set():
             left_s = until - time.monotonic()
             if left_s <= 0:
                 break
-            self._closed.wait(min(left_s, AGAIN_S / 20))
+            self.closed.wait(min(left_s, AGAIN_S / 20))
         return self.connected
 
-    def _join(self, again: bool = False) -> tuple[_Joined, int, Table]:
+    def join(self, again: bool = False) -> tuple[_Joined, int, Table]:
         """Driver, table number and declaration."""
         driver = _Joined(self._settings, self._lost.set)
         try:
@@ -310,7 +310,7 @@ class LiveRows:
                 driver.join()
             until = time.monotonic() + self._settings.init_timeout
             while not driver.routed.wait(AGAIN_S / 10):
-                if self._closed.is_set() or time.monotonic() > until:
+                if self.closed.is_set() or time.monotonic() > until:
                     raise ClusterError(f"the cluster at {self._address} is not complete yet")
             if driver.ended.is_set():
                 raise ClusterError(driver.verdict.text)
@@ -335,11 +335,11 @@ class LiveRows:
         if time.monotonic() - self._joined_at > AGAIN_S_MAX:
             self._vain = 0
         pause_s = min(AGAIN_S * 2.0 ** (self._vain - 1), AGAIN_S_MAX) if self._vain else 0.0
-        if self._closed.wait(pause_s):
+        if self.closed.wait(pause_s):
             return
         self._vain, self._joined_at = self._vain + 1, math.inf
         try:
-            driver, number, table = self._join(again=True)
+            driver, number, table = self.join(again=True)
         except ClusterError:  # nobody took it
             self._vain -= 1
             raise
@@ -352,18 +352,20 @@ class LiveRows:
         self._joins, self._joined_at = self._joins + 1, time.monotonic()
         self._avoided.clear()
         self._lost.clear()
-        if driver.ended.is_set() or self._closed.is_set():
+        if driver.ended.is_set() or self.closed.is_set():
             self._lost.set()
-        if self._closed.is_set():  # while this joined: `close` has seen the old driver alone
+        if self.closed.is_set():  # while this joined: `close` has seen the old driver alone
             driver.close()
 
     def close(self) -> None:
-        self._closed.set()
+        self.closed.set()
         self._lost.set()
         self._joined[0].close()
 
 
-def _keep(rows_ref: weakref.ref[LiveRows], lost: threading.Event, closed: threading.Event) -> None:
+def keep_joined(
+    rows_ref: weakref.ref[LiveRows], lost: threading.Event, closed: threading.Event
+) -> None:
     """Join again after each loss, until the reader is closed or dropped (a thread's body)."""
     while True:
         lost.wait()

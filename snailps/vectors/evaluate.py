@@ -188,7 +188,7 @@ def evaluate_analogies(
     if restrict < 0:
         raise DataError(f"expected a number of words to restrict to of 0 or more, got {restrict}")
     size = min(restrict or len(vectors), len(vectors))
-    names, sections, questions = _analogy_file(path)
+    names, sections, questions = read_analogies(path)
     # A word outside the vocabulary, or beyond `restrict`, gets a number excluded by `asked`.
     listed = vectors.raw_words[:size]
     number = _cased(listed)
@@ -200,7 +200,7 @@ def evaluate_analogies(
     section = np.array(sections, dtype=np.int64)
     asked = ids.max(axis=1) < size
     right = np.zeros(len(ids), dtype=bool)
-    found = _answers(vectors.normalised[:size], ids[asked], first)
+    found = analogy_answers(vectors.normalised[:size], ids[asked], first)
     right[asked] = (found >= 0) & (first[found] == ids[asked, 3])
     results = []
     for i, name in enumerate(names):
@@ -215,7 +215,7 @@ def evaluate_analogies(
     )
 
 
-def _answers(matrix: Float32, questions: Int64, first_of: Int64) -> Int64:
+def analogy_answers(matrix: Float32, questions: Int64, first_of: Int64) -> Int64:
     """For each question (a, b, c, _), the row of `matrix` nearest to b - a + c, but none of them.
 
     `first_of`: of each row, the first one of the same word in any case; questions are such rows.
@@ -257,7 +257,7 @@ def _ranges(begin: Int64, number: Int64) -> Int64:
     return starts + np.arange(len(starts))
 
 
-def _analogy_file(
+def read_analogies(
     path: str | os.PathLike[str],
 ) -> tuple[list[str], list[int], list[tuple[str, ...]]]:
     """Names of the sections, the section of each question, and the questions."""

@@ -50,9 +50,19 @@ def test_fit_of_token_lists_finds_words_of_like_contexts(cluster):
     assert model.transform(["king", ["queen", "cat"]]).shape == (2, 24)
 
 
+def bucket_of(model):
+    """How many rows of n-grams a fitted model has."""
+    return model._header.bucket
+
+
+def packed_of(model):
+    """The tables of a fitted model, with the state from which it trains on."""
+    return model._packed
+
+
 def test_partial_fit_adds_words_and_keeps_the_others(cluster, tmp_path):
     model = snailps.FastText(**QUIET, cluster=cluster).fit(sentences())
-    rows = model._header.bucket
+    rows = bucket_of(model)
     assert rows < 10_000  # it is auto
     before = list(model.wv.words)
     king, queen = model.wv["king"], model.wv["queen"]
@@ -60,7 +70,7 @@ def test_partial_fit_adds_words_and_keeps_the_others(cluster, tmp_path):
     model.partial_fit(" ".join(words).replace("cat", "lynx") for words in sentences())
     assert list(model.wv.words)[: len(before)] == before
     assert list(model.wv.words)[len(before) :] == ["lynx"]
-    assert model._header.bucket == rows  # those of the first fit
+    assert bucket_of(model) == rows  # those of the first fit
     assert np.abs(model.wv["king"] - king).max() < 0.05
     assert np.dot(model.wv["king"], queen) > 0
     assert [one["epoch"] for one in model.history_] == list(range(1, 22))
@@ -441,9 +451,9 @@ def test_machines_go_on_with_batches(cluster, tmp_path):
             model.partial_fit(rows[:2000], likes[:2000], classes=[0, 1])
         model.save(tmp_path / "m.npz")
         loaded = snailps.FMClassifier.load(tmp_path / "m.npz", cluster=cluster)
-        before = dict(_rows(loaded._packed["weights"]))
+        before = dict(_rows(packed_of(loaded)["weights"]))
         loaded.partial_fit([{"other": "o1"}] * 20, [1] * 20)
-        after = dict(_rows(loaded._packed["weights"]))
+        after = dict(_rows(packed_of(loaded)["weights"]))
         changed = [key for key in before if before[key] != after[key]]
         assert len(changed) == 1, optimizer  # the bias
         assert len(after) == len(before) + 1
@@ -491,9 +501,9 @@ def test_perceptrons_go_on_with_batches(cluster, optimizer, tmp_path):
     model.save(tmp_path / "m.npz")
     loaded = snailps.MLPClassifier.load(tmp_path / "m.npz", cluster=cluster)
     assert loaded.score(X, y) == model.score(X, y)
-    before = loaded._packed
+    before = packed_of(loaded)
     loaded.partial_fit(X[:1], y[:1], sample_weight=[1e-20])
-    steps = [tables["global_step"].rows[0, 0] for tables in (before, loaded._packed)]
+    steps = [tables["global_step"].rows[0, 0] for tables in (before, packed_of(loaded))]
     assert steps == [12 * 16, 12 * 16 + 1]
     for _ in range(6):
         loaded.partial_fit(X, y)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filter_models import note
-from processes import environment
+from processes import environment, members_of
 from waiting import copied
 
 import snailps
@@ -144,7 +144,7 @@ def test_killed_server_costs_no_byte(folder, monkeypatch):
 def test_killed_master_ends_the_run_which_goes_on_by_the_same_command(folder, monkeypatch):
     filtering = Filtering(folder, "master", monkeypatch)
     with snailps.local_cluster(workers=2, log=io.StringIO()) as cluster:
-        processes = [child.process for child in cluster._launcher.children]
+        processes = [child.process for child in members_of(cluster)]
         with pytest.raises(ClusterError, match=r"^the master .* was ended by SIGKILL"):
             filtering.run(cluster, "StuckWriting", lambda pid: processes[0].kill())
     assert [process.poll() is None for process in processes] == [False] * 4

@@ -87,7 +87,7 @@ def end_in_child(path):
                 raise SystemExit
             assert os.waitpid(child, 0)[1] == 0
             if (child := os.fork()) == 0:
-                atomic._remove_unfinished()
+                atomic.remove_unfinished()
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
     except SystemExit:

@@ -165,7 +165,7 @@ def test_launcher_end_after_the_master_ends_the_others_without_a_word(make, monk
     cluster.wait_line("worker", "here")
     with open("pipe", "w"):
         pass  # the master ends
-    wait_all, waits = launcher._wait_all, []
+    wait_all, waits = launcher.wait_all, []
 
     def wait_all_and_for_the_polite(processes, limit_s):
         wait_all(processes, limit_s)
@@ -173,7 +173,7 @@ def test_launcher_end_after_the_master_ends_the_others_without_a_word(make, monk
         if len(waits) == 2:  # it was told to end, and may need longer on a busy machine
             processes[0].wait(LIMIT_S)
 
-    monkeypatch.setattr(launcher, "_wait_all", wait_all_and_for_the_polite)
+    monkeypatch.setattr(launcher, "wait_all", wait_all_and_for_the_polite)
     cluster.launcher.end()
     assert cluster.codes == [0, 5, -signal.SIGKILL]
     assert sorted(cluster.lines) == [("server", "here"), ("worker", "here")]
@@ -382,7 +382,7 @@ def test_launcher_waits_for_the_end_of_a_lost_worker_to_say_how_it_ended(make, m
 
 def cpus_of_linux():
     """Those that a thread may be kept on, however many Python is made to see (tests/night)."""
-    return numa._cpu_list(Path("/sys/devices/system/cpu/online").read_text())
+    return numa.cpu_list(Path("/sys/devices/system/cpu/online").read_text())
 
 
 def test_workers_are_kept_on_the_nodes_also_when_they_are_started_again(make, monkeypatch):

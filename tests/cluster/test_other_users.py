@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import LIMIT_S, environment, run_snailps
+from processes import LIMIT_S, driver_of, environment, members_of, run_snailps
 
 import snailps
 from snailps.errors import ClusterError
@@ -86,7 +86,7 @@ def test_another_user_of_the_machine_gets_no_rows_and_submits_no_job(cluster):
     _, file = run_of(cluster)
     shards = addresses_of_shards(cluster)
     assert len(shards) == 2
-    pid = cluster._launcher.children[1].process.pid
+    pid = members_of(cluster)[1].process.pid
     process = subprocess.run(
         [sys.executable, "-c", f"{OTHER = }\n{LIMIT_S = }\n{ANOTHER}",
          cluster.address, str(pid), *shards],
@@ -138,7 +138,7 @@ def test_same_user_finds_the_secret_from_every_command_and_process(cluster):
     assert done.stdout.split("\n")[:2] == ["[[1.0, 2.0]]"] * 2, done.stderr
     shown = [
         Path(f"/proc/{child.process.pid}/{name}").read_bytes()
-        for child in cluster._launcher.children
+        for child in members_of(cluster)
         for name in ("cmdline", "environ")
     ]
     assert shown
@@ -150,7 +150,7 @@ def test_cluster_whose_run_cannot_be_registered_still_has_its_secret(monkeypatch
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/nowhere")
     monkeypatch.setenv("TMPDIR", "/proc/nowhere")
     with local_cluster() as cluster:
-        assert cluster._driver.trust.secret == cluster._launcher.secret
+        assert driver_of(cluster).trust.secret == cluster._launcher.secret
         assert cluster.table("w").pull([7]).tolist() == [[0.0]]
         with pytest.raises(ClusterError, match="asks for a secret"):
             snailps.connect(cluster.address)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import session_models as models
 from cluster_models import gated_job
-from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate, free_port
+from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate, driver_of, free_port
 from waiting import joined, until
 
 import snailps
@@ -47,14 +47,20 @@ def filled(owner, value):
     return table
 
 
+def live(rows):
+    """The part of a reader that asks the servers."""
+    return rows._live
+
+
 @contextlib.contextmanager
 def hurried(rows, limit_s):
     """Inside, a lookup may take so long: where a server is gone and nothing has to come in time."""
-    before, rows._live._limit_s = rows._live._limit_s, limit_s
+    asked = live(rows)
+    before, asked.limit_s = asked.limit_s, limit_s
     try:
         yield
     finally:
-        rows._live._limit_s = before
+        asked.limit_s = before
 
 
 def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_path, secret):
@@ -142,7 +148,7 @@ def test_server_that_hangs_delays_its_own_keys_alone(tmp_path, secret, monkeypat
         with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
             table = filled(owner, 1.0)
             before = table.pull(KEYS)
-            route = owner._driver.route
+            route = driver_of(owner).route
             named = {cluster.name_of(server): server for server in servers}
             hung = named[f"server {route.shards[0].server}"]  # whose answer is awaited first
             lost = route.owner[fragment_of(KEYS, route.frag_num)] == 0
@@ -155,7 +161,7 @@ def test_server_that_hangs_delays_its_own_keys_alone(tmp_path, secret, monkeypat
                 table.push(KEYS, np.ones((len(KEYS), 4), np.float32))
                 monkeypatch.setattr(reader, "AGAIN_S", 0.0)  # each lookup asks the one that hangs
                 hung.send(signal.SIGSTOP)
-                client, patient = rows._live._joined[0].client, []
+                client, patient = live(rows)._joined[0].client, []
                 pulled = client.counters()["rows_pulled"]
                 lookup = threading.Thread(target=lambda: patient.append(rows.pull(KEYS)))
                 lookup.start()
@@ -233,12 +239,12 @@ def test_lookup_that_is_refused_costs_neither_the_connection_nor_the_cache(tmp_p
             options = {"secret_file": secret, "max_age_s": None, **PATIENT}
             with snailps.reader(cluster.address, "faulty", **options) as rows:
                 rows.pull(KEYS)
-                before, joins = rows.stats(), rows._live.joins()
+                before, joins = rows.stats(), live(rows).joins()
                 with pytest.raises(RemoteError, match="planted failure in init"):
                     rows.pull([13])
                 rows.pull(KEYS)
                 after = rows.stats()
                 assert rows.connected
-                assert (after.hits - before.hits, rows._live.joins()) == (len(KEYS), joins)
+                assert (after.hits - before.hits, live(rows).joins()) == (len(KEYS), joins)
             owner.shut_down()
         assert cluster.codes() == [0, 0]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import session_models as models
-from processes import LIMIT_S, PACKAGE, SUPPORT
+from processes import LIMIT_S, PACKAGE, SUPPORT, driver_of, members_of
 from waiting import readable, until
 
 import snailps
@@ -134,7 +134,7 @@ def test_session_whose_worker_ends_goes_on(session, text, model, said):
 
 
 def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text, monkeypatch):
-    worker = next(child for child in session._launcher.children if child.role == "worker")
+    worker = next(child for child in members_of(session) if child.role == "worker")
     hangs = models.Hangs.mark(text)  # the job's time is over when the worker does, not before
 
     def monotonic():
@@ -158,7 +158,7 @@ def ready_workers(session):
 def test_worker_of_a_failed_job_is_replaced_before_the_next_one(session, text):
     assert trains(session, text)
     before = ready_workers(session)
-    old = [child.process for child in session._launcher.children if child.process.pid in before]
+    old = [child.process for child in members_of(session) if child.process.pid in before]
     with pytest.raises(ClusterError, match=r"^worker \d+"):
         session.train(models.FailsInTrain, input=text, epochs=1, timeout_s=LIMIT_S)
     until(lambda: (now := ready_workers(session)) and not now & before, "another worker")
@@ -187,7 +187,7 @@ def test_cluster_closed_behind_a_failed_job_leaves_no_process(text, monkeypatch)
 def test_killed_master_is_named_with_what_is_lost_and_its_log(text, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
     with snailps.cluster(threads=1, log=io.StringIO()) as session:
-        master = session._launcher.children[0].process
+        master = members_of(session)[0].process
         killed = []
 
         def kill(status):
@@ -224,7 +224,7 @@ def test_job_that_fails_tells_the_users_lines_once_and_a_quiet_one_none(text, mo
 def test_cluster_that_nothing_refers_to_ends(text):
     dropped = snailps.cluster(threads=1, log=io.StringIO())
     table = dropped.table("w")
-    processes = [os.pidfd_open(child.process.pid) for child in dropped._launcher.children]
+    processes = [os.pidfd_open(child.process.pid) for child in members_of(dropped)]
     del dropped
     gc.collect()
     table.push([1], [2.0])
@@ -301,14 +301,14 @@ def test_cluster_says_what_it_is():
 
 
 def test_interrupt_while_a_job_is_prepared_cancels_it(session, text, monkeypatch):
-    submit = session._driver.submit
+    submit = driver_of(session).submit
 
     def interrupted(*arguments):
         submit(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(session._driver, "submit", interrupted)
+        patch.setattr(driver_of(session), "submit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.run(models.Sleeps, {"epochs": 1000}, input=text)
     assert trains(session, text)

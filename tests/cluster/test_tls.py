@@ -204,7 +204,7 @@ def test_relay_carries_megabytes_both_ways_at_once_and_the_end_behind_them(echo,
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "before its thread began"])
 def test_relay_that_is_closed_first_sends_what_was_written(door, folders, monkeypatch, late):
-    run = TlsRelay._run
+    run = TlsRelay.run
 
     def run_late(relay):
         while relay._listener is None and relay._closing_at is None:
@@ -213,7 +213,7 @@ def test_relay_that_is_closed_first_sends_what_was_written(door, folders, monkey
 
     monkeypatch.setattr(relays, "FLUSH_S", LIMIT_S)
     if late:
-        monkeypatch.setattr(TlsRelay, "_run", run_late)
+        monkeypatch.setattr(TlsRelay, "run", run_late)
     tls = Tls(str(folders["b"]))
     theirs = connected(tls, door.getsockname())
     ours = accepted(door)

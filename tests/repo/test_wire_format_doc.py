@@ -77,7 +77,7 @@ def test_control_messages_are_those_of_the_code():
     }
     assert described == {
         name: (list(spec.by), list(spec.answers) or [""], list(spec.shapes))
-        for name, spec in ((name, codec._SPECS[cls]) for name, cls in codec.REGISTRY.items())
+        for name, spec in ((name, codec.SPECS[cls]) for name, cls in codec.REGISTRY.items())
     }
     assert all(meaning for *_, meaning in rows)
 

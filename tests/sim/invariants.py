@@ -332,7 +332,7 @@ def who_waits(cluster):
             about += f": {core.reported_phase} {members}"
         elif getattr(process, "control", None) is not None:
             calls = [type(call).__name__ for call in process.control.open_calls()]
-            client = getattr(process, "_client", None)
+            client = getattr(process, "client", None)
             about += f": calls {calls}, {client.waits()[:3] if client else ''}"
         lines.append(about)
     return "; ".join(lines)

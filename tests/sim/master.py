@@ -286,13 +286,8 @@ class Master(Process):
         self.after(SYNC_S + self.network.delay(), self._sync)
 
     def _sync(self):
-        journal = self._journal
-        for file in (journal._file, journal._new):
-            if file >= 0:
-                self.cluster.disk.os.fsync(file)
-        retired, journal._retired = journal._retired, []
-        for file in retired:
-            self.cluster.disk.os.close(file)
+        with self.as_owner():
+            self._journal.sync_files()
         self.sync_later()
 
     # --- the loop ---------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class Rotating:
         worker = self._worker
         if not keys:
             return {}
-        pull = worker._client.pull(worker._table, list(keys), DIM)
-        yield from worker._wait(pull)
+        pull = worker.client.pull(worker.table, list(keys), DIM)
+        yield from worker.wait(pull)
         return pull.rows
 
     def _wrong(self, text):
@@ -95,14 +95,14 @@ class Rotating:
             np.full((1, DIM), block.chunk * TEXT_BLOCKS + block.chunk_index + 1, np.float32)
             - rows[key]
         )
-        yield from worker._wait(worker._client.push(worker._table, [key], change))
-        yield from worker._flush()
-        answer = yield from worker._tell(messages.Done("train", block.number, 0, 0.1, {}))
+        yield from worker.wait(worker.client.push(worker.table, [key], change))
+        yield from worker.flush()
+        answer = yield from worker.tell(messages.Done("train", block.number, 0, 0.1, {}))
         self._durable(block)
         return isinstance(answer, messages.Enough)
 
     def _durable(self, block):
-        self._worker._stand.durable(block.number)
+        self._worker.stand.durable(block.number)
         self._worker.control.note(messages.Durable([block.number]))
 
     def prepare(self, block):
@@ -158,7 +158,7 @@ class Rotating:
             job.books.wrong.append(
                 f"partition {block.number} had parts {sorted(own)} beside {block.durable}"
             )
-        yield from worker._flush()
+        yield from worker.flush()
         return messages.Done(
             "train", block.number, UNITS * done, 0.1, figures, whole=not state["cut"]
         )
@@ -182,12 +182,12 @@ class Rotating:
 
         def heard(answer):
             if isinstance(answer, messages.CheckedOut) and answer.part >= 0:
-                worker._stand.checked_out(block.number, answer.part)
+                worker.stand.checked_out(block.number, answer.part)
 
         def ask():
             if state["over"]:
                 return None
-            answer = yield from worker._ask(messages.CheckOut(block.number), None, heard)
+            answer = yield from worker.ask(messages.CheckOut(block.number), None, heard)
             if answer.part >= 0:
                 return answer.part
             state["over"], state["cut"] = True, state["cut"] or answer.ends
@@ -203,7 +203,7 @@ class Rotating:
         theirs = [OUTPUTS + word for word in range(part, WORDS, outputs_for(block.parts))]
         before = yield from self._pull(theirs)
         share = block.sizes[block.part] / sum(block.sizes)
-        yield worker.cluster.think_s() * worker._slow * share
+        yield worker.cluster.think_s() * worker.slowness * share
         yield from self._push(block, theirs)
         after = yield from self._pull(theirs)
         for key in theirs:
@@ -220,7 +220,7 @@ class Rotating:
 
     def _check_in(self, block, part, seconds, durable):
         worker = self._worker
-        if not worker._stand.checked_in(block.number, part):
+        if not worker.stand.checked_in(block.number, part):
             self._job.books.wrong.append(f"partition {block.number} does not hold part {part}")
         figures = {"examples": 1.0, "loss": 1.0}
         worker.control.note(messages.CheckIn(block.number, part, UNITS, seconds, figures, durable))
@@ -229,9 +229,9 @@ class Rotating:
         """Ones to these rows, and to own ones that tell this push from others."""
         worker = self._worker
         books, now = self._job.books, worker.world.now
-        push = books.draw(block.number, worker._own, now, keys, shared=False)
-        request = worker._client.push(
-            worker._table, list(push), np.ones((len(push), DIM), np.float32),
+        push = books.draw(block.number, worker.own_keys, now, keys, shared=False)
+        request = worker.client.push(
+            worker.table, list(push), np.ones((len(push), DIM), np.float32),
             on_part=lambda keys: books.acked(push, keys, worker.world.now),
         )  # fmt: skip
-        yield from worker._wait(request)
+        yield from worker.wait(request)

@@ -1,6 +1,6 @@
 """A node with a client: it follows the route, asks the master, and waits for shards.
 
-    TakeRoute -> connect to every shard -> Ok        yield from self._ask(call), self._wait(request)
+    TakeRoute -> connect to every shard -> Ok        yield from self.ask(call), self.wait(request)
 
 What scripted workers and drivers share; the rules are those of `RouteFollower`.
 """
@@ -33,7 +33,7 @@ class RoutedNode(Node):
 
     def __init__(self, cluster, role, name, host):
         super().__init__(cluster, role, name, host)
-        self._client = None
+        self.client = None
         self._newest = None
         self._waiting_routes = []
         self._connecting = self._in_use = False
@@ -43,8 +43,8 @@ class RoutedNode(Node):
             self._take_route(Route.from_dict(message.route), reply)
 
     def on_end(self, code, text):
-        if self._client is not None:
-            self._client.failed = text
+        if self.client is not None:
+            self.client.failed = text
         super().on_end(code, text)
 
     @property
@@ -56,7 +56,7 @@ class RoutedNode(Node):
     def _take_route(self, route, reply):
         if self._newest is None or route.epoch > self._newest.epoch:
             self._newest = route
-        client = self._client
+        client = self.client
         if client is not None and (
             self._in_use or np.array_equal(client.route.owner, self._newest.owner)
         ):
@@ -71,9 +71,9 @@ class RoutedNode(Node):
 
     def _connect(self):
         """Connects to the newest route; a newer one, of other shards, begins it anew."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self.client is not None:
+            self.client.close()
+            self.client = None
         limit_s = Limits.of(self.settings.request_timeout).connect_s(self.settings.init_timeout)
         error = None
         while not self.ending:
@@ -94,7 +94,7 @@ class RoutedNode(Node):
                 client.close()
                 continue
             client.follow(self._newest)
-            self._client = client
+            self.client = client
             self.route_epoch = self._newest.epoch
             break
         self._connecting = False
@@ -109,21 +109,21 @@ class RoutedNode(Node):
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def _wait(self, request):
+    def wait(self, request):
         """Waits for a request, no longer than one may take."""
         long = self.awaits_clocks and request.kind.name in ("REACH", "PULL")
         limit = self.sleep(CLOCK_LIMIT_S if long else self._limit_s)
         yield first_of(request, limit)
         if not request.done:
-            raise WaitTimeout(f"{request.what}: no answer: {'; '.join(self._client.waits())[:300]}")
+            raise WaitTimeout(f"{request.what}: no answer: {'; '.join(self.client.waits())[:300]}")
         if request.error is not None:
             raise request.error
 
-    def _flush(self):
-        for push in self._client.flush():
-            yield from self._wait(push)
+    def flush(self):
+        for push in self.client.flush():
+            yield from self.wait(push)
 
-    def _ask(self, message, limit_s, heard=lambda answer: None):
+    def ask(self, message, limit_s, heard=lambda answer: None):
         """A call; time without a master does not count."""
         answer = self.control.call(message, heard)
         begin = self.world.now

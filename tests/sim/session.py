@@ -90,12 +90,12 @@ class Driver(RoutedNode):
     # --- its course -------------------------------------------------------------------------------
 
     def _drive(self):
-        while self._client is None or (yield from self._status())["phase"] == "forming":
+        while self.client is None or (yield from self._status())["phase"] == "forming":
             yield POLL_S
         self._in_use = True
         table = Table(OWN_TABLE, DIM, wire="float32")
-        answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
-        self._table = answer.numbers[0]
+        answer = yield from self.ask(messages.Declare([table.to_dict()]), self._limit_s)
+        self.table = answer.numbers[0]
         yield from self._declare_ids()
         for number, plan in enumerate(self.cluster.plans):
             if number:
@@ -109,7 +109,7 @@ class Driver(RoutedNode):
             yield from self._follow(self.cluster.job)
             yield from self._check_table()
         self.done = True
-        yield from self._ask(messages.Shutdown(), self._limit_s)
+        yield from self.ask(messages.Shutdown(), self._limit_s)
 
     def _submit(self, plan, number):
         """Submits a job until the cluster takes it, which it must once it has workers."""
@@ -143,7 +143,7 @@ class Driver(RoutedNode):
     def _refusal(self, submit):
         """Submits; why it is refused, or None."""
         try:
-            answer = yield from self._ask(submit, None)
+            answer = yield from self.ask(submit, None)
         except RemoteError as error:
             return error
         self._number = answer.job
@@ -157,7 +157,7 @@ class Driver(RoutedNode):
             if self._ids.random() < 0.1:
                 yield from self._push_ids(1)
             status = yield from self._status()
-        left = (yield from self._ask(messages.AskJob(self._number), self._limit_s)).data
+        left = (yield from self.ask(messages.AskJob(self._number), self._limit_s)).data
         if left["failure"] != status["message"] or bool(left["figures"]) != bool(status["figures"]):
             self.problems.append(f"job {job.number} is told in two ways: {left}")
         if (left["tables"] is None) != bool(left["failure"]):
@@ -172,7 +172,7 @@ class Driver(RoutedNode):
             self.problems.append(f"job {job.number} ended well without figures")
 
     def _status(self):
-        answer = yield from self._ask(messages.Ask("status"), self._limit_s)
+        answer = yield from self.ask(messages.Ask("status"), self._limit_s)
         return answer.data
 
     # --- workers ----------------------------------------------------------------------------------
@@ -213,12 +213,12 @@ class Driver(RoutedNode):
         for key in push:
             self._pushed[key] = self._pushed.get(key, 0) + 1
         ones = np.ones((len(push), DIM), np.float32)
-        yield from self._wait(self._client.push(self._table, list(push), ones))
+        yield from self.wait(self.client.push(self.table, list(push), ones))
 
     def _check_table(self):
         """Each push is in the session's table once, whatever became of the job."""
-        pull = self._client.pull(self._table, sorted(self._pushed), DIM)
-        yield from self._wait(pull)
+        pull = self.client.pull(self.table, sorted(self._pushed), DIM)
+        yield from self.wait(pull)
         for key, count in self._pushed.items():
             there = float(pull.rows[key][0])
             lost = there < count and self.cluster.acknowledgements_hold()
@@ -228,13 +228,13 @@ class Driver(RoutedNode):
         yield from self._check_ids()
 
     def _declare_ids(self):
-        frag_num = self._client.route.frag_num
+        frag_num = self.client.route.frag_num
         table = Table(
             IDS, DIM, admit_after=self._ids.choice((0, 2)), admit_bytes=64 * frag_num,
             rows_max=self._ids.choice((0, 2, 5)) * frag_num,
             age_max=self._ids.choice((0, 0, 3, 8)) * frag_num,
         )  # fmt: skip
-        answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
+        answer = yield from self.ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._ids_table = answer.numbers[0]
         self._reference = ShardStore(frag_num, kernels.row_ops())
         self._reference.own(range(frag_num))
@@ -248,7 +248,7 @@ class Driver(RoutedNode):
             keys = sorted(drawn)  # as the client sends those of a fragment
             ones = np.ones((len(keys), DIM), np.float32)
             self._ids_seq += 1
-            yield from self._wait(self._client.push(self._ids_table, keys, ones))
+            yield from self.wait(self.client.push(self._ids_table, keys, ones))
             self._reference.push(1, 1, self._ids_seq, np.array(keys, np.uint64), ones)
 
     def _check_ids(self):
@@ -256,8 +256,8 @@ class Driver(RoutedNode):
         if not self.cluster.acknowledgements_hold():
             return
         keys = list(range(IDS_NUM))
-        pull = self._client.pull(self._ids_table, keys, DIM)
-        yield from self._wait(pull)
+        pull = self.client.pull(self._ids_table, keys, DIM)
+        yield from self.wait(pull)
         expected = self._reference.pull(1, np.array(keys, np.uint64))
         for key in keys:
             if not np.array_equal(pull.rows[key], expected[key]):

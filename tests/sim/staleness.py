@@ -39,8 +39,8 @@ class Staleness:
         self._promised[node, number] = {other: len(seen) for other, seen in self.done.items()}
         held = schedule.records.count_of(node) - 1
         mine = self._clock(node, schedule) + held
-        for other in schedule._left:
-            if other == node or not (schedule.records.count_of(other) or schedule._left[other]):
+        for other in schedule.workers:
+            if other == node or not (schedule.records.count_of(other) or schedule.has_left(other)):
                 continue
             ahead = mine - self._clock(other, schedule)
             if ahead > self.bound:

@@ -54,12 +54,12 @@ class Worker(RoutedNode):
         self.job = None
         self._leaving = self.at_work = False
         self._came_back = False
-        self._stand = ResumeState()
+        self.stand = ResumeState()
         self._helper = None
         self._asked = deque()
         self._back = []
-        self._slow = cluster.rng.choice((1.0, 1.0, 3.0))
-        self._own = cluster.rng.randint(1, 3)
+        self.slowness = cluster.rng.choice((1.0, 1.0, 3.0))
+        self.own_keys = cluster.rng.randint(1, 3)
         self._rotating = Rotating(self)
         self.fails = False  # its code does, at the next block
 
@@ -68,7 +68,7 @@ class Worker(RoutedNode):
     def on_message(self, message, reply):
         if isinstance(message, messages.Start):
             self._in_use = True
-            self._stand.start_job()
+            self.stand.start_job()
             if not self.at_work:
                 self.at_work = True
                 self.spawn(self._guarded(self._work(message)))
@@ -81,13 +81,13 @@ class Worker(RoutedNode):
 
     def _pushed(self):
         """How far the pushes of its blocks have come."""
-        if self._client is None:
+        if self.client is None:
             return {}
-        half = self._stand.is_half_pushed(self._client.parts_pushed)
-        return {"moved_bytes": self._client.moved, "half_pushed": half}
+        half = self.stand.is_half_pushed(self.client.parts_pushed)
+        return {"moved_bytes": self.client.moved, "half_pushed": half}
 
     def resume_state(self):
-        return self._stand.to_dict()
+        return self.stand.to_dict()
 
     def on_leave(self):
         self._leaving = True
@@ -114,8 +114,8 @@ class Worker(RoutedNode):
         self.job = self.cluster.job_at(start.settings["output"])
         self.awaits_clocks = self.job.plan.clocked
         table = SimModel.table(start.settings)
-        answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
-        self._table = answer.numbers[0]
+        answer = yield from self.ask(messages.Declare([table.to_dict()]), self._limit_s)
+        self.table = answer.numbers[0]
         if start.survey:
             yield from self._survey()
             if self._leaving:
@@ -123,8 +123,8 @@ class Worker(RoutedNode):
                 return
         if not self._leaving:
             yield from self._train()
-        yield from self._flush()
-        self._stand.finish({"waited_s": 0.0})
+        yield from self.flush()
+        self.stand.finish({"waited_s": 0.0})
         self.say("finished")
         self.control.note(messages.Finished({"waited_s": 0.0}))
         self.at_work = False
@@ -152,26 +152,26 @@ class Worker(RoutedNode):
                     break
                 part = b"".join(map(survey_of, held))
                 done = messages.Done("survey", held[0], 5, 0.1, {}, part, held[1:])
-                yield from self._tell(done)
+                yield from self.tell(done)
                 held = []
             if self._leaving:
                 return
-            answer = yield from self._ask(messages.Summarise(), None)
+            answer = yield from self.ask(messages.Summarise(), None)
         self.job.summarised(answer.blob, self.cluster)
 
     def _lease(self, pass_, back, held=0):
         def heard(answer):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.leased(pass_, answer)
+                self.stand.leased(pass_, answer)
 
-        return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
+        return (yield from self.ask(messages.Lease(pass_, back, held), None, heard))
 
-    def _tell(self, done):
-        reported = self._stand.reported
-        return (yield from self._ask(done, self._limit_s, lambda answer: reported(done)))
+    def tell(self, done):
+        reported = self.stand.reported
+        return (yield from self.ask(done, self._limit_s, lambda answer: reported(done)))
 
     def _train(self):
-        self._stand.start_training()
+        self.stand.start_training()
         self._asked.clear()
         self._back.clear()
         while True:
@@ -186,19 +186,19 @@ class Worker(RoutedNode):
     def _train_block(self, block):
         """Trains and reports; True: no further block is wanted."""
         if block.part >= 0:
-            self._stand.start_block(block.number, self._client.parts_pushed)
+            self.stand.start_block(block.number, self.client.parts_pushed)
             done = yield from self._rotating.train(block)
-            answer = yield from self._tell(done)
+            answer = yield from self.tell(done)
             self._rotating.end(block)
             return isinstance(answer, messages.Enough)
         clocked = block.clock >= 0
-        self._stand.start_block(block.number, self._client.parts_pushed)
+        self.stand.start_block(block.number, self.client.parts_pushed)
         keys = shared_of(block.number)
         if block.pull is None:
             self._pull(block)
-        yield from self._wait(block.pull)
+        yield from self.wait(block.pull)
         self._check_staleness(block)
-        yield self.cluster.think_s() * self._slow
+        yield self.cluster.think_s() * self.slowness
         if self.fails:
             raise ClusterError("the code of a user fails")
         self._check_loaded()
@@ -210,18 +210,18 @@ class Worker(RoutedNode):
         else:
             self._push_counts(block)
         if clocked or self.job.plan.bounded:
-            yield from self._flush()
+            yield from self.flush()
         if in_round:
-            yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
+            yield from self.wait(self.client.seal(block.clock, block.slot, block.slots))
         done = messages.Done("train", block.number, UNITS, 0.1, {"examples": 1.0, "loss": 1.0})
-        answer = yield from self._tell(done)
-        durable = self._stand.trained(block.number, self._client, unpushed=0)
+        answer = yield from self.tell(done)
+        durable = self.stand.trained(block.number, self.client, unpushed=0)
         if durable:
             self.control.note(messages.Durable(durable))
         if isinstance(answer, messages.Enough):
             return True
         if clocked and not in_round:
-            yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
+            yield from self.wait(self.client.seal(block.clock, block.slot, block.slots))
         return False
 
     def _check_loaded(self):
@@ -234,7 +234,7 @@ class Worker(RoutedNode):
         if books.parts.setdefault(block.number, block.seed) != block.seed:
             books.wrong.append(f"part {block.number} is leased with another seed")
         values = weighted(keys, block.pull.rows, block.number, block.seed)
-        self._client.push(self._table, keys, values, block.clock, block.slot)
+        self.client.push(self.table, keys, values, block.clock, block.slot)
 
     def _push_slot(self, block, keys):
         """A contribution to a clock."""
@@ -246,7 +246,7 @@ class Worker(RoutedNode):
                 f"block {before[0]}"
             )
         values = contribution(keys, block.pull.rows, block.number, block.seed)
-        self._client.push(self._table, keys, values, block.clock, block.slot)
+        self.client.push(self.table, keys, values, block.clock, block.slot)
 
     def _push_counts(self, block):
         """Ones, to shared and own keys."""
@@ -254,11 +254,11 @@ class Worker(RoutedNode):
         if self.job.staleness is not None:
             more = [PROGRESS + self.number]
         for _ in range(self.cluster.rng.randint(1, 2)):
-            push = books.draw(block.number, self._own, self.world.now, more)
+            push = books.draw(block.number, self.own_keys, self.world.now, more)
             more = []
             ones = np.ones((len(push), DIM), np.float32)
-            self._client.push(
-                self._table, list(push), ones,
+            self.client.push(
+                self.table, list(push), ones,
                 on_part=lambda keys, push=push: books.acked(push, keys, self.world.now),
             )  # fmt: skip
 
@@ -282,7 +282,7 @@ class Worker(RoutedNode):
 
     def _reach(self, block):
         if block.reach is None:
-            block.reach = self._client.reach(block.clock)
+            block.reach = self.client.reach(block.clock)
         return block.reach
 
     # --- blocks ahead, as BlockPrefetcher has them ------------------------------------------------
@@ -369,7 +369,7 @@ class Worker(RoutedNode):
         keys, staleness = shared_of(block.number), self.job.staleness
         if staleness is not None:
             keys += staleness.keys(self.number, block.number)
-        block.pull = self._client.pull(self._table, keys, DIM, block.clock)
+        block.pull = self.client.pull(self.table, keys, DIM, block.clock)
 
     def _check_staleness(self, block):
         """Its rows are there: they lack no more than they may."""

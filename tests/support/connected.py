@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
+from attach import attach, attached
 from shards import Shards
 from workers_in_order import AtOnce
 
@@ -31,14 +32,14 @@ def connected(model_class, shards=1):
             settings = replace(settings, epochs=settings.epochs or EPOCHS)  # as a job decides it
             model, numbered = model_class(settings, threads), {}
             if beside is not None:
-                numbered = beside._tables
+                _, numbered = attached(beside)
             for declared in model.tables() if beside is None else ():
                 table = declared.table() if isinstance(declared, Tensor) else declared
                 tables += 1
                 cluster.declare(table, tables)
                 numbered[table.name] = (tables, table)
             client = cluster.client(incarnation=len(made) + 1)
-            model._connect(client, WireChoice(client, cluster.route), numbered)
+            attach(model, client, WireChoice(client, cluster.route), numbered)
             model.workers, model.summary = workers, summary
             model.setup()
             made.append(model)
@@ -51,9 +52,10 @@ def connected(model_class, shards=1):
 
 def results_of(model, summary=b"", ranges=()):
     """The tables of a connected model, as its class loads and exports them."""
-    numbers = {name: number for name, (number, _) in model._tables.items()}
-    tables = {name: table for name, (_, table) in model._tables.items()}
-    return Results(model.settings, summary, {}, model._client, numbers, tables, list(ranges))
+    client, numbered = attached(model)
+    numbers = {name: number for name, (number, _) in numbered.items()}
+    tables = {name: table for name, (_, table) in numbered.items()}
+    return Results(model.settings, summary, {}, client, numbers, tables, list(ranges))
 
 
 def in_order(model):

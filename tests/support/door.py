@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from attach import attach
 from shards import Shards
 
 from snailps.api.block import BlockContent
@@ -23,7 +24,7 @@ from snailps.data.blocks import HEAD
 from snailps.data.examples import ExampleReader
 from snailps.data.spool import Spooled
 from snailps.estimators import base
-from snailps.estimators.jobs import Finished, _packed
+from snailps.estimators.jobs import Finished, packed_table
 from snailps.local.setting_texts import setting_texts
 from snailps.master.job.job import Job
 from snailps.models import CLASSES
@@ -157,7 +158,7 @@ def learnt(model, inputs, folder, packed=None, /, **settings):
             shards.declare(table, number)
             numbered[table.name] = number, table
         client = shards.client(incarnation=1)
-        worker._connect(client, WireChoice(client, shards.route), numbered)
+        attach(worker, client, WireChoice(client, shards.route), numbered)
         worker.workers, worker.summary = 1, job.summary or b""
         worker.setup()
         figures = {}
@@ -175,7 +176,7 @@ def learnt(model, inputs, folder, packed=None, /, **settings):
         results.scanned = {}
         found = job.cls.export(results)
         if packed is not None:
-            packed |= {name: _packed(results, name) for name in tables}
+            packed |= {name: packed_table(results, name) for name in tables}
         files = {Path(path).name: Path(path).read_bytes() for path in found["files"]}
         return Learnt(files, [loss for loss in figures["loss_by_epoch"] if loss is not None])
 

@@ -39,6 +39,7 @@ from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.resume_state import ResumeState
+from tests.support.attach import attach
 
 SHARDS = 2
 BLOCKED_MAX = 5_000
@@ -328,7 +329,7 @@ class _Training:
         for number, client in self.clients.items():
             model = self._model(number)
             choice = WireChoice(client, self.cluster.route, exact=job.clocked)
-            model._connect(client, choice, self.tables, job.clocked)
+            attach(model, client, choice, self.tables, job.clocked)
             model.workers, model.summary = counted, job.summary or b""
             workers.append(_Emulated(self, number, model))
         for worker in workers:

@@ -82,7 +82,7 @@ class World:
         self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
         self.works = []
         self.services, self.answers = Services(), {}
-        self._peer = self._call = 0
+        self.last_peer = self._call = 0
         context = Context(
             MasterSettings(**settings), effects.Outbox(kept=kept, session=session), LIFE, self.now,
             SessionJob(RawConfig([])) if session else None, lasting, nodes_stay,
@@ -165,11 +165,11 @@ class World:
 
     def join(self, role):
         """Another process registers; its connection."""
-        self._peer += 1
-        places = [["h", 5000 + self._peer]] if role == "server" else []
-        welcome = self.ask(self._peer, m.Register(role, "h", self._peer, 1, places))
+        self.last_peer += 1
+        places = [["h", 5000 + self.last_peer]] if role == "server" else []
+        welcome = self.ask(self.last_peer, m.Register(role, "h", self.last_peer, 1, places))
         assert isinstance(welcome, m.Welcome)
-        return self._peer
+        return self.last_peer
 
     def forms(self):
         """One server and two workers are here."""

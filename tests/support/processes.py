@@ -325,13 +325,13 @@ class Gate:
             self._file = None
 
 
-_open = []  # clusters that the test is in
+open_clusters = []  # clusters that the test is in
 _made = weakref.WeakSet()  # processes
 
 
 @watch
 def _all_have_ended():
-    left = [process for cluster in _open for process in cluster.processes]
+    left = [process for cluster in open_clusters for process in cluster.processes]
     if not left or any(process.runs or process.is_open for process in [*left, *_made]):
         return ""
     return "all processes have ended: " + ", ".join(
@@ -388,11 +388,11 @@ class Cluster:
         (self.folder / name).write_text("\n".join(lines) + "\n")
 
     def __enter__(self):
-        _open.append(self)
+        open_clusters.append(self)
         return self
 
     def __exit__(self, kind, error, trace):
-        _open.remove(self)
+        open_clusters.remove(self)
         if kind is not None:
             for process in self.processes:
                 print(f"--- {process.name} ({process.pid}), code {process.popen.poll()}")
@@ -519,3 +519,13 @@ def run_well(folder, *given, sets=(), **options):
         assert codes == [0] * len(codes), master.stderr
         assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
     return master
+
+
+def members_of(cluster):
+    """The processes of a cluster of this machine, the master first."""
+    return cluster._launcher.children
+
+
+def driver_of(cluster):
+    """The end of a session at this process, which has its route and its secret."""
+    return cluster._driver

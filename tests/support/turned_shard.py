@@ -24,7 +24,7 @@ class TurnedShard(ShardThread):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind("")  # a name without a file, that the system makes
         listener.listen(128)
-        self._address = listener.getsockname()
+        self.address = listener.getsockname()
         ops = kernels.row_ops(), kernels.wire_ops()
         super().__init__(listener, lambda: ServerSession(hello, b"", admit), *ops, frag_num,
                          park_limit_s, "turned", **limits)  # fmt: skip
@@ -40,7 +40,7 @@ class TurnedShard(ShardThread):
     def connect(self, hello, now):
         """A connection of a peer that says this, and what the shard says, or `RemoteError`."""
         sock = socket.socket(socket.AF_UNIX)
-        sock.connect(self._address)
+        sock.connect(self.address)
         pipe, session, decoder = Pipe(sock), ClientSession(hello), FrameDecoder()
         pipe.send(encode_frame(session.start()))
         try:

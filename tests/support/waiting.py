@@ -18,7 +18,7 @@ LIMIT_S = 120.0
 """Of last resort: no test passes or fails by it, unless something hangs."""
 PAUSE_S = 0.005
 
-_watchers = []
+watchers = []
 _died = []  # of this test's threads, those that an error has ended
 _earlier = set()  # threads of tests before this one
 
@@ -29,7 +29,7 @@ class InVain(AssertionError):
 
 def watch(reason):
     """Has each wait ask `reason` why nothing can come any more; "": something can."""
-    _watchers.append(reason)
+    watchers.append(reason)
     return reason
 
 
@@ -41,7 +41,7 @@ def until(found, what="it", *, over=lambda: "", limit_s=LIMIT_S):
     """
     end = monotonic() + limit_s
     while True:
-        why = over() or next(filter(None, (reason() for reason in _watchers)), "")
+        why = over() or next(filter(None, (reason() for reason in watchers)), "")
         if not why and monotonic() > end:
             why = f"has not come in {limit_s:g} s"
         if result := found():

@@ -12,6 +12,6 @@ if __name__ == "__main__":
 
     cores = set(range(int(sys.argv.pop(1))))
     os.sched_getaffinity = lambda pid: cores
-    quota._quota = lambda root: sys.maxsize  # that of this machine
+    quota.group_quota = lambda root: sys.maxsize  # that of this machine
     sys.argv[0] = "snailps"
     main()

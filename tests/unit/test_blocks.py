@@ -19,7 +19,7 @@ from snailps.data.blocks import (
     OF_FILTERS,
     STEP_BYTES,
     Source,
-    _behind_unit,
+    behind_unit,
     cut,
     even_parts,
     expand,
@@ -193,11 +193,11 @@ def test_read_block_of_a_file_that_shrinks_meanwhile_is_data_error(folder, scrat
     path = write(folder / "short.txt", b"a few words more\n" * 1000)
 
     def shrinking(*arguments):
-        found = _behind_unit(*arguments)
+        found = behind_unit(*arguments)
         os.truncate(path, 10_000)
         return found
 
-    monkeypatch.setattr(blocks, "_behind_unit", shrinking)
+    monkeypatch.setattr(blocks, "behind_unit", shrinking)
     with pytest.raises(DataError, match=r"short\.txt .*: it ends before byte 17,000"):
         read_block(path, 0, 17_000, unit="line", scratch=scratch)
 

@@ -316,7 +316,7 @@ def test_reader_that_cannot_join_for_want_of_a_thread_tries_again(monkeypatch):
     monkeypatch.setattr(reader, "AGAIN_S", 0.0)
     lost.set()
     one = Rows()
-    reader._keep(lambda: one, lost, closed)
+    reader.keep_joined(lambda: one, lost, closed)
     assert errors[0] == ""
     assert len(errors) == 3
     assert all(errors[1:])
@@ -361,27 +361,27 @@ class Waits(threading.Event):
 def test_reader_whose_table_is_gone_joins_less_and_less_often(monkeypatch, error, pauses):
     """Each join costs the cluster a number."""
     reached = Reached()
-    monkeypatch.setattr(reader.LiveRows, "_join", lambda *args, **named: reached(*args, **named))
+    monkeypatch.setattr(reader.LiveRows, "join", lambda *args, **named: reached(*args, **named))
     rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
     rows.close()  # its own thread
-    reached.error, rows._closed = error, Waits()
+    reached.error, rows.closed = error, Waits()
     for _ in pauses:
         with contextlib.suppress(ConfigError, ClusterError):
             rows.renew()
-    assert rows._closed.seconds == pauses
+    assert rows.closed.seconds == pauses
 
 
 def test_reader_that_asks_nothing_for_years_is_back_at_once_after_each_restart(monkeypatch):
     reached, now = Reached(), [100.0]
-    monkeypatch.setattr(reader.LiveRows, "_join", lambda *args, **named: reached(*args, **named))
+    monkeypatch.setattr(reader.LiveRows, "join", lambda *args, **named: reached(*args, **named))
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
     rows.close()  # its own thread
-    rows._closed = Waits()
+    rows.closed = Waits()
     for _ in range(9):
         rows.renew()
         now[0] += 86400.0
-    assert rows._closed.seconds == [0] * 9
+    assert rows.closed.seconds == [0] * 9
 
 
 def test_reader_that_is_closed_while_it_joins_again_leaves(monkeypatch):
@@ -397,7 +397,7 @@ def test_reader_that_is_closed_while_it_joins_again_leaves(monkeypatch):
         drivers.append(Joined())
         return drivers[-1], 1, TABLE
 
-    monkeypatch.setattr(reader.LiveRows, "_join", join)
+    monkeypatch.setattr(reader.LiveRows, "join", join)
     rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
     rows.renew()
     assert [driver.ended.is_set() for driver in drivers] == [True, True]

@@ -84,7 +84,7 @@ class World:
             self.out, members, self.rows, self.reports, self.files, hooks
         )
         monkeypatch.setattr(
-            CheckpointController, "_dump",
+            CheckpointController, "dump_job",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
         )  # fmt: skip
         self.members = members

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from snailps import __version__, kernels, models
 from snailps.cli import main as cli
 from snailps.cli import page_process
-from snailps.cli.entry import _open_streams
+from snailps.cli.entry import open_streams
 from snailps.cli.jobs import only_one
 from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
-from snailps.cli.status import _screen
+from snailps.cli.status import screen_of
 from snailps.cli.train import separate
 from snailps.config import ClusterSettings, RawConfig, WorkerSettings
 from snailps.config.fields import settings_of
@@ -380,7 +380,7 @@ def test_checkpoint_whose_bytes_are_damaged_gives_way_to_an_older_one(
 def test_status_is_lines_where_a_terminal_moves_no_cursor(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    with _screen(as_json=False) as (_, say):
+    with screen_of(as_json=False) as (_, say):
         say("waiting")
     assert capsys.readouterr().out == "waiting\n"
 
@@ -405,7 +405,7 @@ def test_closed_streams_are_taken_before_a_socket_gets_their_descriptors(monkeyp
     ascii_out = io.TextIOWrapper(io.BytesIO(), "ascii")
     for name, stream in {"stdin": None, "stdout": ascii_out, "stderr": None}.items():
         monkeypatch.setattr(sys, name, stream)
-    _open_streams()
+    open_streams()
     with sys.stdin as into, sys.stderr as errors:
         assert into.read() == ""
         assert errors.write("nothing is there to read it") > 0

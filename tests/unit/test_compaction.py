@@ -33,7 +33,13 @@ ARRAYS = {"outcomes": np.arange(5, dtype="<i4"), "none": np.zeros(0, [("a", "<u2
 
 
 @pytest.fixture
-def journal(tmp_path):
+def grown_bytes():
+    return module.GROWN_BYTES
+
+
+@pytest.fixture
+def journal(tmp_path, monkeypatch, grown_bytes):
+    monkeypatch.setattr(module, "GROWN_BYTES", grown_bytes)
     opened = Journal(tmp_path / "journal")
     opened.take()
     opened.begin([FIRST, NUMBERS])
@@ -43,10 +49,11 @@ def journal(tmp_path):
     opened.close()
 
 
-def ended(journal):
+def ended():
     """Waits until a compaction is over."""
-    if (thread := journal._compactor) is not None:
-        joined(thread)
+    for thread in threading.enumerate():
+        if thread.name == "snailps-compact":
+            joined(thread)
 
 
 def read(path):
@@ -70,7 +77,7 @@ def test_compacted_journal_has_what_lasts_the_state_and_what_came_since(journal)
     note(journal, 0, 1)
     journal.note("numbers", {"until": 2048})
     journal.compact(Snapshot({"seen": 2}, ARRAYS, [Fact("clocks", {})]))
-    ended(journal)
+    ended()
     note(journal, 2)
     facts, arrays = read(journal.path)
     state = next(fact for fact in facts if fact.kind == "state")
@@ -90,7 +97,7 @@ def test_compacted_journal_of_a_long_run_has_the_newest_events_only(journal):
     for event in events:
         journal.note(event.kind, event.data)
     journal.compact(Snapshot({"seen": 0}, ARRAYS))
-    ended(journal)
+    ended()
     facts, _ = read(journal.path)
     assert facts[:3] == [FIRST, NUMBERS, TRAIN]
     assert [fact for fact in facts if fact.kind == "event"] == events[-EVENTS_MAX:]
@@ -99,7 +106,7 @@ def test_compacted_journal_of_a_long_run_has_the_newest_events_only(journal):
 def test_journal_that_was_taken_over_is_compacted_as_any_other(journal):
     note(journal, 0)
     journal.compact(Snapshot({"seen": 1}, ARRAYS))
-    ended(journal)
+    ended()
     note(journal, 1)
     journal.close()
     second = Journal(journal.path)
@@ -108,7 +115,7 @@ def test_journal_that_was_taken_over_is_compacted_as_any_other(journal):
     second.go_on([Fact("numbers", {"until": 9})])
     note(second, 2)
     second.compact(Snapshot({"seen": 3}, ARRAYS))
-    ended(second)
+    ended()
     facts, _ = read(journal.path)
     assert [fact.kind for fact in facts] == ["cluster", "numbers", "train", "state", "begun"]
     assert facts[1].data == {"until": 9}
@@ -136,7 +143,7 @@ def test_facts_that_are_noted_while_it_is_compacted_are_in_the_old_file_and_the_
     assert not journal.is_long
     assert [f for f in read(journal.path)[0] if f.kind == "done"] == dones(0, 1, 2)
     go_on.set()
-    ended(journal)
+    ended()
     note(journal, 3)
     assert [f for f in read(journal.path)[0] if f.kind == "done"] == dones(1, 2, 3)
 
@@ -144,7 +151,7 @@ def test_facts_that_are_noted_while_it_is_compacted_are_in_the_old_file_and_the_
 def test_journal_that_is_left_anywhere_in_a_compaction_has_every_fact(journal, monkeypatch):
     """As kill -9 leaves it after each call that changes a file; a fact is noted before each."""
     copies, noted = [], [0]
-    original = {name: getattr(module, name) for name in ("_create", "_write")}
+    original = {name: getattr(module, name) for name in ("create_file", "write_all")}
     sync, replace, unlink = os.fsync, module.Path.replace, module.Path.unlink
 
     def spied(call):
@@ -176,7 +183,7 @@ def test_journal_that_is_left_anywhere_in_a_compaction_has_every_fact(journal, m
         patch.setattr(module.Path, "unlink", spied(unlink))
         for _ in range(2):  # the second has an old state to let go of
             journal.compact(Snapshot({"seen": len(noted)}, ARRAYS))
-            ended(journal)
+            ended()
     assert len(copies) > 30
     new = 0
     for copy, count in copies:
@@ -197,7 +204,8 @@ def test_journal_that_is_left_anywhere_in_a_compaction_has_every_fact(journal, m
     assert 0 < new < len(copies)
 
 
-@pytest.mark.parametrize("name", ["_create", "_write", "fsync"])
+@pytest.mark.parametrize("grown_bytes", [100])
+@pytest.mark.parametrize("name", ["create_file", "write_all", "fsync"])
 def test_journal_that_cannot_be_compacted_says_so_and_goes_on_as_it_is(
     journal, monkeypatch, caplog, name
 ):
@@ -208,14 +216,12 @@ def test_journal_that_cannot_be_compacted_says_so_and_goes_on_as_it_is(
 
     owner = module.os if name == "fsync" else module
     original = getattr(owner, name)
-    monkeypatch.setattr(module, "GROWN_BYTES", 100)
-    journal._due = 100
     note(journal, *range(5))
     assert journal.is_long
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full)
         journal.compact(Snapshot({"seen": 5}, ARRAYS))
-        ended(journal)
+        ended()
     assert "cannot be compacted (No space left on device)" in caplog.text
     assert journal.kept
     assert not journal.is_long  # at once
@@ -224,7 +230,7 @@ def test_journal_that_cannot_be_compacted_says_so_and_goes_on_as_it_is(
     assert not [*journal.path.glob("*.part"), *journal.path.glob("state-*")]
     assert journal.is_long
     journal.compact(Snapshot({"seen": 9}, ARRAYS))
-    ended(journal)
+    ended()
     assert [f.data["seen"] for f in read(journal.path)[0] if f.kind == "state"] == [9]
 
 
@@ -247,7 +253,7 @@ def test_journal_that_ends_while_it_is_compacted_leaves_nothing(journal, monkeyp
 @pytest.mark.parametrize("name", ["state-1", FACTS])
 def test_state_with_a_flipped_bit_anywhere_is_refused(journal, name):
     journal.compact(Snapshot({"seen": 1}, ARRAYS))
-    ended(journal)
+    ended()
     facts, _ = read(journal.path)
     data = (journal.path / name).read_bytes()
     with (journal.path / name).open("r+b", buffering=0) as file:
@@ -264,23 +270,20 @@ def test_state_with_a_flipped_bit_anywhere_is_refused(journal, name):
         read(journal.path)
 
 
-def test_journal_is_compacted_when_it_has_grown_by_a_share_of_its_state(journal, monkeypatch):
-    monkeypatch.setattr(module, "GROWN_BYTES", 1000)
-    journal._due = 1000
+@pytest.mark.parametrize("grown_bytes", [1000])
+def test_journal_is_compacted_when_it_has_grown_by_a_share_of_its_state(journal):
     assert not journal.is_long
     note(journal, *range(60))
     assert journal.is_long
     journal.compact(Snapshot({}, {"outcomes": np.zeros(40_000, np.uint8)}))
-    ended(journal)
+    ended()
     note(journal, *range(200))
-    assert 1000 < journal._grown < 10_000
     assert not journal.is_long
     journal.close()
     other = Journal(journal.path)
     other.take()
     other.read()
     other.go_on()
-    assert journal._grown <= other._grown < 10_000
     assert not other.is_long
     note(other, *range(200))
     assert other.is_long
@@ -376,7 +379,7 @@ def test_job_goes_on_from_a_compacted_journal_where_it_stood(tmp_path, kind, tur
     held = living.train(turns, hold)
     assert living.job.schedule.over == (not hold and kind != "rounds")
     living.journal.compact(living.controller.snapshot(NOW))
-    ended(living.journal)
+    ended()
     living.journal.close()
     facts, _ = read(living.journal.path)
     resumed = Side(tmp_path, kind, facts)

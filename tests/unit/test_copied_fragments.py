@@ -14,7 +14,7 @@ from snailps import Table, kernels
 from snailps.abi.key_hash import fragment_of
 from snailps.api.export_progress import ExportProgress
 from snailps.errors import CheckpointError, SnailError
-from snailps.local.offline_export import CheckpointSource, _rows_in
+from snailps.local.offline_export import CheckpointSource, rows_of_piece
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint._row_index import RowIndex
@@ -255,7 +255,7 @@ def read_in_every_way(section):
         index.keys_of(0)
     with contextlib.suppress(SnailError):
         for piece in read_section(section).tables:
-            sum(len(keys) for keys, _ in _rows_in(section, piece, piece.floats))
+            sum(len(keys) for keys, _ in rows_of_piece(section, piece, piece.floats))
     return store.stats()["rows"]
 
 

@@ -19,7 +19,7 @@ def test_doctor_without_its_secret_or_certificate_looks_no_further(
     """Else it would listen, and connect, as a process that has none."""
     settings = MasterSettings(master_addr="127.0.0.1:16831", **{setting: str(tmp_path / "none")})
     doctor, looks = Doctor(settings, ServerSettings(), wait_s=0.0), []
-    monkeypatch.setattr(doctor, "_look_around", lambda: looks.append(True))
+    monkeypatch.setattr(doctor, "look_around", lambda: looks.append(True))
     errors = [one.check for one in doctor.run().findings if one.level == "error"]
     assert check in errors
     assert looks == []
@@ -29,8 +29,8 @@ def test_doctor_without_its_secret_or_certificate_looks_no_further(
 def test_doctor_that_refused_a_host_which_is_missing_finds_an_error(monkeypatch, hosts, level):
     """`doctor --hosts 2 && start` must not go on."""
     doctor = Doctor(MasterSettings(), ServerSettings(), wait_s=0.0, hosts=hosts)
-    monkeypatch.setattr(doctor, "_refused", lambda: "refused 10.0.0.9:1: wrong secret")
-    doctor._wait_for_others(ProbeService("doctor", True))
+    monkeypatch.setattr(doctor, "newest_refusal", lambda: "refused 10.0.0.9:1: wrong secret")
+    doctor.wait_for_others(ProbeService("doctor", True))
     (found,) = [one for one in doctor.diagnosis.findings if one.check == "handshake"]
     assert (found.level, found.text) == (level, "refused 10.0.0.9:1: wrong secret")
     assert doctor.diagnosis.ok == (level == "warning")
@@ -39,7 +39,7 @@ def test_doctor_that_refused_a_host_which_is_missing_finds_an_error(monkeypatch,
 @pytest.mark.parametrize(("days", "level"), [(100, "ok"), (10, "warning")])
 def test_doctor_says_when_a_certificate_ends(days, level):
     doctor = Doctor(MasterSettings(), ServerSettings(), clock=lambda: 1e9)
-    doctor._check_tls(SimpleNamespace(check=lambda: ("node1", 1e9 + days * 86400)))
+    doctor.check_tls(SimpleNamespace(check=lambda: ("node1", 1e9 + days * 86400)))
     (found,) = doctor.diagnosis.findings
     assert (found.level, found.check) == (level, "tls")
     assert "the certificate of node1 is of the CA beside it, until 20" in found.text
@@ -56,7 +56,7 @@ def test_doctor_of_the_masters_host_finds_a_result_that_is_there(tmp_path, monke
 
     def outputs():
         doctor = Doctor(MasterSettings(), ServerSettings(), model)
-        doctor._look_at_job()
+        doctor.look_at_job()
         return [(one.level, one.text) for one in doctor.diagnosis.findings if one.check == "output"]
 
     assert [level for level, _ in outputs()] == ["ok"]

@@ -46,7 +46,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver_files, "_open", driver_files._open)
+    monkeypatch.setattr(driver_files, "open_remote", driver_files.open_remote)
     monkeypatch.setattr(module, "STEP_S", 0.01)
     read_driver_files(Role.WORKER, OPEN, 10.0)
     served = Served(tmp_path)
@@ -76,7 +76,7 @@ def test_path_has_address_number_and_size():
 
 
 def test_opened_outside_a_cluster_is_refused(monkeypatch):
-    monkeypatch.setattr(driver_files, "_open", driver_files._nowhere)
+    monkeypatch.setattr(driver_files, "open_remote", driver_files.nowhere)
     with pytest.raises(DataError, match="only processes of its cluster can read it"):
         opened(driver_path("h:1", TOKEN, 3))
 
@@ -196,9 +196,10 @@ def test_role_that_reads_no_input_is_refused(served):
 
 
 def test_copy_that_is_truncated_is_an_error(served, scratch):
-    copy = DriverCopy(served.path, scratch.new_file("copy"))
+    file = scratch.new_file("copy")
+    copy = DriverCopy(served.path, file)
     assert copy.read(0, 5) == TEXT[:5]
-    os.ftruncate(copy._file.fileno(), 3)
+    os.ftruncate(file.fileno(), 3)
     with pytest.raises(DataError, match=r"the copy of the data here: it ends before byte 5"):
         copy.read(0, 5)
     copy.close()
@@ -207,9 +208,9 @@ def test_copy_that_is_truncated_is_an_error(served, scratch):
 def test_server_holds_back_what_is_over_the_limit(served, monkeypatch):
     monkeypatch.setattr(module, "UNDER_WAY_BYTES_MAX", 1)
     most = []
-    under_way = FileServer._under_way
+    under_way = FileServer.under_way
     monkeypatch.setattr(
-        FileServer, "_under_way", lambda self: most.append(under_way(self)) or most[-1]
+        FileServer, "under_way", lambda self: most.append(under_way(self)) or most[-1]
     )
     found = []
 

@@ -69,6 +69,11 @@ def trained(cls, given, data, output, loads=False):
     return f"{output}.npz", begun
 
 
+def table_of(model, kind):
+    """Names, rows and state of a file."""
+    return model._texts[kind], model._rows[kind], model._states.get(kind)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_training_goes_on_with_rows_state_and_numbers_of_the_file(tmp_path, case):
     cls, given, data, more = CASES[case]
@@ -77,16 +82,16 @@ def test_training_goes_on_with_rows_state_and_numbers_of_the_file(tmp_path, case
     second, begun = trained(cls, {"continue_from": first}, more, tmp_path / "b")
     after = snailps.load(second)
     for place, kind in enumerate(cls.kinds):
-        n = len(before._texts[kind])
-        assert after._texts[kind][:n] == before._texts[kind]
-        assert len(after._texts[kind]) > n
-        dim = before._rows[kind].shape[1]
-        rows = cls.as_trained(before.settings, before._rows[kind])
+        (names, found, state), (later, _, _) = table_of(before, kind), table_of(after, kind)
+        n, dim = found.shape
+        assert later[:n] == names
+        assert len(later) > n
+        rows = cls.as_trained(before.settings, found)
         assert np.array_equal(begun[place][:n, :dim], rows)
         if given.get("optimizer") == "sgd" or case == "ratings":
             assert begun[place].shape[1] == dim
         else:
-            assert np.array_equal(begun[place][:n, dim:], before._states[kind])
+            assert np.array_equal(begun[place][:n, dim:], state)
             assert begun[place][:n, dim:].any()
             assert not begun[place][n:, dim:].any()
     assert after.settings.dim == given["dim"]

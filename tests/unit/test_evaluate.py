@@ -137,7 +137,7 @@ def test_answers_in_blocks_of_any_size_are_the_plain_ones(monkeypatch, questions
     asked = draw.integers(0, 90, size=(60, 4))
     monkeypatch.setattr(evaluate, "_QUESTIONS_TOGETHER", questions)
     monkeypatch.setattr(evaluate, "_WORDS_TOGETHER", words)
-    found = evaluate._answers(matrix, asked, first_of).tolist()
+    found = evaluate.analogy_answers(matrix, asked, first_of).tolist()
     assert found == plain_answers(matrix, asked, first_of)
 
 
@@ -165,7 +165,7 @@ def test_evaluate_analogies_malformed_file_names_the_line(tmp_path, text, messag
 
 def test_evaluate_analogies_whole_question_file_counts_its_sections(data_dir):
     path = data_dir / "words" / "questions-words.txt"
-    names, sections, questions = evaluate._analogy_file(path)
+    names, sections, questions = evaluate.read_analogies(path)
     assert (len(names), len(questions)) == (14, 19544)
     words = sorted({word.encode() for question in questions[:506] for word in question})
     rows = np.random.default_rng(2).normal(size=(len(words), 10)).astype(np.float32)

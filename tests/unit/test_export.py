@@ -144,7 +144,7 @@ def test_liblinear_text_has_zeros_between_features_far_apart(tmp_path, monkeypat
     monkeypatch.setattr(sparse_export, "_VALUES", 4)
     pieces = [([2, 3], [1, 2]), ([4, 21], [3, 4])]
     found = list(
-        sparse_export._with_zeros(
+        sparse_export.with_zeros(
             [(np.array(k, np.uint64), np.array(r, np.float32)[:, None]) for k, r in pieces], 21, 1
         )
     )

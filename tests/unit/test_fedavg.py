@@ -381,15 +381,15 @@ def saved_round(folder):
 
 
 def test_arrays_are_written_once_a_second_and_at_the_end(folder):
-    evaluator = RoundEvaluator(settings_of(folder, output=str(folder / "out")))
-    found = []
+    settings = settings_of(folder, output=str(folder / "out"))
+    evaluator, found = RoundEvaluator(settings), []
     for round_, seconds in enumerate((0.1, 0.2, 1.3, 1.4)):
-        evaluator.look(Tables(evaluator._settings, seconds), round_)
+        evaluator.look(Tables(settings, seconds), round_)
         evaluator._wait()
         lines = read_history(folder / "out.history.jsonl")[1]
         found.append((saved_round(folder), len(lines)))
     assert found == [(1, 1), (1, 2), (3, 3), (3, 4)]
-    assert len(evaluator.finish(Tables(evaluator._settings, 1.4))) == 3
+    assert len(evaluator.finish(Tables(settings, 1.4))) == 3
     assert saved_round(folder) == 4
 
 
@@ -416,8 +416,9 @@ def test_data_that_were_prepared_anew_are_read_anew(folder):
 
 
 def test_arrays_of_the_last_good_round_are_written_when_a_loss_is_no_number(folder):
-    evaluator = RoundEvaluator(settings_of(folder, output=str(folder / "out")))
+    settings = settings_of(folder, output=str(folder / "out"))
+    evaluator = RoundEvaluator(settings)
     for round_, value in enumerate((0.0, 0.0, np.nan)):
-        evaluator.look(Tables(evaluator._settings, 0.1, value), round_)
+        evaluator.look(Tables(settings, 0.1, value), round_)
     evaluator._wait()
     assert saved_round(folder) == 2

@@ -30,7 +30,7 @@ def test_meet_fails_at_once_when_all_processes_have_ended(tmp_path, monkeypatch)
         )
 
     cluster = SimpleNamespace(processes=[process("master 1", 1), process("worker 1", None)])
-    monkeypatch.setattr(processes, "_open", [cluster])
+    monkeypatch.setattr(processes, "open_clusters", [cluster])
     with pytest.raises(AssertionError, match="at visit-4: has not come in "):
         Gate(tmp_path, 4, "visit").meet(0.02)
     cluster.processes[1] = process("worker 1", 3, is_open=True)  # its last lines are not read yet

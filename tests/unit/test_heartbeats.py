@@ -234,7 +234,7 @@ def test_signal_before_the_answer_to_register_asks_the_master_too(monkeypatch):
         node._control = joins.control
         monkeypatch.setattr("snailps.node.process.AWAY_S", LIMIT_S)
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
-        hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))
+        hearing = threading.Thread(target=node.on_signal, args=(signal.SIGTERM,))
         hearing.start()
         time.sleep(0.05)
         node.welcome = joins.welcome
@@ -249,7 +249,7 @@ def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process
         monkeypatch.setattr("snailps.node.process.AWAY_S", LIMIT_S)
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
         node.control.away = True  # it was found again, and this side does not know yet
-        hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))
+        hearing = threading.Thread(target=node.on_signal, args=(signal.SIGTERM,))
         hearing.start()
         time.sleep(0.05)
         node.control.away = False

@@ -74,7 +74,7 @@ def stepped(now):
     worker = worker_of(1)
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda *roles: [], returning=False)
     rows = SimpleNamespace(busy=False, moving=False, open=lambda kind: False)
-    controller = controller_of(nodes, TestOutbox(), rows, expel=expel)
+    controller = controller_of(nodes, out := TestOutbox(), rows, expel=expel)
     controller.ended_jobs.newest = 1
     blocks = [Piece("in", n, n + 1) for n in range(40)]
     book = BspSchedule(Entries(blocks), micro_batches=MICRO_BATCHES, nodes=[1])
@@ -90,16 +90,17 @@ def stepped(now):
     return (
         controller,
         book,
-        lambda: controller._step_training(controller.job, book, [worker], now.s),
+        lambda: controller.step_training(controller.job, book, [worker], now.s),
         worker,
+        out,
     )
 
 
 def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long_that_takes(
     stepped, now
 ):
-    controller, book, step, worker = stepped
-    controller._end_early(controller.job, "target_loss", now.s)
+    controller, book, step, worker, _ = stepped
+    controller.end_early(controller.job, "target_loss", now.s)
     for number in range(3 * MICRO_BATCHES):
         assert book.take(1).number == number
         now.s += DROP_S - 1  # all together take longer than one may
@@ -112,18 +113,18 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
 
 def test_block_of_a_step_that_does_not_end_is_given_up(stepped, now):
     """What it has pushed does not matter: a step is applied with all of its slots, or never."""
-    controller, book, step, worker = stepped
-    controller._end_early(controller.job, "interrupt", now.s)
+    controller, book, step, worker, out = stepped
+    controller.end_early(controller.job, "interrupt", now.s)
     book.take(1)
     step()
-    answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
+    answers(out, now.s, moved_bytes=0, half_pushed=True)
     now.s += DROP_S - 1
     step()
-    answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
+    answers(out, now.s, moved_bytes=0, half_pushed=True)
     assert not worker.dropped
     now.s += 2
     step()
-    answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
+    answers(out, now.s, moved_bytes=0, half_pushed=True)
     assert worker.dropped
     assert worker.missed == "21 s at its last blocks, and none of them pushed"
     assert book.over

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+from pathlib import Path
 
 import pytest
 from machine import fails
@@ -224,7 +226,7 @@ def test_journal_in_which_nothing_was_begun_leaves_no_folder(folder, monkeypatch
 
     again = Journal(folder)
     assert not again.take()
-    monkeypatch.setattr(module, "_write", fails(errno.ENOSPC))
+    monkeypatch.setattr(module, "write_all", fails(errno.ENOSPC))
     with pytest.raises(ClusterError, match="No space left"):
         again.begin([FIRST])
     again.release()
@@ -269,7 +271,7 @@ def test_journal_without_a_folder_keeps_nothing():
 
 
 def test_journal_on_a_full_disk_is_removed_and_says_so(folder, journal, monkeypatch, caplog):
-    monkeypatch.setattr(module, "_write", fails(errno.ENOSPC))
+    monkeypatch.setattr(module, "write_all", fails(errno.ENOSPC))
     journal.note(FACT.kind, FACT.data)
     assert not journal.kept
     assert "CANNOT BE WRITTEN (No space left on device)" in caplog.text
@@ -338,7 +340,7 @@ def test_journal_whose_sync_fails_once_is_given_up_and_says_so(
     monkeypatch.setattr(module.os, "fdatasync", sync)
     journal.note(FACT.kind, FACT.data)
     happens(told, "a sync of the journal")
-    until(lambda: not (journal.kept and journal._syncer.is_alive()), "the end of the journal")
+    until(lambda: not journal.kept, "the end of the journal")
     journal.note(FACT.kind, FACT.data)
     assert not journal.kept
     assert f"CANNOT BE WRITTEN ({os.strerror(errno.EDQUOT)})" in caplog.text
@@ -347,11 +349,12 @@ def test_journal_whose_sync_fails_once_is_given_up_and_says_so(
 
 
 def test_journal_whose_close_tells_of_lost_writes_is_given_up(folder, journal, monkeypatch):
-    file, real = journal._file, os.close
+    real = os.close
 
     def close(descriptor):
+        is_journal = Path(f"/proc/self/fd/{descriptor}").readlink() == folder / module.FACTS
         real(descriptor)
-        if descriptor == file:
+        if is_journal:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(module.os, "close", close)
@@ -375,9 +378,9 @@ def test_journal_whose_new_file_may_lose_its_name_is_kept_or_given_up(
 
     monkeypatch.setattr(module, "sync_folder", sync)
     journal.compact(module.Snapshot({}, {}, []))
-    compactor = journal._compactor
-    if compactor is not None:
-        joined(compactor)
+    for thread in threading.enumerate():
+        if thread.name == "snailps-compact":
+            joined(thread)
     journal.note(FACT.kind, FACT.data)
     assert len(calls) == syncs
     assert journal.kept == (syncs == 1)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from snailps.cli.json_lines import Identity, JsonFormatter, JsonLines, is_object
-from snailps.local.launcher import _as_text
+from snailps.local.launcher import as_text
 from snailps.node.phrases import OWN_ERROR
 
 KEYS = ["time", "level", "process", "host", "pid", "message"]
@@ -100,7 +100,7 @@ def test_stream_takes_text_alone_and_is_no_terminal(identity, out):
 
 def test_launcher_reads_a_childs_own_error(identity):
     line = identity.line("error", "disk full", fatal=True)
-    assert _as_text(line) == OWN_ERROR + "disk full"
+    assert as_text(line) == OWN_ERROR + "disk full"
     trace = identity.line("error", "ValueError: x", fatal=True, exception="Traceback ...")
     for other in (trace, "{", '{"fatal": true', "plain", identity.line("info", "x")):
-        assert _as_text(other) == other
+        assert as_text(other) == other

@@ -45,7 +45,7 @@ def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(mo
     monkeypatch.setattr(cluster, "Future", Interrupted)
     monkeypatch.setattr(Launcher, "start", start)
     with pytest.raises(KeyboardInterrupt):
-        made(cluster._KeptLauncher).start()
+        made(cluster.KeptLauncher).start()
     assert ended == [True]
 
 
@@ -90,7 +90,7 @@ def test_close_interrupted_ends_the_processes_nevertheless(monkeypatch):
     ended, one = [], made()
     monkeypatch.setattr(one, "end", lambda: ended.append(True))
     with pytest.raises(KeyboardInterrupt):
-        session._end(one, Driver())
+        session.end_processes(one, Driver())
     assert ended == [True]
 
 
@@ -138,7 +138,7 @@ def test_end_reading_of_a_pipe_that_another_process_has_open_does_not_wait_for_i
     child, shown = Child("worker", Process()), []
     child.process.stderr = os.fdopen(read, "r")
     one = Launcher(RawConfig(), servers=1, workers=1, on_line=lambda _, line: shown.append(line))
-    one._listen(child)
+    one.listen_to(child)
     ending = threading.Thread(target=child.end_reading, args=(0.0,), daemon=True)
     ending.start()
     ending.join(LIMIT_S)
@@ -154,8 +154,8 @@ def test_end_reading_of_a_pipe_that_another_process_has_open_does_not_wait_for_i
 def test_port_of_a_master_that_may_be_started_again_stays_its_own():
     raw = RawConfig.from_mapping({"listen_addr": "127.0.0.1:0"}, "--set {key}")
     one = Launcher(raw, servers=1, workers=1, revives=True)
-    host, port = one._keep_port()["listen_addr"].split(":")
-    assert Launcher(raw, servers=1, workers=1)._keep_port() == {}  # nor is it started again
+    host, port = one.keep_port()["listen_addr"].split(":")
+    assert Launcher(raw, servers=1, workers=1).keep_port() == {}  # nor is it started again
     for _ in range(2):  # as masters do, one after the other
         with listen(host, int(port), OPEN):
             pass
@@ -169,8 +169,8 @@ def test_port_of_a_master_that_may_be_started_again_stays_its_own():
 class Hung(Launcher):
     """Children that read nothing; their pipes."""
 
-    def _spawn(self, role, pipes, files=(), **more):
-        self.ends = launcher._pipe(pipes)
+    def spawn(self, role, pipes, files=(), **more):
+        self.ends = launcher.managed_pipe(pipes)
         self.children.append(Child(role, Process()))
         return self.ends[1]
 
@@ -186,13 +186,13 @@ def test_child_that_does_not_read_its_settings_is_not_waited_for_for_ever(monkey
     assert looks
     monkeypatch.setattr(launcher, "SEND_S", LIMIT_S)
     with contextlib.ExitStack() as pipes:
-        pipe = one._spawn("worker", pipes)
-        one._send("worker", pipe, {}, lambda: True)  # given up by its caller
+        pipe = one.spawn("worker", pipes)
+        one.send_settings("worker", pipe, {}, lambda: True)  # given up by its caller
         assert pipe.closed
     one.children = [Child("master", Process()), Child("worker", Process())]
     one.children[1].process.terminate()
     monkeypatch.setattr(launcher, "SEND_S", 0.0)
     lines, one._on_line, one.address = [], lambda *line: lines.append(line), "h:1"
-    monkeypatch.setattr(one, "_listen", lambda child: None)
+    monkeypatch.setattr(one, "listen_to", lambda child: None)
     assert not one.restart(1, "it was killed")
     assert "the worker does not read its settings" in lines[-1][1]

@@ -932,9 +932,8 @@ def test_file_of_a_command_does_not_tell_the_number_of_columns(jobs, tmp_path, m
 
 @pytest.mark.parametrize("hidden", [(3, 2), [3, 2], np.array([3, 2])])
 def test_widths_are_numbers(jobs, hidden):
-    model = snailps.SparseNetClassifier(hidden=hidden)
-    assert model._checked()["hidden"] == ("3", "2")
-    assert snailps.MLPClassifier(hidden=7)._checked()["hidden"] == ("7",)
+    models = snailps.SparseNetClassifier(hidden=hidden), snailps.MLPClassifier(hidden=7)
+    assert [model._checked()["hidden"] for model in models] == [("3", "2"), ("7",)]
     for wrong in ((), 0, "x", (3, 1.5), True, None):
         with pytest.raises(ParameterError, match="hidden: expected a width"):
             snailps.MLPClassifier(hidden=wrong).fit(X, [1, 0, 1, 0])

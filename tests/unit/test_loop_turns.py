@@ -99,7 +99,7 @@ def peer(shard):
 def silent(shard):
     """A connection that has not said anything."""
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(shard._address)
+    sock.connect(shard.address)
     shard.pass_time()
     return Peer(shard, pipe=Pipe(sock))
 

@@ -14,7 +14,6 @@ from snailps.master.job.job import Job
 from snailps.master.job.state import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.leases.late_workers import DROP_S
-from snailps.master.leases.records import BlockState
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.node.effects import WorkDone
 from snailps.node.limits import ORDER_S
@@ -313,8 +312,11 @@ def comes_back(before, job, **state):
     return world
 
 
-def state_of(world, number):
-    return BlockState(int(world.core.job_controller.job.schedule.records._states[number]))
+def is_durable(world, number):
+    """Whether a block that has been reported counts in a checkpoint."""
+    records = world.core.job_controller.job.schedule.records
+    assert records.is_done(number)
+    return number not in records.undurable()
 
 
 def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_durable(make_job):
@@ -325,12 +327,12 @@ def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_durable(
     figures = {"loss": 1.0, "examples": 1.0}
     before.ask(first, m.Done("train", number, 5, 0.1, figures))  # and its answer is lost
     world = comes_back(before, make_job(), held=[["train", number]])
-    assert state_of(world, number) is BlockState.DONE
+    assert not is_durable(world, number)
     world.ask(2, m.Done("train", number, 5, 0.1, figures))
-    assert state_of(world, number) is BlockState.DONE
+    assert not is_durable(world, number)
     world.note(2, m.Durable([number]))
-    assert state_of(world, number) is BlockState.SETTLED
-    assert state_of(comes_back(world, make_job()), number) is BlockState.SETTLED
+    assert is_durable(world, number)
+    assert is_durable(comes_back(world, make_job()), number)
 
 
 def torn(world, kind):
@@ -908,7 +910,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.work()  # what the first job began beside the loop ends now
     assert inspection.last_map == {}
     assert replication.figures() == {}
-    snapshot, _ = controller.checkpoints._dump(controller.job, -1, world.now)
+    snapshot, _ = controller.checkpoints.dump_job(controller.job, -1, world.now)
     assert snapshot.figures["ticks"] == [0]
     orders = [e.message for e in world.effects if isinstance(e, effects.Order)]
     assert [order for order in orders if isinstance(order, m.Expire)] == [m.Expire(0, 0, [0])]
@@ -920,7 +922,7 @@ def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):
     world.forms()
     controller = world.core.job_controller
     controller.job.ticks = [0, 7]
-    snapshot, _ = controller.checkpoints._dump(controller.job, -1, world.now)
+    snapshot, _ = controller.checkpoints.dump_job(controller.job, -1, world.now)
     assert snapshot.figures["ticks"] == [0, 7]
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from attach import attach
 from idx_files import pictures, write_idx
 from shards import Shards
 from twins.mlp import Optimizer, gradients
@@ -18,7 +19,7 @@ from snailps.data.orders import order
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
-from snailps.models.mlp.model import _global_step, _judged
+from snailps.models.mlp.model import figures_of_test, trained_steps
 from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.pieces import Piece
@@ -54,7 +55,7 @@ def connected(model, cluster):
     for number, table in numbered.values():
         cluster.declare(table, number)
     client = cluster.client()
-    model._connect(client, WireChoice(client, cluster.route), numbered)
+    attach(model, client, WireChoice(client, cluster.route), numbered)
     return client
 
 
@@ -67,6 +68,9 @@ class Setup:
         self.model = Mlp(settings, 1)
         self.client = connected(self.model, self.cluster)
         self.model.setup()
+        model = self.model
+        self.examples, self.gradients = model._examples, model._gradients
+        self.numbers, self.batch_of = model._numbers, model._batch_of
         path = settings.input[0]
         self.pieces = Mlp.pieces(settings, [Source(path, 0)], 1)
 
@@ -132,9 +136,9 @@ def test_gradients_equal_those_of_one_example_at_a_time(settings, activation, hi
     s = settings(activation=activation, hidden=hidden)
     with Setup(s) as net:
         weights, found = random_vector(s), Vector(s.tensors)
-        x = encoded(s, net.model._examples.rows(np.arange(30)))
-        labels = net.model._examples.labels[:30]
-        loss, weight = net.model._gradients(x, labels, NONE, weights, found, 30)
+        x = encoded(s, net.examples.rows(np.arange(30)))
+        labels = net.examples.labels[:30]
+        loss, weight = net.gradients(x, labels, NONE, weights, found, 30)
     w, b = layers_of(s, weights.arrays)
     expected, of_weights, of_biases = gradients(w, b, x, labels, activation)
     assert loss == pytest.approx(expected, rel=1e-5)
@@ -148,13 +152,13 @@ def test_gradients_of_parts_add_up_to_that_of_the_batch(settings):
     s = settings()
     with Setup(s) as net:
         weights = random_vector(s)
-        x = encoded(s, net.model._examples.rows(np.arange(50)))
-        labels = net.model._examples.labels[:50]
+        x = encoded(s, net.examples.rows(np.arange(50)))
+        labels = net.examples.labels[:50]
         whole, total = Vector(s.tensors), np.zeros_like(weights.flat)
-        net.model._gradients(x, labels, NONE, weights, whole, 50)
+        net.gradients(x, labels, NONE, weights, whole, 50)
         for part in np.split(np.arange(50), [11, 30]):
             found = Vector(s.tensors)
-            net.model._gradients(x[part], labels[part], NONE, weights, found, 50)
+            net.gradients(x[part], labels[part], NONE, weights, found, 50)
             total += found.flat
     np.testing.assert_allclose(total, whole.flat, rtol=1e-4, atol=1e-7)
 
@@ -166,7 +170,7 @@ def test_training_takes_the_steps_of_the_plainest_net(settings, method):
         weights, biases = layers_of(s, net.arrays())
         told = [net.train(number) for number in range(2 * len(net.pieces))]
         arrays = net.arrays()
-        examples = net.model._examples
+        examples = net.examples
     optimizer, losses = Optimizer(method, 0.05, 0.7), []
     for epoch in (0, 1):
         numbers = order(COUNT, s.seed, epoch)
@@ -197,7 +201,7 @@ def test_steps_beyond_what_a_float_counts_are_counted(settings):
         declared = {one.name: one.table() for one in net.model.tables()}
         numbers = {name: number for number, name in enumerate(declared, 1)}
         results = Results(net.settings, b"", {}, net.client, numbers, declared, [])
-        assert _global_step(results) == (1 << 24) + 3
+        assert trained_steps(results) == (1 << 24) + 3
 
 
 def test_first_weights_are_those_of_the_seed_and_no_two_layers_alike(settings):
@@ -223,7 +227,7 @@ def test_blocks_of_an_epoch_have_every_example_once(settings, consistency, shuff
         for epoch in (0, 1):
             first = epoch * len(net.pieces)
             blocks = [net.block(first + index) for index in range(len(net.pieces))]
-            numbers = np.concatenate([net.model._numbers(block) for block in blocks])
+            numbers = np.concatenate([net.numbers(block) for block in blocks])
             wanted = order(COUNT, s.seed, epoch) if shuffle else np.arange(COUNT)
             assert np.array_equal(numbers, wanted)
 
@@ -234,13 +238,13 @@ def test_micro_batches_weigh_as_all_of_their_clock(settings):
     with Setup(s) as net:
         assert len(net.pieces) == 19
         blocks = [net.block(number, terms=Step(number // 4, number % 4, 4)) for number in range(36)]
-        found = [net.model._batch_of(block) for block in blocks]
+        found = [net.batch_of(block) for block in blocks]
         assert found[:16] == [28] * 16
         assert found[16:20] == [25] * 4  # epoch 0's last three, the last of 4, and epoch 1's first
         assert found[20:36] == [28] * 16
         last = net.block(37, terms=Step(9, 1, 2))
-        assert net.model._batch_of(last) == 7 + 4
-        assert net.model._batch_of(net.block(0)) == 0
+        assert net.batch_of(last) == 7 + 4
+        assert net.batch_of(net.block(0)) == 0
 
 
 @pytest.mark.parametrize(("workers", "size"), [(1, 4), (2, 2), (9, 1)])
@@ -425,7 +429,7 @@ def test_look_takes_some_test_examples_evenly(settings, tmp_path, monkeypatch, m
     rng = np.random.default_rng(2)
     arrays = {one.name: rng.normal(size=one.shape).astype(np.float32) for one in s.tensors}
     monkeypatch.setattr("snailps.models.mlp.model.pulled", lambda results, tensors: arrays)
-    assert _judged(SimpleNamespace(settings=s), most)["examples"] == examples
+    assert figures_of_test(SimpleNamespace(settings=s), most)["examples"] == examples
 
 
 def test_pieces_of_the_model_stay_after_a_survey_of_nothing(monkeypatch, tmp_path):

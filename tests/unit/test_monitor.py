@@ -432,7 +432,7 @@ def test_page_while_strangers_hold_all_connections_takes_that_of_the_first(
 def test_connection_whose_thread_begins_late_keeps_its_place(page):
     first, second = socket.socketpair()
     with first, second:
-        server = page._server
+        server = page.server
         for connection in (first, second, first):  # taken, taken; the first one's thread begins
             server.will_ask(connection)
         assert server.hang_up(1) == 1
@@ -467,7 +467,7 @@ def test_connections_that_are_answered_are_bounded(page, monkeypatch):
 
 
 def test_request_that_comes_byte_by_byte_is_ended_as_a_whole(page):
-    page._server.limit_s = 0.2
+    page.server.limit_s = 0.2
     with socket.create_connection(("127.0.0.1", page.port), LIMIT_S) as one:
         one.settimeout(0.01)
         one.sendall(b"GET / HTTP/1.1\r\nX: ")

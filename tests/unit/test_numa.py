@@ -61,7 +61,7 @@ def test_nodes_of_this_machine_have_all_cpus_of_this_process():
     nodes = numa_nodes()
     if not nodes:
         pytest.skip("the system tells no nodes")
-    usable = os.sched_getaffinity(0) & numa._cpu_list((SYSTEM.parent / "cpu/online").read_text())
+    usable = os.sched_getaffinity(0) & numa.cpu_list((SYSTEM.parent / "cpu/online").read_text())
     assert frozenset().union(*(node.cpus for node in nodes)) == usable
 
 

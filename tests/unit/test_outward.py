@@ -107,14 +107,14 @@ def test_traceback_of_a_bug_is_fit_to_be_shown(capfd):
     try:
         raise ValueError("url='https://u:p@h/x?s=1'")
     except ValueError as error:
-        entry._report(type(error), error, error.__traceback__)
+        entry.report_error(type(error), error, error.__traceback__)
     assert "ValueError: url='https://***@h/x?***'" in capfd.readouterr().err
 
 
 def test_traceback_of_a_thread_is_fit_to_be_shown(capfd, monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", entry._report)
+    monkeypatch.setattr(sys, "excepthook", entry.report_error)
     error = OSError("https://u:p@h/x?s=1")
-    entry._report_of_thread(threading.ExceptHookArgs((OSError, error, None, None)))
+    entry.report_error_of_thread(threading.ExceptHookArgs((OSError, error, None, None)))
     assert capfd.readouterr().err == "OSError: https://***@h/x?***\n"
 
 
@@ -132,7 +132,7 @@ def test_settings_of_a_checkpoint_stay_as_they_are_but_for_secrets():
     )  # fmt: skip
     members = SimpleNamespace(table_registry=SimpleNamespace(used=[]))
     saver = SimpleNamespace(_hooks=SimpleNamespace(of_job=True), _members=members)
-    about = CheckpointController._dump(saver, job, 0, 0.0)[1]
+    about = CheckpointController.dump_job(saver, job, 0, 0.0)[1]
     assert about["settings"] == {"separator": "\x1f", "input": "https://***@h/x?***"}
 
 

@@ -221,7 +221,7 @@ def test_assigned_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_
     book, rng = SspSchedule(Entries(blocks(600)), nodes=[1, 2, 3]), random.Random(1)
 
     def slowest():
-        at_work = [n for n in (1, 2, 3) if book._left.get(n) or book.records.count_of(n)]
+        at_work = [n for n in (1, 2, 3) if book.has_left(n) or book.records.count_of(n)]
         return min((book.clock_of(node), node) for node in at_work)
 
     book.take(2)  # and is at it for ever

@@ -394,7 +394,7 @@ def test_whole_file_is_copied_once_and_goes_when_it_is_released(tmp_path, monkey
         def close(self):
             asked.append("closed")
 
-    monkeypatch.setattr(driver_files, "_open", lambda address, number: Far())
+    monkeypatch.setattr(driver_files, "open_remote", lambda address, number: Far())
     path = driver_files.driver_path("host:1", "a", 4)
     assert whole_file("model.bin") == "model.bin"
     copies = {whole_file(path, str(tmp_path)) for _ in range(2)}

@@ -155,7 +155,7 @@ def test_job_that_the_master_died_in_has_failed_may_be_submitted_again_and_its_w
     assert isinstance(world.ask(3, m.Submit(settings)), ClusterError)  # its worker is still here
     world.note(2, m.Bye({}))
     world.handle(gone(2))
-    world._peer = 50
+    world.last_peer = 50
     world.join("worker")
     world.tick(times=4)
     assert world.ask(3, m.Submit(settings)).job == 2

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from attach import attach
 from products import ReferenceNet, batch, libsvm
 from shards import Shards, push_out
 
@@ -55,10 +56,11 @@ def test_gradients_are_divided_by_weights_so_that_2_is_twice(method, clock, work
     plain = np.zeros(0, np.float32)
     block = held_block(terms=Step(clock, slots=4))
     by_hand = {("adagrad", -1): 3.0, ("sgd", -1): 9.0, ("adagrad", 0): 20.0}[method, clock]
-    assert net._out_of(block, plain, 5, slice(0, 3)) == by_hand
+    out_of = net._out_of
+    assert out_of(block, plain, 5, slice(0, 3)) == by_hand
     for weight in (1, 2, 0.25):
         weights = np.full(5, weight, np.float32)
-        assert net._out_of(block, weights, 5, slice(0, 3)) == weight * by_hand
+        assert out_of(block, weights, 5, slice(0, 3)) == weight * by_hand
 
 
 # --- the dense layers ----------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class Setup:
         for number, table in numbered.values():
             self.cluster.declare(table, number)
         self.client = self.cluster.client()
-        self.model._connect(self.client, WireChoice(self.client, self.cluster.route), numbered)
+        attach(self.model, self.client, WireChoice(self.client, self.cluster.route), numbered)
         self.model.setup()
 
     def __enter__(self):
@@ -131,6 +133,23 @@ class Setup:
 
     def __exit__(self, *failure):
         self.cluster.__exit__(*failure)
+
+    def start(self, entries):
+        """Begins the products of a batch."""
+        return self.model._start(entries)
+
+    def edges(self, examples, size):
+        """The batches of so many examples."""
+        return self.model._edges(examples, size)
+
+    def has_trained(self, examples):
+        """As after so many examples."""
+        self.model._trained = examples
+
+    def before_steps(self, note):
+        """Has each step's arguments noted."""
+        step = self.model._step
+        self.model._step = lambda *given: note(*given) or step(*given)
 
     def train(self, text):
         """One block of this text; what `train` returned."""
@@ -217,7 +236,7 @@ def test_narrow_rows_train_nearly_the_same():
         assert figures["loss"] == pytest.approx(np.dot(losses, [50, 50, 50, 50, 20]), rel=1e-2)
         assert close(setup.rows(), reference.first.rows[:, :12], 0.1)
         before = setup.client.counters()["bytes_in"]
-        way = setup.model._start(Entries(*next(batches(data, 50))[:3]))
+        way = setup.start(Entries(*next(batches(data, 50))[:3]))
         way.wait()
         assert setup.client.counters()["bytes_in"] - before < 50 * 12 * 4 * 2  # float32's
 
@@ -268,7 +287,7 @@ def test_estimated_bytes_are_those_that_travel(shards, dim):
     for place in ("servers", "worker"):
         with Setup(shards, first_layer=place, hidden=(str(dim),)) as setup:
             before = setup.client.counters()
-            way = setup.model._start(entries)
+            way = setup.start(entries)
             z = way.wait()
             way.back(np.ones_like(z)).wait()
             after = setup.client.counters()
@@ -299,7 +318,7 @@ def test_both_ways_see_the_same_product():
     found = []
     for place in ("servers", "worker"):
         with Setup(3, first_layer=place) as setup:
-            found.append(setup.model._start(Entries(ptr, keys, values)).wait())
+            found.append(setup.start(Entries(ptr, keys, values)).wait())
     assert close(*found, 1e-5)
 
 
@@ -368,9 +387,9 @@ def test_batches_of_several_workers_grow_from_block_to_block(workers, grows):
     examples = 40 * SHARE_MIN * GROWTH
     with Setup(batch_size=2 * 80) as one:
         one.model.workers = workers
-        first = one.model._edges(examples, 80)
-        one.model._trained = examples
-        second = one.model._edges(examples, 80)
+        first = one.edges(examples, 80)
+        one.has_trained(examples)
+        second = one.edges(examples, 80)
     for edges in (first, second):
         assert [a for a, _ in edges] == [0, *(b for _, b in edges[:-1])]
         assert edges[-1][1] == examples
@@ -387,8 +406,7 @@ def test_several_workers_take_smaller_batches(consistency, batches):
         one.model._place, one.model.workers = "servers", 4
         ptr, keys, values = batch(np.random.default_rng(1), 128, COLUMNS, 7)
         sent = []
-        step = one.model._step
-        one.model._step = lambda *given: sent.append(given[2]) or step(*given)
+        one.before_steps(lambda *given: sent.append(given[2]))
         one.train(libsvm(ptr, keys, values, labels_of(ptr, "logistic")))
     assert len(sent) == batches
 
@@ -408,10 +426,12 @@ def test_dense_layers_of_the_next_batch_are_pulled_before_the_step_by_several_wo
 ):
     settings = {"batch_size": 64 * workers, "in_flight": in_flight}
     with Setup(first_layer="servers", **settings) as one:
-        one.model.workers, one.model._trained = workers, trained
-        events, step, pull = [], one.model._step, one.model._dense.pull
-        one.model._step = lambda *given: events.append("step") or step(*given)
-        one.model._dense.pull = lambda: events.append("pull") or pull()
+        one.model.workers, events = workers, []
+        one.has_trained(trained)
+        one.before_steps(lambda *given: events.append("step"))
+        dense = one.model._dense
+        pull = dense.pull
+        dense.pull = lambda: events.append("pull") or pull()
         ptr, keys, values = batch(np.random.default_rng(1), 3 * 64, COLUMNS, 7)
         one.train(libsvm(ptr, keys, values, labels_of(ptr, "logistic")))
     steps = [number for number, event in enumerate(events) if event == "step"]

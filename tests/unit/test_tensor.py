@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from attach import attach
 from shards import Shards
 
 from snailps import JobSettings, Table, Tensor, Worker
@@ -39,7 +40,7 @@ def test_worker_tensor_over_two_shards_adds_what_is_pushed():
             thread.add_table(1, *table.store_arguments())
         model = Worker(JobSettings())
         client = shards.client()
-        model._connect(client, WireChoice(client, shards.route), {"w": (1, table)})
+        attach(model, client, WireChoice(client, shards.route), {"w": (1, table)})
         first = pulled(model, [tensor])["w"]
         assert first.shape == (30, 200)
         assert 0 < np.abs(first).max() <= 0.1

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from attach import attach
 
 from snailps import Table, Tensor, Worker
 from snailps.errors import (
@@ -155,7 +156,7 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
             return 0, False
 
     model, client = Worker(Worker.Settings()), Client()
-    model._connect(client, Wires(), {"w": (1, Table("w", 2))})
+    attach(model, client, Wires(), {"w": (1, Table("w", 2))})
     for keys in ([3, 5], np.array([3, 5]), np.array([3, 5], np.int32), np.array([3, 5], np.uint64)):
         assert model.pull("w", keys).shape == (2, 2)
         model.push("w", keys, [[1, 2], [3, 4]])

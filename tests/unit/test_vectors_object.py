@@ -310,18 +310,6 @@ def test_sentence_vectors_compose_a_word_once_and_look_for_no_spellings(compass,
     assert len(asked) == 2
 
 
-def test_vector_is_the_mean_in_the_order_of_its_rows(both):
-    ours, _ = both
-    for word in ("ka", "kalomiro"):
-        number = ours.index.get(word.encode())
-        ids = (
-            ours._gram_ids(word.encode())
-            if number is None
-            else ours._known_ids(number, word.encode())
-        )
-        np.testing.assert_array_equal(ours.vector(word), ours._means([ids])[0])
-
-
 def test_sentence_vector_leaves_out_unknown_words_and_refuses_lines(compass):
     assert compass.sentence_vector("north by south by east").tolist() == pytest.approx([1 / 3, 0])
     assert compass.sentence_vector("nowhere").tolist() == [0, 0]

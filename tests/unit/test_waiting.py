@@ -31,7 +31,7 @@ def test_until_ends_with_the_reason_but_takes_what_came_last():
 
 
 def test_until_asks_watchers(monkeypatch):
-    monkeypatch.setattr(waiting, "_watchers", [lambda: "", lambda: "all have ended"])
+    monkeypatch.setattr(waiting, "watchers", [lambda: "", lambda: "all have ended"])
     with pytest.raises(InVain, match="all have ended"):
         until(lambda: False)
 

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from attach import attach
 
 from snailps import JobSettings, Table, Worker
 from snailps.api import class_loading
@@ -96,7 +97,7 @@ def worker():
     route = Route.build(1, [ShardAddress(0, "127.0.0.1", 1)], 4)
     wires = WireChoice(worker.client, route)
     numbered = {table.name: (4 + i, table) for i, table in enumerate(tables)}
-    worker._connect(worker.client, wires, numbered)
+    attach(worker, worker.client, wires, numbered)
     return worker
 
 

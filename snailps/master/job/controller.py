@@ -382,7 +382,7 @@ class JobController:
             job.end_pass(now)
             self._beside(partial(self._end_survey, job), self._summarised)
         elif job.pass_ == "train":
-            self._step_training(job, job.schedule, workers, now)
+            self.step_training(job, job.schedule, workers, now)
 
     def _go_on_without(self, job: Job, schedule: Schedule, now: float) -> None:
         """End the training where it is time to, else wait for a worker: none is left."""
@@ -395,7 +395,7 @@ class JobController:
         if not (schedule.over or (self.round is not None and self.round.busy)):
             self.worker_wait.step(f"{schedule.size - schedule.finished} blocks", now)
 
-    def _step_training(
+    def step_training(
         self, job: Job, schedule: Schedule, workers: list[Member], now: float
     ) -> None:
         looks = self.round is not None and self.round.looks
@@ -435,7 +435,7 @@ class JobController:
 
     def _check_limit(self, job: Job, schedule: Schedule, now: float) -> None:
         if not (schedule.over or schedule.closed) and (limit := job.limit_reached(now)):
-            self._end_early(job, limit, now)
+            self.end_early(job, limit, now)
             self._out.say(f"{limit} reached: finishing the leased blocks, then saving the model")
 
     def snapshot(self, now: float) -> Snapshot | None:
@@ -482,11 +482,11 @@ class JobController:
         """End the training early: leased blocks are finished, and the model is saved."""
         if self.job is not None and not self.interrupted:
             self.interrupted = True
-            self._end_early(self.job, "interrupt", now)
+            self.end_early(self.job, "interrupt", now)
             text = "interrupted: finishing the blocks at work, then saving the model"
             self._out.say(text, logging.WARNING)
 
-    def _end_early(self, job: Job, why: str, now: float) -> None:
+    def end_early(self, job: Job, why: str, now: float) -> None:
         job.end_early(why)
         self._out.note("early", {"why": why, "size": job.schedule.size})
         self.ends_early(interrupted=self.interrupted, now=now)

@@ -56,15 +56,16 @@ class SspSchedule(BlockSchedule):
         for number in self.records.waiting(0, self.size):
             share = self._left[nodes[number % len(nodes)]] if nodes else self._unowned
             share.append(number)
-        self.pace = Pace(self.records, nodes, self._has_left, staleness)
+        self.pace = Pace(self.records, nodes, self.has_left, staleness)
         self._assigned: set[int] = set()  # workers that were assigned something, until `woken`
 
-    def _has_left(self, node: int) -> bool:
+    def has_left(self, node: int) -> bool:
+        """Whether a worker has entries of its own that it has not begun."""
         return bool(self._left.get(node))
 
     def _next_of(self, node: int) -> Entry | None:
         """The next of a worker's own entries, unless it would get too far ahead."""
-        if self.closed or not self._has_left(node):
+        if self.closed or not self.has_left(node):
             return None
         if self.pace.is_ahead(node):
             self.pace.wait(node)
@@ -90,7 +91,7 @@ class SspSchedule(BlockSchedule):
 
     def wait_of(self, node: int) -> Wait:
         """The slowest worker, where this one is too far ahead."""
-        if self._has_left(node) and self.pace.is_ahead(node):
+        if self.has_left(node) and self.pace.is_ahead(node):
             return self.pace.wait_of(node)
         return super().wait_of(node)
 

@@ -170,9 +170,9 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     def judge(cls, results: Results) -> Mapping[str, Any]:
         """Metrics of the finished model on the test files, as `test`; its `global_step`."""
         assert isinstance(results.settings, MlpSettings)
-        figures: dict[str, Any] = {"global_step": _global_step(results)}
+        figures: dict[str, Any] = {"global_step": trained_steps(results)}
         if results.settings.test:
-            figures["test"] = _judged(results)
+            figures["test"] = figures_of_test(results)
         return figures
 
     @classmethod
@@ -191,7 +191,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         arrays = {**arrays, FIRST: first, BIASES: biases}
         # Whether `epochs` was automatic is not known here: so it is where the file is read.
         kept = replace(s, epochs=0)
-        return {"files": [files.write_npz(f"{s.output}.npz", kept, arrays, _global_step(results))]}
+        return {"files": [files.write_npz(f"{s.output}.npz", kept, arrays, trained_steps(results))]}
 
     # --- at a worker -------------------------------------------------------------------------
 
@@ -345,17 +345,17 @@ def _bytes_of(header: Section, first: int, count: int) -> tuple[int, int]:
     return header.start + item * first, header.start + item * (first + count)
 
 
-def _global_step(results: Results) -> int:
+def trained_steps(results: Results) -> int:
     return int(results.pull(STEP.name, STEP_KEYS).sum(dtype=np.float64))
 
 
 def _look(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
-    figures = _judged(results, JUDGED)
+    figures = figures_of_test(results, JUDGED)
     shown = [(name, round(figures[name], 4)) for name in ("accuracy", "log_loss")]
-    return {"test": [*shown, ("step", float(_global_step(results)))]}
+    return {"test": [*shown, ("step", float(trained_steps(results)))]}
 
 
-def _judged(results: Results, most: int = 0) -> dict[str, Any]:
+def figures_of_test(results: Results, most: int = 0) -> dict[str, Any]:
     """Loss and accuracy on the test files, or on at most `most` of their examples (0: all)."""
     s = results.settings
     assert isinstance(s, MlpSettings)

@@ -208,14 +208,14 @@ def write_liblinear(path: str, settings: ClassesSettings, stored: StoredRows) ->
         )
     with atomic_file(path) as file:
         file.write(_liblinear_head(settings, size, len(stored.bias) > 0).encode())
-        for some in _with_zeros(stored.counted(f"writing {path}"), size, stored.dim):
+        for some in with_zeros(stored.counted(f"writing {path}"), size, stored.dim):
             file.write(_liblinear_lines(some))
         file.write(_liblinear_lines(stored.bias))
     stored.progress.wrote(path)
     return path
 
 
-def _with_zeros(pieces: Iterable[tuple[Keys, Floats]], size: int, dim: int) -> Iterator[Floats]:
+def with_zeros(pieces: Iterable[tuple[Keys, Floats]], size: int, dim: int) -> Iterator[Floats]:
     """Rows of the keys 1 to `size`, zeros for missing keys, in pieces."""
     step = max(1, _VALUES // dim)
     first, some = 1, np.zeros((min(step, size), dim), np.float32)

@@ -107,7 +107,7 @@ class FileServer:
         try:
             while not self._closing.is_set():
                 self._server.step(STEP_S)
-                while self._waiting and self._under_way() < UNDER_WAY_BYTES_MAX:
+                while self._waiting and self.under_way() < UNDER_WAY_BYTES_MAX:
                     peer, message, reply = self._waiting.popleft()
                     if peer in self._server.peers:
                         reply(self._answer(message))
@@ -116,7 +116,7 @@ class FileServer:
         finally:
             self._server.close()
 
-    def _under_way(self) -> int:
+    def under_way(self) -> int:
         return sum(peer.out.size for peer in self._server.peers)
 
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:

@@ -52,7 +52,7 @@ class _Spec:
     checks: bool
 
 
-_SPECS: dict[type[Message], _Spec] = {}
+SPECS: dict[type[Message], _Spec] = {}
 
 
 def message(
@@ -86,7 +86,7 @@ def message(
             if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         )
         checks = cls.check is not Message.check
-        _SPECS[cls] = _Spec(
+        SPECS[cls] = _Spec(
             tuple(by.split()),
             tuple(answers.split()),
             report,
@@ -120,7 +120,7 @@ def encode(message: Message) -> bytes:
 
 
 def _fields_of(message: Message) -> dict[str, Any]:
-    spec = _SPECS[type(message)]
+    spec = SPECS[type(message)]
     if not spec.values:
         return {name: getattr(message, name) for name in spec.shapes}
     fields: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def decode(body: bytes) -> Message:
 
 
 def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
-    name, spec = cls.__name__, _SPECS[cls]
+    name, spec = cls.__name__, SPECS[cls]
     if "blob" in fields:
         raise ProtocolError(f"{name} has its raw bytes in the JSON", "message")
     if "blob" in spec.shapes:
@@ -196,7 +196,7 @@ def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
 
 def check_speaker(message: Message, role: str) -> None:
     """Raise ProtocolError if `role` may not send the message; empty before Register."""
-    by = _SPECS[type(message)].by
+    by = SPECS[type(message)].by
     if role in by or "anyone" in by:
         return
     name = type(message).__name__
@@ -213,7 +213,7 @@ class Answers:
 
     @classmethod
     def of(cls, asked: Message) -> Answers:
-        spec = _SPECS[type(asked)]
+        spec = SPECS[type(asked)]
         report = spec.report(asked) if callable(spec.report) else spec.report
         return cls(type(asked).__name__, spec.answers, report)
 

@@ -84,7 +84,7 @@ class TlsRelay:
             listener.setblocking(False)
             self._tokens[listener.fileno()] = _LISTENER
             self._epoll.register(listener, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="snailps-relay", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="snailps-relay", daemon=True)
         self._thread.start()
 
     # --- from any thread ----------------------------------------------------------------------
@@ -128,7 +128,7 @@ class TlsRelay:
 
     # --- the thread ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             while not self._is_over():
                 self._turn()
