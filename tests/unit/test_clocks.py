@@ -314,7 +314,7 @@ def test_pull_of_a_clock_waits_for_it_and_holds_up_nothing(shard):
 def test_wait_that_ends_says_what_for(shard):
     client = shard.client()
     client.seal_async(0, 0, 2).wait()
-    with pytest.raises(WaitTimeout, match=r"pull of 1 rows of table 1 as of clock 2"):
+    with pytest.raises(WaitTimeout, match=r"pull of 1 rows of table 1 at clock 2"):
         client.pull_async(1, u64([1]), full(0), clock=2).wait(0.05)
     reached = client.reach_async(2)
     shard.until("parked", lambda n: n == 2)

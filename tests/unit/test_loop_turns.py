@@ -356,7 +356,7 @@ def test_frames_that_are_missing_end_the_stream(shard):
         stream.target.send(first, third)
         error = stream.answer()[-1]
         assert "frames of the stream are missing" in str(remote_error(error))
-        assert stream.told == [("lost", f"the standby says: {remote_error(error)}")]
+        assert stream.told == [("lost", f"the standby reports: {remote_error(error)}")]
         stream.target.pipe.close()
         standby.pass_time()
         assert not standby._loop.hears_primary()
@@ -364,7 +364,7 @@ def test_frames_that_are_missing_end_the_stream(shard):
 
 def test_standby_takes_one_stream_in_its_life_unless_that_said_nothing():
     with Turned(standby=True) as standby:
-        with Peer(standby, Role.SERVER), pytest.raises(RemoteError, match="one stream in its life"):
+        with Peer(standby, Role.SERVER), pytest.raises(RemoteError, match="takes one stream"):
             Peer(standby, Role.SERVER)
         standby.pass_time()
         with Peer(standby, Role.SERVER):

@@ -7,30 +7,30 @@
 
 Here are the calls; what they do:
 
-    `_pending`           requests made from arrays, kept until their answer was seen
-    `_connections`       connections, served in turns, made again when they are lost; threads
-    `_link`              one connection: its requests, their parts, sending, receiving; rows and bodies
-      `_error_feedback`  what rounding took from pushed values
+    `_pending`           requests: made from arrays, kept until their caller has the answer
+    `_connections`       connections: who serves them, how lost ones are made again; threads
+    `_link`              one connection: requests, parts, sending, receiving; rows and bodies
+      `_error_feedback`  residues: what rounding took from pushed values
     `_product_batch`     a batch through a table: sorting, bodies
     `_request`           a request, and its keys in order of shard and fragment
 
-All but calls, checks and threads run without the GIL.  The client knows no models and no cluster:
-how to (re)connect is a function it is given, the route an array.
+Everything but calls, checks and the start of threads runs without the GIL.  Must not know models or
+the cluster: it is given a function that connects to a shard, and the route as an array.
 
 What holds
 ----------
-* Requests go out in the order of the calls, per shard, but for pulls that may go ahead.  A pull
-  called after a push sees it; a pull called before a push does not, unless the shard had to be
-  asked again or let it wait (the mark that comes with a row says which pushes it contains: see
-  `Client.correct`).
-* Nothing is forgotten before it is answered: after a lost connection every open part is sent
-  again, in the original order and with its original number, before anything new.
-* Sending never stops receiving: one epoll loop does both, and parts are built only when the
-  socket takes them, so that memory does not grow with what is outstanding.
-* A pull as of a clock waits at the shards until the clock has come and is ordered with nothing else;
-  pushes to a slot of a clock, and the seal behind them, keep their order.
-* A batch that went forward to be trained on is kept until it has gone back: a shard that does not
-  know it (any more) gets it again.
+* Requests to a shard go out in the order of the calls, but for pulls with `ahead` or a clock.  A pull
+  called after a push sees it.  A pull called before a push does not see it, unless it had to be sent
+  again or waited at the shard; the mark that comes with a row says which pushes it contains
+  (`Client.correct`).
+* After a lost connection every unanswered part is sent again, in the original order and with its
+  original number, before anything new: no push is lost, and none is applied twice.
+* One loop sends and receives, and parts are built only when the socket takes them: memory does not
+  grow with what is outstanding.
+* A pull at a clock waits at the shards until the clock has come, and has no order among other
+  requests.  Pushes to a slot of a clock and the seal after them keep their order.
+* A batch that went forward with `keep` is kept until it has gone back: a shard that does not know it
+  (any more) gets it again.
 * Arrays given to an asynchronous call must not change until it is done.
 """
 
@@ -64,21 +64,23 @@ SCANS_AHEAD = 16
 
 
 class _Walk:
+    """The scan of one fragment."""
+
     __slots__ = ("fragment", "pending", "epoch", "seen", "known")
 
     def __init__(self, fragment):
         self.fragment, self.pending, self.epoch = fragment, None, 0
-        self.seen = []              # keys of the pieces so far, where more are to come
-        self.known = None           # of those before it began anew, or None
+        self.seen = []              # keys of the pieces so far, while more are to come
+        self.known = None           # keys that were yielded before the walk began anew, or None
 
     def begin_anew(self):
-        """Skip what was yielded already."""
+        """From now on skip the rows that were yielded."""
         if self.seen:
             self.known = np.concatenate(self.seen)
 
 
 def _scanned(reply, table, dim):
-    """Cursor, keys and rows of a SCANNED; the arrays are views of it."""
+    """Return cursor, keys and rows of a SCANNED; the arrays are views of the reply."""
     cursor, n, width = _SCANNED.unpack_from(reply) if len(reply) >= 16 else (0, 0, dim)
     if width != dim:
         raise MisuseError(f"rows of table {table} have {width:,} floats, not {dim:,}")
@@ -93,12 +95,14 @@ cdef class Client:
     """Pulls from and pushes to all shards of a cluster.  Thread-safe; calls of one thread keep
     their order.
 
-    ``connect(shard)`` returns the descriptor of an authenticated socket, owned from then on; it is
-    called in helper threads, several at a time, and again until `failover_s` is over (0: the first
-    failure ends the client), so it should give up soon.  `names`: of shards, for messages.  `owner`
-    uint32[frag_num]: shard of each fragment.  Numbers of pushes are unique only with the
-    incarnation: one client an incarnation. `wire_ops`: of `snailps.kernels`; without it rows travel
-    as float32 only.
+    ``connect(shard)`` returns the descriptor of an authenticated socket, which the client then owns.
+    It runs in helper threads, several at a time, and is called again until `failover_s` is over (0:
+    the first failure ends the client), so it should give up soon.  `names`: of shards, for messages.
+    `owner` uint32[frag_num]: the shard of each fragment.  `wire_ops`: of `snailps.kernels`; without
+    it rows travel as float32 only.
+
+    An incarnation has one client: shards know a push by (incarnation, number), and two clients would
+    use the same numbers.
     """
 
     cdef Connections connections
@@ -115,8 +119,7 @@ cdef class Client:
         self.requests = PendingRequests(self.connections, timeout_s)
 
     def start(self) -> None:
-        """Connect to every shard, then serve requests; after an error of `connect` nothing stays
-        open."""
+        """Connect to every shard, then serve requests.  If `connect` raises, nothing stays open."""
         self.connections.start(self.requests)
 
     def close(self) -> None:
@@ -124,21 +127,21 @@ cdef class Client:
         self.connections.close()
 
     def fail(self, text: str) -> None:
-        """End every request, now and later, with `ConnectionLost(text)`."""
+        """Fail every request, now and later, with `ConnectionLost(text)`."""
         self.connections.fail(text)
 
     def reroute(self, uint32_t epoch, names: Sequence[str]) -> None:
-        """Take a new route, whose addresses `connect` must know by now.
+        """Take a new route; `connect` must know its addresses already.
 
-        Working connections stay as they are; lost ones are made again at once.
+        Working connections stay as they are; lost ones are tried at once.
         """
         self.connections.reroute(epoch, names)
         self.names = list(names)
 
     def know_tables(self, tables: Mapping[int, tuple[str, bool]]) -> None:
-        """Take declarations: number -> (name, whether pushed values must be finite).
+        """Take declarations of tables: number -> (name, whether pushed values must be finite).
 
-        Others are named by their number, and take finite values only.
+        Other tables are named by their numbers in messages, and take finite values only.
         """
         self.requests.tables.update(tables)
 
@@ -147,12 +150,12 @@ cdef class Client:
         """Start a pull of `keys` (copied; may repeat) into `rows` float32[n, dim], contiguous, of
         any stride.
 
-        `state`: weights and state of the optimiser, dim + state wide, as float32 only.  `wire`: one
-        of `kernels.WIRE_TYPES`.  `ahead`: overtake pushes that wait for the socket; `correct` adds
-        what rows lack. `clock` of 0 or more: rows as they are when all clocks below are applied;
-        shards let their part wait, it may overtake pushes, and `flush` does not wait for it.  A
-        clock that is over is refused (`RemoteError`, code ``late``) unless clocks are closed by
-        command: another incarnation has sealed the slot then.
+        `state`: rows are weights and optimiser state, dim + state wide, as float32 only.  `wire`: one
+        of `kernels.WIRE_TYPES`.  `ahead`: overtake pushes that wait for the socket; `correct` then
+        adds what the rows lack.  `clock` of 0 or more: the rows once all lower clocks are applied.
+        The shards let such a pull wait; it may overtake pushes, and `flush` does not wait for it.  A
+        clock that is over is refused (`RemoteError`, code ``late``), unless clocks are closed by
+        command: then another incarnation has sealed the slot.
         """
         return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
                         ahead, clock, 0, 1, False)
@@ -161,18 +164,18 @@ cdef class Client:
                    bint state=False, bint merge=False, int wire=0, bint feedback=True,
                    bint coarse=True, int64_t clock=-1, uint32_t slot=0, float lr_scale=1,
                    bint assign=False) -> Pending:
-        """Start a push of `values` float32[n, dim], unchanged until done; each is applied exactly
-        once.
+        """Start a push of `values` float32[n, dim], which must not change until it is done.
 
-        `state`: differences of weights and state, as float32 only.  `merge`: sum the values of a
-        repeated key first, else they are applied in turn.  `feedback`: add what rounding to `wire`
-        took to the key's next push.  Values beyond the range of `wire` make the whole push float32, and
-        if not `coarse` so does a row whose values are all below 2^-14, float16's least with all digits.
-        `clock` of 0 or more: a contribution to `slot` (0 to 4,095), kept until all slots are
-        sealed; void if the clock is applied or another incarnation has sealed the slot.  `lr_scale`
-        multiplies the step size, equal in all contributions of a clock to a table; 8 bytes a part,
-        if not 1.  `assign`: the values take the place of the rows, the last one of a repeated key;
-        float32, without a clock.  NotFinite: nothing was sent.
+        Each value is applied exactly once.  `state`: differences of weights and state, as float32
+        only.  `merge`: sum the values of a repeated key first; else they are applied one after the
+        other.  `feedback`: add to a key's next push what rounding to `wire` took.  Values beyond the
+        range of `wire` make the whole push float32; without `coarse` so does a row whose values are
+        all below 2^-14, where float16 loses digits.  `clock` of 0 or more: a contribution to `slot`
+        (0 to 4,095), kept until all slots are sealed; void if the clock is applied, or another
+        incarnation has sealed the slot.  `lr_scale` multiplies the step size, and is equal in all
+        contributions of a clock to a table; unless 1 it takes 8 bytes a part.  `assign`: the values
+        replace the rows, the last one of a repeated key; float32, without a clock.  NotFinite: a
+        value is NaN or infinite, and nothing was sent.
         """
         return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
                         coarse, False, False, clock, slot, lr_scale, assign)
@@ -193,17 +196,16 @@ cdef class Client:
                      True, False, clock, slot, lr_scale, False))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots) -> Pending:
-        """Tell every shard that `slot` of `slots` (1 to 4,096) has all its contributions; done when
-        all have it.
+        """Report to every shard that `slot` of `slots` (1 to 4,096) has all its contributions.
 
-        The first incarnation that seals a slot at a shard counts there; pushes of others to it are
+        At a shard the first incarnation that seals a slot counts; pushes of others to that slot are
         dropped.  The last seal applies the clock: contributions to a row are summed in the order of
-        slots, and applied once. Wait for the pushes first: a refused one is known only then.
+        slots, and applied once.  Wait for the pushes first: a refused push is known only then.
         """
         return ask_all(self.requests, KIND_SEAL, clock, slot, slots)
 
     def reach_async(self, int64_t clock) -> Pending:
-        """Done when each shard has applied all clocks below `clock`; ordered with nothing."""
+        """Start a wait until each shard has applied all clocks below `clock`; may overtake anything."""
         return ask_all(self.requests, KIND_REACH, clock, 0, 0)
 
     def forward_async(self, uint32_t table, ptr: NDArray[np.int64], keys: NDArray[np.uint64],
@@ -214,34 +216,34 @@ cdef class Client:
 
         CSR, copied: ptr int64[m + 1], keys uint64[nnz], values float32[nnz] or None for ones.  The
         access method must be a built-in one other than ``average``.  Rows that were never pushed
-        count as their first value, as 0 with `stored`; sees all pushes called before.  `keep`: for `backward_async`;
-        shards keep 8 batches of a client and 256 MiB at most.  MisuseError: wrong arrays, or more
-        than 65,536 entries of an example at a shard. NotFinite: a value is not, with `keep`.
+        count as their first value, with `stored` as 0.  The product sees all pushes called before.
+        `keep`: shards keep the batch for `backward_async`, at most 8 batches of a client and 256 MiB.
+        MisuseError: wrong arrays, or more than 65,536 entries of an example at a shard.  NotFinite:
+        a value is NaN or infinite, with `keep`.
         """
         return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep,
                            stored)
 
     def backward_async(self, CForward forward, gradient: NDArray[np.float32], int wire=0,
                        float lr_scale=1) -> Pending:
-        """Send dL/dZ float32[m, dim] of a kept `forward`, once; shards step the rows that it
-        touched.
+        """Send dL/dZ float32[m, dim] of a kept `forward`, once; shards update the rows of the batch.
 
-        Gradients of a row are summed over the batch and applied once, in the order of this client's
-        pushes. `gradient` must not change until done; a narrow `wire` is scaled so that the largest
-        value is in 1..2.
+        The gradient of a row is summed over the batch and applied once, in the order of this client's
+        pushes.  `gradient` must not change until done.  A narrow `wire` is scaled so that the largest
+        magnitude is between 1 and 2.
         """
         return ask_backward(self.requests, forward, gradient, wire, lr_scale)
 
     def cork(self) -> None:
-        """Do not wake a thread for asynchronous calls of this thread until `uncork`; nests.
+        """Hold back asynchronous calls of this thread until `uncork`; nests.
 
         They are sent when a caller waits, a reply comes, or the cork ends: several requests in one
-        packet.
+        packet, and one wake-up of the client's thread.
         """
         self.requests.cork()
 
     def uncork(self) -> None:
-        """End a `cork`; with the last one, send what waits."""
+        """End a `cork`; the last one sends what was held back."""
         if not self.requests.uncork():
             raise MisuseError("uncork() without cork()")
 
@@ -250,16 +252,16 @@ cdef class Client:
             NDArray[np.uint64], NDArray[np.float32]]]:
         """Yield (keys, rows) of all stored rows of fragments, in pieces of up to 1 MiB.
 
-        `SCANS_AHEAD` fragments are asked for at once, so give them in turns of their shards;
-        `ended` is called behind the last piece of each.  A cursor counts places of one shard's
-        memory, which differ at a promoted standby: fragments under way at a new route begin anew,
-        without the rows that were yielded.
+        `SCANS_AHEAD` fragments are asked for at once, so mix the fragments of several shards.
+        `ended` is called after the last piece of each.  A cursor is a place in one shard's memory,
+        and means nothing at a promoted standby: with a new route a fragment begins anew, and rows
+        that were yielded are skipped.
         """
-        left = iter(fragments)
+        to_begin = iter(fragments)
         under_way = deque()
         try:
             while True:
-                while len(under_way) < SCANS_AHEAD and (fragment := next(left, None)) is not None:
+                while len(under_way) < SCANS_AHEAD and (fragment := next(to_begin, None)) is not None:
                     under_way.append(self._begin_scan(_Walk(fragment), table))
                 if not under_way:
                     return
@@ -300,14 +302,13 @@ cdef class Client:
                                table, _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
     def correct(self, CPending pull, CPending push, base: NDArray[np.float32] | None = None) -> int:
-        """Add to pulled rows what an own `push` added after they were read; the number of such
-        rows.
+        """Add to pulled rows what a `push` of this client added after they were read; return their number.
 
-        The reply has, by fragment, the highest own push that it contains; a key of `pull` in a
-        later `push` gets the pushed value added (and `base`, float32[n, dim], its untouched copy).
-        Only for access method `add`, and pulls and pushes with state.  `pull` is done; `push` came
-        after it, or before a pull that went ahead.  A hash join without the GIL; only a look at the
-        marks where no row lacks anything.
+        A reply has, for each fragment, the highest push of this client that its rows contain.  A key
+        of `pull` that is in a later `push` gets the pushed value added, and so does its row of
+        `base`, float32[n, dim], a copy of the pulled rows.  Only for access method `add`, and for
+        pulls and pushes with state.  `pull` must be done; `push` came after it, or before a pull with
+        `ahead`.  A hash join without the GIL; where no row lacks anything, it only compares marks.
         """
         cdef Request *a = pull.request
         cdef Request *b = push.request
@@ -339,22 +340,22 @@ cdef class Client:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every request so far is answered; raise the first error of a push or seal.
 
-        Requests that wait for a clock, or were abandoned, do not count.  `timeout_s` is for all
-        together.
+        It does not wait for requests at a clock, nor for abandoned pulls.  `timeout_s` limits the
+        whole wait; WaitTimeout then.
         """
         self.requests.flush(timeout_s)
 
     def open_pushes(self) -> list[Pending]:
-        """Unanswered pushes and batches on their way back."""
+        """Return unanswered pushes and batches on their way back."""
         return self.requests.open_pushes()
 
     def waits(self) -> list[list[Any]]:
-        """[request, shards, seconds] of up to three requests older than a second, oldest first; any
-        thread."""
+        """Return [request, shards without an answer, seconds] of up to three requests older than a
+        second, oldest first.  For any thread."""
         return self.requests.waits()
 
     def drop_residues(self) -> None:
-        """Forget rounding residues: their tables are not pushed to any more."""
+        """Forget all rounding residues, of tables that get no more pushes."""
         self.connections.drop_residues()
 
     @property
@@ -364,7 +365,7 @@ cdef class Client:
 
     @property
     def residue_bytes_max(self) -> int:
-        """Beyond it, residues of the table longest out of use are dropped."""
+        """Limit of `residue_bytes`: beyond it the residues of the table used least recently go."""
         return self.connections.residue_bytes_max
 
     @residue_bytes_max.setter
@@ -372,14 +373,13 @@ cdef class Client:
         self.connections.residue_bytes_max = most
 
     def goodput(self) -> tuple[int, float]:
-        """Bytes moved both ways and seconds under way, of times that moved enough to tell the
-        speed."""
+        """Return bytes moved both ways, and seconds, of busy times long enough to measure a speed."""
         return self.connections.goodput()
 
     def counters(self) -> dict[str, Any]:
-        """Counts since the start."""
+        """Return counts since the start: bytes, rows, parts, reconnects; and `open` requests now."""
         return self.connections.counters()
 
     def cut(self, uint32_t shard) -> None:
-        """Break the connection to a shard; the next one goes where the route says."""
+        """Break the connection to a shard; the next one goes to the address in the route."""
         self.connections.cut(shard)

@@ -4,13 +4,22 @@
     requests -> fresh -> queues of the links <-> shards
     links lost -> mender -> connect(shard), given by the caller, in a thread of its own -> links again
 
-It owns the descriptors, the threads, and the state that is shared with code without the GIL (`Core`
-of `_link.pxd`).  It knows no keys and no arrays but the route: requests and their waiting callers
-belong to `_pending.pyx`; what is sent and received is in `_link.pyx`.
+Owns the descriptors, the threads, and the state that they share without the GIL (`Core` of
+`_link.pxd`).  Must not know keys, nor arrays other than the route: requests and their callers
+belong to `_pending.pyx`, what is sent and received to `_link.pyx`.
 
-The links are served in turns by the client's thread, or by a caller that waits for an answer: two
-wake-ups less, which is most of what a short pull costs.  The thread that serves holds `Core.turn`;
-serving never takes the GIL.
+Who serves the links
+--------------------
+A caller that waits for an answer serves all links itself (`_drive`) if nobody else does: no other
+thread has to be woken to send its request, and none has to wake it with the answer.  These two
+wake-ups are most of the cost of a short pull.  While callers serve, the client's thread sleeps
+(`_stand_back`); it serves what nobody waits for, such as asynchronous pushes.  Whoever serves holds
+`Core.turn`, and serving never takes the GIL: a caller that computes with the GIL held stops nothing.
+
+A lost link
+-----------
+Its open parts stay open.  The mender connects again, in a thread of its own, since `connect` may
+block for long: until the shard answers, `failover_s` is over, or the route names another server.
 """
 
 import threading
@@ -50,21 +59,23 @@ from snailps.transport.client._request cimport (
 
 cdef enum:
     EVENTS_MAX = 64
-    # A shard that takes connections and closes them again without an answer: once more at once,
-    # then after 0.05, 0.1, ... 1 s, some 4 s in all.
+    # A shard that accepts connections and closes them without an answer is tried again at once, then after
+    # 0.05, 0.1, ... 1 s, 4 s in all.  Then, and after `failover_s`, the client ends.
     FRUITLESS_MAX = 9
-    IDLE_FRUITLESS_MAX = 4          # where nothing was asked: that gives a pause, and no reason to end
+    IDLE_FRUITLESS_MAX = 4          # of an idle link: it pauses between tries, and never ends the client
     PAUSE_MS = 50
     PAUSE_MAX_MS = 1000
     IDLE_MS = 1000
-    TRIM_BYTES = 1 << 20
-    STAND_BACK_MS = 50              # after a caller has served, the next one probably will, too
+    TRIM_BYTES = 1 << 20            # less memory of ended requests is not worth giving back
+    # After a caller has served, the next one probably will, too: the thread sleeps on for so long instead of
+    # waking for every answer.
+    STAND_BACK_MS = 50
 
-cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends it
+cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends the pause
 
 
 cdef class Connections:
-    """Connections to all shards of a cluster; parameters of `Client`."""
+    """Connections to all shards of a cluster; the parameters are explained at `Client`."""
 
     def __cinit__(self, connect: Callable[[int], int], names: Sequence[str],
                   owner: NDArray[np.generic], uint32_t epoch, uint64_t job, uint64_t incarnation,
@@ -72,7 +83,7 @@ cdef class Connections:
         cdef epoll_event event
         owners = np.ascontiguousarray(owner, np.uint32)
         if owners.ndim != 1 or owners.shape[0] == 0 or np.max(owners) >= len(names):
-            raise MisuseError("the route names a shard that is not there")
+            raise MisuseError("the route names a shard that does not exist")
         self.connect = connect
         self.names = list(names)
         self.threads = []
@@ -188,19 +199,19 @@ cdef class Connections:
     # --- for requests
 
     cdef void hand_in(self, Request *r, bint wake) noexcept:
-        """Has a request sent; done at once, and failed, when the connections have ended.
+        """Queues a request to be sent.  If the client has ended, the request is done, and failed, at once.
 
-        Without `wake` a caller will `wait_until` or `send_held`.
+        Without `wake` no thread is woken: the caller is about to `wait_until` or `send_held`.
         """
         _enqueue(self.core, r, wake)
 
     cdef void send_held(self) noexcept:
-        """Has sent what was handed in without `wake`."""
+        """Wakes a thread to send what was handed in without `wake`."""
         if self.core.fresh != NULL:
             _wake_exchange(self.core)
 
     cdef bint wait_until(self, Request *r, double until_s):
-        """Waits for an answer and serves the connections meanwhile; False = the time has come."""
+        """Waits for an answer, and serves the links meanwhile; False = there was none until then."""
         cdef Core *core = self.core
         cdef timespec until
         cdef bint done
@@ -218,13 +229,16 @@ cdef class Connections:
         return done
 
     cdef why_ended(self):
-        """The words with which every request fails; empty = there are none."""
+        """The reason for which every request fails; empty = the client works."""
         text = self.core.text[:self.core.text_bytes]
         return str(remote_error(Frame(Kind.ERROR, text))) if self.core.text_is_body \
             else text.decode("utf-8", "replace")
 
     cdef unanswered_by(self, Request *r):
-        """Names the shards that a request still waits for.  Looks without a lock: for messages."""
+        """Names the shards without an answer to a request.
+
+        Reads without a lock what the serving thread writes: for messages, which may be a little off.
+        """
         cdef uint32_t s
         cdef uint32_t slot
         cdef Link *link
@@ -254,7 +268,7 @@ cdef class Connections:
             _exchange(self.core)
 
     def _mend(self):
-        """Has lost connections made again, each in a thread of its own: none waits for another."""
+        """Starts a thread for each lost link: a server that does not answer must not delay the others."""
         cdef int64_t shard
         while True:
             with nogil:
@@ -268,7 +282,9 @@ cdef class Connections:
         cdef int fd
         cdef uint32_t epoch
         cdef bint patient, stale = True
-        while stale:                # the route changed while we dialled: that may be another's port
+        # The route may change during `connect`: then the port may belong to another server's shard by now, and
+        # the connection is not used.
+        while stale:
             epoch = self.core.epoch
             try:
                 fd = self.connect(shard)
@@ -303,7 +319,7 @@ cdef class Connections:
 
 
 cdef int _take_memory(Core *core, owners) except -1:
-    """Input buffers of the links and the order of the fragments (`_request.pyx`)."""
+    """Allocates the links' input buffers, and makes the order of the fragments (`_request.pyx`)."""
     cdef Order *order = &core.order
     cdef const uint32_t *owner = <const uint32_t *><uintptr_t>owners.ctypes.data
     places = np.argsort(owners, kind="stable").astype(np.uint32)
@@ -336,7 +352,7 @@ cdef int _take_memory(Core *core, owners) except -1:
 # --- birth and end -------------------------------------------------------------------------------
 
 cdef Core *_core_new(uint32_t shards) noexcept nogil:
-    """A core with its links, not connected; NULL = no memory."""
+    """Makes a core with its links, not connected; NULL = no memory."""
     cdef pthread_condattr_t attr
     cdef Core *core = <Core *>calloc(1, sizeof(Core))
     cdef uint32_t i
@@ -364,7 +380,7 @@ cdef Core *_core_new(uint32_t shards) noexcept nogil:
 
 
 cdef void _close_links(Core *core) noexcept nogil:
-    """Closes what is connected; the client's thread does not run (any more)."""
+    """Closes all links; the client's thread does not run (any more)."""
     cdef uint32_t i
     pthread_mutex_lock(&core.lock)
     for i in range(core.order.shards):
@@ -414,24 +430,26 @@ cdef inline bint _asks_nothing(const Link *link) noexcept nogil:
 
 
 cdef void _link_down(Core *core, Link *link) noexcept nogil:
-    """Closes a lost connection and asks for a new one; its open parts will be sent again."""
+    """Closes a lost connection and asks the mender for a new one; its open parts will be sent again."""
     cdef const char *why = b"a server closes the connection again and again without answering: " \
         b"see its log"
     cdef uint32_t pause_ms = 0
     cdef uint32_t i
     cdef double now = now_s()
-    # Closing alone would leave it open, and watched, where a fork of this process has a copy of it.
+    # A fork of this process may have a copy of the socket: closing ours alone would leave the connection open,
+    # and epoll would go on watching it.
     epoll_ctl(core.epoll_fd, EPOLL_CTL_DEL, link.fd, NULL)
     shutdown(link.fd, SHUT_RDWR)
     c_close(link.fd)
     link.inp.start = link.inp.end = 0
     link.out.start = link.out.end = 0
-    link.unwritten = link.oldest
-    core.busy_since = now           # the time until the next connection says nothing of speed
+    link.unwritten = link.oldest    # all open parts again, oldest first: the order of their numbers
+    core.busy_since = now           # the time until the next connection says nothing about speed
     core.busy_bytes = core.bytes_in + core.bytes_out
     if now - link.up_at > max(core.patience_s, PAUSE_MAX_MS * 1e-3):
         link.fruitless = 0
-    if _asks_nothing(link):         # it was idle: the peer may be in reach
+    # An idle link proves nothing: the peer may be well, and close what it does not use.
+    if _asks_nothing(link):
         link.fruitless = min(link.fruitless, <uint32_t>IDLE_FRUITLESS_MAX - 1)
         link.lost_at = now
     elif link.fruitless == 0:
@@ -453,13 +471,13 @@ cdef void _link_down(Core *core, Link *link) noexcept nogil:
 
 
 cdef int64_t _next_to_mend(Core *core) noexcept nogil:
-    """Waits for a lost link whose time has come and returns its shard; -1 = the client ends."""
-    cdef int64_t found = -1
+    """Waits until a lost link is to be tried, and returns its shard; -1 = the client ends."""
+    cdef int64_t shard = -1
     cdef uint32_t s
     cdef double now, soonest
     cdef timespec until
     pthread_mutex_lock(&core.lock)
-    while found < 0 and not core.stop and not core.broken:
+    while shard < 0 and not core.stop and not core.broken:
         now = now_s()
         soonest = now + 3600
         for s in range(core.order.shards):
@@ -467,17 +485,17 @@ cdef int64_t _next_to_mend(Core *core) noexcept nogil:
                 soonest = min(soonest, core.links[s].mend_at)
                 if core.links[s].mend_at <= now:
                     core.links[s].wants_mending = False
-                    found = s
+                    shard = s
                     break
-        if found < 0:
+        if shard < 0:
             time_of(soonest, &until)
             pthread_cond_timedwait(&core.mend, &core.lock, &until)
     pthread_mutex_unlock(&core.lock)
-    return found
+    return shard
 
 
 cdef bint _mend_again(Core *core, uint32_t shard, double pause_s) noexcept nogil:
-    """A link could not be mended: once more after a pause; False = it was out of reach for too long."""
+    """Schedules another try for a link; False = its shard was out of reach for `failover_s`."""
     cdef Link *link = &core.links[shard]
     cdef bint patient
     pthread_mutex_lock(&core.lock)
@@ -491,7 +509,7 @@ cdef bint _mend_again(Core *core, uint32_t shard, double pause_s) noexcept nogil
 
 
 cdef void _mend_now(Core *core, uint32_t epoch) noexcept nogil:
-    """The route is another: links are mended at once, whatever the pause."""
+    """Takes the epoch of a new route, and has lost links tried at once: their shards may have moved."""
     cdef uint32_t s
     pthread_mutex_lock(&core.lock)
     core.epoch = epoch
@@ -504,11 +522,11 @@ cdef void _mend_now(Core *core, uint32_t epoch) noexcept nogil:
 # --- requests ------------------------------------------------------------------------------------
 
 cdef void _queue_request(Core *core, Request *r) noexcept nogil:
-    """Puts a new request into the queues of its shards; it is done at once if it has none."""
+    """Puts a new request into the queues of its shards; without a shard it is done at once."""
     cdef uint32_t s
     cdef Link *link
     cdef Queue *q
-    r.unsent = 1                    # ours, so that it cannot be done before all queues have it
+    r.unsent = 1                    # one more, so that it cannot be done before all queues have it
     for s in range(core.order.shards):
         if request_wants(r, s):
             link = &core.links[s]
@@ -528,7 +546,7 @@ cdef void _queue_request(Core *core, Request *r) noexcept nogil:
 
 
 cdef void _take_fresh(Core *core) noexcept nogil:
-    """Takes over new requests, mended connections and wishes to cut one."""
+    """Takes over what other threads left under `Core.lock`: requests, new connections, links to cut."""
     cdef Request *r
     cdef Request *next_one
     cdef Link *link
@@ -553,7 +571,7 @@ cdef void _take_fresh(Core *core) noexcept nogil:
                 shutdown(link.fd, SHUT_RDWR)
     pthread_mutex_unlock(&core.lock)
     while r != NULL:
-        next_one = r.next           # before it is done: then it may be freed
+        next_one = r.next           # read first: once the request is done, its caller may free it
         _queue_request(core, r)
         r = next_one
     for s in range(core.order.shards):
@@ -573,7 +591,7 @@ cdef void _fail_queue(Core *core, Queue *q) noexcept nogil:
 
 
 cdef void _fail_all(Core *core) noexcept nogil:
-    """Ends every request with the client's own error."""
+    """Fails every request with the reason in `Core.text`."""
     cdef epoll_event event
     cdef Link *link
     cdef uint32_t s
@@ -588,7 +606,7 @@ cdef void _fail_all(Core *core) noexcept nogil:
         _fail_queue(core, &link.ahead)
         _fail_queue(core, &link.clocked)
         _fail_queue(core, &link.queue)
-        if link.fd >= 0 and link.events != EPOLLIN:     # nothing is to be sent any more
+        if link.fd >= 0 and link.events != EPOLLIN:     # else epoll would report room to send for ever
             link.events = EPOLLIN
             event.events = EPOLLIN
             event.data.u64 = s + 1
@@ -597,23 +615,24 @@ cdef void _fail_all(Core *core) noexcept nogil:
 
 
 cdef void _end_exchange(Core *core) noexcept nogil:
-    """The last word: fails what is left; requests that come later fail in `_enqueue`."""
+    """Fails all open requests; from now on `_enqueue` fails new ones."""
     cdef uint32_t s
     pthread_mutex_lock(&core.lock)
     core.ended = True
     pthread_mutex_unlock(&core.lock)
     _take_fresh(core)
     _fail_all(core)
-    # Closing does not end what a fork of this process has a copy of; a fork never comes here.
+    # A fork of this process may have copies of the sockets, which closing ours would not end.  The fork itself
+    # never gets here: it has none of these threads.
     for s in range(core.order.shards):
         if core.links[s].fd >= 0:
             shutdown(core.links[s].fd, SHUT_RDWR)
 
 
 cdef bint _enqueue(Core *core, Request *r, bint wake) noexcept nogil:
-    """Hands in a request; False = it has failed already: the client has ended.
+    """Adds a request to `fresh`; False = the client has ended, and the request has failed.
 
-    Without `wake` the caller will `_drive`.
+    Without `wake` the caller serves the links itself (`_drive`), or wakes later.
     """
     cdef bint ended
     pthread_mutex_lock(&core.lock)
@@ -635,7 +654,7 @@ cdef bint _enqueue(Core *core, Request *r, bint wake) noexcept nogil:
 
 
 cdef void _wake_exchange(Core *core) noexcept nogil:
-    """Something is new: wakes the thread that serves the links."""
+    """Wakes the thread that serves the links, and the client's thread if it stands back."""
     cdef uint64_t one = 1
     c_write(core.wake_fd, &one, sizeof(one))
     pthread_cond_signal(&core.idle)
@@ -644,7 +663,7 @@ cdef void _wake_exchange(Core *core) noexcept nogil:
 # --- serving -------------------------------------------------------------------------------------
 
 cdef void _exchange_turn(Core *core, Link *link, uint32_t shard) noexcept nogil:
-    """Sends what it can to one shard; epoll tells when it can take more."""
+    """Sends what a shard's socket takes, and has epoll report when it takes more."""
     cdef epoll_event event
     cdef uint32_t wanted
     cdef int more = send_some(core, link, shard)
@@ -660,7 +679,11 @@ cdef void _exchange_turn(Core *core, Link *link, uint32_t shard) noexcept nogil:
 
 
 cdef void _serve(Core *core, const epoll_event *events, int n) noexcept nogil:
-    """Takes what came in and what is new, sends what can go.  Under `Core.turn`."""
+    """Takes replies and new requests, then sends what the sockets take.  Under `Core.turn`.
+
+    Receiving comes first: a shard that cannot get rid of its replies stops reading, so a client that
+    only sent could wait for a shard that waits for it.
+    """
     cdef uint64_t token
     cdef uint32_t s
     cdef int i
@@ -684,7 +707,11 @@ cdef void _serve(Core *core, const epoll_event *events, int n) noexcept nogil:
 
 
 cdef void _stand_back(Core *core) noexcept nogil:
-    """Lets callers serve the links, for as long as they do and a little longer."""
+    """Sleeps while callers serve the links, and STAND_BACK_MS longer.
+
+    It ends early when requests are open and no caller serves any more (`_drive` signals it): those
+    requests are asynchronous, and nobody else would take their answers.
+    """
     cdef double now = now_s()
     cdef timespec until
     pthread_mutex_lock(&core.lock)
@@ -698,24 +725,25 @@ cdef void _stand_back(Core *core) noexcept nogil:
 
 
 cdef void _give_memory_back(Core *core) noexcept nogil:
-    """Nothing happened for IDLE_MS: what is kept of large requests serves others better."""
+    """Frees the memory of ended requests: nothing happened for IDLE_MS."""
     cdef uint32_t i
-    cdef size_t kept = 0
+    cdef size_t pool_bytes = 0
     cdef bint idle
     pthread_mutex_lock(&core.lock)
     idle = core.open_requests == 0
     pthread_mutex_unlock(&core.lock)
-    # A look without the GIL, which others may hold for long: a wrong sum is put right in the next turn.
+    # Read without the GIL that guards the pool, because others may hold that for long.  A wrong sum costs a
+    # needless `pool_free`, or is right a second later.
     for i in range(POOL_BLOCKS):
-        kept += core.pool.sizes[i]
-    if idle and kept >= <size_t>TRIM_BYTES:
+        pool_bytes += core.pool.sizes[i]
+    if idle and pool_bytes >= <size_t>TRIM_BYTES:
         with gil:
             pool_free(&core.pool)
         trim_heap()
 
 
 cdef void _exchange(Core *core) noexcept nogil:
-    """The client's thread: serves until `stop`, when no caller does."""
+    """Runs the client's thread: serves the links until `stop`, whenever no caller does."""
     cdef epoll_event events[EVENTS_MAX]
     cdef int n
     while not load_flag(&core.stop):
@@ -733,23 +761,25 @@ cdef void _exchange(Core *core) noexcept nogil:
 
 
 cdef void _drive(Core *core, const Request *r, double until_s) noexcept nogil:
-    """Serves the links in the caller's thread until the request is done or the time has come.
+    """Serves the links in the caller's thread until its request is done or the time has come.
 
-    Does nothing while another thread serves: that one was told of the request.
+    Returns at once if another thread serves: that thread is woken, and sends the request.  The caller
+    then sleeps in `wait_until`.  When a caller leaves with requests still open and no other driver, it
+    wakes the client's thread: otherwise nobody would take their answers.
     """
     cdef epoll_event events[EVENTS_MAX]
     cdef int n = 0
-    cdef double left
+    cdef double left_s
     pthread_mutex_lock(&core.lock)
     core.drivers += 1
     pthread_mutex_unlock(&core.lock)
     if pthread_mutex_trylock(&core.turn) == 0:
         while True:
             _serve(core, events, n)
-            left = until_s - now_s()
-            if load_flag(&(<Request *>r).done) or left <= 0 or load_flag(&core.stop):
+            left_s = until_s - now_s()
+            if load_flag(&(<Request *>r).done) or left_s <= 0 or load_flag(&core.stop):
                 break
-            n = wait_events(core.epoll_fd, events, EVENTS_MAX, <int>(left * 1e3) + 1, &core.looks)
+            n = wait_events(core.epoll_fd, events, EVENTS_MAX, <int>(left_s * 1e3) + 1, &core.looks)
             n = max(n, 0)
         pthread_mutex_unlock(&core.turn)
     else:

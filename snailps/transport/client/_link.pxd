@@ -1,12 +1,19 @@
-# The client's connections: all of them (`Core`) and one (`Link`), with the requests that wait for their
-# turn and the parts of them that are under way; parts out, replies in.
+# One connection of the client to a shard (`Link`) and what all of them share (`Core`): requests that wait
+# for their turn, the parts of requests that are in flight, frames out, replies in.
 #
 #   queue of requests -> parts of about 64 KiB, in order -> answered, in any order -> done
 #   keys of a part -> narrow keys | keys; the caller's rows -> wire type -> values -> frame -> socket
 #   socket -> replies, in any order -> rows to their places in the caller's array
 #
-# Knows neither how connections are made nor which callers wait.  All of it is used under `Core.turn`;
-# what it shares with others is in `Core`, under `Core.lock`.
+# Must not know how connections are made, nor which callers wait.  Whoever holds `Core.turn` serves the links
+# and may write a `Link`, its parts and queues; there is one such thread at a time, the client's or a caller's.
+# Fields that other threads write too are listed at `Core.lock`.
+#
+# Two invariants carry the guarantees of a push:
+#   * parts of pushes are numbered (`seq`) in the order in which they are cut, and a link sends its open parts
+#     in that order, on a new connection before anything new.  A shard skips a number that is not above its
+#     mark: a number that overtook another would make the shard drop the earlier push as a repetition.
+#   * a part stays open until its reply is here, so that it can be sent again on the next connection.
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.abi._wire_types cimport WireOps
@@ -19,7 +26,7 @@ from snailps.transport.client._request cimport Order, Pool, Request
 cdef enum:
     WINDOW = 1024                   # parts in flight per shard; a power of two
     NO_PART = WINDOW
-    KEPT_MAX = 64                   # rooms kept for later parts
+    KEPT_MAX = 64                   # rooms kept for later parts: 4 MiB a shard
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)
     TEXT_MAX = 4096
     WORDS_MAX = 512
@@ -27,15 +34,19 @@ cdef enum:
 
 cdef struct Part:
     Request *request                # NULL = answered, the slot is free
-    uint64_t number                 # grows with every part; what the reply names
+    # What the reply names.  It grows with every part, so that a reply to an earlier part of the same slot is
+    # recognised, and ignored.
+    uint64_t number
     uint32_t before                 # slots of the open parts cut before and after this one
     uint32_t after
     uint32_t start
     uint32_t count
     uint32_t group                  # the one that `start` is in
-    uint64_t seq
-    char *kept                      # room for values as they went out, with feedback; or NULL
-    bint kept_filled                # ... and they are there: the part has gone out before
+    uint64_t seq                    # of a push: its number at the shards; never changes on repetition
+    # With feedback: the values as they went out, or NULL.  A part that is sent again has to be the same bytes:
+    # rounding once more would add the residues a second time.
+    char *kept
+    bint kept_filled                # the part has been sent before
 
 
 cdef struct Turn:                   # a request whose parts are still to be built
@@ -54,53 +65,55 @@ cdef struct Queue:
 cdef struct Link:                   # the connection to one shard
     int fd                          # -1 = down
     int new_fd                      # given by the mender, -1 = none
-    bint wants_mending              # for the mender to see, with `mend_at`
-    bint cut                        # break the connection: a test asks for it
+    bint wants_mending              # lost; the mender is to connect at `mend_at`
+    bint cut                        # break the connection: `Client.cut` asks for it
     double mend_at
-    double up_at                    # when the present connection, or the last one, came
-    double lost_at                  # since when no shard is there that answers what is asked
-    uint32_t fruitless              # connections lost since one answered, or lasted
-    char words[WORDS_MAX]           # with which the shard sent us elsewhere since then
+    double up_at                    # when the present connection, or the last one, was made
+    double lost_at                  # since when the shard has not answered anything that was asked
+    uint32_t fruitless              # connections lost in a row without an answer, or soon after they began
+    char words[WORDS_MAX]           # the shard's last `stale-route`, to say why if patience runs out
     uint32_t events
-    Queue queue
-    Queue ahead                     # pulls that may overtake what is in the queue
-    Queue clocked                   # pulls as of a clock to come, those of lower clocks first
+    Queue queue                     # in the order of the calls
+    Queue ahead                     # pulls that may overtake what is in `queue`
+    Queue clocked                   # pulls at a future clock, lower clocks first
     uint64_t reached                # clock that the shard is known to have reached
     uint32_t waiting                # open parts of `clocked`
-    # Open parts are a list in the order in which they were cut, in slots of a table: one that
-    # waits long for its answer holds up none of the others.
+    # Open parts form a linked list in the order in which they were cut, in the slots of a table: a part whose
+    # answer takes long does not keep the slots of later ones, as it would in a ring.
     Part parts[WINDOW]
     uint32_t free_slots[WINDOW]
     uint32_t free_count
     uint32_t oldest
     uint32_t newest
-    uint32_t unwritten              # first part that this connection has not seen yet
-    char *kept[KEPT_MAX]            # rooms of parts, to be used again
+    uint32_t unwritten              # first open part that this connection has not sent
+    char *kept[KEPT_MAX]            # free rooms of `Part.kept`
     uint32_t kept_num
-    uint64_t cut_parts              # so far
+    uint64_t cut_parts              # since the start
     Buffer inp                      # IN_BYTES
     Buffer out
     uint64_t reconnects
 
 
 cdef struct Core:
-    pthread_mutex_t lock            # guards fresh, open_requests, done, new_fd, wants_mending, cut,
-    pthread_cond_t changed          # ... stop, ended, broken and its text, drivers, driven_at, drops_owing
-    pthread_cond_t mend
-    pthread_mutex_t turn            # held while links are served: by the client's thread, or a caller
-    pthread_cond_t idle             # ... during which that thread stands back
-    uint32_t drivers                # callers that serve the links while they wait
-    Looks looks                     # of drivers
-    double driven_at                # when the last of them went
+    # Guards what threads without `turn` write or read: fresh, open_requests, Request.done, new_fd,
+    # wants_mending, mend_at, cut, stop, ended, broken and its text, drivers, driven_at, drops_owing, epoch.
+    pthread_mutex_t lock
+    pthread_cond_t changed          # a request is done
+    pthread_cond_t mend             # a link wants mending, the route has changed, or the client ends
+    pthread_mutex_t turn            # who holds it serves the links: the client's thread, or a caller
+    pthread_cond_t idle             # callers have stopped serving: the client's thread is to take over
+    uint32_t drivers                # callers in `_drive`, one of which serves the links
+    Looks looks                     # at sockets before sleeping, by drivers
+    double driven_at                # when the last driver left
     int epoll_fd
     int wake_fd
     int stop
-    bint ended                      # the thread takes no request any more
-    int broken                      # every request fails with `text`
-    bint text_is_body               # `text` is the body of a shard's ERROR
+    bint ended                      # new requests fail at once: nothing serves them any more
+    int broken                      # every request fails with `text`, for good
+    bint text_is_body               # `text` is the body of a shard's ERROR frame
     char text[TEXT_MAX]
     uint32_t text_bytes
-    Request *fresh
+    Request *fresh                  # handed in and not yet in the queues of the links: a list
     Request *fresh_tail
     Link *links
     Order order
@@ -108,14 +121,14 @@ cdef struct Core:
     double patience_s               # how long a shard may be out of reach
     uint64_t job
     uint64_t incarnation
-    uint64_t seq                    # last number given to a part of a push
+    uint64_t seq                    # number of the last part of a push, over all shards
     const WireOps *wire
     Owings owing
-    bint drops_owing                # its residues are to go: the caller asks for it
-    Pool pool                       # under the GIL
+    bint drops_owing                # `drop_residues` was called: whoever serves drops them
+    Pool pool                       # only with the GIL
     uint32_t open_parts             # of all links
-    double busy_since               # the first of them was cut, or the last piece was counted
-    uint64_t busy_bytes             # bytes in and out until then
+    double busy_since               # begin of the busy time that `goodput` counts next
+    uint64_t busy_bytes             # bytes in and out at that moment
     double goodput_s                # busy times so far,
     uint64_t goodput_bytes          # ... and what moved in them
     uint64_t bytes_out
@@ -126,23 +139,24 @@ cdef struct Core:
     uint64_t open_requests
 
 
-# Wakes the waiting caller.  It may free the request once it sees `done`: nothing touches it afterwards.
+# Marks a request without unsent or open parts as done, and wakes callers.  The caller may free the request as
+# soon as it sees `done`: do not touch the request afterwards.
 cdef void finish_if_done(Core *core, Request *r) noexcept nogil
-# Every request fails from now on; the first reason stands.
+# Makes every request fail, now and later; the first reason stands.
 cdef void break_core(Core *core, const char *text, uint64_t text_bytes, bint is_body) noexcept nogil
-# Puts a request behind the others; False = no memory.
+# Appends a request; False = no memory.
 cdef bint queue_put(Queue *q, Request *r) noexcept nogil
-# Moves the last one in front of those of higher clocks, begun or not: a wait for a clock
-# must not hold up what ends the clock before.
+# Moves the last request in front of requests of higher clocks, even of one that is half sent: a pull that
+# waits for a clock must not hold up a pull that is needed to finish an earlier clock.
 cdef void queue_by_clock(Queue *q) noexcept nogil
-# The first request of the queue has all its parts.
+# Takes out the first request: all its parts are cut, or it failed.
 cdef void leave_queue(Core *core, Queue *q) noexcept nogil
 # Empties the table of open parts.
 cdef void no_parts(Link *link) noexcept nogil
-# A part is answered, or given up.
+# Frees the slot of a part that is answered, or given up.
 cdef void close_part(Core *core, Link *link, uint32_t slot) noexcept nogil
-# Sends parts until the socket is full, the turn is over or nothing is left: 1 = more is to be sent, 0 =
-# nothing is, -1 = the connection is lost.
+# Sends parts until the socket is full, the turn is over or nothing is left.  1 = there is more to send,
+# 0 = nothing, -1 = the connection is lost.
 cdef int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil
-# One recv and all frames that it completes; -1 = the connection is lost.
+# Takes one recv and all frames that it completes; -1 = the connection is lost, or the shard broke the protocol.
 cdef int receive_some(Core *core, Link *link) noexcept nogil

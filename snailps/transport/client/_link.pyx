@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The client's connections: requests cut into parts, parts sent, replies received; see _link.pxd."""
+"""One connection to a shard: requests cut into parts, parts sent, replies received.  See _link.pxd."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -29,17 +29,19 @@ from snailps.transport.client._request cimport (
 )
 
 cdef enum:
-    # Parts of pulls whose clock has not come: what a shard keeps of a connection is bounded, and a
-    # push that could not be sent behind them would be what they wait for.
+    # Open parts of pulls whose clock has not come.  A shard parks a bounded number of requests of a connection
+    # and then stops reading it: without this limit parked pulls could fill it, and the push that ends their
+    # clock would never be read.
     WAITING_MAX = 128
-    OUT_BYTES_AIM = 128 << 10       # build no further part while this much waits to be sent
-    SEND_TURN_BYTES = 4 << 20       # sent to one shard before the others have their turn
-    GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
-    GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
-    RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
-    AHEAD = 40                      # rows fetched before they are needed
+    OUT_BYTES_AIM = 128 << 10       # no further part is built while this much waits for the socket
+    SEND_TURN_BYTES = 4 << 20       # sent to one shard before the other links have their turn
+    GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less measures latency, and is not counted
+    GOODPUT_BYTES_MAX = 4 << 20     # a longer busy time is counted in pieces, so that figures stay recent
+    RECV_BYTES = 128 << 10          # a recv: the rows are still in cache when they are scattered
+    AHEAD = 40                      # rows prefetched before they are needed
 
-cdef uint64_t CATCH_UP = <uint64_t>1 << 63  # with the number of the part that they go before
+# In the request number of examples that are sent again (`_catch_up`): the rest is the part after them.
+cdef uint64_t CATCH_UP = <uint64_t>1 << 63
 
 
 cdef void finish_if_done(Core *core, Request *r) noexcept nogil:
@@ -64,7 +66,7 @@ cdef void break_core(Core *core, const char *text, uint64_t text_bytes,
 
 
 cdef void _note_goodput(Core *core) noexcept nogil:
-    """Counts the busy time that ends here, or a piece of it."""
+    """Counts the busy time, or the piece of it, that ends now; one that moved too little is dropped."""
     cdef uint64_t moved = core.bytes_in + core.bytes_out - core.busy_bytes
     cdef double now
     if moved < GOODPUT_BYTES_MAX and (core.open_parts or moved < GOODPUT_BYTES_MIN):
@@ -92,6 +94,7 @@ cdef bint queue_put(Queue *q, Request *r) noexcept nogil:
                 return False
             q.items = grown
             q.cap = cap
+    # From group 0 `_cut_part` goes to the shard's first group.
     q.items[q.head + q.count].request = r
     q.items[q.head + q.count].group = 0
     q.items[q.head + q.count].at = 0
@@ -130,7 +133,7 @@ cdef void no_parts(Link *link) noexcept nogil:
 
 
 cdef Part *_open_part(Core *core, Link *link, Request *r) noexcept nogil:
-    """A new part at the end of the list; there must be a free slot."""
+    """Opens a part at the end of the list; there must be a free slot."""
     cdef uint32_t slot
     cdef Part *part
     link.free_count -= 1
@@ -186,7 +189,7 @@ cdef void close_part(Core *core, Link *link, uint32_t slot) noexcept nogil:
 
 
 cdef bint _waits_for_so_early(const Link *link, uint64_t clock) noexcept nogil:
-    """Whether a part is open that waits for this clock or one before: its answer would tell."""
+    """Whether an open part waits for this clock or an earlier one: its answer will say that it has come."""
     cdef uint32_t slot = link.oldest
     cdef const Request *r
     while slot != NO_PART:
@@ -198,7 +201,12 @@ cdef bint _waits_for_so_early(const Link *link, uint64_t clock) noexcept nogil:
 
 
 cdef Queue *_next_queue(Core *core, Link *link) noexcept nogil:
-    """Where the next part comes from."""
+    """Chooses the queue of the next part: pulls that go ahead, then pulls at a clock, then the rest.
+
+    A pull at a clock that may not have come is sent while fewer than WAITING_MAX parts wait at the
+    shard.  Beyond that it is sent only if no open part waits for its clock or an earlier one: the
+    answer to such a part says that the shard has come so far, and nothing else would.
+    """
     cdef Request *r
     if link.ahead.count:
         return &link.ahead
@@ -215,7 +223,7 @@ cdef Queue *_next_queue(Core *core, Link *link) noexcept nogil:
 
 
 cdef bint _cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
-    """Makes the next part of a queue's first request; False when there is none or no slot."""
+    """Cuts the next part of a queue's first request; False: there is no request or no free slot."""
     cdef Queue *q = _next_queue(core, link)
     cdef Turn *turn
     cdef Request *r
@@ -248,6 +256,7 @@ cdef bint _cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
     part.group = turn.group
     part.count = min(_rows_per_part(r), r.group_start[stop_group] - turn.at)
     if r.kind == KIND_PUSH:
+        # Numbered here, and only once: a part keeps its number on every connection that carries it.
         core.seq += 1
         part.seq = core.seq
         for i in range(part.start, part.start + part.count):
@@ -264,12 +273,12 @@ cdef bint _cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
 # --- bodies of pulls and pushes -------------------------------------------------------------------
 
 cdef uint32_t _rows_per_part(const Request *r) noexcept nogil:
-    """How many keys a part has at most: as many for a push as for a pull."""
+    """The most keys of a part: a pull has as many as a push, so that its reply has the size of a part."""
     return max(<uint32_t>1, <uint32_t>PART_BYTES // (r.row_bytes + 8))
 
 
 cdef uint32_t _groups_of(const Request *r, const Part *part) noexcept nogil:
-    """Groups that the part has keys of."""
+    """The number of fragments that the part has keys of."""
     cdef uint32_t g = part.group
     while g < r.groups and r.group_start[g] < part.start + part.count:
         g += 1
@@ -277,13 +286,13 @@ cdef uint32_t _groups_of(const Request *r, const Part *part) noexcept nogil:
 
 
 cdef uint32_t _keys_of_group(const Request *r, const Part *part, uint32_t g) noexcept nogil:
-    """Keys that the part has of group g."""
+    """The number of keys that the part has of group g."""
     return min(r.group_start[g + 1], part.start + part.count) - max(r.group_start[g], part.start)
 
 
 cdef char *_write_keys(char *to, const Request *r, const Part *part, uint32_t groups, uint32_t width,
                        uint64_t base) noexcept nogil:
-    """Writes groups and keys, in `width` bytes a key beyond `base` unless that is 0; where they end."""
+    """Writes groups and keys; returns their end.  `width` not 0: each key as so many bytes above `base`."""
     cdef Group *group = <Group *>to
     cdef const uint64_t *keys = r.keys + part.start
     cdef uint32_t g
@@ -300,7 +309,7 @@ cdef char *_write_keys(char *to, const Request *r, const Part *part, uint32_t gr
 
 
 cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char *to) noexcept nogil:
-    """Writes the values of a push part; False = no memory."""
+    """Writes the values of a part of a push, as its wire type; False = no memory."""
     cdef uint32_t last = part.start + part.count
     cdef uint32_t i
     cdef const float *value
@@ -310,7 +319,7 @@ cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char 
         memcpy(to, part.kept, <size_t>part.count * r.row_bytes)
         return True
     for i in range(part.start, last):
-        if i + AHEAD < r.n:             # beyond this part, too: the next one follows at once
+        if i + AHEAD < r.n:             # beyond this part, too: the next part is written right after it
             fetch_row_far(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim, FETCH_AT_CLIENT)
         if r.later != NULL:
             value = sum_of(r, i)
@@ -387,7 +396,7 @@ cdef size_t _write_body(const WireOps *wire, Request *r, Part *part, Buffer *out
 
 cdef void _take_row(const WireOps *wire, const Request *r, uint32_t i,
                     const char *body) noexcept nogil:
-    """One row of a reply to its place in the caller's array."""
+    """Copies or widens a row of a reply to its place in the caller's array."""
     cdef char *to = r.rows + r.order[i] * r.row_stride
     if r.wire != WIRE_FLOAT32:
         wire.widen[r.wire](body, <float *>to, r.dim)
@@ -399,6 +408,7 @@ cdef void _take_row(const WireOps *wire, const Request *r, uint32_t i,
 
 cdef bint _take_rows(const WireOps *wire, const Request *r, const Part *part, const char *body,
                     uint64_t body_bytes) noexcept nogil:
+    """Takes marks and rows of a reply; False: its length does not fit rows of this width."""
     cdef uint32_t groups = _groups_of(r, part)
     cdef uint32_t last = part.start + part.count
     cdef uint32_t g, stop
@@ -440,7 +450,7 @@ cdef bint _take_rows(const WireOps *wire, const Request *r, const Part *part, co
 # --- sending -------------------------------------------------------------------------------------
 
 cdef bint _keep_room(Link *link, Part *part) noexcept nogil:
-    """Room for the values of a part as they go out."""
+    """Gets room for `Part.kept`, used again where possible; False = no memory."""
     cdef size_t need = <size_t>part.count * part.request.row_bytes
     if need <= PART_BYTES and link.kept_num:
         link.kept_num -= 1
@@ -452,7 +462,7 @@ cdef bint _keep_room(Link *link, Part *part) noexcept nogil:
 
 cdef void _write_header(Core *core, Link *link, const Request *r, uint64_t number,
                         size_t body) noexcept nogil:
-    """The header in front of a body that is in its place; both become output."""
+    """Writes the header before a body that is in its place, and makes both output."""
     cdef FrameHeader *head = <FrameHeader *>(link.out.data + link.out.end)
     fill_head(head, r.raw_kind if r.kind == KIND_RAW else r.kind, number, body)
     head.table = r.table
@@ -486,8 +496,12 @@ cdef bint _write_examples(Core *core, Link *link, const Request *r, uint32_t sha
 
 cdef bint _catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t upto,
                     uint64_t seq, uint64_t number) noexcept nogil:
-    """Sends the examples before `upto` that this connection has not carried; False = no memory."""
-    # Their replies were had on an earlier connection; a refusal is one of the part behind them.
+    """Sends the examples before `upto` that this connection has not carried; False = no memory.
+
+    A shard keeps a batch with the connection that brought it, so a new connection has to carry all
+    examples again from the first one on, also those whose replies are here.  Their replies are
+    ignored; a refusal counts as one of the part after them, `number`.
+    """
     cdef Sent *sent = sent_of(r.product, shard, link.reconnects + 1)
     cdef uint32_t n
     while sent.examples < upto:
@@ -500,7 +514,7 @@ cdef bint _catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t
 
 
 cdef bint _write_product_part(Core *core, Link *link, Part *part, uint32_t shard) noexcept nogil:
-    """Appends a part of a batch, behind what the shard must have got before it."""
+    """Appends a part of a batch, after the examples that the shard must have before it."""
     cdef Request *r = part.request
     cdef Request *forward = r.product.forward
     if r.kind == KIND_BACKWARD \
@@ -537,6 +551,8 @@ cdef bint _write_part(Core *core, Link *link, Part *part, uint32_t shard) noexce
 
 
 cdef int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil:
+    # Frames are built only as the socket takes them: memory does not grow with what is outstanding, values
+    # are read late, and a pull that goes ahead overtakes all but OUT_BYTES_AIM.
     cdef ssize_t sent
     cdef Part *part
     cdef uint64_t begun = core.bytes_out
@@ -562,14 +578,17 @@ cdef int send_some(Core *core, Link *link, uint32_t shard) noexcept nogil:
 # --- receiving -----------------------------------------------------------------------------------
 
 cdef bint _says_unknown_batch(const FrameHeader *head, const char *body) noexcept nogil:
-    """Whether the shard ends the connection because it does not (or no longer) know a batch."""
+    """Whether the shard ends the connection because it does not know a batch: it restarted, or dropped it."""
     cdef const char *words = b'{"code":"batch"'
     return head.kind == KIND_ERROR and head.body_bytes > 15 and memcmp(body, words, 15) == 0
 
 
 cdef bint _sends_elsewhere(Core *core, Link *link, const FrameHeader *head,
                            const char *body) noexcept nogil:
-    """Whether the shard says that another has its place: a new connection finds that one."""
+    """Whether another server has the shard now: a new connection goes where the route says by then.
+
+    With `failover_s` 0 a client does not wait for another server: this is an error like any other.
+    """
     cdef const char *code = b'{"code":"stale-route"'
     cdef size_t n = <size_t>min(head.body_bytes, <uint64_t>(WORDS_MAX - 1))
     if core.patience_s <= 0 or head.kind != KIND_ERROR or n < strlen(code) \
@@ -589,23 +608,24 @@ cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
     cdef Request *r
     if _says_unknown_batch(head, body):
         core.batches_forgotten += 1
-        return -1                                   # the next connection begins with the batch
+        return -1                                   # the next connection carries the whole batch
     if _sends_elsewhere(core, link, head, body):
         return -1
-    if head.request == 0 and head.kind == KIND_ERROR:   # the shard ends the connection: why
+    if head.request == 0 and head.kind == KIND_ERROR:   # of the connection: asking again would not help
         break_core(core, body, head.body_bytes, True)
         return 0
     part = &link.parts[head.request & (WINDOW - 1)]
     r = part.request
     if r == NULL or part.number != (head.request & ~CATCH_UP) \
             or (head.request & CATCH_UP and head.kind != KIND_ERROR):
-        return 0                                    # answered before: a repeated reply
+        # A reply to a part that an earlier connection's reply has closed, or to examples sent again.
+        return 0
     if head.kind == KIND_ERROR:
         request_refused(r, body, head.body_bytes)
     elif head.kind != (r.raw_kind if r.kind == KIND_RAW else r.kind) + 1:
-        return -1                       # replies are numbered next to what they answer
+        return -1                       # the kind of a reply is that of its request plus one
     elif r.kind == KIND_RAW and r.raw_shard == <uint32_t>EVERY_SHARD:
-        pass                            # of which each only says that it is so
+        pass                            # each shard's reply is empty
     elif r.kind == KIND_RAW:
         r.raw_reply = <char *>malloc(head.body_bytes + 1)
         if r.raw_reply == NULL:
@@ -626,7 +646,7 @@ cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
         request_refused(r, width, strlen(width))
     if waits_for_clock(r) and head.kind != KIND_ERROR:
         link.reached = max(link.reached, r.clock)
-    link.fruitless = 0
+    link.fruitless = 0                  # it answers: whatever was wrong is over
     link.words[0] = 0
     close_part(core, link, head.request & (WINDOW - 1))
     finish_if_done(core, r)
@@ -636,6 +656,8 @@ cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
 cdef int receive_some(Core *core, Link *link) noexcept nogil:
     cdef Buffer *inp = &link.inp
     cdef FrameHeader *head
+    # IN_BYTES hold a frame of any length, so the buffer never grows.  What is held moves to the front only when
+    # less than half a body fits after it: moving at every recv would cost as much as the recv.
     if inp.start > 0 and IN_BYTES - inp.end < <size_t>DATA_BODY_MAX >> 1:
         memmove(inp.data, inp.data + inp.start, buffer_held(inp))
         inp.end -= inp.start

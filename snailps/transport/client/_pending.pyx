@@ -1,12 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Requests of a caller: made from arrays, sent, and kept until their answer was seen.
+"""Requests of callers: made from checked arrays, handed in, kept until the caller has the answer.
 
     keys, rows, checked -> Request (`_request.pyx`) -> Pending -> sent -> wait -> rows, or the error
     sparse examples -> entries by shard (`_product_batch.pyx`) -> Forward, then the gradient's Pending
 
-It owns the checks of what a caller gives, so that nothing behind it has to look again, and requests
-from the moment they are made until nothing needs them: `Pending` frees its request, `PendingRequests`
-keeps the arrays of those that shards may still be asked for.  It knows no sockets (`_connections.pyx`).
+Owns the checks of a caller's arrays, which are the only ones: the C code after them walks pointers.
+Owns requests from their making until they are not needed: a `Pending` frees its request, and
+`PendingRequests` keeps each open one alive, since a shard may be asked again long after the caller
+has forgotten it.  Must not know sockets (`_connections.pyx`).
 """
 
 import struct
@@ -40,28 +41,28 @@ from snailps.transport.client._request cimport (
 )
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
-SCALE_LOG2_MIN = -126           # its inverse is a float32, too
+SCALE_LOG2_MIN = -126           # the inverse of its power of two is a normal float32, too
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
-cdef object UINT64 = np.dtype(np.uint64)    # which nearly all such arrays have: looked at by address
+cdef object UINT64 = np.dtype(np.uint64)    # compared by address first: nearly all arrays share it
 cdef object FLOAT32 = np.dtype(np.float32)
 cdef object Array = np.ndarray
 _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 cdef str NOT_FINITE_HINT = (
-    "A training that makes such values has diverged: lower its lr, and look for NaN in its input; a "
-    "table that is to hold them is declared with finite=False")
+    "A training that makes such values has diverged: lower its lr, and look for NaN in its input. To "
+    "allow such values, declare the table with finite=False")
 
-cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
+cdef double SIGNALS_EVERY_S = 0.1   # how often a wait checks for Ctrl-C: C code does not see it
 REPORTED_S = 1.0                        # an open request of this age is in `waits`
 REPORTED_MAX = 3
-PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
+PRUNE_ALWAYS_BELOW = 64             # to look through so few live requests costs a microsecond
 
 
 @cython.no_gc_clear                 # __dealloc__ needs the connections
 cdef class Pending:
-    """A pull or push under way, or a batch through a table.
+    """An asynchronous pull or push, or a batch through a table.
 
-    `done`: answered, well or badly.  `rows` float32[n, dim]: pushed values, or where pulled rows
-    go; of a forward Z, once `wait` has returned it.
+    `done`: whether it is answered, or has failed.  `rows` float32[n, dim]: the pushed values, the
+    array for pulled rows, or Z of a forward once `wait` has returned it.
     """
 
     def __init__(self):
@@ -88,7 +89,8 @@ cdef class Pending:
         cdef double until_s = now_s() + limit_s
         self.awaited = True
         if self.requests.corks and load_flag(&self.request.done):
-            self.connections.send_held()    # a wait that is over at once serves no connection
+            # A wait that is over at once serves no link, so nobody would send what a cork held back.
+            self.connections.send_held()
         while not self.connections.wait_until(self.request,
                                               min(until_s, now_s() + SIGNALS_EVERY_S)):
             PyErr_CheckSignals()
@@ -103,10 +105,10 @@ cdef class Pending:
         return self.rows
 
     def abandon(self) -> None:
-        """No caller waits any more; `flush` does not either.  A push is applied all the same.
+        """Stop waiting: nobody takes the answer, and `flush` does not wait for it.
 
-        Parts of a pull that were not sent are dropped; until the others are answered the client
-        keeps the arrays, which must not be used.
+        A push is applied all the same.  Parts of a pull that were not sent are dropped.  Do not use
+        the arrays again: the client writes into them until the sent parts are answered.
         """
         self.abandoned = True
         store_flag(&self.request.abandoned, 1)
@@ -125,7 +127,7 @@ cdef class Pending:
         name = "pull" if r.kind == KIND_PULL else "push"
         when = ""
         if r.clocked:
-            when = f" as of clock {r.clock}" if r.kind == KIND_PULL \
+            when = f" at clock {r.clock}" if r.kind == KIND_PULL \
                 else f" to slot {r.slot} of clock {r.clock}"
         return f"{name} of {len(self.rows):,} rows of {table}{when}"
 
@@ -140,7 +142,7 @@ cdef class Pending:
 
 @cython.no_gc_clear
 cdef class Forward(Pending):
-    """A batch on its way through a table whose shards do the product; `wait` returns Z."""
+    """A batch on its way through a table, whose shards multiply it by their rows; `wait` returns Z."""
 
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
         """Wait for the answer; return `rows`.
@@ -157,7 +159,7 @@ cdef class Forward(Pending):
 
 
 cdef class PendingRequests:
-    """Requests that are not done, or whose result was not seen."""
+    """Requests that are not done, or whose answer no caller has taken."""
 
     def __cinit__(self, Connections connections, double timeout_s):
         self.connections, self.timeout_s = connections, timeout_s
@@ -181,8 +183,10 @@ cdef class PendingRequests:
                 pending.wait_for(max(0.0, until_s - now_s()))   # Z is for its own waiter to sum
             except WaitTimeout:
                 raise
-            except SnailError as error:     # of a pull: its own wait raises it
-                self.live.pop(pending, None)    # also where the caller that alone held it gave up
+            # Only a push's error is raised here: nobody may ever wait for that push.  A pull's error is
+            # raised by its own `wait`.
+            except SnailError as error:
+                self.live.pop(pending, None)    # `settle` leaves requests of `wait_here` to their caller
                 if first is None and request_changes(pending.request):
                     first = error
         if first is not None:
@@ -200,27 +204,27 @@ cdef class PendingRequests:
         """Implement `Client.waits`."""
         cdef Pending pending
         cdef double now = now_s()
-        found = []
-        for pending in list(self.live):         # one step under the GIL; oldest first
-            if len(found) == REPORTED_MAX or now - pending.begun_s < REPORTED_S:
+        reported = []
+        for pending in list(self.live):         # copied in one step under the GIL; oldest first
+            if len(reported) == REPORTED_MAX or now - pending.begun_s < REPORTED_S:
                 break
             if pending.done or pending.abandoned:
                 continue
-            # A clock is asked for long before the block that needs it is trained.
+            # Rows at a clock are asked for long before a block needs them: their wait is normal until then.
             if pending.awaited or not waits_for_clock(pending.request):
-                found.append([pending.what(), self.connections.unanswered_by(pending.request),
-                              now - pending.begun_s])
-        return found
+                reported.append([pending.what(), self.connections.unanswered_by(pending.request),
+                                 now - pending.begun_s])
+        return reported
 
     cdef name_of(self, uint32_t table):
-        """Name a table in messages."""
-        known = self.tables.get(table)
-        return f"table {table}" if known is None else f"table {known[0]!r}"
+        """Names a table in messages."""
+        declared = self.tables.get(table)
+        return f"table {table}" if declared is None else f"table {declared[0]!r}"
 
     cdef bint takes_any(self, uint32_t table) except -1:
         """Whether a table was declared to take values that are not finite."""
-        known = self.tables.get(table)
-        return known is not None and not known[1]
+        declared = self.tables.get(table)
+        return declared is not None and not declared[1]
 
     cdef Pending add(self, Pending pending, Request *r):
         """Makes a new pending the owner of a request."""
@@ -232,33 +236,37 @@ cdef class PendingRequests:
     cdef send(self, Pending pending):
         pending.begun_s = now_s()
         if pending.waits:
-            self.live[pending] = None       # one step under the GIL, and so is its end
+            self.live[pending] = None       # no lock: one step under the GIL, and so is its removal
         else:
             with self.live_lock:
                 if len(self.live) < PRUNE_ALWAYS_BELOW or len(self.live) >= self.prune_at:
                     self._prune()
                     self.prune_at = 2 * len(self.live)
                 self.live[pending] = None
-        held = pending.waits or (self.corks and threading.get_ident() in self.corks)
-        self.connections.hand_in(pending.request, not held)
+        # The caller of a blocking call serves the links itself; a cork sends later, several requests at once.
+        is_held = pending.waits or (self.corks and threading.get_ident() in self.corks)
+        self.connections.hand_in(pending.request, not is_held)
 
     cdef cork(self):
-        """Holds back what this thread asks for, until it waits or ends the cork."""
+        """Holds back the requests of this thread until it waits or ends the cork."""
         thread = threading.get_ident()
         self.corks[thread] = self.corks.get(thread, 0) + 1
 
     cdef bint uncork(self) except -1:
         """Ends a `cork` of this thread; False: it had none."""
         thread = threading.get_ident()
-        left = self.corks.pop(thread, 0) - 1
-        if left > 0:
-            self.corks[thread] = left
-        elif left == 0:
+        depth = self.corks.pop(thread, 0) - 1
+        if depth > 0:
+            self.corks[thread] = depth
+        elif depth == 0:
             self.connections.send_held()
-        return left >= 0
+        return depth >= 0
 
     cdef wait_here(self, Pending pending):
-        """Waits for a request of this caller only; if it gives up, it stays in the list."""
+        """Waits for a request that no other caller knows.
+
+        If the wait ends early, the request stays in `live`: the links still read or fill its arrays.
+        """
         try:
             return pending.wait_for(self.timeout_s)
         finally:
@@ -266,14 +274,14 @@ cdef class PendingRequests:
                 self.live.pop(pending, None)
 
     cdef settle(self, Pending pending):
-        """Let go of a request whose answer was seen."""
+        """Drops a request whose answer the caller has."""
         if pending.waits:
-            return                          # `wait_here` lets go of it
+            return                          # `wait_here` drops it
         with self.live_lock:
             self.live.pop(pending, None)
 
     cdef _prune(self):
-        """Lets go of what is answered; pushes whose error was not raised yet stay until flush."""
+        """Drops answered requests, but for failed pushes: `flush` has yet to raise their errors."""
         cdef Pending pending
         for pending in list(self.live):
             if load_flag(&pending.request.done) \
@@ -287,7 +295,7 @@ cdef class PendingRequests:
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
                       bint merge, int wire, bint feedback, bint coarse, bint waited,
                       bint ahead, int64_t clock, uint32_t slot, float lr_scale, bint assign):
-    """A pull or push; `waited` = the caller waits for it with `wait_here`."""
+    """Makes and sends a pull or push; `waited`: the caller waits for it with `wait_here`."""
     cdef Core *core = requests.connections.core
     cdef Request *r
     cdef Py_buffer wanted
@@ -314,8 +322,8 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         r = request_new(&core.pool, &core.order, <uint32_t>wanted.shape[0])
         if r == NULL:
             raise MemoryError
-        pending = requests.add(Pending.__new__(Pending), r)     # which owns it from here on
-        pending.rows = rows
+        pending = requests.add(Pending.__new__(Pending), r)     # which frees r, also after an error below
+        pending.rows = rows                                     # keeps the array alive
         pending.waits = waited
         r.kind = kind
         r.table = table
@@ -327,10 +335,10 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
             with nogil:
                 place = core.wire.fitting[wire](r.rows, r.row_stride, r.n, r.dim)
             if place < <uint64_t>r.n * r.dim:
-                wire = WIRE_FLOAT32         # a narrower type would change the sum that arrives
+                wire = WIRE_FLOAT32         # a narrower type would clip the value
                 _check_finite(requests, r, <const uint64_t *>wanted.buf)
             elif wire == WIRE_FLOAT16 and not coarse and _has_faint_row(r):
-                wire = WIRE_FLOAT32         # float16 would take most of its digits, or all of it
+                wire = WIRE_FLOAT32         # float16 would round off most digits of a row, or all
         r.wire = wire
         r.ahead = ahead
         r.clocked = clock >= 0
@@ -338,7 +346,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         r.slot = slot if r.clocked else 0
         r.row_bytes = wire_row_bytes(wire, r.dim)
         if kind == KIND_PUSH and feedback and wire != WIRE_FLOAT32:
-            with requests.live_lock:        # the client's thread only reads the list
+            with requests.live_lock:        # callers add to the list; whoever serves the links only reads
                 r.owing = owing_of(&core.owing, table, r.dim)
             failed = r.owing == NULL
         if r.n and not failed:
@@ -359,7 +367,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
 
 
 cdef bint _are_below(const Request *r, uint32_t n, uint32_t exponent) noexcept nogil:
-    """Whether all of n values have lower exponents: one pass without a branch."""
+    """Whether all of n rows' values have exponents below this one: one pass without a branch."""
     cdef bint gapless = r.row_stride == 4 * <size_t>r.dim
     cdef uint64_t length = n * <uint64_t>r.dim if gapless else r.dim
     cdef uint32_t carry = <uint32_t>0x80000000 - (exponent << 23)
@@ -375,10 +383,10 @@ cdef bint _are_below(const Request *r, uint32_t n, uint32_t exponent) noexcept n
 
 
 cdef bint _sums_fit(const WireOps *wire, const Request *r, uint32_t n) noexcept nogil:
-    """Whether the sums of a merged push of n values may travel in its wire type, as the values may.
+    """Whether the sums of a merged push of n values fit its wire type; the values do.
 
-    Summed, which takes a third of such a push, only where the largest value and the most
-    repetitions do not say it.
+    To sum them takes a third of the time of such a push.  It is done only where the largest value,
+    times the most repetitions of a key, might not fit.
     """
     cdef uint32_t i, place, length
     cdef uint32_t most = 1
@@ -405,26 +413,28 @@ cdef bint _sums_fit(const WireOps *wire, const Request *r, uint32_t n) noexcept 
 
 
 cdef bint _has_faint_row(const Request *r) noexcept nogil:
-    """Whether a row, not all of zeros, has no value that float16 has with all digits: 2^-14 and more.
-    Costs a look at the first value of a row, mostly."""
+    """Whether a row other than zero has only values below 2^-14, which float16 rounds to few digits.
+
+    Mostly the first value of a row decides.
+    """
     cdef const uint32_t *row
-    cdef uint32_t i, j, size, some
+    cdef uint32_t i, j, size, nonzero_bits
     for i in range(r.n):
         row = <const uint32_t *>(r.rows + i * r.row_stride)
-        some = 0
+        nonzero_bits = 0
         for j in range(r.dim):
             size = row[j] & 0x7FFFFFFF
             if size >= <uint32_t>0x38800000:
-                some = 0
+                nonzero_bits = 0
                 break
-            some |= size
-        if some:
+            nonzero_bits |= size
+        if nonzero_bits:
             return True
     return False
 
 
 cdef int _check_finite(PendingRequests requests, const Request *r, const uint64_t *keys) except -1:
-    """Refuses values that are not finite for a table that takes no other."""
+    """Raises NotFinite for a NaN or infinity, unless the table was declared to take them."""
     cdef uint64_t place = requests.connections.core.wire.finite[<int>WIRE_FLOAT32](
         r.rows, r.row_stride, r.n, r.dim)
     cdef uint64_t row = place // r.dim
@@ -438,7 +448,7 @@ cdef int _check_finite(PendingRequests requests, const Request *r, const uint64_
 
 cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots):
-    """A seal, or the question whether a clock is reached, to every shard."""
+    """Sends a seal, or a wait for a clock, to every shard."""
     if clock < 0 or (kind == KIND_SEAL and not slot < slots <= SLOTS_MAX):
         raise MisuseError(f"slot {slot} of {slots} of clock {clock}: expected a clock of 0 or more "
                           f"and slots from 0 on, at most {SLOTS_MAX:,} of them")
@@ -447,8 +457,10 @@ cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint
 
 cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,
                      bytes body, int64_t clock=-1, uint32_t slot=0):
-    """Sends a body as it is to one shard, or to every one; `reply_of` has the reply of one once that was
-    waited for.  `clock`: that of a seal, or the one that is asked for."""
+    """Sends a body as it is to one shard or to all; after a wait `reply_of` has one shard's reply.
+
+    `clock`: of a seal, or the clock that is waited for; -1: none.
+    """
     cdef Core *core = requests.connections.core
     cdef Request *r = request_new(&core.pool, &core.order, 0)
     cdef Pending pending
@@ -471,13 +483,13 @@ cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uin
 
 
 cdef bytes reply_of(Pending pending):
-    """The reply's body, as it came."""
+    """The body of the reply, as it came."""
     return pending.request.raw_reply[:pending.request.raw_reply_bytes]
 
 
 cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
                          int wire, bint keep, bint stored):
-    """Examples as CSR to the shards: their part of the product."""
+    """Sends examples, as CSR, to the shards, each of which returns its part of the product."""
     cdef Core *core = requests.connections.core
     cdef Py_ssize_t m, nnz
     cdef const int64_t *edge
@@ -501,7 +513,7 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
     if values is not None:
         factors = _array("values", values, np.float32, nnz)
         factor = <const float *><uintptr_t>factors.ctypes.data
-        if keep and core.wire != NULL:      # they are factors of what goes back
+        if keep and core.wire != NULL:      # the shards multiply the gradient by them
             at = core.wire.finite[<int>WIRE_FLOAT32](<const char *>factor, 4, <uint32_t>nnz, 1)
             if at < <uint64_t>nnz and not requests.takes_any(table):
                 raise NotFinite(
@@ -536,7 +548,7 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
 
 cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire,
                           float lr_scale):
-    """dL/dZ of a batch that went forward to the shards that touched it."""
+    """Sends dL/dZ of a batch to the shards that it went forward to."""
     cdef Core *core = requests.connections.core
     cdef Request *r
     cdef Request *f = forward.request
@@ -569,7 +581,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
     pending = Pending.__new__(Pending)
     r = _product(requests, pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)
     pending.rows = gradient
-    pending.keys = forward              # has what is sent again to a shard that forgot
+    pending.keys = forward              # keeps the entries: a shard that lost the batch gets them again
     forward.went_back = True
     r.rows = <char *><uintptr_t>gradient.ctypes.data
     r.row_stride = 4 * <size_t>f.dim
@@ -584,7 +596,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
 
 cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint32_t table,
                        uint32_t examples, uint64_t entries, uint32_t dim, int wire) except NULL:
-    """The pending's new request, empty but for what forward and backward have in common."""
+    """Makes a request with the fields that forward and backward share; `pending` owns it."""
     cdef Core *core = requests.connections.core
     cdef Request *r
     if not 1 <= dim <= ROW_FLOATS_MAX:
@@ -595,7 +607,7 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     r = request_new(&core.pool, &core.order, 0)
     if r == NULL:
         raise MemoryError
-    requests.add(pending, r)            # which owns it from here on
+    requests.add(pending, r)            # which frees r, also after an error below
     r.kind = kind
     r.table = table
     r.dim = dim
@@ -607,16 +619,16 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     return r
 
 
-cdef bint _is_array(given, dtype, int ndim) except -1:
+cdef bint _is_array(value, dtype, int ndim) except -1:
     """Whether an object is a NumPy array of this type and `ndim` dimensions."""
-    if not isinstance(given, Array) or given.ndim != ndim:
+    if not isinstance(value, Array) or value.ndim != ndim:
         return False
-    found = given.dtype
-    return found is dtype or found == dtype
+    own_dtype = value.dtype
+    return own_dtype is dtype or own_dtype == dtype
 
 
 cdef int _check_lr_scale(float lr_scale, bint state) except -1:
-    if not 0 <= lr_scale < 1e30:        # nor is not-a-number
+    if not 0 <= lr_scale < 1e30:        # true for NaN, too
         raise MisuseError(f"lr_scale {lr_scale:g}: expected a number from 0, below 1e30")
     if state and lr_scale != 1:
         raise MisuseError("lr_scale goes with gradients: differences of weights and state are of "
@@ -625,7 +637,7 @@ cdef int _check_lr_scale(float lr_scale, bint state) except -1:
 
 
 cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
-    """Where the caller's rows are; refuses what C cannot walk: contiguous, aligned floats."""
+    """Notes where the caller's rows are; MisuseError for rows that are not contiguous, aligned floats."""
     cdef Py_buffer view
     cdef Py_ssize_t dim, stride
     cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
@@ -651,25 +663,25 @@ cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
             raise MisuseError("rows to be pulled into must be writable")
         r.dim = <uint32_t>dim
         r.rows = <char *>view.buf
-        r.row_stride = stride if r.n > 1 else 0     # of one row it may be anything
+        r.row_stride = stride if r.n > 1 else 0     # of one row NumPy's may be anything
     finally:
         PyBuffer_Release(&view)     # the Pending keeps the array
     return 0
 
 
-def _array(name, given, dtype, length):
-    """A contiguous array of this type, one-dimensional, `length` long unless that is None."""
-    if not isinstance(given, np.ndarray) or given.dtype != dtype or given.ndim != 1 \
-            or (length is not None and len(given) != length):
+def _array(name, value, dtype, length):
+    """Return a contiguous array; MisuseError unless `value` has this type, one dimension and this length."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1 \
+            or (length is not None and len(value) != length):
         raise MisuseError(f"{name} must be a {np.dtype(dtype).name} array of one dimension"
                           + (f" with {length:,} elements" if length is not None else "")
-                          + ", got " + _shown(given))
-    return np.ascontiguousarray(given)
+                          + ", got " + _shown(value))
+    return np.ascontiguousarray(value)
 
 
-def _shown(given):
-    """Describe what came instead of an array that C can walk: its type before its values."""
-    if not isinstance(given, np.ndarray):
-        return f"{type(given).__name__} {given!r:.80}"
-    order = "" if given.flags.c_contiguous else ", not contiguous"
-    return f"{given.dtype} of shape {given.shape}{order}: {given!r:.80}"
+def _shown(value):
+    """Describe an unfit argument in a message: its type before its values."""
+    if not isinstance(value, np.ndarray):
+        return f"{type(value).__name__} {value!r:.80}"
+    order = "" if value.flags.c_contiguous else ", not contiguous"
+    return f"{value.dtype} of shape {value.shape}{order}: {value!r:.80}"

@@ -1,10 +1,11 @@
-# A request of the fan-out client: its keys in order of shard and fragment, where its rows lie, and
-# how far it is.
+# A request of the fan-out client: its keys in order of shard and fragment, where its rows lie, how much of it
+# is sent and answered.
 #
-#   keys -> fragment -> counting sort -> groups (one a fragment), those of a shard side by side
+#   keys -> fragment -> counting sort -> groups (one a fragment), the groups of a shard side by side
 #
-# Knows no connections.  Sorting runs in the caller's thread, before the client's thread sees the
-# request; `done` is the only field that both look at later without the client's lock.
+# Must not know connections.  The caller's thread sorts and fills the request before it hands it in.  From then
+# until `done` only the thread that serves the links writes it (`Core.turn`), but for `abandoned`; `done` and
+# `abandoned` are the flags that both read without a lock.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -20,11 +21,11 @@ cdef extern from *:
     #define snail_trim_heap() ((void)0)
     #endif
     """
-    # Gives the system what free memory the C library keeps: milliseconds where there is much.
+    # Returns free memory that the C library keeps to the system: milliseconds where there is much.
     void trim_heap "snail_trim_heap"() noexcept nogil
 
 cdef enum:
-    KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)
+    KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN, SEAL, REACH)
     NO_KEY = 0xFFFFFFFF
     NO_SLAB = 0xFFFFFFFF            # a shard without entries of the batch
     EVERY_SHARD = 0xFFFFFFFF        # a raw body that goes to all of them
@@ -48,8 +49,8 @@ cdef struct Pool:                   # memory of ended requests, to be used again
 cdef struct Request
 
 
-cdef struct Sent:                   # what a connection has carried of a batch, one way
-    uint64_t connection_id          # of that connection
+cdef struct Sent:                   # how much of a batch a connection has carried, in one direction
+    uint64_t connection_id          # number of the connection; another one begins with the first example
     uint32_t examples
 
 
@@ -73,11 +74,11 @@ cdef struct Product:                # a batch on its way through a table: `_prod
 cdef struct Request:
     uint8_t kind                    # KIND_PULL, KIND_PUSH, KIND_FORWARD, KIND_BACKWARD, KIND_RAW
     uint8_t raw_kind
-    int done                        # set last: then its caller may free the request
-    bint failed
+    int done                        # set last: from then on its caller may free the request
+    bint failed                     # `text` says why, or else the client's own text
     bint ahead                      # may overtake pushes that wait to be sent
-    bint clocked                    # belongs to `clock`: a pull as of it, a push to its slot
-    int abandoned                   # no caller waits for it: what was not sent need not be
+    bint clocked                    # belongs to `clock`: a pull at that clock, or a push to its slot
+    int abandoned                   # no caller waits for it: parts that were not sent may be dropped
     uint64_t clock
     uint32_t slot
     uint32_t table
@@ -85,15 +86,15 @@ cdef struct Request:
     uint32_t options                # OPTION_STATE, OPTION_LR_SCALE
     float lr_scale                  # with OPTION_LR_SCALE
     int wire                        # how rows travel: WIRE_...
-    uint32_t row_bytes              # a row, there
-    Owing *owing                    # what earlier pushes rounded away; NULL = no feedback
+    uint32_t row_bytes              # of a row as it travels
+    Owing *owing                    # residues of earlier pushes' rounding; NULL = no feedback
     uint32_t n
     uint32_t groups
-    char *block                     # what the arrays down to shard_group lie in
+    char *block                     # one allocation for the arrays down to shard_group
     size_t block_size
     uint64_t *keys                  # n, in order of shard and fragment
     uint32_t *order                 # n: place in the caller's arrays
-    uint32_t *later                 # a merged push: by place, the next one of its key; else NULL
+    uint32_t *later                 # of a merged push: place -> the next place with this key; else NULL
     uint64_t *stamps                # n: seq of the push, or mark that came with the pulled row
     uint32_t *group_fragment        # groups
     uint32_t *group_start           # groups + 1
@@ -109,23 +110,20 @@ cdef struct Request:
     uint64_t raw_reply_bytes
     uint32_t unsent                 # shards that still have parts to be built
     uint32_t open                   # parts in flight
-    char *text                      # ERROR body of the first refusal; NULL = the client's own text
+    char *text                      # ERROR body of the first refusal; NULL = `Core.text`
     uint32_t text_bytes
     Request *next                   # in the list of new requests
 
 
 cdef inline void add_row(float *row, const float *value, uint32_t dim) noexcept nogil:
-    """Inline: a row of a merged push or of a correction each, often of one float."""
+    """Adds a row.  Inline: called for each row of a merged push, often of one float."""
     cdef uint32_t d
     for d in range(dim):
         row[d] += value[d]
 
 
 cdef inline const float *sum_of(const Request *r, uint32_t i) noexcept nogil:
-    """The sum of what a merged push has for the key at `i`, in its order; good until the next one.
-
-    Inline: a row each.
-    """
+    """Sums the values that a merged push has for the key at `i`, in their order; valid until the next call."""
     cdef uint32_t place = r.later[r.order[i]]
     memcpy(r.sum, r.rows + r.order[i] * r.row_stride, <size_t>r.dim * 4)
     while place != <uint32_t>NO_KEY:
@@ -134,14 +132,14 @@ cdef inline const float *sum_of(const Request *r, uint32_t i) noexcept nogil:
     return r.sum
 
 
-# Frees all that is kept.  The caller holds the GIL, or is the pool's last user.
+# Frees the pool's memory.  The caller holds the GIL, or is the pool's last user.
 cdef void pool_free(Pool *pool) noexcept nogil
 # An empty request with room for n keys; NULL = no memory.
 cdef Request *request_new(Pool *pool, const Order *order, uint32_t n) noexcept nogil
 cdef void request_free(Pool *pool, Request *r) noexcept nogil
 # Whether this shard has a part of the request.
 cdef bint request_wants(const Request *r, uint32_t shard) noexcept nogil
-# Whether it changes rows, or says that they are to be changed.
+# Whether it changes rows, now or at the end of a clock: a push, a batch on its way back, a seal.
 cdef bint request_changes(const Request *r) noexcept nogil
 # Whether it may wait at a shard until others have done their part.
 cdef bint waits_for_clock(const Request *r) noexcept nogil
@@ -149,7 +147,7 @@ cdef bint waits_for_clock(const Request *r) noexcept nogil
 cdef void request_refused(Request *r, const char *text, size_t text_bytes) noexcept nogil
 # Counting sort of the caller's keys by (shard, fragment), stable; -1 = no memory.
 cdef int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcept nogil
-# Leaves each key once, its values to be summed when they are sent; -1 = no memory.
+# Leaves each key once; its values are summed as they are sent.  -1 = no memory.
 cdef int merge_keys(Request *r) noexcept nogil
 # Adds pushed values to pulled rows that were read before them; rows added, -1 = no memory.
 cdef int64_t add_newer(const Order *order, const Request *pull, const Request *push, char *second,

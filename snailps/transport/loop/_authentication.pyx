@@ -4,9 +4,9 @@
     handshake frame -> ServerSession -> answer; opened, or turned away with the reason
     refused -> RefusalLog -> the log
 
-It owns the sessions of connections that are not opened, and the words for those that are refused.
-It knows nothing of requests: rare things, done with the GIL held, in the loop's
-thread.  When a peer has waited too long, or has to make room, says the loop.
+Owns the sessions of connections that are not authenticated, and the texts for refused peers.  Must
+not know requests.  It runs in the loop's thread with the GIL held: handshakes are rare.  The loop
+decides when a peer has waited too long, or has to make room.
 """
 
 from libc.stdint cimport uint64_t
@@ -27,9 +27,9 @@ from snailps.transport.loop._event_loop cimport Loop
 
 
 cdef class Authenticator:
-    """Authentication of the new connections of one loop.
+    """Authenticates the new connections of one loop.
 
-    `listener` is asked for connections where a relay has them.
+    `listener` yields connections if it is a TLS relay; else the loop accepts them itself.
     """
 
     def __cinit__(self, listener: snailps.transport.sockets.Listener,
@@ -41,7 +41,7 @@ cdef class Authenticator:
         self.attempts = RefusalLog()
 
     cdef void take_up(self, Loop *loop):
-        """Has this loop come here from now on."""
+        """Has a loop call this object from now on."""
         self.loop = loop
         loop.reception.self = <void *>self
         loop.reception.accept = _accept
@@ -53,7 +53,7 @@ cdef class Authenticator:
 
 
 cdef int _accept(void *self) noexcept with gil:
-    """Takes a connection from the relay; -1 = there is none."""
+    """Takes a connection from the TLS relay; -1 = there is none."""
     cdef Authenticator door = <Authenticator>self
     cdef Conn *conn
     try:
@@ -91,7 +91,7 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
             if session.peer.role == Role.SERVER:
                 if door.loop.follows:
                     raise ProtocolError("this shard follows a primary already, or did: a standby "
-                                        "takes one stream in its life", "stream")
+                                        "takes one stream, and a second would lack frames", "stream")
                 conn.stream = True
                 door.loop.follows = conn.id
         _send_bytes(conn, answer)
@@ -102,7 +102,7 @@ cdef void _greet(void *self, uint64_t conn_id, const char *frame, size_t n) noex
 
 
 cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noexcept with gil:
-    """Tells a peer what is wrong with its header, in the words of frame.check_header; then ends."""
+    """Answers a bad header with the error of frame.check_header, then closes."""
     cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     cdef FrameHeader whole
@@ -132,7 +132,7 @@ cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with 
     cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     door.sessions.pop(conn_id, None)
-    if not conn.closing:                # else that was reported
+    if not conn.closing:                # else `_turn_away` has reported it
         _note(door, conn, why.decode())
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Connections of a shard's loop: see _connection.pxd."""
+"""Connections of a shard's loop; see _connection.pxd."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -18,15 +18,14 @@ from snailps.transport._socket_io cimport (
 cdef enum:
     IN_BYTES_NEW = 8 << 10          # until a peer is authenticated: one handshake frame fits
     IN_BYTES_MIN = 64 << 10         # afterwards: most connections stay at this
-    IN_BYTES_STREAM = 256 << 10     # ... but a primary's stream, which is all that a standby reads
-    PARKED_BYTES_MAX = 16 << 20     # of one connection: then it is not read until some are done
+    IN_BYTES_STREAM = 256 << 10     # of a primary's stream, the only busy connection of a standby
+    PARKED_BYTES_MAX = 16 << 20     # of one connection: with more it is not read
     PARKED_PER_CONN_MAX = 4096
     KEEPALIVE_IDLE_S = 60           # a peer whose machine is gone is noticed after two minutes
     KEEPALIVE_EVERY_S = 20
     KEEPALIVE_COUNT = 3
-    UNKNOWN_MAX = 512               # peers that are not authenticated: one more, and the
-                                    # oldest has to go
-    UNKNOWN_SHARE = 4               # ... and no more than a part of the descriptors that are left
+    UNKNOWN_MAX = 512               # unauthenticated peers; for one more the oldest is closed
+    UNKNOWN_SHARE = 4               # they get at most a quarter of the descriptors that are left
 
 
 # --- the table -------------------------------------------------------------------------------------
@@ -55,7 +54,7 @@ cdef Conn *conn_new(Conns *conns, int fd, double now) noexcept nogil:
         slot = conns.free_slots[conns.free_count - 1]
     else:
         slot = conns.count
-        # Room to free it again is made now, when running out of memory can still be told.
+        # Room for the slot in `free_slots` is allocated now: `conn_free` could not report a lack of memory.
         if not grow(<void **>&conns.slots, &conns.cap, slot + 1, sizeof(Conn *)) \
                 or not grow(<void **>&conns.free_slots, &conns.free_cap, slot + 1, 4):
             return NULL
@@ -191,7 +190,7 @@ cdef int conn_read(Conns *conns, Conn *conn) noexcept nogil:
     if not in_reserve(conn, FRAME_HEADER_BYTES):
         return -1
     if conn.inp.end == conn.inp.cap:
-        return 0                    # whole frames are waiting for their turn
+        return 0                    # the buffer is full of whole frames, which wait for their turn
     return -1 if buffer_receive(&conn.inp, conn.fd, conn.inp.cap, &conns.bytes_in) == SOCKET_GONE \
         else 0
 
@@ -223,6 +222,6 @@ cdef bint conn_watch(Conns *conns, Conn *conn) noexcept nogil:
         event.data.u64 = conn.id
         epoll_ctl(conns.epoll_fd, EPOLL_CTL_MOD, conn.fd, &event)
     if conn.held and not full:
-        conn.held = False           # its frames are in our buffer: epoll would not tell of them
+        conn.held = False           # its frames are in the buffer, not in the socket: epoll reports nothing
         return conn_put_ready(conns, conn)
     return True

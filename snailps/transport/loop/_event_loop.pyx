@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The rounds of a shard's loop: see _event_loop.pxd."""
+"""The rounds of a shard's event loop; _event_loop.pxd has its owner, neighbours and invariants."""
 
 from libc.errno cimport EAGAIN, EINTR, EMFILE, ENFILE, errno
 from libc.math cimport INFINITY, ceil
@@ -40,26 +40,26 @@ from snailps.transport.loop._replication_stream cimport (
 cdef enum:
     EVENTS_MAX = 64
     HANDSHAKE_LIMIT_S = 10
-    LINGER_S = 2                    # how long a refused peer may take to read why
-    ACCEPTS_MAX = 64                # at a time: handshakes have their turn in between
-    STREAM_TURN_BYTES = 4 << 20     # sent before connections have their turn
+    LINGER_S = 2                    # how long a refused peer may take to read the reason
+    ACCEPTS_MAX = 64                # a round: the handshakes of a burst have their turn in between
+    STREAM_TURN_BYTES = 4 << 20     # sent to the standby before connections have their turn
     ASKED_S = 1                     # after a request, seeding is paced for so long
-    WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one
-    ACKNOWLEDGE_BYTES = 256 << 10   # of a stream: more is never done without saying so
-    TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
+    WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next push
+    ACKNOWLEDGE_BYTES = 256 << 10   # of a stream: acknowledged at least this often
+    TURN_BYTES = 128 << 10          # work for a connection before the next one has its turn
 
-cdef double TIMER_S = 0.1           # how often deadlines are looked at
+cdef double TIMER_S = 0.1           # how often deadlines are checked
 cdef double IDLE_S = 1              # the longest wait for events
 
-# What a request waits for whose handler was not asked.
-cdef const char *BEHIND = b"an earlier push of the same connection, which itself waits"
+# What a request waits for if a push before it is parked: its handler was not asked.
+cdef const char *BEHIND = b"an earlier push of the same connection, which is waiting itself"
 
 
 # --- parked requests ------------------------------------------------------------------------------
 
 cdef bint _park(Parking *parking, Conn *conn, const FrameHeader *head, const char *body,
                const char *reason, double now, double limit_s) noexcept nogil:
-    """Keeps a copy of a request; False = no memory."""
+    """Parks a copy of a request, because the input buffer goes on to the next frame; False = no memory."""
     cdef size_t size = FRAME_HEADER_BYTES + head.body_bytes
     cdef char *copy = <char *>malloc(size)
     cdef Parked *place
@@ -83,7 +83,7 @@ cdef bint _park(Parking *parking, Conn *conn, const FrameHeader *head, const cha
 
 
 cdef void _unpark(Parked *place, Conn *conn) noexcept nogil:
-    """Marks a request as done; `_close_gaps` takes it out."""
+    """Marks a request as done.  `_close_gaps` takes it out later: the caller is walking the array."""
     cdef FrameHeader *head = <FrameHeader *>place.frame
     conn.parked -= 1
     conn.parked_pushes -= kind_keeps_order(head.kind)
@@ -93,17 +93,17 @@ cdef void _unpark(Parked *place, Conn *conn) noexcept nogil:
 
 
 cdef void _close_gaps(Parking *parking) noexcept nogil:
-    """Takes out what is done; the others keep their order."""
-    cdef uint32_t i, kept = 0
+    """Takes out requests that are done; the others keep their order."""
+    cdef uint32_t i, count = 0
     for i in range(parking.count):
         if parking.items[i].frame != NULL:
-            parking.items[kept] = parking.items[i]
-            kept += 1
-    parking.count = kept
+            parking.items[count] = parking.items[i]
+            count += 1
+    parking.count = count
 
 
 cdef void _park_forget(Parking *parking, Conn *conn) noexcept nogil:
-    """Drops what a connection that ends has parked: nothing waits for the answers any more."""
+    """Drops the parked requests of a connection that ends: its client sends them again on another."""
     cdef uint32_t i
     for i in range(parking.count):
         if parking.items[i].conn_id == conn.id:
@@ -123,7 +123,7 @@ cdef void parking_free(Parking *parking) noexcept nogil:
 # --- frames --------------------------------------------------------------------------------------
 
 cdef void _end(Loop *loop, Conn *conn) noexcept nogil:
-    """The connection says what it has to say, and no more."""
+    """Flushes what is queued, then closes."""
     conn.closing = loop.limited = True
     conn.since = loop.now
 
@@ -148,7 +148,7 @@ cdef void _reply_error(Loop *loop, Conn *conn, uint64_t request, const char *cod
 
 cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char *body,
                    Reply *reply) noexcept nogil:
-    """Lets the handler write straight into the output; False when the request has to wait."""
+    """Has the handler write its reply straight into the output; False: the request has to wait."""
     cdef char *out = conn.out.data + conn.out.end
     reply.body_bytes = 0
     reply.kind = KIND_ERROR
@@ -165,7 +165,9 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
         if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.hold):
             conn.unanswered += 1
         else:
-            _end(loop, conn)                # no memory: the client asks again on another connection
+            # No memory.  The push is applied and its reply is lost, so the connection ends: the client sends the
+            # push again on another one, and the shard recognises it by its number.
+            _end(loop, conn)
         return True
     fill_head(<FrameHeader *>out, reply.kind, asked.request, reply.body_bytes)
     if reply.kind == KIND_ERROR:
@@ -200,7 +202,11 @@ cdef void _handle(Loop *loop, Conn *conn, const FrameHeader *head,
 # --- a primary's stream, at its standby ----------------------------------------------------------
 
 cdef bint _replay(Loop *loop, Conn *conn, const FrameHeader *head) noexcept nogil:
-    """Does what a frame of the stream says; False = not now, or never: the connection ends then."""
+    """Executes a frame of a primary's stream; False: it has to wait, or the connection ends.
+
+    A standby executes what its primary executed, in that order, or nothing: a frame that is missing or
+    refused ends the stream, and the master gives up this copy.
+    """
     cdef Reply reply
     reply.kind = KIND_REPLICATED
     reply.body_bytes = 0
@@ -238,7 +244,7 @@ cdef bint _replay(Loop *loop, Conn *conn, const FrameHeader *head) noexcept nogi
 
 
 cdef void _acknowledge(Loop *loop, Conn *conn) noexcept nogil:
-    """Says how far the stream is done: once for all that came in one turn."""
+    """Reports how far the stream is executed, once for all frames of a turn."""
     passes(&loop.faults, POINT_REPLAYED)
     if not buffer_reserve(&conn.out, FRAME_HEADER_BYTES + 8):
         conn.closing = True
@@ -270,7 +276,7 @@ cdef bint _header_is_good(const FrameHeader *head, bint opened, bint stream) noe
 
 
 cdef int _serve(Loop *loop, Conn *conn) noexcept nogil:
-    """Handles complete frames in the input buffer, for one turn; -1 = connection to be closed."""
+    """Handles complete frames in the input buffer, for one turn; -1 = the caller has to close it."""
     cdef FrameHeader *head
     cdef size_t held, frame_bytes
     cdef size_t worked = 0
@@ -291,14 +297,14 @@ cdef int _serve(Loop *loop, Conn *conn) noexcept nogil:
         frame_bytes = FRAME_HEADER_BYTES + head.body_bytes
         if held < frame_bytes:
             conn.waits = head.kind == KIND_PUSH or head.kind == KIND_BACKWARD
-            if not in_reserve(conn, frame_bytes):   # the header lies elsewhere then
+            if not in_reserve(conn, frame_bytes):   # which may move the bytes: `head` is not valid after it
                 return -1
             break
         if conn_is_full(conn):
             if conn_flush(&loop.conns, conn) < 0:
                 return -1
             if conn_is_full(conn):
-                conn.held = True            # back-pressure: the peer has to read first
+                conn.held = True            # back-pressure: the peer has to read its replies first
                 break
         if worked > TURN_BYTES:
             if not conn_put_ready(&loop.conns, conn):
@@ -307,7 +313,7 @@ cdef int _serve(Loop *loop, Conn *conn) noexcept nogil:
         if conn.stream and head.kind != KIND_HEARTBEAT:
             if not _replay(loop, conn, head):
                 break
-            loop.asked_at = loop.now        # so a standby's own standby is filled at the same pace
+            loop.asked_at = loop.now        # this standby's own standby is seeded at the same pace
             loop.frames_in += 1
             conn.inp.start += frame_bytes
             worked += frame_bytes
@@ -327,18 +333,20 @@ cdef int _serve(Loop *loop, Conn *conn) noexcept nogil:
             if buffer_held(&conn.out) >= PART_BYTES \
                     and conn_flush(&loop.conns, conn) < 0:
                 return -1
-    # While the rest of a frame is on its way, one acknowledgement can serve for that, too.
+    # If part of another frame is here, its acknowledgement will cover these frames, too.
     if conn.replayed > conn.acknowledged and not conn.closing and (
             buffer_held(&conn.inp) == 0 or conn.stuck
             or conn.replayed_bytes - conn.acknowledged_bytes > ACKNOWLEDGE_BYTES):
         _acknowledge(loop, conn)
-    # The rest of that push comes whatever we say, so its sender is woken once for both replies.
+    # The rest of that push comes in any case.  Replies to earlier pushes wait for its reply: the client is woken
+    # once for all of them.
     conn.waits &= conn.opened and not conn.urgent \
         and buffer_held(&conn.out) <= WAIT_BYTES
     if not conn.waits and conn_flush(&loop.conns, conn) < 0:
         return -1
     if conn.closing:
-        # Closing at once would reset the connection and destroy the words that say why.
+        # Closing at once, with unread input, would reset the connection, and the peer would not get the ERROR that
+        # says why.  So: send all, shut down this direction, and close when the peer does, or LINGER_S later.
         loop.limited = True
         conn.inp.start = conn.inp.end = 0
         if buffer_held(&conn.out) == 0 and not conn.shut:
@@ -351,14 +359,14 @@ cdef int _serve(Loop *loop, Conn *conn) noexcept nogil:
 # --- what waited ---------------------------------------------------------------------------------
 
 cdef bint _retry(Loop *loop, Conn *conn, Parked *place) noexcept nogil:
-    """Tries one parked request again; False = it goes on waiting."""
+    """Tries a parked request again; False = it stays parked."""
     cdef FrameHeader *head = <FrameHeader *>place.frame
     cdef Reply reply
     cdef char text[256]
     reply.reason = BEHIND
     reply.limit_s = 0
     if buffer_held(&conn.out) > DATA_BODY_MAX:
-        conn.starved = True             # once more as soon as the peer has taken some
+        conn.starved = True             # tried again as soon as the peer has read some replies
         place.reason = b"the client, which does not read the replies that it has"
     elif buffer_reserve(&conn.out, FRAME_HEADER_BYTES + DATA_BODY_MAX):
         if not conn.blocked \
@@ -375,7 +383,11 @@ cdef bint _retry(Loop *loop, Conn *conn, Parked *place) noexcept nogil:
 
 
 cdef void _retry_parked(Loop *loop) noexcept nogil:
-    """Tries every parked request again, oldest first, and gives up those past their deadline."""
+    """Tries every parked request again, oldest first; a request past its deadline is refused.
+
+    `Conn.blocked` is set for the rest of the walk when a push of the connection stays parked: nothing of
+    that connection may overtake it.
+    """
     cdef uint32_t i
     cdef Conn *conn
     cdef Parked *place
@@ -388,18 +400,20 @@ cdef void _retry_parked(Loop *loop) noexcept nogil:
         if conn.lost or conn.closing:
             continue
         if not _retry(loop, conn, place):
-            # What waits behind a push stays behind it, wherever the push's own reason has gone.
             conn.blocked |= kind_keeps_order((<FrameHeader *>place.frame).kind)
             continue
         _unpark(place, conn)
-        conn.waits = False              # what was parked is answered at once
+        conn.waits = False              # its client has waited long enough: the reply goes out now
         if conn_flush(&loop.conns, conn) < 0 or not conn_watch(&loop.conns, conn):
             conn.lost = loop.lost = True
     _close_gaps(&loop.parking)
 
 
 cdef void _release_held(Loop *loop) noexcept nogil:
-    """Sends the replies that waited for what the standby has by now, and wakes requests that did."""
+    """Sends replies whose frames the standby has acknowledged, and wakes requests that waited for it.
+
+    All replies are written first, and each connection is flushed once afterwards.
+    """
     cdef Stream *s = &loop.stream
     cdef Held first
     cdef Conn *conn
@@ -439,19 +453,23 @@ cdef void _release_held(Loop *loop) noexcept nogil:
 # --- connections that come and go ----------------------------------------------------------------
 
 cdef void _drain(Loop *loop, Conn *conn) noexcept nogil:
-    """Takes all that has come of a primary's stream: it will not be sent again."""
-    cdef uint64_t read = 0
-    cdef size_t left = 0
+    """Executes all that has arrived of a primary's stream before its connection is closed.
+
+    Nothing of it will be sent again.  Without `sync` clients may have their replies to these pushes: a
+    standby that is promoted must not lack them.
+    """
+    cdef uint64_t bytes_before = 0
+    cdef size_t held_before = 0
     cdef bint more = conn.opened
     conn.out.start = conn.out.end = 0
-    conn.acknowledged = <uint64_t>-1            # it may be gone: nothing more is sent to it
+    conn.acknowledged = <uint64_t>-1            # the primary may be gone: no acknowledgements are written
     while more and not conn.closing and not conn.stuck:
-        read = loop.conns.bytes_in
-        left = buffer_held(&conn.inp)
+        bytes_before = loop.conns.bytes_in
+        held_before = buffer_held(&conn.inp)
         conn_read(&loop.conns, conn)
         if _serve(loop, conn) < 0:
             return
-        more = loop.conns.bytes_in != read or buffer_held(&conn.inp) != left
+        more = loop.conns.bytes_in != bytes_before or buffer_held(&conn.inp) != held_before
 
 
 cdef void close_conn(Loop *loop, Conn *conn) noexcept nogil:
@@ -464,7 +482,7 @@ cdef void close_conn(Loop *loop, Conn *conn) noexcept nogil:
     if conn.unanswered:
         held_forget(&loop.stream, conn.id)
     if conn.id == loop.follows and conn.replayed == 0:
-        loop.follows = 0            # it sent nothing: another may come
+        loop.follows = 0            # nothing was executed: another primary may begin a stream
     loop.handler.forget(conn.memory)
     conn_free(&loop.conns, conn)
 
@@ -502,7 +520,7 @@ cdef void _make_room(Loop *loop) noexcept nogil:
 
 
 cdef int _accept(Loop *loop) noexcept nogil:
-    """A new connection's descriptor; -1 = there is none now, or none is left for it."""
+    """Accepts a connection; -1 = none is waiting, or the process has no descriptor left."""
     cdef int fd
     if loop.relayed:
         return loop.reception.accept(loop.reception.self)
@@ -522,13 +540,14 @@ cdef void _accept_some(Loop *loop) noexcept nogil:
     for i in range(ACCEPTS_MAX):
         fd = _accept(loop)
         if fd < 0:
-            # Without descriptors it fails even when no connection waits.  At first one does, and gets
-            # the descriptor of an unauthenticated one; later epoll would tell.
+            # Without a free descriptor accept fails even when no connection waits.  The first call of a round has
+            # a connection waiting, since epoll reported it: the oldest unauthenticated peer has to go for it.
             if i == 0 and not loop.relayed and errno != EAGAIN and errno != EINTR:
                 if (errno == EMFILE or errno == ENFILE) and loop.conns.unknown:
                     _make_room(loop)
                     continue
-                _listen(loop, False)    # epoll would report it in every round: try again later
+                # Epoll would report the waiting connection in every round: the next `_timers` listens again.
+                _listen(loop, False)
             return
         while loop.conns.unknown > unknown_max(fd, limits.rlim_cur):
             _make_room(loop)
@@ -564,7 +583,7 @@ cdef void end_stream(Loop *loop) noexcept nogil:
 
 
 cdef bint _send_stream(Loop *loop) noexcept nogil:
-    """Sends what the socket takes; True = it takes no more."""
+    """Sends frames until the socket is full or the turn is over; True = the socket is full."""
     cdef Stream *s = &loop.stream
     cdef ssize_t sent
     cdef uint64_t turn = 0
@@ -575,14 +594,14 @@ cdef bint _send_stream(Loop *loop) noexcept nogil:
             die()
         sent = buffer_send(&s.out, loop.stream_fd, &turn)
         if sent == SOCKET_GONE:
-            s.out.start = s.out.end     # its last words may still be there: they are read first
+            s.out.start = s.out.end     # not broken yet: the standby's ERROR may still be unread
         if sent == SOCKET_GONE or sent == SOCKET_BUSY:
             return True
     return False
 
 
 cdef void _read_stream(Loop *loop) noexcept nogil:
-    """Takes what the standby says; the stream is broken when it ends or says nonsense."""
+    """Takes acknowledgements; a closed connection or anything else breaks the stream."""
     cdef Stream *s = &loop.stream
     cdef uint64_t moved = 0
     if not stream_listen(s):
@@ -594,7 +613,10 @@ cdef void _read_stream(Loop *loop) noexcept nogil:
 
 
 cdef void _turn_stream(Loop *loop) noexcept nogil:
-    """Sends what came together in this round, and more of what a new standby lacks."""
+    """Sends the frames of this round, and more rows that a new standby lacks; reports a lost standby.
+
+    Once a round, after all connections: pushes of one round travel to the standby together.
+    """
     cdef Stream *s = &loop.stream
     cdef epoll_event event
     cdef bint blocked
@@ -607,7 +629,7 @@ cdef void _turn_stream(Loop *loop) noexcept nogil:
         blocked = _send_stream(loop)
         stream_cool(s)
         if stream_waiting(s) and not blocked:
-            loop.seeding = True             # its turn is over, and there is more
+            loop.seeding = True             # the turn is over, and there is more to send
         if blocked != s.blocked:
             s.blocked = blocked
             event.events = EPOLLIN | (EPOLLOUT if blocked else 0)
@@ -661,7 +683,8 @@ cdef void _event(Loop *loop, uint64_t token, uint32_t events) noexcept nogil:
     elif token == ID_WAKE:
         c_read(loop.wake_fd, &token, sizeof(token))
         loop.commands(loop.self)
-        if loop.retry_parked:       # at once: what came later must not be served before them
+        # A command, such as the end of a clock, may free parked requests: they go before later requests.
+        if loop.retry_parked:
             loop.retry_parked = False
             _retry_parked(loop)
         _close_lost(loop)
@@ -685,7 +708,7 @@ cdef void _event(Loop *loop, uint64_t token, uint32_t events) noexcept nogil:
 
 
 cdef void _turns(Loop *loop) noexcept nogil:
-    """A turn for each connection with work left; those that have more wait for the next round."""
+    """Gives each connection with work left a turn; whatever is left then waits for the next round."""
     cdef Conns *conns = &loop.conns
     cdef uint32_t i
     cdef uint32_t turns = conns.ready_count
@@ -718,14 +741,14 @@ cdef void _round(Loop *loop, const epoll_event *events, int n) noexcept nogil:
 
 
 cdef double _due(const Loop *loop) noexcept nogil:
-    """When the next round is due if nothing comes."""
+    """Returns when the next round is due if nothing comes."""
     cdef const Stream *s = &loop.stream
     cdef double due = INFINITY
     if loop.conns.ready_count or loop.retry_parked or loop.seeding:
         return loop.now
     if loop.limited or loop.conns.unknown or loop.parking.count or loop.unreported or not loop.listening \
             or (loop.stream_fd >= 0 and (s.sent > s.acked or s.state == STREAM_SEEDING)):
-        due = loop.timers_at + TIMER_S + 1e-6       # more than sums of times are inexact by
+        due = loop.timers_at + TIMER_S + 1e-6       # the rounding error of such sums is smaller
     if s.state == STREAM_SEEDING and s.rest_until > loop.now:
         due = min(due, s.rest_until)
     return due

@@ -3,32 +3,31 @@
 
     socket -> input buffer -> frame, checked in place -> Handler.handle -> output buffer -> socket
 
-Here is its door to Python: birth, end, commands for its thread, and the socket of a stream.  What the
-loop does:
+This module is its interface to Python: start and end, commands for its thread, the socket of a stream.
+The loop's work is in
 
-    `_event_loop`          rounds: events, frames answered, parked, replayed or refused, parked ones
-                           tried again, connections that come and go, the stream's socket, timers
-    `_replication_stream`  frames to the standby, acknowledgements, pace,
-                           replies and orders that wait for it                no system calls
+    `_event_loop`          rounds: events; frames answered, parked, replayed or refused; parked
+                           requests retried; connections that come and go; the stream's socket; timers
+    `_replication_stream`  frames to the standby, acknowledgements, pace; replies and orders that wait
+                           for the standby.  No system calls
     `_connection`          the connections, their buffers, what epoll watches
     `_authentication`      handshakes and refusals, with the GIL held
 
-They share `Loop` of `_event_loop.pxd`, and its `now`: the time of a round is read once, or given
-(`turn`, by simulations), so that time and bytes determine what happens.  The loop knows the frame
-header and nothing of tables, keys or rows: data frames go to C functions (`_handler.pxd`).  All but
-commands and handshakes runs without the GIL and, once buffers have grown to the size of the traffic,
-without allocating.
+They share `Loop` of `_event_loop.pxd`, and its `now`: the time of a round is read once, or given by a
+simulation (`turn`), so that time and bytes determine all that happens.  Must not know more of a frame
+than its header: C functions serve the bodies (`_handler.pxd`).  Everything but commands and handshakes
+runs without the GIL and, once the buffers have grown to the size of the traffic, without allocating.
 
 Rules that keep it fair and bounded
 -----------------------------------
 * A connection gets `TURN_BYTES` of work, then the next one has its turn.
-* A frame is handled only while `DATA_BODY_MAX` bytes of output are free, so a reply always fits;
-  a connection whose output is full is not read until its peer has taken some of it.
-* A frame that cannot be answered yet is copied aside ("parked") with a reason and a deadline, and
-  tried again after `wake()`, or when a handler's reply says so; the connection goes on, up to
+* A frame is handled only if `DATA_BODY_MAX` bytes of output are free, so a reply always fits.  A
+  connection whose output is full is not read until its peer has read some replies.
+* A frame that cannot be answered yet is *parked*: copied aside with a reason and a deadline, and tried
+  again after `wake()`, or when a handler's reply says so.  Its connection is served on, up to
   `PARKED_BYTES_MAX`.
-* Nothing of a connection overtakes a parked push of the same connection.
-* A reply that waits for the standby is a record of some bytes; nothing else of its connection waits.
+* No request of a connection overtakes a parked push of that connection.
+* A reply that waits for the standby is a record of a few bytes; its connection is served on.
 """
 
 import logging
@@ -80,8 +79,8 @@ cdef void _report(void *self, const char *state, const char *why) noexcept with 
     """Report the state of the stream to its owner."""
     cdef ShardLoop door = <ShardLoop>self
     text = why.decode("utf-8", "replace")
-    if text.startswith("{"):                # the body of the standby's ERROR
-        text = f"the standby says: {remote_error(Frame(Kind.ERROR, text.encode()))}"
+    if text.startswith("{"):                # the body of an ERROR of the standby
+        text = f"the standby reports: {remote_error(Frame(Kind.ERROR, text.encode()))}"
     try:
         door.report(state.decode(), text)
     except Exception:
@@ -97,10 +96,10 @@ cdef void _close_own(Loop *loop) noexcept nogil:
 
 
 class _Command(Future):
-    """A function for the loop's thread: run once, or never if cancelled before.
+    """A function for the loop's thread; it runs once, or never if it is cancelled in time.
 
-    With `at_standby` it is done once the standby has what it forwarded.  Resources that it takes
-    are returned by `add_done_callback` where it did not run.
+    With `at_standby` the future is done only when the standby has the frames that the function
+    forwarded.  A caller that hands over a resource frees it in `add_done_callback` if it did not run.
     """
 
     def __init__(self, function: Callable[[], T], at_standby: bool):
@@ -111,10 +110,10 @@ class _Command(Future):
 cdef class ShardLoop:
     """Event loop of one shard.
 
-    Owns `listener`; ``make_session()`` gives a `ServerSession` a connection.  `park_limit_s`:
-    longest wait of a request; `silence_limit_s`: longest silence of a standby; `stuck_limit_s`:
-    longest wait of a primary's stream.  `run` belongs to one thread; `post`, `submit`, `stop` and
-    `counters` to any.
+    Owns `listener`; ``make_session()`` makes a `ServerSession` for a connection.  `park_limit_s`: how
+    long a request may be parked; `silence_limit_s`: how long a standby may acknowledge nothing;
+    `stuck_limit_s`: how long a primary's stream may wait.  One thread calls `run`; any thread may call
+    `post`, `submit`, `stop` and `counters`.
     """
 
     def __cinit__(self, listener: snailps.transport.sockets.Listener,
@@ -159,12 +158,12 @@ cdef class ShardLoop:
         return &self.loop.faults
 
     cdef void set_handler(self, Handler *handler, object owner):
-        """Connect the loop to its tables; `owner` lives as long as the loop."""
+        """Sets the functions that serve frames; `owner`, which they belong to, is kept alive."""
         self.loop.handler = handler
         self.owner = owner
 
     def run(self) -> None:
-        """Serve until `stop`, once; releases the GIL."""
+        """Serve until `stop`; releases the GIL.  A loop runs once."""
         self._take_thread()
         try:
             with nogil:
@@ -173,10 +172,10 @@ cdef class ShardLoop:
             self._close_all()
 
     def turn(self, double now) -> float:
-        """One round of `run` as of a time `now`, which must not go back; waits for nothing.
+        """Run one round at a time `now`, which must not go back, without waiting.
 
-        When the next one is due if nothing comes: by `now` where there is more to do, inf after
-        `stop`.  All decisions by time (deadlines, silence, pace of seeding) use `now`.
+        Returns when the next round is due if nothing comes: `now` if there is more to do, inf after
+        `stop`.  Deadlines, silence and the pace of seeding all use `now`.
         """
         cdef double due
         self._take_thread()
@@ -192,11 +191,11 @@ cdef class ShardLoop:
         self.thread_id = threading.get_ident()
 
     def post(self, function: Callable[[], T], at_standby: bool = False) -> Future[T]:
-        """Run ``function()`` in the loop's thread, with the GIL; commands in order, one a round.
+        """Run ``function()`` in the loop's thread, with the GIL; in order, one command a round.
 
-        With `at_standby` the command is done once the standby has the orders that it forwards, or
-        none could be promoted; later commands do not wait for that.  ConnectionLost where the loop
-        ends first.
+        With `at_standby` the future is done once the standby has the orders that the function
+        forwards, or no standby can be promoted; later commands do not wait for it.  ConnectionLost:
+        the loop ended first.
         """
         command = _Command(function, at_standby)
         try:
@@ -207,12 +206,12 @@ cdef class ShardLoop:
 
     def submit(self, function: Callable[[], T], timeout_s: float = 60.0,
                at_standby: bool = False) -> T:
-        """`post`, and its result.
+        """`post` a function, and return its result.
 
-        WaitTimeout: withdrawn, it will not run; or, with `at_standby`, it ran and is not
-        acknowledged.
+        WaitTimeout: the function was withdrawn and will not run; or, with `at_standby`, it ran and the
+        standby has not acknowledged it.
         """
-        if threading.get_ident() == self.thread_id:     # it cannot wait for itself
+        if threading.get_ident() == self.thread_id:     # the loop cannot wait for itself
             return function()
         command = self.post(function, at_standby)
         try:
@@ -226,20 +225,20 @@ cdef class ShardLoop:
                 raise WaitTimeout(
                     f"done here, and not acknowledged by the standby within {timeout_s} s: it hangs, "
                     "or the network is cut") from None
-        except BaseException:           # also Ctrl-C: then it must not run behind our back
+        except BaseException:           # Ctrl-C, say: the function must not run after its caller has gone
             command.cancel()
             raise
-        return command.result()         # it runs already, or has failed with a timeout of its own
+        return command.result()         # it runs already, or raised a TimeoutError itself
 
     def stop(self) -> None:
-        """End `run` soon; from any thread, idempotent."""
+        """Have `run` end soon.  Idempotent; for any thread."""
         self._enqueue(None)
 
     def wake(self) -> None:
-        """Retry parked requests soon; for submitted functions."""
+        """Have parked requests retried soon; only for submitted functions."""
         self.loop.retry_parked = True
 
-    # What follows is to be called in a submitted function.
+    # Only submitted functions may call the following: they touch the loop's state without a lock.
 
     def open_stream(self, int fd, bint sync, bint paced, report: Callable[[str, str], None]) -> None:
         """Begin a stream to the standby over a connected socket, owned by the loop."""
@@ -249,17 +248,17 @@ cdef class ShardLoop:
             raise OSError(errno, "cannot watch the connection to the standby")
 
     def end_stream(self) -> None:
-        """Forget the stream: answer what waits for it."""
+        """Forget the stream; send the replies that waited for the standby."""
         end_stream(self.loop)
 
     def end_following(self) -> None:
-        """Take what is received of the primary's stream, and close its connection."""
+        """Execute what has arrived of the primary's stream, and close its connection."""
         cdef Conn *conn = conn_of(&self.loop.conns, self.loop.follows)
         if conn != NULL:
             close_conn(self.loop, conn)
 
     def hears_primary(self) -> bool:
-        """Whether the primary of this standby can be heard."""
+        """Whether this standby's primary is connected."""
         return conn_of(&self.loop.conns, self.loop.follows) != NULL
 
     def await_primary(self) -> None:
@@ -267,7 +266,7 @@ cdef class ShardLoop:
         self.loop.follows = 0
 
     def close_connections(self) -> None:
-        """Close all connections, once what fits of their answers is sent."""
+        """Send the replies that the sockets take, then close all connections."""
         close_all(self.loop)
 
     def counters(self) -> dict[str, int]:
@@ -292,7 +291,7 @@ cdef class ShardLoop:
                 raise ConnectionLost("the shard has stopped serving")
 
     def _run_commands(self):
-        """Run the command that waited longest; the next round runs the next."""
+        """Run the oldest command; the next one waits for the next round, so connections have a turn."""
         cdef uint64_t one = 1
         cdef uint64_t number = 0
         with self.commands_lock:
@@ -320,7 +319,7 @@ cdef class ShardLoop:
             command.set_result(result)
 
     def _complete_orders(self):
-        """End the commands whose orders the standby has, or need not have."""
+        """Complete commands whose orders the standby has, or that wait for no standby any more."""
         while self.orders and order_is_there(&self.loop.stream, self.orders[0][0]):
             _, command, result = self.orders.popleft()
             command.set_result(result)
@@ -335,8 +334,8 @@ cdef class ShardLoop:
             commands, self.commands = self.commands, deque()
             orders, self.orders = self.orders, deque()
             _close_own(self.loop)
-        self.owner = None               # which may know this loop in turn
-        for _, command, _ in orders:    # it is not known whether the standby has them
+        self.owner = None               # it may refer to this loop: no cycle that must be collected
+        for _, command, _ in orders:    # whether the standby has them is unknown
             command.set_exception(ConnectionLost("the shard has stopped serving"))
         for command in commands:
             if command is not None and command.set_running_or_notify_cancel():

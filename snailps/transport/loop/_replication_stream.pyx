@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A primary's stream to its standby: see _replication_stream.pxd."""
+"""A primary's stream to its standby; see _replication_stream.pxd."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -13,8 +13,8 @@ from snailps.transport._frame cimport (
 from snailps.transport._socket_io cimport buffer_free, buffer_held, buffer_reserve
 
 cdef enum:
-    ASYNC_BYTES_MAX = 64 << 20      # not acknowledged: in async, replies are held from here on
-    REST = 2                        # a rest between pieces of seeding: times what the piece took
+    ASYNC_BYTES_MAX = 64 << 20      # unacknowledged bytes: beyond them replies wait without `sync`, too
+    REST = 2                        # a rest between pieces of seeding, as a multiple of a piece's time
 
 
 cdef void stream_break(Stream *s, const char *why) noexcept nogil:
@@ -40,7 +40,7 @@ cdef char *stream_append(Stream *s, uint8_t kind, uint32_t table, uint32_t epoch
     cdef size_t need = FRAME_HEADER_BYTES + body_bytes
     cdef FrameHeader *head
     if not buffer_reserve(&s.out, need):
-        stream_break(s, b"this server has no memory for what its standby is to be sent")
+        stream_break(s, b"this server has no memory for frames to its standby")
         return NULL
     s.sent += 1
     s.sent_bytes += need
@@ -68,10 +68,10 @@ cdef void stream_cool(Stream *s) noexcept nogil:
 # --- the pace of seeding --------------------------------------------------------------------------
 
 cdef bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil:
-    # While others ask something of this shard, a paced stream has one piece on its way at a time, and a
-    # rest follows it: what a piece costs both ends, and the machines that they may share with those
-    # who ask, is in the time that it takes.  So seeding takes 1 / (1 + REST) of it at most, and
-    # 1 + REST times as long as it would alone.
+    # While clients use this shard, a paced stream has one piece on its way at a time, and rests REST times as long
+    # as the piece took.  That time includes what the piece costs both ends and the clients that share their
+    # machines.  So seeding takes at most 1 / (1 + REST) of the time, and lasts 1 + REST times as long as it would
+    # alone.
     if s.state != STREAM_SEEDING or s.seeded_at or stream_waiting(s) >= SEED_BYTES // 4:
         return False
     if s.paced and asked and s.piece_end and not s.hurried:
@@ -107,7 +107,7 @@ cdef bint _take_acknowledgement(Stream *s, const FrameHeader *head, double now) 
     memcpy(&done, head + 1, sizeof(done))
     if head.request < s.acked or head.request > s.sent or done < s.acked_bytes \
             or done > s.sent_bytes:
-        stream_break(s, b"the standby acknowledges what it was never sent")
+        stream_break(s, b"the standby acknowledges frames that it was never sent")
         return False
     s.acked = head.request
     s.acked_bytes = done
@@ -121,7 +121,7 @@ cdef bint _take_acknowledgement(Stream *s, const FrameHeader *head, double now) 
 cdef bint stream_listen(Stream *s) noexcept nogil:
     if buffer_reserve(&s.inp, FRAME_HEADER_BYTES + HANDSHAKE_BODY_MAX):
         return True
-    stream_break(s, b"this server has no memory for what its standby says")
+    stream_break(s, b"this server has no memory for replies of its standby")
     return False
 
 
@@ -134,7 +134,7 @@ cdef void stream_take(Stream *s, double now) noexcept nogil:
                 or not (head.kind == KIND_ERROR and head.body_bytes <= HANDSHAKE_BODY_MAX
                         or head.kind == KIND_HEARTBEAT and head.body_bytes == 0
                         or head.kind == KIND_REPLICATED and head.body_bytes == 8):
-            stream_break(s, b"the standby sent what is no acknowledgement")
+            stream_break(s, b"the standby sent a frame that is no acknowledgement")
             return
         if buffer_held(&s.inp) < FRAME_HEADER_BYTES + head.body_bytes:
             return
@@ -206,18 +206,22 @@ cdef bint held_take(Stream *s, Held *first) noexcept nogil:
 
 cdef void held_forget(Stream *s, uint64_t conn_id) noexcept nogil:
     cdef uint32_t mask = s.held_cap - 1
-    cdef uint32_t i, kept = 0
+    cdef uint32_t i, count = 0
     for i in range(s.held_num):
         if s.held[(s.held_head + i) & mask].conn_id != conn_id:
-            s.held[(s.held_head + kept) & mask] = s.held[(s.held_head + i) & mask]
-            kept += 1
-    s.held_num = kept
+            s.held[(s.held_head + count) & mask] = s.held[(s.held_head + i) & mask]
+            count += 1
+    s.held_num = count
 
 
 # --- orders that wait ----------------------------------------------------------------------------
 
 cdef bint _may_serve(const Stream *s) noexcept nogil:
-    """Whether the standby may be promoted, for all that is known here."""
+    """Whether the master may promote the standby, as far as this shard knows.
+
+    A stream that is not lost counts from the moment the last frame of seeding is sent: the standby may
+    have executed it before its acknowledgement is here.
+    """
     if s.state == STREAM_LOST:
         return s.seeded_at and s.acked >= s.seeded_at
     return s.state != STREAM_NONE and s.seeded_at

@@ -34,7 +34,7 @@ class Inline:
         return {name: getattr(value, name) for name in self.shapes}
 
     def read(self, fields: Mapping[str, Any]) -> Any:
-        """The value of checked fields, among others; Misfit: they do not go together."""
+        """Make the value of a message's checked fields; Misfit: its own check refuses them."""
         value = self.kind(*[fields.get(name, default) for name, default in self.defaults.items()])
         if self._check is not None:
             self._check(value)
@@ -44,8 +44,8 @@ class Inline:
 class OneOf:
     """The fields of a value of one of these classes, or of none.
 
-    A message has those of all classes; what the value lacks has its default.  A class is told by
-    its first field that no other one has: there the default means that there is no such value.
+    A message has the fields of all classes; a field that the value's class lacks has its default.  The first
+    field that only one class has identifies the class: its default means that the value is absent.
     """
 
     def __init__(self, *kinds: type) -> None:
@@ -69,7 +69,7 @@ class OneOf:
         return self.defaults | self._kinds[type(value)].write(value)
 
     def read(self, fields: Mapping[str, Any]) -> Any:
-        """The value of checked fields, among others; Misfit: they are of no class, or of two."""
+        """Make the value of a message's checked fields; Misfit: they fit no class, or two."""
         present = {
             name for name, default in self.defaults.items() if fields.get(name, default) != default
         }

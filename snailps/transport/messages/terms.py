@@ -2,9 +2,12 @@
 
     schedule -> Terms, in its entry -> Leased -> Block.terms -> Block.clock, Block.part, ...
 
-None: a worker trains the block when it has time, and nothing more is known of it.  Master, message
-and worker hand the value on, and look into it only where they act on it.  A further schedule adds
-its class to `Terms`.
+None: a worker trains the block whenever it has time.  Master, message and worker hand the value on,
+and look into it only where they act on it.  A further schedule adds its class to `Terms`.
+
+These values stand with the messages, and not beside `pieces.py`, because a class declares the range
+of each field where it declares the field: a worker checks a lease by it before it acts.  A further
+schedule is then one class in one file.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from snailps.transport.messages.validation import (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A contribution to a synchronous step: slot `slot` of the `slots` of a clock. In a round,
-    worker number `index` makes it."""
+    """A contribution to a synchronous step: number `slot` of the `slots` of a clock.
+
+    In a round of federated averaging `index` numbers the drawn worker that makes it; else -1.
+    """
 
     clock: Annotated[int, CLOCK_OR_NONE] = -1
     slot: Annotated[int, U32] = 0
@@ -52,9 +57,12 @@ class ChunkBlock:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Input partition `part` of the `parts` of a chunk, to be trained with each of `output_parts`
-    output partitions but the `durable` ones. `sizes`: how large each input partition is to the
-    others; empty: all alike."""
+    """Input partition `part` of the `parts` of a chunk.
+
+    It is trained with each of `output_parts` output partitions, but for those in `durable`, whose
+    checkouts an earlier lease has finished.  `sizes`: relative sizes of the input partitions;
+    empty: all equal.
+    """
 
     chunk: Annotated[int, CLOCK_OR_NONE] = -1
     chunk_blocks: Annotated[int, U63] = 0
