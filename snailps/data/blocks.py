@@ -1,14 +1,14 @@
-"""Input files, their division into blocks, and the bytes of a block.
+"""Input files, how they are cut into blocks, and the bytes of a block.
 
     files, folders, globs -> expand -> Sources -> cut -> Pieces (what the master leases)
-    Piece -> strands -> ranges of its file: one, or some all over it
+    Piece -> strands -> ranges of its file: one, or 32 spread over it
           -> read_block -> the bytes of the units that begin in it
 
-A unit is a word or a line, and belongs to the block that holds its first byte, so a cut may fall
+A unit is a word or a line.  It belongs to the block that holds its first byte, so a cut may fall
 anywhere.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is
 split.**  A block spread in strands, or over several files (`joined`), has the same units in
-another order.  Matrix files (`matrix_file`) are cut by rows; a block of one is a matrix file, too.
-No vocabulary, no leases.
+another order.  Matrix files (`matrix_file`) are cut by rows, and a block of one is a matrix file.
+Must not know vocabularies or leases.
 """
 
 from __future__ import annotations
@@ -64,21 +64,23 @@ from snailps.pieces import Piece
 
 Unit = Literal["word", "line"]
 Place = Callable[[int], tuple[str, int]]
-"""Byte i of a text, or row i of a matrix file -> file, byte or row there, -1 if unknown."""
+"""Byte of a text, or row of a matrix file -> its file, and byte or row there (-1: unknown)."""
 
 OF_FILTERS = frozenset(("_manifest.json", "_report.html"))
 """Files that `snailps filter` leaves beside its outputs, in a folder that may be input again."""
-# Read step of the search for the end of a unit: a word ends within the first one.
 STEP_BYTES = 1 << 16
-# The same for a part's lines, and for strands.
+"""Read step of the search for the end of a unit: nearly every word ends within the first step."""
 STEP_BYTES_PART = 1 << 12
-# Ranges of a spread block.  Of a file sorted by class each block's share of a class is off by a
-# 32nd at most; a block of 8 MiB is read in steps of 256 KiB.
+"""The same where many ends are searched: the parts of a block, and strands."""
 STRANDS = 32
-# 0, 16, 8, 24, ...: bits reversed.
+"""Ranges of a spread block.
+
+In a file sorted by class each block's share of a class is off by a 32nd at most; a block of 8 MiB
+is still read in steps of 256 KiB."""
 _BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
-# Requested instead of a unit: the head of a block's file.
+"""Order of a block's strands: 0, 16, 8, 24, ..., the bits reversed."""
 HEAD = "head"
+"""What a worker may ask for instead of a unit: the head of a block's file."""
 
 # A unit begins at 0 and behind each of these.  So a newline stays with the word before it, and a
 # blank between words is a unit of its own.
@@ -88,19 +90,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input file: absolute path or URL, bytes of its content (of a table: of what is read)."""
+    """An input file: absolute path or URL; bytes of its content, or of what is made of a table."""
 
     path: str
     bytes: int
 
 
 def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
-    """The input files, in the order of `inputs`, each once, all checked to be readable.
+    """The input files in the order of `inputs`, each once, all checked to be readable.
 
-    `inputs` are files, folders (all files below by name, without hidden ones), glob patterns (`**`
-    crosses folders) and URLs; a name that exists is never a pattern.  `scratch` unpacks files,
-    which is the only way to learn their size, and reads tables.  Refuses what is missing, empty, no
-    regular file, or of a format that no model reads.
+    `inputs` are files, folders (all files below by name, hidden ones apart), glob patterns (`**`
+    crosses folders) and URLs; a name that exists is never a pattern.  `scratch` unpacks files, the
+    only way to learn their size, and reads tables.  DataError: a file is missing, empty, no regular
+    file, or of a format that no model reads.
     """
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
@@ -110,7 +112,7 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
 
 
 def openable(inputs: Sequence[str]) -> list[str]:
-    """The input files as `expand` finds them, each opened, and none copied or unpacked."""
+    """The input files that `expand` would find, each opened once, without copying or unpacking."""
     paths, empty = files_of(inputs), []
     for path in paths:
         if is_driver_file(path):
@@ -130,34 +132,38 @@ def _refuse_empty(empty: list[str], count: int) -> None:
         raise DataError(f"the input is empty: {_names(empty)} has no content. Name a file that has")
     if empty:
         raise DataError(
-            f"an input file is empty: {_names(empty)}. Remove it or leave it out; "
-            "a file that should have content may have been cut off"
+            f"an input file is empty: {_names(empty)}. Remove it or leave it out. If it should "
+            "have content, it may have been cut off"
         )
 
 
 def files_of(inputs: Sequence[str]) -> list[str]:
-    """Absolute paths of the input files; see `expand`.
+    """Absolute paths of the input files, each once; see `expand`.
 
-    Names that begin with a dot or underscore are hidden in a named folder, and folders of such
-    names in patterns that do not name them.  A folder with a list of its files, as Delta's, has
-    these files.  A file below several named folders has the columns of the topmost one.
+    Names that begin with a dot or underscore are hidden in a named folder; folders with such names
+    also in patterns that do not name them.  A folder with a list of its files, such as a Delta
+    table, has these files and no others.  A file below several named folders has the columns of the
+    topmost one.
     """
     tables: dict[str, Listed | None] = {}
-    files: dict[str, str] = {}
+    paths: dict[str, str] = {}
+    """By path without mark, the path with most columns."""
     for text in inputs:
         for path in _files_of(text, tables):
             file = MARK.sub("/", path, count=1)
-            before = columns_of_folders(files.setdefault(file, path))
-            if len(columns_of_folders(path)) > len(before):
-                files[file] = path
-    return list(files.values())
+            columns = columns_of_folders(paths.setdefault(file, path))
+            if len(columns_of_folders(path)) > len(columns):
+                paths[file] = path
+    return list(paths.values())
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
-    """`files_of` test files; refuses empty ones and pipes, as a training comes before they are
-    read."""
-    found = files_of(paths)
-    for path in found:
+    """`files_of` test files; DataError for an empty one or a pipe.
+
+    They are read after the training, so their faults are looked for before it.
+    """
+    files = files_of(paths)
+    for path in files:
         if is_driver_file(path) or is_url(path):
             continue
         if not Path(path).is_file():
@@ -165,13 +171,13 @@ def test_files(paths: Sequence[str]) -> list[str]:
         with read_errors(path), open_input(path) as file:
             if not file.read(1):
                 raise DataError(f"{path} is empty: name a file that has content, or leave it out")
-    return found
+    return files
 
 
 def head_of(path: str) -> bytes:
-    """The first whole lines of a file's content, up to 64 KiB; of a matrix file its first rows.
+    """The first whole lines of a file's content, up to 64 KiB; a matrix file's first rows.
 
-    Empty if unreadable: no regular file, one endless line, a packed matrix file.
+    Empty for a pipe, a file with one endless line, a packed matrix file, or an unreadable file.
     """
     try:
         if not (is_driver_file(path) or is_url(path) or Path(path).is_file()):
@@ -184,12 +190,15 @@ def head_of(path: str) -> bytes:
                 packed = is_packed(path) or is_url(path)
                 return b"" if packed else head_of_matrix(file, path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
-    except (OSError, *DAMAGED):  # `expand` raises the error again
+    except (OSError, *DAMAGED):  # `expand` reports it, with the path and what to do
         return b""
 
 
 def read_head(path: str, scratch: Scratch) -> bytes:
-    """The beginning of a file, up to its `first_line_of`: how its lines are to be read."""
+    """The beginning of a file up to its `first_line_of`, which says how to read all of its lines.
+
+    A block in the middle of the file cannot tell its format by itself.
+    """
     with read_errors(path), scratch.open(path) as file:
         data = b""
         while step := file.read(max(STEP_BYTES, len(data))):
@@ -204,7 +213,7 @@ def read_head(path: str, scratch: Scratch) -> bytes:
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Piece]:
-    """Cut each source into even pieces of 1 to `block_bytes` bytes."""
+    """Cut each source into equal pieces of 1 to `block_bytes` bytes."""
     if block_bytes < 1:
         raise ValueError(f"expected block_bytes of at least 1, got {block_bytes}")
     pieces: list[Piece] = []
@@ -219,10 +228,11 @@ def cut(sources: Sequence[Source], block_bytes: int) -> list[Piece]:
 def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
     """The ranges of a file that a block consists of, none of them empty.
 
-    A file of `spread` bytes has `STRANDS` bands of equal length; the block takes [start / STRANDS,
-    stop / STRANDS) of each.  So **blocks that partition the file partition it when spread, too**.
-    The order of the bands spreads each part of the block as well; the file's beginning is first.
-    With `spread` 0 a block is one range.
+    A file of `spread` bytes has `STRANDS` bands of equal length; the block takes bytes
+    [start / STRANDS, stop / STRANDS) of each.  So **blocks that partition the file partition it
+    when they are spread, too**.  Bands come in the order of `_BANDS`, so that each part of a block
+    is spread over the file as well; the file's beginning comes first.  With `spread` 0 a block is
+    one range.
     """
     if not spread:
         return [(start, stop)] if start < stop else []
@@ -236,9 +246,9 @@ def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
 def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch) -> bytes:
     """The bytes of the units whose first byte lies in a block.
 
-    Of a matrix file, read by lines: some of its rows, as a matrix file.  Refuses a file that became
-    shorter, or has a unit above 1 GiB.  Finds the ends of a range in steps, then reads between them
-    in one piece, without another copy.
+    A matrix file, read by lines, gives the block's rows as a matrix file.  DataError: the file
+    became shorter, has a unit above 1 GiB, or is unreadable.  Finds the ends of a range in small
+    steps, then reads all between them at once, without a further copy.
     """
     if not 0 <= start <= stop:
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
@@ -250,7 +260,10 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
 def read_ranges(
     path: str, ranges: Sequence[tuple[int, int]], least_bytes: int, *, unit: Unit, scratch: Scratch
 ) -> bytes:
-    """Read ranges, one or more, as `read_block` does, of a file of at least `least_bytes`."""
+    """As `read_block`, for one or more ranges of a file of at least `least_bytes`.
+
+    A shorter file changed since the blocks were cut: some blocks would silently be empty.
+    """
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -259,26 +272,27 @@ def read_ranges(
             if unit == "line" and is_matrix_file(file):
                 return read_matrix_block(file, path, ranges, size)
             step_bytes = STEP_BYTES if len(ranges) == 1 else STEP_BYTES_PART
-            at, pieces = 0, []
+            length, pieces = 0, []
             for first, last in whole_units(file, path, ranges, size, unit, step_bytes):
-                pieces.append((at, first, last - first))
-                at += last - first
-            return gather(file, at, [], pieces)
+                pieces.append((length, first, last - first))
+                length += last - first
+            return gather(file, length, [], pieces)
     except OSError as error:
         start, stop = min(ranges)[0], max(ranges)[1]
         raise DataError(
             f"cannot read {path} (bytes {start:,} to {stop:,}): {error.strerror or error}. "
-            "The input has to stay where it is until the job ends"
+            "Leave the input where it is until the job ends"
         ) from error
 
 
 def is_matrix_file(file: BinaryIO) -> bool:
-    """Whether an open file is a matrix file; leaves the position behind the header."""
+    """Whether an open file is a matrix file; moves its position behind the header."""
     file.seek(0)
     return is_matrix(file.read(HEADER_BYTES))
 
 
 def shorter(path: str, expected: int, got: int) -> DataError:
+    """The error of a file that has fewer bytes than when its blocks were cut."""
     return DataError(
         f"{path} became shorter: expected at least {expected:,} bytes, got {got:,}. "
         "Do not change the input during a job"
@@ -288,9 +302,10 @@ def shorter(path: str, expected: int, got: int) -> DataError:
 def place_in_file(
     path: str, ranges: Sequence[tuple[int, int]], offset: int, *, unit: Unit, scratch: Scratch
 ) -> int:
-    """Position in the file of byte `offset` of what `read_ranges` returned; -1: unreadable.
+    """Where byte `offset` of what `read_ranges` returned is in the file; -1: unreadable.
 
-    Of a matrix file the number of the row that is row `offset` there.
+    For a matrix file: the number in the file of row `offset` of the block.  For messages, so it may
+    read again what the message is about.
     """
     try:
         with scratch.open(path) as file:
@@ -320,73 +335,75 @@ def whole_units(
 ) -> list[tuple[int, int]]:
     """The units that begin in each of these ranges of a file, as ranges, none of them empty.
 
-    The end of the file comes last, as its last line may have no newline.
+    The range that ends with the file comes last: the file's last line may lack its newline, and
+    another range behind it would continue that line.
     """
-    end, found = _ENDS[unit], []
+    end, units = _ENDS[unit], []
     for start, stop in ranges:
         # The byte before decides whether a unit begins at `start`.
         first = behind_unit(file, end, path, start - 1, stop, step_bytes) if start else 0
         if first < stop:  # else no unit begins in the range
             last = behind_unit(file, end, path, stop - 1, size, step_bytes)
-            found.append((first, last))
-    return sorted(found, key=lambda one: one[1] == size)
+            units.append((first, last))
+    return sorted(units, key=lambda range_: range_[1] == size)
 
 
-def read_at(file: BinaryIO, at: int, size: int) -> bytes:
-    """Up to `size` bytes of a file; of a local one by one call."""
+def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Up to `size` bytes at an offset; for a local file by one system call."""
     try:
-        return os.pread(file.fileno(), size, at)
-    except OSError:  # io.UnsupportedOperation, or what reading raises again
-        file.seek(at)
+        return os.pread(file.fileno(), size, offset)
+    except OSError:  # no descriptor (io.UnsupportedOperation), or an error that `read` raises again
+        file.seek(offset)
         return file.read(size)
 
 
 def even_parts(ranges: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
-    """Ranges in sequence, cut into `parts` parts of about the same length."""
-    total, at = sum(last - first for first, last in ranges), 0
-    found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+    """Ranges, taken as one sequence, cut into `parts` parts of about equal length."""
+    total, done = sum(last - first for first, last in ranges), 0
+    cut_parts: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
     for first, last in ranges:
         while first < last:
-            part = at * parts // total
-            behind = -(-(part + 1) * total // parts)  # this part's end in the sequence
-            stop = min(last, first + behind - at)
-            found[part].append((first, stop))
-            at, first = at + stop - first, stop
-    return found
+            part = done * parts // total
+            part_end = -(-(part + 1) * total // parts)  # in the sequence
+            stop = min(last, first + part_end - done)
+            cut_parts[part].append((first, stop))
+            done, first = done + stop - first, stop
+    return cut_parts
 
 
 def behind_unit(
     file: BinaryIO,
     end: re.Pattern[bytes],
     path: str,
-    at: int,
+    begin: int,
     stop: int,
     step_bytes: int = STEP_BYTES,
 ) -> int:
-    """The end of the unit that byte `at` belongs to; at most `stop`."""
-    begin = at
-    while at < stop and (step := read_at(file, at, step_bytes)):
-        found = end.search(step)
-        if found:
-            return min(at + found.end(), stop)
-        at += len(step)
-        if at - begin > UNIT_BYTES_MAX:
+    """The end of the unit that byte `begin` belongs to; at most `stop`."""
+    offset = begin
+    while offset < stop and (step := read_at(file, offset, step_bytes)):
+        match = end.search(step)
+        if match:
+            return min(offset + match.end(), stop)
+        offset += len(step)
+        if offset - begin > UNIT_BYTES_MAX:
             raise DataError(
-                f"{path} has no separator in {at - begin:,} bytes from byte {begin:,} on: "
+                f"{path} has no separator in {offset - begin:,} bytes from byte {begin:,} on: "
                 "is it text?"
             )
     return stop
 
 
 Listed = tuple[str, str, frozenset[str]]
-"""A folder with a list of its files (`lakes`): the folder, its kind, the files that are listed."""
+"""A folder with a list of its files (`lakes`): the folder, its kind, the listed files."""
 
 
 def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
+    """The files of one name of the input; `tables` as in `_table_around`."""
     if is_driver_file(text):
         return [text]
     if is_url(text):
-        return [marked(url, rest) for url, rest in files_of_url(text)]
+        return [marked(url, relative) for url, relative in files_of_url(text)]
     path = Path(home_expanded(text))
     if path.is_dir():
         files = list(_files_below(_absolute(path), tables))
@@ -397,8 +414,8 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
         file = _absolute(path)
         if (table := _table_around(str(Path(file).parent), tables)) and file not in table[2]:
             raise DataError(
-                f"{file} is in the {table[1]} table {table[0]}, and none of its files as it is "
-                "now: name the folder"
+                f"{file} is in the {table[1]} table {table[0]}, whose list does not have it: an "
+                "earlier version's file, probably. Name the folder"
             )
         return [file]
     if not glob.has_magic(text):
@@ -406,30 +423,34 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
             f"input not found: {text} does not exist (seen from {Path.cwd()}). "
             "Correct the path, or mount its folder here"
         )
-    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
+    matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
     root, files = root_of_pattern(str(path)), []
     folder = _absolute(Path(root))
-    for name in found:
-        rest = name.removeprefix(root)
-        if Path(name).is_dir() or Path(name).name in OF_FILTERS or in_hidden_folder(rest, text):
+    for name in matches:
+        relative = name.removeprefix(root)
+        if Path(name).is_dir() or Path(name).name in OF_FILTERS:
             continue
-        file = _absolute(Path(folder, rest))
+        if in_hidden_folder(relative, text):
+            continue
+        file = _absolute(Path(folder, relative))
         table = _table_around(str(Path(file).parent), tables)
         if table is None or file in table[2]:
-            files.append(marked(file, rest))
+            files.append(marked(file, relative))
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
 
 
 def _absolute(path: Path) -> str:
-    """One name for a file, also through another folder's ``..``."""
+    """An absolute path; the same one for a file that is reached through ``..``."""
     return str(path.resolve() if ".." in path.parts else path.absolute())
 
 
 def _table_around(folder: str, tables: dict[str, Listed | None]) -> Listed | None:
-    """The table with a list of its files that a folder is, or is in; `tables`: those of folders
-    that were asked of."""
+    """The table with a list of its files that a folder is, or is in; None: there is none.
+
+    `tables` caches answers by folder: most files of an input share a few folders.
+    """
     if folder not in tables:
         kind = kind_of_folder(folder)
         if kind is not None and kind != "splits of save_to_disk":
@@ -441,8 +462,11 @@ def _table_around(folder: str, tables: dict[str, Listed | None]) -> Listed | Non
 
 
 def _files_below(folder: str, tables: dict[str, Listed | None]) -> Iterator[str]:
-    """Files of a folder and of those below, linked ones too; no folder twice."""
-    seen: set[tuple[int, int]] = set()
+    """Files of a folder and of the folders below it, through links too, in order of their names.
+
+    No folder is entered twice: a link to a folder above would never end.
+    """
+    entered: set[tuple[int, int]] = set()
     around = _table_around(folder, tables)
 
     def refuse(error: OSError) -> NoReturn:
@@ -450,13 +474,13 @@ def _files_below(folder: str, tables: dict[str, Listed | None]) -> Iterator[str]
 
     for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         try:
-            found = Path(where).stat()
+            status = Path(where).stat()
         except OSError as error:
             refuse(error)
-        if (place := (found.st_dev, found.st_ino)) in seen:
+        if (identity := (status.st_dev, status.st_ino)) in entered:
             folders.clear()
             continue
-        seen.add(place)
+        entered.add(identity)
         kind = None if around else kind_of_folder(where)
         table = around
         if kind is not None:
@@ -470,19 +494,23 @@ def _files_below(folder: str, tables: dict[str, Listed | None]) -> Iterator[str]
             files = [str(Path(where) / name) for name in visible if name not in OF_FILTERS]
         for file in files:
             if table is None or file in table[2]:
-                # The transforms of an Iceberg table, as day(at), are no columns.
+                # Folders of an Iceberg table are named after transforms, such as day(at): the
+                # column itself is in the files.
                 is_column = table is None or table[1] != "Iceberg"
                 yield marked(file, os.path.relpath(file, folder)) if is_column else file
 
 
 def _readable_bytes(path: str, scratch: Scratch) -> int:
-    """Size of a file's content; opens it, so that a job does not start on what it cannot read."""
+    """Size of a file's content.
+
+    Opens the file and looks at its beginning, so that a job does not start on what it cannot read.
+    """
     if is_driver_file(path):
         with open_input(path) as file:
             file.read(1)
         return size_of(path)
     with read_errors(path):
-        # Before opening: opening a named pipe would wait for a writer.
+        # Checked before opening: opening a named pipe would wait for a writer.
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)
@@ -495,8 +523,8 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
                 refuse_header(head, path)
             if text and head.startswith(BOM):
                 log.warning(
-                    "%s begins with a byte order mark, which is read as letters of its first word, "
-                    "as by fastText: sed -i '1s/^\\xef\\xbb\\xbf//' FILE removes it", path,
+                    "%s begins with a byte order mark, which becomes part of its first word, as in "
+                    "fastText: sed -i '1s/^\\xef\\xbb\\xbf//' FILE removes it", path,
                 )  # fmt: skip
             return os.fstat(file.fileno()).st_size
 

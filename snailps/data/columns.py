@@ -1,9 +1,10 @@
-"""Declarations of the columns of CSV, TSV and other tables: syntax and messages.
+"""Declarations of the columns of tables: their syntax, and the errors in them.
 
     "label:label, age:numeric log, c1..c26:categorical" -> columns_of -> Columns, in file order
-    "age:numeric log", "clicked" -> columns_by_name -> Columns of files that name theirs
+    "age:numeric log", "clicked" -> columns_by_name -> Columns of files with a header
 
-docs/sparse_data.md describes the features of each kind of column; `_cells.h` makes them.
+docs/sparse_data.md says which features each kind of column makes; `_cells.h` makes them.  Must not
+know files.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from snailps.errors import ConfigError
 
 HASHED_BITS_MAX = 62
 TRUTH = {"false": 0, "true": 1, "False": 0, "True": 1, "FALSE": 0, "TRUE": 1}
-"""Cells of CSV that are numbers, as `true` of JSON and Parquet is; `_cells.h` reads them."""
+"""Cells of CSV that count as numbers, like `true` in JSON and Parquet; `_cells.h` has them too."""
 MISSING = frozenset({
     "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", r"\N",
 })  # fmt: skip
-"""Cells of numeric columns of CSV that are missing, as empty ones are; `_cells.h` has them too."""
+"""Cells of numeric CSV columns that mean a missing value, as an empty one; also in `_cells.h`."""
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
-"""A number, too, so that such a cell is refused instead of making the column one of texts."""
+"""Counts as a number when kinds are inferred, so that such a cell is refused with its row; else one
+of them would make a column of numbers a column of texts."""
 _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+)")
 
 
 class Kind(IntEnum):
-    """Kind of a column; the numbers are those of `_cells.h`."""
+    """Kind of a column; `_cells.h` has the same numbers."""
 
     IGNORE = 0
     LABEL = 1
     TEXT = 2
-    """Kept as it is: for readers, not in declarations."""
+    """The cell itself: for readers; a declaration cannot ask for it."""
     NUMERIC = 3
     BUCKET = 4
     CATEGORICAL = 5
@@ -45,9 +47,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One declared column.
+    """A declared column.
 
-    `log`: numbers become sign(x) log(1 + |x|), before `bounds` (rising) cut them into buckets.
+    `log`: numbers become sign(x) log(1 + |x|), before `bounds`, ascending, cut them into buckets.
     `bits`: a hashed column has at most 2^bits different keys.
     """
 
@@ -66,10 +68,11 @@ Declared = str | Sequence[str] | Sequence[Column]
 
 
 def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column, ...]:
-    """Parse ``name:kind`` a column, in the order of the file; ``a1..a9:kind`` is nine columns.
+    """Parse declarations ``name:kind`` of all columns, in the order of the file.
 
-    A name in single quotes is taken as it is.  A string separates columns by commas or newlines.
-    One label, unless `needs_label` is False.
+    ``a1..a9:kind`` is nine columns; a name in single quotes is taken literally.  A string separates
+    columns by commas or newlines.  ConfigError: malformed, or not exactly one label, which may be
+    missing unless `needs_label`.
     """
     columns = _declared(declared)
     labels = [column.name for column in columns if column.kind is Kind.LABEL]
@@ -80,9 +83,10 @@ def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column,
 
 
 def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
-    """Parse declarations of some columns, in any order, of files that name theirs.
+    """Parse declarations of some columns, in any order, for files with a header.
 
-    They may omit columns, that of the labels, too; `label` names it.
+    `label` names the column of labels, which need not be declared.  ConfigError: malformed, or a
+    declaration that contradicts `label`.
     """
     columns = _declared(declared)
     for column in columns:
@@ -92,14 +96,14 @@ def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
             )
         if column.kind is not Kind.LABEL and column.name == label:
             raise ConfigError(
-                f"columns: {label} is label_column, so its kind is label, and not "
+                f"columns: {label} is label_column, so its kind has to be label, got "
                 f"{declaration_of(column).rpartition(':')[2]}"
             )
     return columns
 
 
 def declaration_of(column: Column) -> str:
-    """The declaration that `columns_of` parses as this column."""
+    """The text that `columns_of` parses to this column."""
     name = column.name
     if not name or name != name.strip() or _RANGE.fullmatch(name) or _quoted(name) is not None:
         name = f"'{name}'"
@@ -114,7 +118,7 @@ def declaration_of(column: Column) -> str:
 
 
 def _quoted(name: str) -> str | None:
-    """What is between single quotes; None: there are none."""
+    """The text between single quotes; None: it is not quoted."""
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] == "'" else None
 
 
@@ -128,7 +132,7 @@ def is_number(cell: Any) -> bool:
 
 
 def kinds_of_cells(cells: Iterable[bytes]) -> set[Kind]:
-    """Whether cells of CSV have numbers, texts, or both."""
+    """Whether cells of CSV are numbers, texts, or both; missing cells are neither."""
     kinds = set()
     for cell in {cell.decode("utf-8", "surrogateescape").strip() for cell in set(cells)}:
         if NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
@@ -139,7 +143,7 @@ def kinds_of_cells(cells: Iterable[bytes]) -> set[Kind]:
 
 
 def kind_of_cells(kinds: Iterable[Kind]) -> Kind:
-    """Kind of a column that has cells of these kinds: a number may be a text as well."""
+    """Kind of a column with cells of these kinds: categorical if any is a text."""
     return max(kinds, key=lambda kind: kind is Kind.CATEGORICAL)
 
 
@@ -167,36 +171,39 @@ def _columns_of_part(part: str) -> Iterable[Column]:
         )
     quoted = _quoted(name)
     column = _column(name if quoted is None else quoted, kind.split(), part)
-    found = None if quoted is not None else _RANGE.fullmatch(name)
-    if not found:
+    names = None if quoted is not None else _RANGE.fullmatch(name)
+    if not names:
         return [column]
-    first, last = int(found["first"]), int(found["last"])
+    first, last = int(names["first"]), int(names["last"])
     if not first < last <= first + 100_000:
-        raise ConfigError(f"columns: expected a rising range of names, got {part!r}")
+        raise ConfigError(
+            f"columns: expected an ascending range of at most 100,001 names, got {part!r}"
+        )
     return [
-        Column(f"{found['head']}{i}", column.kind, column.log, column.bounds, column.bits)
+        Column(f"{names['head']}{i}", column.kind, column.log, column.bounds, column.bits)
         for i in range(first, last + 1)
     ]
 
 
 def _column(name: str, words: list[str], part: str) -> Column:
-    kind, rest = words[0], words[1:]
-    if kind in ("label", "ignore", "categorical") and not rest:
+    """The column of a name and the words of its kind; `part` is the declaration, for errors."""
+    kind, options = words[0], words[1:]
+    if kind in ("label", "ignore", "categorical") and not options:
         return Column(name, Kind[kind.upper()])
-    if kind == "hashed" and len(rest) == 1 and rest[0].isdecimal():
-        bits = int(rest[0])
+    if kind == "hashed" and len(options) == 1 and options[0].isdecimal():
+        bits = int(options[0])
         if not 1 <= bits <= HASHED_BITS_MAX:
             raise ConfigError(
                 f"columns: expected hashed with 1 to {HASHED_BITS_MAX} bits, got {part!r}"
             )
         return Column(name, Kind.HASHED, bits=bits)
     if kind == "numeric":
-        log = rest[:1] == ["log"]
-        rest = rest[log:]
-        if not rest:
+        log = options[:1] == ["log"]
+        options = options[log:]
+        if not options:
             return Column(name, Kind.NUMERIC, log=log)
-        if rest[0] == "bucket" and len(rest) > 1:
-            return Column(name, Kind.BUCKET, log=log, bounds=_bounds(rest[1:], part))
+        if options[0] == "bucket" and len(options) > 1:
+            return Column(name, Kind.BUCKET, log=log, bounds=_bounds(options[1:], part))
     raise ConfigError(
         f"columns: expected label, ignore, categorical, hashed BITS, or numeric [log] "
         f"[bucket BOUND ...], got {part!r}"
@@ -207,7 +214,7 @@ def _bounds(words: list[str], part: str) -> tuple[float, ...]:
     try:
         bounds = tuple(float(word) for word in words)
     except ValueError:
-        raise ConfigError(f"columns: expected numbers behind bucket, got {part!r}") from None
+        raise ConfigError(f"columns: expected numbers after bucket, got {part!r}") from None
     if not all(a < b for a, b in pairwise(bounds)) or not abs(bounds[-1] - bounds[0]) < 1e300:
-        raise ConfigError(f"columns: expected rising finite bounds behind bucket, got {part!r}")
+        raise ConfigError(f"columns: expected ascending finite bounds after bucket, got {part!r}")
     return bounds

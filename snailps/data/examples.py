@@ -1,10 +1,11 @@
 """Sparse examples from text and matrix files: formats, settings, messages about lines.
 
     format, columns, ... -> ExampleReader;  bytes of whole lines -> read -> Examples
-    bytes of a matrix file -> Examples
+    bytes of a matrix file -> read -> Examples
 
-Turns a loop's fault into a message with file, line and column.  The loops are in `_examples.pyx`,
-declarations of columns in `columns.py`.  No blocks, no roles.
+Owns which format a text has, and the words for a fault: file, line and column, what was expected,
+what came.  The loops are in `_examples.pyx`, declarations of columns in `columns.py`.  Must not
+know how blocks are cut, or who reads.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ ON_BAD_LINE = ("stop", "skip")
 HASH_BITS_MAX = 62
 STEP_BYTES = 1 << 20
 SHOWN_BYTES = 40
+"""Bytes of a malformed cell, in messages."""
 EXAMPLE = "label:label, age:numeric log, city:categorical"
 
 _EXPECTED = {
     "label": "a label, a number such as -1, 0.5 or 3",
     "low": "a label of at least {:g}",
     "index": "index:value, the index a whole number below 2^63",
-    "colon": "a colon and a value behind the index",
+    "colon": "a colon and a value after the index",
     "value": "a finite number within float32's range as value, then a blank",
     "field": "field:index:value, the field a whole number below 2^31",
-    "feature": "a colon and an index behind the field (field:index:value)",
-    "qid": "a whole number behind qid:",
+    "feature": "a colon and an index after the field (field:index:value)",
+    "qid": "a whole number after qid:",
     "quote": "a closing quote{}, then a separator",
     "cell": "a finite number within float32's range, or nothing",
 }
@@ -47,17 +49,30 @@ _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)
 
 
 class ExampleReader:
-    """Reads sparse examples from text; threads may share it, and it reads without the GIL.
+    """Reads sparse examples from text, without the GIL; threads may share it.
 
-    ``auto``: the first line that shows the `format`, of the first text, decides; of CSV and TSV the
-    first line of each file.  `columns` are of CSV and TSV only (`columns.columns_of`).  `hash_bits`
-    folds keys to 2^hash_bits, 1 to 62; 0: not.  Without `needs_labels` missing labels are 0.
-    `may_skip`: errors name `on_bad_line`.  `whole_rows`: texts end where rows do
-    (`_examples.rows_end`), so cells in quotes may have newlines; blocks are cut at any.  A label
-    below `label_min` is an error.
-
-    `format` becomes what ``auto`` found; `field_num` is the number of feature columns of CSV and
-    TSV, else 0; `first_bad` says where and why the first line was skipped.
+    Parameters
+    ----------
+    format : str
+        One of `FORMATS`.  ``auto``: the first unambiguous line of the first text decides between
+        LIBSVM and LIBFFM, the first line of each file between CSV and TSV.  Afterwards the
+        attribute has what was found.
+    columns : str or sequence
+        Declarations for CSV and TSV (`columns.columns_of`); empty for the other formats.
+    hash_bits : int
+        Fold keys to 2^hash_bits, 1 to 62; 0: keep them.
+    on_bad_line : str
+        ``stop``: a malformed line raises DataError; ``skip``: it is counted and left out, and
+        `first_bad` says where the first one was, and why.
+    needs_labels : bool
+        Else missing labels are 0.
+    may_skip : bool
+        Errors may advise ``on_bad_line: skip``.
+    whole_rows : bool
+        Texts end where rows do (`_examples.rows_end`), so quoted cells may hold newlines.  Blocks
+        are cut at any newline, so there a quote has to close on its line.
+    label_min : float
+        A smaller label is an error.
     """
 
     def __init__(
@@ -110,13 +125,14 @@ class ExampleReader:
         part: tuple[int, int] | None = None,
         place: Place | None = None,
     ) -> Examples:
-        """The examples of a text or of a part of it, or of a matrix file.
+        """The examples of a text, of a part of it, or of a matrix file.
 
-        `data` has whole lines, the last maybe without newline.  `start` is its offset in the file's
-        content or that of its block; 0: the first line may be a header.  `part` limits reading to a
-        range of whole lines, or of rows.  `place` gives file and offset there (-1: unknown) of byte
-        i of `data`, of a matrix file the row, for messages.  A malformed line raises DataError
-        unless `on_bad_line` is skip.
+        `data` has whole lines; the last one may lack its newline.  `start` is the offset in the
+        file of `data`, or of its block; 0: the first line may be a header.  `part` limits reading
+        to a range of whole lines, or of rows.  `place`, for messages, gives the file and the offset
+        there (-1: unknown) of a byte of `data`, or of a row of a matrix file.
+
+        DataError: a malformed line, unless `on_bad_line` is skip; a label below `label_min`.
         """
         if is_matrix(data):
             path = path or "the input"
@@ -134,12 +150,12 @@ class ExampleReader:
         self.learn_format(data, start)
         if start + first == 0:
             first = self._first(data)
-        # Until the format is known each text is examined.
         if self._reader is None and self.columns and start:
             raise DataError(
-                f"{path or 'the text'}: whether it is CSV or TSV is told by its first line, got a "
-                f"part of it from byte {start:,} on: set format to csv or tsv"
+                f"{path or 'the text'}: expected its first line, which shows whether it is CSV or "
+                f"TSV, got a part from byte {start:,} on: set format to csv or tsv"
             )
+        # Without a line that shows the format there are no examples, or a fault to report.
         reader = self._reader or self._loops("csv" if self.columns else "libsvm")
         examples, fault = reader.read(data, first, last)
         if self.columns and not self._has_label:
@@ -157,26 +173,29 @@ class ExampleReader:
                 raise DataError(f"{message}. Correct the line{leave}")
             self.first_bad = self.first_bad or message
         if (examples.labels < self._label_min).any():
-            at = first
+            # Rare, so the line is found by reading line by line.
+            begin = first
             while True:
-                end = data.find(b"\n", at, last) + 1 or last
-                if (reader.read(data, at, end)[0].labels < self._label_min).any():
+                end = data.find(b"\n", begin, last) + 1 or last
+                if (reader.read(data, begin, end)[0].labels < self._label_min).any():
                     break
-                at = end
-            column = next((n for n, one in enumerate(self.columns) if one.kind is Kind.LABEL), 0)
-            fault = Fault("low", at - first, at - first, column, 0)
+                begin = end
+            kinds = [column.kind for column in self.columns]
+            label = kinds.index(Kind.LABEL) if Kind.LABEL in kinds else 0
+            fault = Fault("low", begin - first, begin - first, label, 0)
             raise DataError(self._message(data, first, fault, path, start, place))
         return examples
 
     def learn_format(self, data: bytes, start: int = 0) -> bool:
-        """Whether the format is known: as given, from an earlier text, or from this one's lines.
+        """Look for the format in a text unless it is known; return whether it is known now.
 
-        The first line of a file decides between CSV and TSV.
+        The beginning of each file decides between CSV and TSV; a LIBSVM or LIBFFM format, once
+        found, stays.
         """
         if self.is_guessed and (not start if self.columns else self._reader is None):
-            found = self._guess(data, 0 if start else self._first(data), len(data))
-            if found and found != self.format:
-                self.format, self._reader = found, self._loops(found)
+            format = self._guess(data, 0 if start else self._first(data), len(data))
+            if format and format != self.format:
+                self.format, self._reader = format, self._loops(format)
         return self.knows_format
 
     @property
@@ -185,11 +204,13 @@ class ExampleReader:
 
     def _check_matrix(self, data: bytes, path: str) -> None:
         if self.format != "auto" and not self.is_guessed:
-            raise DataError(f"{path} is a matrix file, but format: {self.format}: set format: auto")
+            raise DataError(
+                f"{path} is a matrix file, but format is {self.format}: set format: auto"
+            )
         if self.columns:
             raise DataError(
-                f"{path} is a matrix file, whose columns are what they were written as: set no "
-                "columns"
+                f"{path} is a matrix file, whose columns were decided when it was written: leave "
+                "columns empty"
             )
         if self._needs_labels:
             check_labels(data, path)
@@ -206,7 +227,7 @@ class ExampleReader:
         return separator, OVER_LINES if quotes and self._whole_rows else quotes
 
     def _first(self, data: bytes) -> int:
-        """Offset of a file's examples: behind a byte order mark and a header."""
+        """Offset of a file's first example: behind a byte order mark and a header."""
         first = len(BOM) if data.startswith(BOM) else 0
         if not self.columns:
             return first
@@ -217,17 +238,17 @@ class ExampleReader:
                 return end
         return first
 
-    def _guess(self, data: bytes, at: int, last: int) -> str:
-        """The format of a text's part; empty if none of its lines shows it."""
+    def _guess(self, data: bytes, begin: int, last: int) -> str:
+        """The format of a part of a text; empty if none of its lines shows it."""
         if self.columns:
             line, width = first_line_of(data), len(self.columns)
             return format_of_rows(line, lambda cells: cells == width) if line else ""
-        while at < last:
-            end = data.find(b"\n", at, last) + 1 or last
-            found = _ENTRY.match(data, at, end)
-            if found:
-                return "libffm" if found[1] else "libsvm"
-            at = end
+        while begin < last:
+            end = data.find(b"\n", begin, last) + 1 or last
+            entry = _ENTRY.match(data, begin, end)
+            if entry:
+                return "libffm" if entry[1] else "libsvm"
+            begin = end
         return ""
 
     def _message(
@@ -239,49 +260,55 @@ class ExampleReader:
         start: int,
         place: Place | None,
     ) -> str:
-        at = first + fault.offset
+        """Words for a fault: file, line and column in bytes, what was expected, what came.
+
+        Lines before the block are counted by reading the file again, which an error may cost.  If
+        that fails, the line is counted within the block.
+        """
+        offset = first + fault.offset
         begin = first + fault.line
-        end = data.find(b"\n", at)
+        end = data.find(b"\n", offset)
         line = data[begin : end if end >= 0 else len(data)].removesuffix(b"\r")
-        at = min(at, begin + len(line))
+        offset = min(offset, begin + len(line))
         number = data.count(b"\n", 0, begin) + 1
         if place is None:
             before = lines_before(path, start)
             where = f"line {before + number}"
         else:
-            path, at_byte = place(begin)
-            before = lines_before(path, at_byte)
+            path, in_file = place(begin)
+            before = lines_before(path, in_file)
             where = f"line {before + 1}"
         if before < 0:
             where = f"line {number} of the block at byte {start:,}"
-        expected, got = self._expected(fault, line, at - begin)
+        expected, got = self._expected(fault, line, offset - begin)
         return (
-            f"{path or 'the text'}, {where}, column {at - begin + 1}: "
+            f"{path or 'the text'}, {where}, column {offset - begin + 1}: "
             f"expected {expected}, got {got}"
         )
 
-    def _expected(self, fault: Fault, line: bytes, at: int) -> tuple[str, str]:
+    def _expected(self, fault: Fault, line: bytes, begin: int) -> tuple[str, str]:
+        """What was expected at byte `begin` of a line, and what is there."""
         if not self.columns:
-            stop = _BLANK.search(line, at)
+            stop = _BLANK.search(line, begin)
             expected = _EXPECTED[fault.kind].format(self._label_min)
-            return expected, _shown(line[at : stop.start() if stop else len(line)])
+            return expected, _shown(line[begin : stop.start() if stop else len(line)])
         if fault.kind == "cells":
             return f"{len(self.columns)} columns", str(fault.cells)
         where = f" in column {self.columns[fault.column].name}"
         if fault.kind == "quote":
             same = "" if self._whole_rows else " on the same line"
-            return _EXPECTED["quote"].format(same) + where, _shown(line[at:].strip())
+            return _EXPECTED["quote"].format(same) + where, _shown(line[begin:].strip())
         cells, _ = first_row(line, *self._cells(self.format))
         expected = _EXPECTED[fault.kind].format(self._label_min) + where
-        return expected, _shown((cells[fault.column :] or [line[at:]])[0])
+        return expected, _shown((cells[fault.column :] or [line[begin:]])[0])
 
 
 def format_of_rows(
     line: bytes, fits: Callable[[int], bool], formats: Sequence[str] = ("tsv", "csv")
 ) -> str:
-    """The format in which a file's first line has a number of cells that `fits`.
+    """The format in which a line has a number of cells that `fits`.
 
-    If none has, the first whose separator it has.
+    If there is none: the first whose separator occurs in the line, else the last.
     """
     for format in formats:
         if fits(len(first_row(line, *CELLS[format])[0])):
@@ -295,15 +322,15 @@ def _shown(got: bytes) -> str:
 
 
 def lines_before(path: str, start: int) -> int:
-    """Lines of a file before the first that begins at `start` or behind it; -1: unknown."""
+    """Lines in front of the first one that begins at byte `start` or later; -1: unknown."""
     if start <= 0:
         return min(0, start)
-    lines, left = 0, start - 1
+    lines, unread = 0, start - 1
     try:
         with open_input(path) as file:
-            while left and (step := file.read(min(left, STEP_BYTES))):
+            while unread and (step := file.read(min(unread, STEP_BYTES))):
                 lines += step.count(b"\n")
-                left -= len(step)
+                unread -= len(step)
     except (OSError, DataError):
         return -1
-    return -1 if left else lines + 1
+    return -1 if unread else lines + 1

@@ -1,12 +1,13 @@
-"""Files that are no input, by their first bytes, and whole lines of the others.
+"""Recognises files that are no input by their first bytes; reads the others by whole lines.
 
     first bytes -> content_name -> "a PNG image", or "" if it may be an input
-    first bytes, path -> refuse_foreign -> DataError with the name, and what to do
-    first lines, path -> refuse_header -> DataError with the columns, one of which is to be named
-    open file, path -> whole_lines -> some lines at a time, none of them endless
+    first bytes, path -> refuse_foreign -> DataError: what the file is, and what to do
+    first lines, path -> refuse_header -> DataError: the column names, one of which is to be chosen
+    open file, path -> whole_lines -> whole lines, about a MiB at a time
 
-A pattern has bytes that no text begins with, as far as the format has any.  Unknown formats with
-many control characters are binary data.  Opens no files: `is_pipe` says which must not be.
+Owns the table of foreign formats.  A pattern should hold bytes that no text begins with; a file of
+an unknown format counts as binary if it has many control characters.  Must not open files, and
+`is_pipe` says which ones nobody should open to have a look.
 """
 
 from __future__ import annotations
@@ -23,36 +24,38 @@ from snailps.errors import DataError
 BOM = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8, which some editors write."""
 HEAD_BYTES = 512
-"""First bytes that suffice; a tar archive shows itself at byte 257."""
+"""First bytes of a file that suffice to recognise it: tar's magic is at byte 257."""
 
 CSV_BYTES = 1 << 16
-"""First bytes searched for the first two lines of CSV."""
+"""First bytes of a file searched for the first two lines of CSV."""
 UNIT_BYTES_MAX = 1 << 30
-"""No text has a longer word or line; another file would fill the memory."""
+"""A longer word or line is an error: the file is no text, and would fill the memory."""
 READ_BYTES = 1 << 20
-"""Bytes of a file, or of items, that are read or joined at a time: pieces enough for threads."""
+"""Bytes of a file that are read at a time: large enough for the disk, and enough pieces for
+threads."""
 CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
-"""Separator and quotes of a format's rows, for `RowReader`; `blank` is for names."""
+"""By format: the separator, and `RowReader`'s value for quotes; `blank` is for files of names."""
 OVER_LINES = 2
-"""Quotes of CSV that is read in whole rows."""
+"""`RowReader`'s value for quotes that may span lines: CSV read in whole rows."""
 SHOWN_CHARS = 80
+"""Characters of a list of column names, in messages."""
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-# After a byte order mark and blank lines.
+# The first line that is not blank, behind a byte order mark.
 _FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
 
 BINARY_BYTES_MIN = 32
-"""Least bytes that show whether a file is binary."""
+"""A shorter file is never called binary: too few bytes to judge by."""
 BINARY_SHARE = 20
-"""One control character in this many bytes is too much for text."""
-# Without zero, white space, and escape, which begins terminals' colours.
+"""More than one control character in this many bytes: no text."""
+# Without NUL, which separates words, white space, and escape, which begins a terminal's colours.
 _CONTROLS = bytes({*range(1, 32), 127} - {*b"\t\n\v\f\r\x1b"})
 
 _UNPACK = "unpack it, and name what is in it"
 _NAME = "give its name the ending {}, so that it is unpacked"
-_TABLE = "models of text and of sparse examples read it, where a column is named"
+_TABLE = "models of text and of sparse examples read it if column or label_column names a column"
 _TEXT = "name a file of text"
-_FIT = "load it, and give the data to fit"
-_LOAD = "snailps.load and `snailps nn` read models; to go on with one, set continue_from"
+_FIT = "load it in Python, and pass the data to fit"
+_LOAD = "snailps.load and `snailps nn` read models; to continue training one, set continue_from"
 
 _KINDS: tuple[tuple[str, bytes, str], ...] = (
     ("a PNG image", rb"\x89PNG\r\n\x1a\n", _TEXT),
@@ -94,7 +97,7 @@ _KINDS: tuple[tuple[str, bytes, str], ...] = (
     ("UTF-32 text", rb"\xff\xfe\0\0|\0\0\xfe\xff", "convert it: iconv -f UTF-32 -t UTF-8"),
     ("UTF-16 text", rb"\xff\xfe|\xfe\xff", "convert it: iconv -f UTF-16 -t UTF-8"),
 )  # fmt: skip
-# Dense and sparse models read these, models of text do not.
+# Formats that dense and sparse models read, and models of text do not.
 _OURS: tuple[tuple[str, bytes, str], ...] = (
     ("a NumPy array", rb"\x93NUMPY", "a model of text needs text"),
     ("a matrix file of snailps.write_matrix", rb"\x93SNAILX\n", "a model of text needs text"),
@@ -105,7 +108,7 @@ _COMPILED_OURS = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begi
 
 
 def is_pipe(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a pipe or a character device: opening it may block, and it is read once."""
+    """Whether a path is a pipe or character device: opening may block, and it is readable once."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - nothing is built for a name
     except OSError:
@@ -114,27 +117,28 @@ def is_pipe(path: str | os.PathLike[str]) -> bool:
 
 
 def content_name(head: bytes, *, text: bool = False) -> str:
-    """Kind of a file that no model reads, by its first `HEAD_BYTES`; empty: it may be an input.
+    """What a file is that no model reads, by its first `HEAD_BYTES`; empty: it may be an input.
 
-    With `text` arrays and matrix files are refused, too.
+    With `text` arrays, matrix files and binary data count as foreign too.
     """
-    found = _found(head, text)
-    return found[0] if found else ""
+    recognised = _recognised(head, text)
+    return recognised[0] if recognised else ""
 
 
 def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
-    found = _found(head, text)
-    if found is not None:
-        name, cure = found
+    """DataError if `content_name` recognises the file: its name, and what to do with it."""
+    recognised = _recognised(head, text)
+    if recognised is not None:
+        name, cure = recognised
         if path.endswith(".npz"):
             name, cure = "a .npz, arrays or a model", _LOAD
         raise DataError(f"{path} is no text, but {name}: {cure}")
 
 
 def refuse_header(head: bytes, path: str) -> None:
-    """Refuse, as a text, CSV and TSV whose first line, of `CSV_BYTES`, names columns.
+    """DataError for CSV or TSV that is about to be read as plain text, though it names columns.
 
-    It has names only, and the second line has as many cells.
+    Its first line has names only, its second line as many cells.  `head`: the first `CSV_BYTES`.
     """
     format = format_of(path)
     if format not in ("csv", "tsv"):
@@ -148,19 +152,19 @@ def refuse_header(head: bytes, path: str) -> None:
     if 1 < len(names) <= len(second) and all(map(_COLUMN.fullmatch, names)):
         raise DataError(
             f"{path} has names of columns in its first line "
-            f"({', '.join(names)[:SHOWN_CHARS]}): say which one has the texts, for example "
-            f"column={names[0]!r:.40}. Name it .txt if all of it is text"
+            f"({', '.join(names)[:SHOWN_CHARS]}): set column to the one that has the texts, for "
+            f"example column={names[0]!r:.40}. Rename the file to .txt if all of it is text"
         )
 
 
 def first_line_of(data: bytes) -> bytes:
-    """The first line of a file's beginning that is not blank, or empty."""
-    found = _FIRST_LINE.match(data)
-    return found[1].rstrip(b"\r") if found and found[1].strip() else b""
+    """The first line that is not blank, without its end; empty: there is none in `data`."""
+    match = _FIRST_LINE.match(data)
+    return match[1].rstrip(b"\r") if match and match[1].strip() else b""
 
 
 def line_of(file: IO[bytes], where: str) -> bytes:
-    """The next line of an open file, with its end; empty: there is none."""
+    """The next line of an open file, with its newline; empty at the end.  `where` is for errors."""
     line = file.readline(UNIT_BYTES_MAX)
     if len(line) == UNIT_BYTES_MAX:
         raise DataError(f"{where} has a line of more than {len(line):,} bytes: is it text?")
@@ -170,18 +174,22 @@ def line_of(file: IO[bytes], where: str) -> bytes:
 def whole_lines(
     file: IO[bytes], path: str, size: int = READ_BYTES, *, text: bool = True
 ) -> Iterator[bytes]:
-    """Whole lines of an open file, about `size` bytes at a time; `text` is of `refuse_foreign`."""
-    at = 0
+    """Whole lines of an open file, about `size` bytes at a time; DataError for a foreign file.
+
+    `text` as in `refuse_foreign`.
+    """
+    offset = 0
     while data := file.read(size):
         if not data.endswith(b"\n"):
-            data += line_of(file, f"{path}, from byte {at:,} on,")
-        if not at:
+            data += line_of(file, f"{path}, from byte {offset:,} on,")
+        if not offset:
             refuse_foreign(data[:HEAD_BYTES], path, text=text)
         yield data
-        at += len(data)
+        offset += len(data)
 
 
-def _found(head: bytes, text: bool) -> tuple[str, str] | None:
+def _recognised(head: bytes, text: bool) -> tuple[str, str] | None:
+    """Name of a foreign format, and what to do; None: the file may be an input."""
     for name, begin, cure in (*_COMPILED, *(_COMPILED_OURS if text else ())):
         if begin.match(head):
             return name, cure
@@ -191,11 +199,12 @@ def _found(head: bytes, text: bool) -> tuple[str, str] | None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether there are too many control characters for text of any encoding.
+    """Whether there are too many control characters for text in any encoding.
 
-    A tenth of random bytes are; integers and floats have many zeros, which also end words.
+    A tenth of random bytes are control characters.  Integers and floats show by their zeros, which
+    text may hold too, as separators, but fewer.
     """
-    odd = len(head) - len(head.translate(None, _CONTROLS))
+    controls = len(head) - len(head.translate(None, _CONTROLS))
     return len(head) >= BINARY_BYTES_MIN and (
-        odd * BINARY_SHARE > len(head) or head.count(0) * 3 > len(head)
+        controls * BINARY_SHARE > len(head) or head.count(0) * 3 > len(head)
     )

@@ -1,9 +1,9 @@
-"""Pieces of work in threads, their results in order.
+"""Work in threads, with results in the order of the items.
 
-    items, function -> in_order -> function(item) of each, a few items ahead of who takes them
+    items, function -> in_order -> function(item) of each item, a few ahead of the consumer
 
-The function is meant to release the GIL.  Threads live as long as the iteration: none is left for
-a process that is forked, which begins iterations of its own.
+Meant for functions that release the GIL.  The threads live as long as the iteration: a process that
+forks between two iterations has none that the child would miss.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[Result]:
-    """Results of `function`; at most `threads` of them are under way, and as many wait.
+    """Results of `function` for each item, in order, from `threads` threads.
 
-    One item is no work for a thread of its own.  DataError: a process that was forked meanwhile
-    goes on with it.
+    At most twice `threads` items are taken ahead of the consumer, which bounds memory.  A single
+    item, or a single thread, is worked on by the caller.  DataError: a child that was forked during
+    the iteration goes on with it, and has none of the threads.
     """
     items = iter(items)
     first = list(islice(items, min(threads, 2)))
@@ -39,7 +40,9 @@ def in_order(
     for result in _in_threads(function, items, threads):
         yield result
         if os.getpid() != process:
-            raise DataError("this was begun in the process that was forked: begin it anew here")
+            raise DataError(
+                "this iteration was begun before the process was forked: begin a new one here"
+            )
 
 
 def _in_threads(

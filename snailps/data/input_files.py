@@ -1,9 +1,9 @@
-"""The files of an input, found and copied where they have to be, before blocks are cut.
+"""The files of an input before blocks are cut: found, and copied where they cannot be cut.
 
     expand -> InputFiles -> Adopted.measure, Cut.passes: what a model decides by its input
 
-What is counted is counted in the content that is trained: the text of a table's column, an unpacked
-copy.  **Nothing is estimated from a file's beginning.**  No blocks, no models.
+Counts the content that is trained on: the text of a table's column, the unpacked copy of a file.
+**Nothing is estimated from a file's beginning.**  Must not know blocks or models.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from snailps.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Files with their sizes, and the copies in `scratch` of the files that cannot be cut."""
+    """Input files with their sizes; `scratch` has copies of those that cannot be cut."""
 
     sources: Sequence[Source]
     scratch: Scratch
 
     @property
     def total_bytes(self) -> int:
-        """Of one epoch: of packed files and tables the bytes of what is made of them."""
+        """Bytes of one epoch; for packed files and tables, of what is made of them."""
         return sum(source.bytes for source in self.sources)
 
     def lines(self, most: int) -> int:
-        """Count the lines of all files; stops at `most`, so that a large text costs no pass."""
+        """The number of lines of all files, or `most` if there are more.
+
+        Stops counting at `most`, so that a large input does not cost a pass.
+        """
         lines = 0
         for source in self.sources:
             with read_errors(source.path), self.scratch.open(source.path) as file:
@@ -54,9 +57,9 @@ class InputFiles:
                 yield from whole_lines(file, source.path)
 
     def numbers(self, reader: ExampleReader, most: int) -> int:
-        """Count the entries and labels of examples, in lines or matrix files; stops at `most`.
+        """The number of entries and labels of examples in lines or matrix files, at most `most`.
 
-        What cannot be read is left out: its error is reported where it is trained.
+        Skips what cannot be read: the worker that trains on it reports the error, with its place.
         """
         numbers = 0
         for source in self.sources:
@@ -66,10 +69,11 @@ class InputFiles:
                     header = read_header(head, file.seek(0, os.SEEK_END), source.path)
                     numbers += header.nonzeros + header.rows
                     continue
-                at = file.seek(0)
+                offset = file.seek(0)
                 for data in whole_lines(file, source.path, text=False):
-                    found = reader.read(data, source.path, at)
-                    numbers, at = numbers + len(found.keys) + len(found.labels), at + len(data)
+                    examples = reader.read(data, source.path, offset)
+                    numbers += len(examples.keys) + len(examples.labels)
+                    offset += len(data)
                     if numbers >= most:
                         return most
         return min(numbers, most)

@@ -1,10 +1,11 @@
-"""Folders whose own list says which of their files are the table: Delta, Iceberg, save_to_disk.
+"""Folders that list which of their files are the table: Delta, Iceberg, datasets' save_to_disk.
 
-    folder -> kind_of_folder -> "Delta", ...     its files, kind -> files_of_table -> those of today
+    folder -> kind_of_folder -> "Delta", ...
+    folder, kind -> files_of_table -> the files of the current version
 
-Such a folder keeps files of earlier versions, with rows that were removed or changed since.
-deltalake and pyiceberg read the lists, where they are installed.  Rows that are removed by marks
-beside the files, and columns that were renamed, are refused: no file has the table's rows then.
+Such a folder keeps files of earlier versions, whose rows were removed or changed since: reading
+them all would train on deleted rows.  deltalake and pyiceberg read the lists.  Refuses tables whose
+rows are not simply what the files have: rows deleted by marks beside the files, renamed columns.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _METADATA = re.compile(r"v?([0-9]+)(-.*)?\.(gz\.)?metadata\.json(\.gz)?")
 
 
 def kind_of_folder(folder: str) -> Kind | None:
-    """What list a folder has, if any."""
+    """The kind of list that a folder has; None: it has none."""
     place = Path(folder)
-    # A folder above the input may have a `metadata` that its user may not list.
+    # Folders above the input are asked too, and this user may not be allowed to list theirs.
     with suppress(PermissionError):
         if (place / "_delta_log").is_dir():
             return "Delta"
@@ -43,20 +44,23 @@ def kind_of_folder(folder: str) -> Kind | None:
 
 
 def files_of_table(folder: str, kind: Kind) -> list[str]:
-    """Absolute paths of the files that are the table now, sorted; DataError if none are."""
+    """Absolute paths of the files of the table's current version, sorted.
+
+    DataError: it has no rows, its list is damaged, or its rows are not what its files have.
+    """
     read: dict[str, Callable[[Path], list[str]]] = {
         "Delta": _delta, "Iceberg": _iceberg, "save_to_disk": _saved,
     }  # fmt: skip
     if kind == "Hudi":
         raise DataError(
-            f"{folder} is a Hudi table, which is not read here: write its rows as Parquet, or name "
-            "a folder of such files"
+            f"{folder} is a Hudi table, a kind that is not read here: write its rows as Parquet, "
+            "and name that folder"
         )
     if kind == "splits of save_to_disk":
         names = sorted(path.parent.name for path in Path(folder).glob("*/state.json"))
         raise DataError(
-            f"{folder} has several datasets, as datasets.DatasetDict.save_to_disk writes them: "
-            f"name one, {folder}/{names[0] if names else 'train'}; it has {', '.join(names)}"
+            f"{folder} has several datasets, written by datasets.DatasetDict.save_to_disk: name "
+            f"one, such as {folder}/{names[0] if names else 'train'}; it has {', '.join(names)}"
         )
     try:
         files = sorted(read[kind](Path(folder)))
@@ -65,7 +69,7 @@ def files_of_table(folder: str, kind: Kind) -> list[str]:
     except Exception as error:  # of deltalake, pyiceberg, or a list that is damaged
         raise DataError(f"cannot read the {kind} table {folder}: {error}") from error
     if not files:
-        raise DataError(f"the {kind} table {folder} has no rows now")
+        raise DataError(f"the {kind} table {folder} has no rows in its current version")
     return files
 
 
@@ -74,24 +78,24 @@ def _delta(folder: Path) -> list[str]:
         "deltalake", f"{folder} is a Delta table, and reading its log", "snailps[lakes]"
     )
     table = module.DeltaTable(str(folder))
-    about = table.metadata()
-    # By the mode: version 2 of readers lists no features.
-    if (mode := about.configuration.get("delta.columnMapping.mode", "none")) != "none":
+    metadata = table.metadata()
+    # By the mode, not by the reader features: tables of reader version 2 list none.
+    if (mode := metadata.configuration.get("delta.columnMapping.mode", "none")) != "none":
         raise _not_in_files(folder, "Delta", f"it maps columns by {mode}")
     if "deletionVectors" in (table.protocol().reader_features or ()) and _has_marks(table):
         raise _not_in_files(folder, "Delta", "it has deletionVectors of removed rows")
     files = [_local(str(uri), folder) for uri in table.file_uris()]
-    columns = {*about.partition_columns}
+    columns = {*metadata.partition_columns}
     for file in files:
         if lacking := columns - {name.partition("=")[0] for name in map(unquote, Path(file).parts)}:
-            why = f"column {min(lacking)!r} is in its log alone"
+            why = f"column {min(lacking)!r} is in its log only"
             raise _not_in_files(folder, "Delta", why)
     return files
 
 
 def _has_marks(table: Any) -> bool:
-    """Whether a Delta table that may have deletion vectors has some: a compacted one has not."""
-    if not hasattr(table, "deletion_vectors"):  # of older releases of deltalake: unknown
+    """Whether a Delta table that may have deletion vectors has any: a compacted one has none."""
+    if not hasattr(table, "deletion_vectors"):  # an older deltalake cannot tell
         return True
     return any(batch.num_rows for batch in table.deletion_vectors())
 
@@ -104,14 +108,15 @@ def _iceberg(folder: Path) -> list[str]:
     newest = _metadata_of(folder)
     if len(newest) > 1:
         raise DataError(
-            f"{folder} is an Iceberg table whose catalog alone knows which metadata is the newest: "
+            f"{folder} is an Iceberg table, and only its catalog knows which metadata is newest: "
             f"{newest[0].name} or {newest[1].name}. Write its rows as Parquet"
         )
     table = module.StaticTable.from_metadata(str(newest[0]))
-    now = {field.field_id: field.name for field in table.schema().fields}
+    # Files keep the names that columns had when they were written.
+    current = {field.field_id: field.name for field in table.schema().fields}
     for schema in table.metadata.schemas:
         for field in schema.fields:
-            if now.get(field.field_id) != field.name:
+            if current.get(field.field_id) != field.name:
                 raise _not_in_files(
                     folder, "Iceberg", f"its column {field.name!r} was renamed or dropped"
                 )
@@ -122,24 +127,29 @@ def _iceberg(folder: Path) -> list[str]:
 
 
 def _metadata_of(folder: Path) -> list[Path]:
-    """The newest metadata of an Iceberg table; several have the same number."""
-    found: dict[int, list[Path]] = {}
+    """The metadata files of an Iceberg table with the highest number.
+
+    Several have it after two writers raced: the catalog chose one.
+    """
+    by_number: dict[int, list[Path]] = {}
     for path in (folder / "metadata").iterdir():
         if match := _METADATA.fullmatch(path.name):
-            found.setdefault(int(match[1]), []).append(path)
-    return sorted(found[max(found)]) if found else []
+            by_number.setdefault(int(match[1]), []).append(path)
+    return sorted(by_number[max(by_number)]) if by_number else []
 
 
 def _saved(folder: Path) -> list[str]:
     state: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    if state.get("_indices_data_files") or state.get("_indices_files"):  # by releases before 2
-        raise _not_in_files(folder, "save_to_disk", "it has indices of rows. Flatten them")
+    if state.get("_indices_data_files") or state.get("_indices_files"):  # of datasets before 2
+        raise _not_in_files(
+            folder, "save_to_disk", "it selects rows by indices (flatten_indices() removes them)"
+        )
     return [str(folder / Path(file["filename"]).name) for file in state["_data_files"]]
 
 
 def _not_in_files(folder: Path, kind: Kind, why: str) -> DataError:
     return DataError(
-        f"{folder} is {_article(kind)} table whose rows are not what its files have: {why}. "
+        f"{folder} is {_article(kind)} table whose rows are not simply what its files have: {why}. "
         "Compact it, or write its rows as Parquet"
     )
 
@@ -149,10 +159,10 @@ def _article(kind: str) -> str:
 
 
 def _local(uri: str, folder: Path) -> str:
-    """The path of a file of a table on this host; the list has it as a URI, or quoted."""
+    """The path on this host of a listed file; lists have plain or quoted paths, or URIs."""
     path = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
     for name in (path, unquote(path)):
         if Path(name).is_file():
             file, base = Path(name).resolve(), folder.resolve()
             return str(folder / file.relative_to(base) if file.is_relative_to(base) else file)
-    raise DataError(f"{folder}: its list names {uri}, which is no file on this host")
+    raise DataError(f"{folder}: its list names {uri}, which is no file on this host: mount it here")

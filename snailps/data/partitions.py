@@ -1,11 +1,11 @@
-"""Columns of tables that stand in the names of folders, as Hive has them: `day=7/part-0.parquet`.
+"""Columns in the names of folders, as Hive writes tables: `day=7/part-0.parquet`.
 
-    path, its part below the named folder -> marked -> folder/./day=7/part-0.parquet
-    such a path -> columns_of_folders -> {"day": "7"}, a text as in a cell of CSV, or None
+    path, its part below the input folder -> marked -> folder/./day=7/part-0.parquet
+    marked path -> columns_of_folders -> {"day": "7"}: a text, like a cell of CSV, or None
 
-Only folders below what was named as input have columns: `lr=0.1/train.csv` is where a user keeps
-things.  The path says where they begin, by `/./`, as for rsync: it is the same file, and whoever
-opens it, in whatever process, knows its columns.
+Only folders below the one that was named as input are columns: in `lr=0.1/train.csv` the folder is
+just where a user keeps a file.  The mark `/./` in the path, as in rsync, says where columns begin.
+For the operating system it is the same file, so the path is all that a worker needs to know.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from snailps.data.unpacking import MARK
 
 _COLUMN = re.compile(r"(?:^|/)([^/=]+=[^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive and Spark write in the place of null."""
+"""What Hive and Spark write for null."""
 
 
-def marked(path: str, rest: str) -> str:
-    """A file's path, `rest` of it below a named folder; marked if a table's columns are there."""
-    first = _COLUMN.search(rest)
-    if first is None or format_of(rest) is None or not path.endswith(f"/{rest}"):
+def marked(path: str, relative: str) -> str:
+    """A file's path with the mark in front of its first folder that is a column.
+
+    `relative` is the end of the path, below the input folder.  Unchanged without such folders, and
+    for files that are no tables.
+    """
+    first = _COLUMN.search(relative)
+    if first is None or format_of(relative) is None or not path.endswith(f"/{relative}"):
         return path
-    begin = len(path) - len(rest) + first.start(1)
+    begin = len(path) - len(relative) + first.start(1)
     return f"{path[:begin]}./{path[begin:]}"
 
 
 def columns_of_folders(path: str) -> dict[str, str | None]:
-    """Columns and values in the names of folders; None: null."""
-    found = MARK.search(path)
-    if found is None:
+    """Values of the columns in the names of folders; None: null."""
+    mark = MARK.search(path)
+    if mark is None:
         return {}
-    pairs = [name.partition("=") for name in path[found.end() :].split("/")[:-1]]
+    pairs = [name.partition("=") for name in path[mark.end() :].split("/")[:-1]]
     return {
         unquote(name): None if value == _NO_VALUE else unquote(value)
         for name, is_column, value in pairs
@@ -46,11 +50,11 @@ def columns_of_folders(path: str) -> dict[str, str | None]:
 
 
 def kinds_of_folders(paths: Iterable[str]) -> dict[str, Kind]:
-    """Kind of each column in the names of folders: as in CSV, by its values in all files."""
+    """Kind of each column in the names of folders, judged like cells of CSV, over all files."""
     values: dict[str, set[bytes]] = {}
     for path in paths:
         for name, text in columns_of_folders(path).items():
             cells = [] if text is None else [text.encode("utf-8", "surrogateescape")]
             values.setdefault(name, set()).update(cells)
-    kinds = {name: kinds_of_cells(cells) for name, cells in values.items()}
-    return {name: kind_of_cells(some) for name, some in kinds.items() if some}
+    kinds_in = {name: kinds_of_cells(cells) for name, cells in values.items()}
+    return {name: kind_of_cells(kinds) for name, kinds in kinds_in.items() if kinds}

@@ -1,8 +1,8 @@
-"""How a job reads files that are tables: text of a column, or examples of columns by name.
+"""How a job reads tables: the texts of a column, or examples from columns by name.
 
     settings -> Reading -> Scratch: which files are tables, and what `table_files` makes of them
 
-Names only: `table_files` reads tables.
+Only says how; `table_files` reads.
 """
 
 from __future__ import annotations
@@ -14,18 +14,31 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 VERSION = 4
-"""Version of what is made of a table: other versions' copies are not used."""
+"""Version of what is made of a table: copies that another version left here are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a job reads tables.
 
-    `form` is text, examples, or empty (reads no tables).  `column` is that of the texts; empty:
-    files are no tables.  `label_column` is that of the labels; without it files of examples are no
-    tables. `columns` has ``name:kind`` of every column of examples; `label_prefix` is of texts'
-    labels. `needs_labels`: the column of the labels must exist; CSV and TSV always have it.
-    `label_names` are all labels that are texts, which examples have by their numbers.
+    Attributes
+    ----------
+    form : str
+        ``text``, ``examples``, or empty: the job reads no tables.
+    column : str
+        Column of the texts; empty: files of a text job are no tables.
+    label_column : str
+        Column of the labels; empty: files of an examples job are no tables.
+    columns : tuple of str
+        ``name:kind`` of every column of examples.
+    label_prefix : str
+        Put in front of each label in the lines of text.
+    on_bad_line : str
+        ``stop`` or ``skip``, for CSV and TSV.
+    needs_labels : bool
+        The column of labels must exist.  In CSV and TSV it always must.
+    label_names : tuple of str
+        All labels, if they are texts; examples hold their numbers in this tuple.
     """
 
     form: Literal["text", "examples", ""] = ""
@@ -39,33 +52,34 @@ class Reading:
 
     @property
     def identity(self) -> str:
-        """Distinguishes what different jobs make of a table."""
+        """Differs between jobs that make different things of a table; part of a copy's name."""
         return f"{VERSION}\0{self!r}"
 
     def takes(self, path: str) -> bool:
-        """Whether a file is a table for this job.
+        """Whether this job reads a file as a table: it names a column.
 
-        CSV and TSV are if the job names a column; Parquet and Arrow always, JSON lines for a model
-        that knows columns.  DataError for a table without a named column, and the reverse.
+        DataError: a column is named and the file is no table; or none is named and the file can be
+        nothing else (Parquet, Arrow, ORC; JSON lines if the job reads tables at all).  CSV and TSV
+        without a named column are text.
         """
         setting = "column" if self.form == "text" else "label_column"
         named = self.column if self.form == "text" else self.label_column
-        found = format_of(path)
-        if named and found is None:
+        format = format_of(path)
+        if named and format is None:
             raise DataError(
                 f"{path} is no table, but {setting} is set ({named}): the names of tables end in "
                 f"{ENDINGS}"
             )
-        said = FORMATS[found].said if found else ""
-        if not named and said and (found != "jsonl" or self.form):
+        said = FORMATS[format].said if format else ""
+        if not named and said and (format != "jsonl" or self.form):
             raise DataError(f"{path} {said}: {self._cure(setting)}")
         return bool(named)
 
     def _cure(self, setting: str) -> str:
         if not self.form:
             return (
-                "this model reads no tables; a model of your own reads the column that its field "
-                "`column` names, as text"
+                "this model reads no tables. A model of your own reads texts from a table if its "
+                "settings have a field `column`"
             )
         what = "texts" if self.form == "text" else "labels"
         return f"set {setting} to the name of the column that has the {what}"

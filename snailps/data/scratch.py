@@ -1,12 +1,12 @@
-"""Input files on this host: as they are, or one copy of what cannot be cut as it is.
+"""Input files on this host: themselves, or a copy of those that cannot be cut into blocks.
 
     path -> Scratch.local -> the path itself, or the one copy on this host of its content:
                              unpacked (.gz, .bz2, .xz, .zst, .lz4), fetched (URLs), read (tables)
     driver:... -> this process's own copy, of the pieces that are read
 
-A copy is named by its origin's real path, size and time, or a URL's version, and by what is made of
-a table; `host_cache` keeps it, `unpacking` unpacks, the `Tables` that it is given read tables.  No
-blocks.
+Owns the identity of a copy: the origin's real path, size and time, or a URL's version, and what is
+made of a table.  `host_cache` stores copies, `unpacking` unpacks, `Tables` reads tables.  Must not
+know blocks.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from snailps.outward import without_secrets
 
 
 def open_input(path: str) -> BinaryIO:
-    """Open the content of an input file for a look at some bytes, without a copy."""
+    """Open the content of an input file to look at a few bytes, without making a copy."""
     if is_driver_file(path):
         return cast(BinaryIO, DriverReader(path))
     return open_content(path)
 
 
 class Tables(Protocol):
-    """How a job reads tables, and who writes what it reads in the place of one."""
+    """How a job reads tables, and the writer of what it reads instead of one."""
 
     @property
     def reading(self) -> Reading: ...
 
-    def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile: ...
+    def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile:
+        """Write what the job reads instead of a table; calls `on_piece` often, which may raise."""
 
 
 class Scratch(HostCache):
-    """Copies of packed files, URLs, tables and drivers' files; uses them until `close`.
+    """Copies of packed files, URLs, tables and drivers' files, in use until `close`.
 
-    Without `tables` tables are files as any other.
+    Without `tables` a table is a file like any other.  Threads may share one object.
     """
 
     def __init__(
@@ -57,9 +58,12 @@ class Scratch(HostCache):
     ) -> None:
         super().__init__(folder, bytes_max, wait_s=wait_s)
         self.tables = tables
-        self._held: dict[str, tuple[Path, str]] = {}  # origin -> copy, version
+        self._held: dict[str, tuple[Path, str]] = {}
+        """By origin, its copy and version."""
         self._expected: dict[str, str] = {}
+        """By origin, the version that other hosts have."""
         self._plain: set[str] = set()
+        """Paths that need no copy, so that blocks over many files do not ask again."""
         self._copies: dict[str, DriverCopy] = {}
 
     def __enter__(self) -> Scratch:
@@ -71,12 +75,13 @@ class Scratch(HostCache):
     def local(self, path: str, start: int = 0, stop: int | None = None) -> Path:
         """The file to read instead of `path`: itself, or a copy on this host of its content.
 
-        It is unchanged while this object is open, even if the origin changes.  `start` and `stop`
-        are of a Python process's file: only these bytes need be there.  DataError if it cannot be
-        read or does not fit, or is not the expected version; WaitTimeout after `wait_s` for another
-        process's copy.
+        A copy is unchanged while this object is open, even if the origin changes.  `start` and
+        `stop` matter for a Python process's file only: fetch these bytes, at least.
+
+        DataError: unreadable, too large for the scratch folder, or not the expected version.
+        WaitTimeout: another process has been making the copy for `wait_s`.
         """
-        if path in self._plain:  # a block may be over many files
+        if path in self._plain:
             return Path(path)
         if is_driver_file(path):
             pieces = self._copy_of(path)
@@ -95,24 +100,27 @@ class Scratch(HostCache):
             return copy
 
     def version(self, path: str) -> str:
-        """Version of an origin that has its copy here; empty: there is no copy."""
+        """Version of an origin that has a copy here; empty: it has none."""
         with self._mutex:
             return self._held[path][1] if path in self._held else ""
 
     def expect(self, path: str, version: str) -> None:
-        """Refuse other versions of an origin than `version`, which another host has."""
+        """Have `local` refuse any version of an origin but this one, which another host reads.
+
+        Else two hosts could cut different contents into the same blocks.
+        """
         if version:
             self._expected[path] = version
 
     def _compare(self, path: str, version: str) -> None:
         if self._expected.get(path, version) != version:
             raise DataError(
-                f"{path} is not the version of which the job was made: it has changed since, or "
+                f"{path} is not the version that the job began with: it has changed since, or "
                 "hosts see different files. Do not change the input during a job"
             )
 
     def open(self, path: str) -> BinaryIO:
-        """Open the content of an input file; of a driver's file, fetch only what is read."""
+        """Open the content of an input file; from a driver's file only what is read is fetched."""
         if is_driver_file(path):
             return cast(BinaryIO, DriverReader(self._copy_of(path)))
         return self.local(path).open("rb")
@@ -127,11 +135,11 @@ class Scratch(HostCache):
             return self._copies[path]
 
     def _found(self, path: str, tables: Tables | None) -> tuple[Path, str]:
-        """The copy of an origin, which is made if no process has made it, and its version."""
-        found = key, version = _version_of(path)
+        """The copy of an origin, made here unless another process made it, and its version."""
+        before = key, version = _version_of(path)
         if version:
             self._compare(path, version)
-        elif is_url(path):  # its version is unknown
+        elif is_url(path):  # of unknown version: no copy may serve another job
             key += f"\0{secrets.token_hex(16)}"
         if tables is not None:
             key += f"\0{tables.reading.identity}\0{columns_of_folders(path)}"
@@ -141,7 +149,8 @@ class Scratch(HostCache):
                 file = self._unpacked(path, make)
             else:
                 file = tables.write(path, make, self.check_open)
-            if _version_of(path) != found:
+            # Else the copy would be a mixture under the name of the old version.
+            if _version_of(path) != before:
                 raise DataError(f"{path} was changed while it was read here. Run the job again")
             return file
 
@@ -169,8 +178,8 @@ _whole: dict[str, Scratch] = {}
 def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
     """The file to read instead of `path`: itself, or a complete copy of a driver's file.
 
-    The copy stays until `release_whole` or a copy of another file: a model is opened several times
-    before it is put into tables.
+    The copy stays until `release_whole`, or until another file is asked for: a model to start from
+    is opened several times before its rows are in the tables.
     """
     if not is_driver_file(path):
         return path
@@ -185,9 +194,9 @@ def release_whole(path: str) -> None:
 
 
 def _version_of(path: str) -> tuple[str, str]:
-    """Version of a file or URL as a name on this host, and as text for all hosts.
+    """A key for this host, and a version that all hosts see alike, of a file or URL.
 
-    The latter is empty for a file, whose time differs between hosts, and for a URL whose server
+    The version is empty for a file, whose time differs between hosts, and for a URL whose server
     reports none.
     """
     if is_url(path):
@@ -195,7 +204,7 @@ def _version_of(path: str) -> tuple[str, str]:
         return f"{path}\0{version}", version
     try:
         real = Path(path).resolve(strict=True)
-        found = real.stat()
+        status = real.stat()
     except OSError as error:
         raise DataError(f"cannot open {path}: {error.strerror or error}") from error
-    return f"{real}\0{found.st_size}\0{found.st_mtime_ns}", ""
+    return f"{real}\0{status.st_size}\0{status.st_mtime_ns}", ""

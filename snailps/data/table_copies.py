@@ -1,8 +1,8 @@
-"""What a job's scratch copies of tables are: hands `Scratch` the writer of `table_files`.
+"""Connects `Scratch` with `table_files`: how the copies of a job's tables are written.
 
-    Reading -> TableCopies -> Scratch: which files are tables, and what stands in their place
+    Reading -> TableCopies -> Scratch: which files are tables, and what is read instead of them
 
-`table_files` is imported for the first table: most jobs read none, and would start later.
+`table_files` is imported for the first table only: most jobs read none, and would start later.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from snailps.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TableCopies:
+    """`scratch.Tables` of a job."""
+
     reading: Reading
 
     def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile:
-        """Write what a job reads in a table's place; `on_piece` is called at times, may raise."""
+        """As `table_files.write_table`."""
         from snailps.data.table_files import write_table
 
         return write_table(self.reading, path, make, on_piece)

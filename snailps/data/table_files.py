@@ -1,10 +1,10 @@
-"""Input of jobs from tables in files: lines of text, sparse examples, declarations of columns.
+"""What jobs read from tables in files: lines of text, sparse examples, declarations of columns.
 
-    TableFile, Reading -> text_of -> a line a row; write_table -> a matrix file
+    TableFile, Reading -> text_of -> one line per row; write_table -> a matrix file
     first table of a job, declarations of some columns -> complete -> declarations of all
 
 Labels of all examples are in memory, rows are not.  Must not know how a format is parsed
-(formats/).  Functions raise ConfigError (a missing library, a declaration) and DataError.
+(formats/).  Functions raise ConfigError (a missing library, a malformed declaration) and DataError.
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ from snailps.dataclass import replace
 from snailps.errors import DataError
 
 LOOKED_BYTES = 256 << 20
-"""Bytes after the first rows that are searched for a value of each column."""
+"""Bytes behind the first rows that are searched for a value of each column."""
 LOOKED_FILES = 256
-"""Most files that are: each counts as this part of the bytes, at least."""
+"""Most files searched: each counts as this fraction of the bytes at least, however small it is."""
 NAMES_MAX = 1 << 16
-"""Different labels, at most."""
+"""More different labels are refused: the column is none of classes."""
 _INDEX = "__index_level_"
+"""Beginning of the column name that pandas gives an index in Parquet."""
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
-    """Whole lines, about a MiB, of a column's texts, with labels if a column has them.
+    """Whole lines, about a MiB at a time: a column's texts, with labels in front if there are any.
 
-    `make` is as of `open_table`.
+    `make` as in `open_table`.
     """
     names = [name for name in (reading.column, reading.label_column) if name]
-    waiting: deque[Any] = deque()  # labels of texts that are not taken yet
+    # A batch has both columns; the writer takes one text and then its labels.  Labels of texts that
+    # were not taken yet wait here, a batch at most.
+    waiting: deque[Any] = deque()
     with open_table(path, make) as table, table_errors(path):
         _require(table, names)
 
@@ -73,7 +76,10 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
 def write_table(
     reading: Reading, path: str, make: Make, on_piece: Callable[[], object]
 ) -> ScratchFile:
-    """Write what a job reads in the place of a table; `on_piece` is called at times, may raise."""
+    """Write what a job reads instead of a table.
+
+    Calls `on_piece` for each piece; it may raise, to break off.
+    """
     file, parts = make(f"reading {path}"), lambda part: make(f"reading {path} ({part})")
     if reading.form != "examples":
         for piece in text_of(reading, path, parts):
@@ -86,50 +92,53 @@ def write_table(
 
 
 def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple[str, ...]:
-    """Declarations of all columns of the first table, in order: those that are given, others by
-    their values.
+    """Declarations of all columns of the first table, in order.
 
-    A column without a value in its first rows is looked for further on, in all tables, up to
-    `LOOKED_BYTES` and `LOOKED_FILES`; one that has none there is of numbers, so that a text in it
-    is refused where it comes.  `label` is the column of the labels; empty: there is none.
+    Columns in `declared` keep their declaration, others get a kind by their values.  A column
+    without a value in the first rows is searched further on, in all tables, up to `LOOKED_BYTES`
+    and `LOOKED_FILES`.  One without any value there is numeric, so that a text in it is refused
+    with its row.  `label` is the column of the labels; empty: there is none.
     """
-    given = {column.name: column for column in columns_by_name(declared, label)}
-    named = [*given, label] if label else [*given]
+    by_name = {column.name: column for column in columns_by_name(declared, label)}
+    named = [*by_name, label] if label else [*by_name]
     path = paths[0]
     with open_table(path) as table, table_errors(path):
-        later = [name for name in given if table.has_more and name not in table.names]
+        later = [name for name in by_name if table.has_more and name not in table.names]
         _require(table, [name for name in named if name not in later])
         kinds = table.kinds(named)
-        # pandas' index is the order of the rows.
+        # The index that pandas writes numbers the rows: training on it would learn their order.
         kinds |= {name: Kind.IGNORE for name in table.names if name.startswith(_INDEX)}
         of_folders = kinds_of_folders(paths) if table.folders else {}
-        left = [name for name in table.names if name not in (*named, *kinds, *table.folders)]
-        found, size = table.later_kinds(left, LOOKED_BYTES) if left else ({}, 0)
+        unknown = [name for name in table.names if name not in (*named, *kinds, *table.folders)]
+        later_kinds, size = table.later_kinds(unknown, LOOKED_BYTES) if unknown else ({}, 0)
         names = (*table.names, *later)
-    kinds |= found | {name: kind for name, kind in of_folders.items() if name not in kinds}
+    kinds |= later_kinds | {name: kind for name, kind in of_folders.items() if name not in kinds}
     for other in paths[1:]:
-        left = [name for name in left if name not in kinds]
-        if not left or size >= LOOKED_BYTES:
+        unknown = [name for name in unknown if name not in kinds]
+        if not unknown or size >= LOOKED_BYTES:
             break
         with open_table(other) as table, table_errors(other):
-            kinds |= table.kinds([name for name in table.names if name not in left])
-            more, read = table.later_kinds(
-                [name for name in left if name not in kinds], LOOKED_BYTES - size
+            kinds |= table.kinds([name for name in table.names if name not in unknown])
+            later_kinds, read = table.later_kinds(
+                [name for name in unknown if name not in kinds], LOOKED_BYTES - size
             )
-        kinds, size = kinds | more, size + max(read, LOOKED_BYTES // LOOKED_FILES)
+        kinds, size = kinds | later_kinds, size + max(read, LOOKED_BYTES // LOOKED_FILES)
     columns = [
-        given.get(name)
+        by_name.get(name)
         or Column(name, Kind.LABEL if name == label else kinds.get(name, Kind.NUMERIC))
         for name in names
     ]
     if not any(column.is_feature for column in columns):
         beside = f" beside the label {label!r}" if label else ""
-        raise DataError(f"{path} has no column of features{beside}")
+        raise DataError(
+            f"{path} has no column of features{beside}: declare one in columns, or name another "
+            "table"
+        )
     return tuple(map(declaration_of, columns))
 
 
 def check_table(path: str, reading: Reading) -> None:
-    """Refuse a table of examples that lacks columns, or has undeclared ones."""
+    """DataError: a table of examples lacks columns of the job, or has undeclared ones."""
     with _examples_of(reading, path):
         pass
 
@@ -137,47 +146,51 @@ def check_table(path: str, reading: Reading) -> None:
 def read_rows(
     path: str, columns: Sequence[Column], label: str = "", *, others: bool = False
 ) -> Iterator[tuple[Piece, Any]]:
-    """Examples of a table, in pieces without labels, and their labels as the table has them.
+    """Examples of a table, piece by piece, and with each the labels as the table has them.
 
-    Missing labels of CSV are "".  `columns` may include the labels' and ignored ones, without
-    effect; an empty `label` reads none; `others`: the table may have other columns.
+    A missing label is "" in CSV, else None.  `columns` may include the label and ignored columns,
+    without effect; an empty `label` reads no labels; `others`: the table may have further columns.
     """
     known = None if others else {*(column.name for column in columns), label}
     with open_table(path, known=known) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
         needed = [column.name for column in features if table.is_complete]
         _require(table, [*needed, *([label] if label else [])])
-        if found := _others(table):
+        if undeclared := _others(table):
             raise DataError(
-                f"{path} has columns that the model or the first file has not: "
-                f"{shown_names(found)}. Leave them out: columns=[{_ignored(found[0])!r}]"
+                f"{path} has columns that the model or the first file lacks: "
+                f"{shown_names(undeclared)}. Leave them out: columns=[{_ignored(undeclared[0])!r}]"
             )
         yield from table.pieces(features, label)
 
 
 def names_of(path: str) -> str:
+    """The column names of a table, for messages."""
     with open_table(path) as table, table_errors(path):
         return shown_names(table.names)
 
 
 def names_of_labels(reading: Reading, paths: Sequence[str]) -> list[str]:
-    """The labels of all rows of tables, which are texts, sorted; missing ones are left out."""
-    found = set[str]()
+    """The different text labels of all rows of tables, sorted, without missing ones.
+
+    DataError: more than `NAMES_MAX`.
+    """
+    names = set[str]()
     for path in paths:
         with open_table(path) as table, table_errors(path):
             _require(table, [reading.label_column])
             for _, labels in table.pieces((), reading.label_column, reading.on_bad_line):
-                found.update(label for label in labels if isinstance(label, str) and label)
-                if len(found) > NAMES_MAX:
+                names.update(label for label in labels if isinstance(label, str) and label)
+                if len(names) > NAMES_MAX:
                     raise DataError(
                         f"{path}: column {reading.label_column!r} has more than {NAMES_MAX:,} "
                         "different texts: expected the names of classes, or numbers"
                     )
-    return sorted(found)
+    return sorted(names)
 
 
 def label_kind(paths: Sequence[str], label: str) -> Kind:
-    """Whether a column of labels has numbers or texts, of CSV by the first rows that have some."""
+    """Whether labels are numbers or texts: by the column's type, or the first rows with a label."""
     path = paths[0]
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
@@ -193,7 +206,7 @@ def label_kind(paths: Sequence[str], label: str) -> Kind:
 def _examples_of(
     reading: Reading, path: str, make: Make | None = None, on_piece: Callable[[], object] = int
 ) -> Iterator[RowsSource]:
-    """The examples of a table, which has the columns that a job knows, and no others."""
+    """The examples of a table that is checked to have the job's columns and no others."""
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path, make, known={column.name for column in columns}) as table:
         with table_errors(path):  # names of JSON lines are read here
@@ -202,6 +215,8 @@ def _examples_of(
 
 
 class _ExampleRows(RowsSource):
+    """The rows of a table as examples, with labels as numbers."""
+
     has_label = True
 
     def __init__(
@@ -233,12 +248,12 @@ class _ExampleRows(RowsSource):
     def _numbered(
         self, labels: Sequence[Any], names: Mapping[Any, float], first: int
     ) -> NDArray[np.float64]:
-        """The numbers of labels that are texts; `first` is the number of the first row."""
+        """Numbers of text labels; `first` is the number of the first row, for the error."""
         try:
             return np.array([names[label] for label in labels], np.float64)
         except (KeyError, TypeError):
             row = next(
-                at for at, label in enumerate(labels)
+                place for place, label in enumerate(labels)
                 if not (isinstance(label, str) and label in names)
             )  # fmt: skip
             label = labels[row]
@@ -250,25 +265,28 @@ class _ExampleRows(RowsSource):
 
 
 def _word(label: Any) -> Any:
+    """A label, or each of a list, as a word of a line; None: missing."""
     if isinstance(label, list):
-        return [_word(one) for one in label]
+        return [_word(item) for item in label]
     if isinstance(label, str):
         return word_of(label) if label else None  # an empty cell is missing
     return label
 
 
 def _require(table: TableFile, names: Sequence[str]) -> None:
+    """DataError: the table lacks a column; says why, where that can be guessed."""
     for name in names:
         if name not in table.names:
             has = shown_names(table.names)
-            if len(table.names) == 1 and (found := re.search(r"[,;\t|]", table.names[0])):
-                has += f". Cells of .csv are separated by ',', of .tsv by tabs; got {found[0]!r}"
+            if len(table.names) == 1 and (match := re.search(r"[,;\t|]", table.names[0])):
+                has += f". Cells of .csv are separated by ',', of .tsv by tabs; got {match[0]!r}"
             if f"/{quote(name)}=" in table.path:
                 has += f". A folder's name has it: name the folder above {name}=... as the input"
             raise DataError(f"{table.path} has no column {name!r}; it has {has}")
 
 
 def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:
+    """DataError: the table lacks a declared column, or has an undeclared one."""
     needs_labels = needs_labels or table.needs_labels
     _require(
         table,
@@ -282,12 +300,13 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
     others = _others(table)
     if others:
         raise DataError(
-            f"{table.path} has columns that the first file has not: {shown_names(others)}. Declare "
+            f"{table.path} has columns that the first file lacks: {shown_names(others)}. Declare "
             f"{_ignored(others[0])} in columns, or another kind; label_column is {label}"
         )
 
 
 def _others(table: TableFile) -> list[str]:
+    """Columns of a table that are not among its `known` ones."""
     return [name for name in table.names if table.known is not None and name not in table.known]
 
 

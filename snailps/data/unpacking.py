@@ -1,10 +1,11 @@
-"""Content of files that are packed, or that are not on this machine.
+"""The content of files that are packed, or on another machine.
 
-    x.gz, x.bz2, x.xz, x.zst, x.lz4 -> content -> a binary file of what is in it, or pieces
+    x.gz, x.bz2, x.xz, x.zst, x.lz4 -> open_content -> a binary file of the unpacked content
     s3://bucket/x.gz, https://... -> fsspec -> the same
 
-Owns the endings and URLs, the libraries for them, and the errors of damaged files.  zstandard and
-fsspec are imported when the first such file is opened.  No copies, no tables; sockets are fsspec's.
+Owns file endings, URLs, the libraries for them, and the errors of damaged files.  zstandard and
+fsspec are imported when the first such file is opened.  Must not know copies (`scratch`) or tables;
+sockets belong to fsspec.
 """
 
 from __future__ import annotations
@@ -26,29 +27,32 @@ from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError, SnailError
 
 STEP_BYTES = 1 << 20
+"""Bytes of content read at a time."""
 PACKED_STEP_BYTES = 1 << 11
-"""Packed bytes that are unpacked together: 2 KiB have 64 MiB in them at most."""
+"""Packed bytes that are unpacked at a time.
+
+2 KiB hold at most 64 MiB, so that a small malicious file cannot fill the memory."""
 PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
-"""Ending of a name, in small letters -> the program that unpacks it."""
+"""By file ending in lower case, the program that unpacks it."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
-"""Errors of reading a damaged file, beside OSError."""
+"""Errors, besides OSError, of reading a damaged file."""
 _GZIP = zlib.MAX_WBITS | 16
 _MARKS = (
     "etag", "lastmodified", "contentmd5", "digest", "md5hash", "md5", "crc32c", "checksum", "sha",
     "blobid", "versionid", "generation", "updated", "mtime", "modified", "modify",
     "modificationtime", "created",
 )  # fmt: skip
-"""Fields of fsspec's file systems that identify a version; never times of reading."""
+"""Fields of fsspec's file systems that identify a version; times of access are none of them."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 MARK = re.compile(r"/\./(?=[^/]*=)")
-"""In a path: the next folder is the first one that names a column and its value (`partitions`)."""
+"""The mark `/./` in a path: the next folder is the first one that names a column (`partitions`)."""
 _LAKES = {
     re.compile(r"(^|/)_delta_log/"): "a Delta",
     re.compile(r"(^|/)metadata/[^/]*metadata\.json"): "an Iceberg",
     re.compile(r"(^|/)\.hoodie/"): "a Hudi",
 }
 _ALWAYS_FILES = ("http://", "https://")
-"""A URL of these is one file: a page may link others, and a question mark begins its query."""
+"""A web page is one file: nothing lists the files below it, and `?` begins its query."""
 
 
 def is_url(path: str) -> bool:
@@ -57,7 +61,7 @@ def is_url(path: str) -> bool:
 
 
 def packing_of(path: str) -> str:
-    """Packing of a file, by its name: ``.gz``, ...; empty: none."""
+    """How a file is packed, by its name: ``.gz``, ...; empty: not packed."""
     ending = Path(_name_of(path)).suffix
     return ending if ending in PACKED else ""
 
@@ -67,26 +71,26 @@ def is_packed(path: str) -> bool:
 
 
 def is_sequential(path: str) -> bool:
-    """Whether the content can be read from its beginning only, or sought in at that price."""
+    """Whether seeking means reading again from the beginning, or is impossible."""
     return is_packed(path) or path.lower().startswith(_ALWAYS_FILES)
 
 
 def bare_name(path: str) -> str:
-    """The name of a file in small letters, without the ending of its packing."""
+    """A file's name in lower case, without the ending of its packing."""
     return _name_of(path).removesuffix(packing_of(path))
 
 
 def _name_of(path: str) -> str:
-    """The name of a file in small letters, of a page without its query."""
+    """A file's name in lower case; a page's without its query."""
     is_page = path.lower().startswith(_ALWAYS_FILES)
     return Path(re.split("[?#]", path, maxsplit=1)[0] if is_page else path).name.lower()
 
 
 def open_content(path: str) -> BinaryIO:
-    """Open the content of a file or URL, unpacked.
+    """Open the unpacked content of a file or URL.
 
-    Local files that are not packed can be sought in.  Reading a damaged one raises OSError or one
-    of `DAMAGED`.
+    Only local files that are not packed can seek.  Reading a damaged file raises OSError or one of
+    `DAMAGED`: read within `read_errors`.
     """
     file: IO[bytes] = _open_url(path) if is_url(path) else Path(path).open("rb")  # noqa: SIM115
     try:
@@ -97,7 +101,7 @@ def open_content(path: str) -> BinaryIO:
 
 
 def pieces_of(path: str) -> Iterator[bytes]:
-    """The content of a file or URL in steps; all damage is a DataError."""
+    """The content of a file or URL, a MiB at a time; DataError: it is damaged or unreadable."""
     with read_errors(path), open_content(path) as content:
         while piece := content.read(STEP_BYTES):
             yield piece
@@ -105,7 +109,7 @@ def pieces_of(path: str) -> Iterator[bytes]:
 
 @contextmanager
 def read_errors(path: str) -> Iterator[None]:
-    """Turn errors of damaged or unreadable files into DataError."""
+    """Turn errors of damaged or unreadable files into DataError, with the path and what to do."""
     packing = PACKED.get(packing_of(path), "")
     try:
         yield
@@ -115,11 +119,12 @@ def read_errors(path: str) -> Iterator[None]:
         # bzip2 reports damage by an OSError without a number.
         if packing and (not isinstance(error, OSError) or error.errno is None):
             raise DataError(
-                f"cannot unpack {path}: {error}. The file is damaged or no {packing} file; "
-                f"`{packing} -t` tells, and a fresh copy helps"
+                f"cannot unpack {path}: {error}. The file is damaged, or is no {packing} file: "
+                f"check it by `{packing} -t`, and copy it again"
             ) from error
         why = error.strerror if isinstance(error, OSError) else None
-        if why is None and isinstance(error, FileNotFoundError):  # fsspec's, of any failure
+        # fsspec raises FileNotFoundError for any failure; the cause says which.
+        if why is None and isinstance(error, FileNotFoundError):
             cause = error.__cause__
             absent = cause is None or isinstance(cause, FileNotFoundError)
             why = "it does not exist" if absent else f"{cause}"
@@ -131,31 +136,35 @@ def read_errors(path: str) -> Iterator[None]:
 
 
 def version_of(url: str) -> str:
-    """Version of a URL's content, the same on every host; empty: unknown."""
+    """A version of a URL's content that all hosts compute alike; empty: the server reports none."""
     system, path = _system_of(url)
     with read_errors(url):
-        found = {_bare(name): value for name, value in system.info(path).items()}
-    marks = [f"{name}={found[name]}" for name in _MARKS if found.get(name)]
-    text = "\0".join([f"{found.get('size')}", *marks])
+        info = {_plain(name): value for name, value in system.info(path).items()}
+    marks = [f"{name}={info[name]}" for name in _MARKS if info.get(name)]
+    text = "\0".join([f"{info.get('size')}", *marks])
     return hashlib.sha256(text.encode()).hexdigest()[:32] if marks else ""
 
 
-def _bare(name: str) -> str:
+def _plain(name: str) -> str:
+    """A field's name without case and punctuation: file systems spell ``Last-Modified`` freely."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a named folder omits this file or folder: its name begins with a dot or underscore.
+    """Whether a file or folder is skipped below a folder that is input.
 
-    Hadoop, Spark, Hive, Trino and pyarrow leave logs, markers, indexes and unfinished files beside
-    a table so.  A column of Hive's may begin with an underscore: `_day=7` is no such name.
+    Names that begin with a dot or underscore: Hadoop, Spark, Hive, Trino and pyarrow give such
+    names to logs, markers, indexes and unfinished files beside a table.  `_day=7` is not hidden: it
+    is a column of Hive.
     """
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def in_hidden_folder(rest: str, pattern: str) -> bool:
-    """Whether a match of a pattern is in a hidden folder that the pattern does not name: `*` stands
-    for no such folder, as in a shell for none with a dot."""
+    """Whether a match of a pattern lies in a hidden folder that the pattern does not name itself.
+
+    `*` matches no hidden folder, as in a shell it matches no name with a dot.
+    """
     named = [part for part in pattern.split("/") if is_hidden(part)]
     return any(
         is_hidden(folder) and not any(fnmatchcase(folder, part) for part in named)
@@ -164,9 +173,9 @@ def in_hidden_folder(rest: str, pattern: str) -> bool:
 
 
 def files_of_url(url: str) -> list[tuple[str, str]]:
-    """The files that a URL names: itself, those below a folder, or those of a pattern; sorted.
+    """The files that a URL names: itself, the files below a folder, or the matches of a pattern.
 
-    With each the part of it below the folder that was named, or in which the pattern begins.
+    Sorted; with each, its path relative to that folder, or to the folder where the pattern begins.
     """
     if url.lower().startswith(_ALWAYS_FILES):
         return [(url, "")]
@@ -185,8 +194,8 @@ def files_of_url(url: str) -> list[tuple[str, str]]:
             rests = [name.removeprefix(inside) for name in sorted(system.find(path))]
             if lake := next((mark for mark in _LAKES if any(map(mark.search, rests))), None):
                 raise DataError(
-                    f"{url} is {_LAKES[lake]} table, whose log says which files are its rows "
-                    "now: it is read from a folder of this host only. Write its rows as Parquet"
+                    f"{url} is {_LAKES[lake]} table, whose log says which files are current. Its "
+                    "log is read from a folder of this host only: write its rows as Parquet"
                 )
             rests = [rest for rest in rests if not any(map(is_hidden, rest.split("/")))]
             missing = f"input not found: {url} does not exist, or has no files"
@@ -196,47 +205,47 @@ def files_of_url(url: str) -> list[tuple[str, str]]:
 
 
 def root_of_pattern(pattern: str) -> str:
-    """The beginning of a pattern, up to the folder in whose names it has a choice; with its `/`."""
+    """The beginning of a pattern before its first part with a wildcard, with its `/`."""
     parts = pattern.split("/")
-    first = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
     return "/".join([*parts[:first], ""])
 
 
 def _system_of(url: str) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path in it."""
+    """The fsspec file system of a URL, and the path in it."""
     core = optional_module("fsspec.core", f"reading {url}", "snailps[cloud]")
     url = MARK.sub("/", url)
     try:
         system, path = core.url_to_fs(url)
     except ImportError as error:  # s3fs, gcsfs, aiohttp, ...
         raise ConfigError(
-            f"reading {url} needs another library: {error}. pip install 'snailps[cloud]' has those "
-            "of s3://, gs:// and https://"
+            f"reading {url} needs another library: {error}. pip install 'snailps[cloud]' brings "
+            "those for s3://, gs:// and https://"
         ) from None
     except ValueError as error:  # an unknown protocol
         raise DataError(f"cannot read {url}: {error}") from None
-    system.invalidate_cache()  # a long-lived process asks again
+    system.invalidate_cache()  # else a long-lived process would not see new files
     return system, str(path)
 
 
 def _open_url(url: str) -> IO[bytes]:
     system, path = _system_of(url)
-    # Not every web server has ranges: read from the beginning.
+    # Not every web server supports ranges: read from the beginning.
     options = {"block_size": 0} if url.lower().startswith(_ALWAYS_FILES) else {}
     with read_errors(url):
-        # fsspec's own files do not limit a line.
+        # fsspec's own readline has no limit: a file without newlines would fill the memory.
         return io.BufferedReader(system.open(path, "rb", **options), STEP_BYTES)
 
 
 def _of_url(url: str, error: Exception) -> DataError:
     return DataError(
-        f"cannot read {url}: {type(error).__name__}: {error}. Credentials are those of the "
-        "protocol's own library, in the environment of every process that reads"
+        f"cannot read {url}: {type(error).__name__}: {error}. The protocol's own library takes "
+        "credentials from the environment of every process that reads"
     )
 
 
 def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
-    """The content of an open file, by the ending of its path; closing it closes the file."""
+    """The unpacked content of an open file; closing it closes the file."""
     packing = packing_of(path)
     if packing == ".gz":
         content = _content(file, lambda: zlib.decompressobj(_GZIP), padding=1)
@@ -258,10 +267,11 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
 def _content(
     packed: IO[bytes], begin: Callable[[], Any], *, padding: int = 0
 ) -> Iterator[bytes | memoryview]:
-    """The content of streams, one after another; refuses other bytes behind one.
+    """The content of concatenated streams; EOFError or the library's error for anything else.
 
-    The libraries' own readers take a file that was cut off, or whose next stream is damaged, for
-    one that ends there.  A multiple of `padding` zeros may follow a stream.
+    Not by the libraries' own readers: they take a file that was cut off, or whose second stream is
+    damaged, for one that ends there, and the rest would be missing silently.  A multiple of
+    `padding` zeros may follow a stream.
     """
     data = packed.read(PACKED_STEP_BYTES)
     while True:
@@ -277,7 +287,7 @@ def _content(
             zeros += len(data) - len(data := data.lstrip(b"\0"))
             data = data or packed.read(PACKED_STEP_BYTES)
         if padding and zeros % padding:
-            raise EOFError(f"{zeros} zeros follow a stream, no multiple of {padding}")
+            raise EOFError(f"{zeros} zeros follow a stream: expected a multiple of {padding}")
         if not data:
             return
 
@@ -295,16 +305,16 @@ def _lz4_content(packed: IO[bytes]) -> Iterator[bytes | memoryview]:
 
     try:
         yield from _content(packed, lz4.frame.LZ4FrameDecompressor)
-    except RuntimeError as error:  # its error of damage
+    except RuntimeError as error:  # what lz4 raises for damage
         raise OSError(str(error)) from None
 
 
 class _Pieces(io.RawIOBase):
-    """Content of a packed file, as a file; closing it closes both."""
+    """The unpacked content as a file; closing it closes the packed file too."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview], packed: IO[bytes]) -> None:
         super().__init__()
-        self._pieces, self._left, self._packed = pieces, memoryview(b""), packed
+        self._pieces, self._unread, self._packed = pieces, memoryview(b""), packed
 
     def close(self) -> None:
         super().close()
@@ -314,12 +324,12 @@ class _Pieces(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        while not self._left:
+        while not self._unread:
             piece = next(self._pieces, None)
             if piece is None:
                 return 0
-            self._left = memoryview(piece)
-        size = min(len(buffer), len(self._left))
-        buffer[:size] = self._left[:size]
-        self._left = self._left[size:]
+            self._unread = memoryview(piece)
+        size = min(len(buffer), len(self._unread))
+        buffer[:size] = self._unread[:size]
+        self._unread = self._unread[size:]
         return size

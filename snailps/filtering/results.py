@@ -58,10 +58,10 @@ class Results:
         self.key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         with _folder_errors(self.folder):
             state = self.folder / KEPT
-            is_ours = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
+            has_state = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
             if (
                 self.folder.is_dir()
-                and not is_ours
+                and not has_state
                 and any(self.folder.iterdir())
                 and not overwrite
             ):

@@ -131,7 +131,7 @@ def test_job_whose_input_changes_before_workers_read_it_trains_on_what_was_liste
         with Cluster(folder, job=job) as cluster:
             codes, master = cluster.run()
             assert set(codes) == {0}, master.stderr
-            assert "not the version of which the job was made" in cluster.processes[-1].stderr
+            assert "not the version that the job began with" in cluster.processes[-1].stderr
         assert origin.now == number + 1
         with np.load(folder / "out.npz") as saved:
             assert saved["counts.keys"].tolist() == [number]

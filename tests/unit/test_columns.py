@@ -174,7 +174,7 @@ def test_reader_auto_with_columns_tells_tsv_by_its_tabs(text, format):
 def test_reader_auto_with_columns_is_told_by_the_first_line_of_the_file_alone():
     reader = ExampleReader("auto", columns="y:label, a:categorical, b:categorical")
     later = b"1,x\ty\tz\tt,Rome\n"
-    with pytest.raises(DataError, match=r"f.txt: .* told by its first line, .* set format to csv"):
+    with pytest.raises(DataError, match=r"f.txt: expected its first line, .* set format to csv"):
         reader.read(later, "f.txt", 100)
     assert reader.learn_format(b"0,x\ty,Oslo")
     assert (reader.format, len(reader.read(later, "f.txt", 100).labels)) == ("csv", 1)
@@ -259,13 +259,13 @@ def test_columns_of_ranges_lists_and_newlines():
         ("a:label, b:hashed 0", "1 to 62 bits"),
         ("a:label, b:hashed 63", "1 to 62 bits"),
         ("a:label, b:numeric bucket", "expected label, ignore"),
-        ("a:label, b:numeric bucket log 3", "expected numbers behind bucket"),
-        ("a:label, b:numeric bucket 3 2", "rising finite bounds"),
-        ("a:label, b:numeric bucket 3 3", "rising finite bounds"),
-        ("a:label, b:numeric bucket nan", "rising finite bounds"),
-        ("a:label, b:numeric bucket 1 inf", "rising finite bounds"),
+        ("a:label, b:numeric bucket log 3", "expected numbers after bucket"),
+        ("a:label, b:numeric bucket 3 2", "ascending finite bounds"),
+        ("a:label, b:numeric bucket 3 3", "ascending finite bounds"),
+        ("a:label, b:numeric bucket nan", "ascending finite bounds"),
+        ("a:label, b:numeric bucket 1 inf", "ascending finite bounds"),
         ("a:label, b:numeric log log", "expected label, ignore"),
-        ("a:label, c9..c1:ignore", "rising range"),
+        ("a:label, c9..c1:ignore", "ascending range"),
     ],
 )
 def test_columns_of_what_cannot_be_read_is_refused(declared, what):

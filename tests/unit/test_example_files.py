@@ -292,7 +292,7 @@ def test_labels_are_cells_of_the_rows_that_features_are_of(write, monkeypatch, o
 def test_names_that_json_lines_have_later_are_refused(write, monkeypatch):
     monkeypatch.setattr(TableFile, "head_rows", 2)
     path = write("x.jsonl", '{"a": 1, "y": 0}\n' * 2 + '{"b": 5, "y": 1}\n')
-    with pytest.raises(DataError, match="row 3 has 'b', which the first 2 rows have not: declare"):
+    with pytest.raises(DataError, match="row 3 has 'b', which the first 2 rows lack: declare"):
         rows_of(example_files([path], "y"))
     found = example_files([path], "y", ["b:numeric"])
     assert (found.names, rows_of(found)) == (["a", "b"], [[(0, 1, 0)], [(0, 1, 0)], [(1, 5, 0)]])

@@ -279,7 +279,7 @@ MALFORMED = [
     ("libsvm", b"1 1:1;", 6, "then a blank", "';'"),
     ("libsvm", b"1 1:1\0", 6, "then a blank", "'\\\\x00'"),
     ("libsvm", b"1 1:1\r2 2:2", 6, "then a blank", r"'\\r2'"),
-    ("libsvm", b"1 qid:x 1:1", 7, "a whole number behind qid:", "'x'"),
+    ("libsvm", b"1 qid:x 1:1", 7, "a whole number after qid:", "'x'"),
     ("libsvm", b"1 1:1 qid:3", 7, "index:value", "'qid:3'"),
     ("libsvm", b"1 " + b"y" * 50, 3, "index:value", "'" + "y" * 40 + r"\.\.\.'"),
     ("libffm", b"1 x:1:1", 3, "field:index:value", "'x:1:1'"),

@@ -171,7 +171,7 @@ def test_column_of_the_file_wins_and_files_alike_are_needed(tmp_path):
     with open_table(path) as table:
         assert (table.names, table.folders) == (["x", "y", "text"], {})
     put(tmp_path / "b", "a/q.parquet", "c=1/p.parquet")
-    with pytest.raises(DataError, match=r"/b/./c=1/p.parquet has columns that .* has not: 'c'"):
+    with pytest.raises(DataError, match=r"/b/./c=1/p.parquet has columns that .* lacks: 'c'"):
         reached("logistic", tmp_path / "b", tmp_path, label_column="y", columns=["text:ignore"])
     with pytest.raises(DataError, match=r"no column 'c'; .* name the folder above c=\.\.\. as the"):
         label_kind([str(tmp_path / "b" / "c=1" / "p.parquet")], "c")
@@ -225,7 +225,9 @@ def test_delta_table_has_the_files_of_its_log(tmp_path, monkeypatch):
     assert below(folder, f"{folder}/*.parquet") == ["b.parquet"]
     assert below(folder, f"{folder}/c=1") == ["c=1/d.parquet"]
     assert below(folder, f"{folder}/b.parquet") == ["b.parquet"]
-    with pytest.raises(DataError, match=r"a.parquet is in the Delta table .*none of its files"):
+    with pytest.raises(
+        DataError, match=r"a.parquet is in the Delta table .*whose list does not have it"
+    ):
         files_of([f"{folder}/a.parquet"])
     link = tmp_path / "link"
     link.symlink_to(folder)
@@ -247,10 +249,10 @@ def test_delta_table_whose_rows_are_not_those_of_files_is_refused(tmp_path, monk
     delta(monkeypatch, features=["columnMapping"], mapping="none")
     assert below(folder) == ["b.parquet"]
     delta(monkeypatch, partitions=["day"])
-    with pytest.raises(DataError, match="column 'day' is in its log alone"):
+    with pytest.raises(DataError, match="column 'day' is in its log only"):
         files_of([folder])
     delta(monkeypatch, files=())
-    with pytest.raises(DataError, match="has no rows now"):
+    with pytest.raises(DataError, match="has no rows in its current version"):
         files_of([folder])
     delta(monkeypatch, files=("gone.parquet",))
     with pytest.raises(DataError, match=r"its list names .*gone.parquet, which is no file"):
@@ -299,7 +301,7 @@ def test_iceberg_table_has_the_files_of_its_newest_metadata(tmp_path, monkeypatc
     with pytest.raises(DataError, match="its column 'before' was renamed or dropped"):
         files_of([folder])
     put(tmp_path / "t", "metadata/00010-c.metadata.json")
-    with pytest.raises(DataError, match=r"catalog alone knows .*00010-b.* or 00010-c"):
+    with pytest.raises(DataError, match=r"only its catalog knows .*00010-b.* or 00010-c"):
         files_of([folder])
 
 
@@ -316,11 +318,13 @@ def test_folders_of_save_to_disk_have_the_files_of_their_list(tmp_path):
     ]
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(
-        DataError, match=r"several datasets.*: name one, .*/test; it has test, train"
+        DataError, match=r"several datasets.*: name one, such as .*/test; it has test, train"
     ):
         files_of([str(tmp_path)])
     (tmp_path / "train" / "state.json").write_text(json.dumps({"_indices_data_files": ["i.arrow"]}))
-    with pytest.raises(DataError, match="rows are not what its files have: it has indices of rows"):
+    with pytest.raises(
+        DataError, match="rows are not simply what its files have: it selects rows by indices"
+    ):
         files_of([str(tmp_path / "train")])
     (tmp_path / "train" / "state.json").write_text("{")
     with pytest.raises(DataError, match="cannot read the save_to_disk table"):
@@ -343,7 +347,7 @@ def test_a_folder_above_that_may_not_be_listed_is_no_table(tmp_path, monkeypatch
 
 def test_hudi_is_refused_by_name(tmp_path):
     put(tmp_path, "a.parquet", ".hoodie/x.parquet")
-    with pytest.raises(DataError, match="is a Hudi table, which is not read here"):
+    with pytest.raises(DataError, match="is a Hudi table, a kind that is not read here"):
         files_of([str(tmp_path)])
 
 

@@ -355,8 +355,8 @@ def test_dense_file_for_a_sparse_model_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "libsvm"}, "is a matrix file, but format: libsvm: set format: auto"),
-        ({"columns": "y:label, a:numeric"}, "set no columns"),
+        ({"format": "libsvm"}, "is a matrix file, but format is libsvm: set format: auto"),
+        ({"columns": "y:label, a:numeric"}, "leave columns empty"),
     ],
 )
 def test_settings_of_text_are_refused_with_a_matrix_file(options, message):

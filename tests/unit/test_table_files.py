@@ -339,7 +339,7 @@ def test_declarations_win_over_what_is_inferred(tmp_path):
         ("csv", [{"age": 1}], (), "has no column 'clicked'"),
         ("jsonl", [{"clicked": 1, "x": [1]}], (), "column 'x' has a list"),
         ("jsonl", [{"clicked": 1, "x": 1}, {"x": "a"}], (), "both numbers and texts"),
-        ("parquet", [{"clicked": 1, "x": [1]}], (), "column 'x' is of list"),
+        ("parquet", [{"clicked": 1, "x": [1]}], (), "column 'x' has type list"),
         ("csv", [{"clicked": 1}], (), "no column of features"),
     ],
 )
@@ -356,8 +356,8 @@ def test_tables_that_cannot_be_declared_are_refused(tmp_path, ending, rows, decl
         ("parquet", [{"y": 1, "a": "x"}], "column 'a', row 1 is 'x' .*: expected a number"),
         ("jsonl", [{"y": None, "a": 1}], "column 'y', row 1 is missing: expected a label"),
         ("jsonl", [{"y": "yes", "a": 1}], "column 'y', row 1 is 'yes' .*: expected a number as"),
-        ("jsonl", [{"y": 1, "a": 1, "b": 2}], "has columns that the first file has not: 'b'"),
-        ("csv", [{"y": 1, "a": 1, "b": 2}], "has columns that the first file has not: 'b'"),
+        ("jsonl", [{"y": 1, "a": 1, "b": 2}], "has columns that the first file lacks: 'b'"),
+        ("csv", [{"y": 1, "a": 1, "b": 2}], "has columns that the first file lacks: 'b'"),
         ("csv", [{"y": 1}], "has no column 'a'"),
         ("jsonl", [{"y": 1, "a": 1e39}], "within float32's range"),
     ],
@@ -404,7 +404,7 @@ def test_labels_may_be_missing_for_predictions(tmp_path, scratch_of, ending):
         ("x.parquet", b"PAR1 but not for long", "cannot read .*x.parquet"),
         ("x.jsonl", b'{"a": 1}\n{"a": \n', "line 2: no JSON"),
         ("x.jsonl", b"[1]\n", r"^/.*/x\.jsonl, line 1: expected an object"),
-        ("x.jsonl", b"\n", "has no line"),
+        ("x.jsonl", b"\n", "is empty: expected a JSON object"),
         ("x.csv", b"1,2\n3,4\n", "expected names of columns in the first line; got '1,2'"),
         ("x.csv", b"a,a\n3,4\n", "'a' twice"),
         ("x.csv", b"a,y\n3\n", "line 2, column 2: expected 2 columns, got 1"),
@@ -547,7 +547,7 @@ def test_declaration_of_a_column_leads_back(declared):
 
 @pytest.mark.parametrize(
     ("declared", "message"),
-    [("a:label", "a is declared as label, but label_column is y"), ("y:numeric", "not numeric")],
+    [("a:label", "a is declared as label, but label_column is y"), ("y:numeric", "got numeric")],
 )
 def test_declarations_that_contradict_the_label_are_refused(declared, message):
     with pytest.raises(ConfigError, match=message):

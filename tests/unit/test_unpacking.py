@@ -330,7 +330,7 @@ def test_copy_of_url_of_another_version_than_the_masters_is_refused(
     there.local("toy://b/a.txt")
     buckets.files["b/a.txt"] += b"more"
     scratch.expect("toy://b/a.txt", there.version("toy://b/a.txt"))
-    with pytest.raises(DataError, match="not the version of which the job was made"):
+    with pytest.raises(DataError, match="not the version that the job began with"):
         scratch.local("toy://b/a.txt")
     there.close()
 
@@ -342,7 +342,7 @@ def test_copy_of_packed_file_of_another_length_than_the_masters_is_refused(scrat
     there.local(str(path))
     scratch.expect(str(path), there.version(str(path)))
     path.write_bytes(gzip.compress(TEXT[1:]))
-    with pytest.raises(DataError, match="not the version of which the job was made"):
+    with pytest.raises(DataError, match="not the version that the job began with"):
         scratch.local(str(path))
     there.close()
 

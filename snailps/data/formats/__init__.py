@@ -1,10 +1,11 @@
-"""Formats of files that have rows: a module of this package each, and the table of them all.
+"""File formats that have rows: the table of them all; each is a module of this package.
 
     path -> format_of -> the name of its format, by its ending
 
-A further format is a module whose `File` is a `TableFile` (table.py), and a row here: then it is
-read in training, fit, predict and evaluation, and filtered if it has a `target`.  A module is
-imported when the first such file is opened.
+To add a format, write a module whose `File` is a `TableFile` (table.py) and add a row here: then
+training, fit, predict and evaluation read it, and filter does if it has a `target`.  A format's
+module is imported when its first file is opened, so that a job without tables starts without
+pyarrow.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from snailps.data.unpacking import bare_name
 
 
 class Format(NamedTuple):
-    """`said`: what a message says of a file that is no text for any model."""
+    """A format; `said`: what a message calls its files where text is expected, if not the name."""
 
     name: str
     title: str
@@ -40,9 +41,9 @@ FORMATS = {
 _BY_ENDING = {ending: format.name for format in FORMATS.values() for ending in format.endings}
 *_FIRST, _LAST = (ending for format in FORMATS.values() for ending in format.endings[:2])
 ENDINGS = f"{', '.join(_FIRST)} or {_LAST}, packed or not"
-"""The usual endings, for messages."""
+"""The usual file endings, for messages."""
 
 
 def format_of(path: str) -> str | None:
-    """The format of a table, by its ending; None: it is another file."""
+    """The format of a table, by its file ending (.gz and the like apart); None: no table."""
     return _BY_ENDING.get(Path(bare_name(path)).suffix)

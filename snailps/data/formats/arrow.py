@@ -1,4 +1,7 @@
-"""Arrow's files (Feather is one) and streams, as Hugging Face's save_to_disk writes."""
+"""Arrow IPC: files (Feather version 2 is one), and streams, as Hugging Face's save_to_disk writes.
+
+Must not know rows: `arrow_table` makes batches of what is opened here.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from snailps.data.formats.table import Target
 from snailps.data.unpacking import open_content
 
 _BEGIN_BYTES = 8
-"""Bytes of Arrow's files before the first message."""
+"""Bytes of an Arrow file before its first message: the magic and two of padding."""
 _CODECS = {b"\x04\x22\x4d\x18": "lz4", b"\x28\xb5\x2f\xfd": "zstd"}
+"""By the magic that a frame of the codec begins with."""
 
 
 class File(ArrowTable):
@@ -26,14 +30,14 @@ class File(ArrowTable):
 
     @property
     def _is_file(self) -> bool:
-        """Whether it is one of Arrow's files, whose batches may be read in any order."""
+        """Whether it is an Arrow file, with an index of its batches; else it is a stream."""
         return bool(self._head.startswith(b"ARROW1"))
 
     def _reader(self, names: Sequence[str] | None) -> Any:
         ipc = optional_module("pyarrow", f"reading {self.path}", "snailps[data]").ipc
         self._file.seek(0)
-        included = None if names is None else [self.schema.get_field_index(one) for one in names]
-        options = ipc.IpcReadOptions(included_fields=included)
+        fields = None if names is None else [self.schema.get_field_index(name) for name in names]
+        options = ipc.IpcReadOptions(included_fields=fields)
         return (ipc.open_file if self._is_file else ipc.open_stream)(self._file, options=options)
 
     def _record_batches(
@@ -61,7 +65,11 @@ class _Target(ArrowTarget):
 
 
 def codec_of_messages(file: IO[bytes]) -> str | None:
-    """The codec of Arrow's messages, by the first buffer: its length, then a frame of the codec."""
+    """The codec of Arrow messages; None: not packed, or no rows.
+
+    The schema does not name it.  A packed buffer begins with its unpacked length, 8 bytes, and then
+    the codec's own magic.
+    """
     messages = arrow_module().ipc.MessageReader.open_stream(file)
     with suppress(StopIteration):
         while (message := messages.read_next_message()).type == "schema":

@@ -1,6 +1,10 @@
-"""Tables that pyarrow reads, and files of some of their rows, which pyarrow writes.
+"""Tables that pyarrow reads, and files of selected rows, which pyarrow writes.
 
-Types keep their meaning: dictionaries, views, extensions.  pyarrow is imported for the first file.
+    File.schema, record batches -> ArrowTable -> RowBatch -> selected -> ArrowTarget
+
+Owns what Parquet, Arrow and ORC have in common: bounded batches, and types that keep their meaning
+(dictionaries, views, extensions).  A format adds how a file is opened and its batches are read.
+pyarrow is imported for the first file.
 """
 
 from __future__ import annotations
@@ -25,19 +29,19 @@ from snailps.data.unpacking import is_sequential
 from snailps.errors import DataError
 
 GROUP_BYTES = 64 << 20
-"""Bytes of rows that are written together, as they are in memory."""
+"""Bytes of rows, as they are in memory, written together: a row group of Parquet, say."""
 _TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
 
 
 class ArrowTable(TableFile):
-    """A table that pyarrow reads; some rows at a time."""
+    """A table that pyarrow reads."""
 
     is_typed = True
     schema: Any
-    """Arrow's schema of the file."""
+    """The Arrow schema of the file."""
 
     def _begin(self, make: Make | None) -> None:
-        if is_sequential(self.path):
+        if is_sequential(self.path):  # pyarrow seeks: to the footer, then to columns
             self._file = self._copied(make)
         self._open()
         self._plain = _plain(self.schema)
@@ -50,13 +54,14 @@ class ArrowTable(TableFile):
     @abstractmethod
     def _record_batches(
         self, names: Sequence[str] | None, part: tuple[int, int] | None
-    ) -> Iterator[Any]: ...
+    ) -> Iterator[Any]:
+        """Record batches of these columns (None: all), of the whole file or of a part (`cuts`)."""
 
     def _names(self) -> list[str]:
         return list(self.schema.names)
 
     def _copied(self, make: Make | None) -> BinaryIO:
-        """The content in a file of its own; closes that of the path."""
+        """The unpacked content in a file of its own; closes the packed one."""
         with self._file as packed, ExitStack() as stack:
             if make is None:
                 copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile()))
@@ -75,15 +80,15 @@ class ArrowTable(TableFile):
         for field in self.schema:
             if field.name in but:
                 continue
-            of = str(field.type)
-            if ARROW_NUMBER.fullmatch(of):
+            type_name = str(field.type)
+            if ARROW_NUMBER.fullmatch(type_name):
                 kinds[field.name] = Kind.NUMERIC
-            elif _TEXT.fullmatch(of):
+            elif _TEXT.fullmatch(type_name):
                 kinds[field.name] = Kind.CATEGORICAL
-            elif of != "null":
+            elif type_name != "null":
                 raise DataError(
-                    f"{self.path}: column {field.name!r} is of {of}: expected numbers or texts. "
-                    f"Declare {field.name}:ignore in columns, or convert it"
+                    f"{self.path}: column {field.name!r} has type {type_name}: expected numbers or "
+                    f"texts. Declare {field.name}:ignore in columns, or convert it"
                 )
         return kinds
 
@@ -98,9 +103,9 @@ class ArrowTable(TableFile):
         with table_errors(self.path):
             for batch in self._record_batches(chosen, part):
                 plain = batch if self._plain is None else _cast(batch, self._plain)
-                for some in self._slices(plain):
-                    yield self._batch(some, first)
-                    first += some.num_rows
+                for part_of_batch in self._slices(plain):
+                    yield self._batch(part_of_batch, first)
+                    first += part_of_batch.num_rows
 
     def no_values(self, name: str) -> Any:
         kind = (self.schema if self._plain is None else self._plain).field(name).type
@@ -113,39 +118,45 @@ class ArrowTable(TableFile):
         return RowBatch(table.columns, table.rows, table.name, table.column, numbers, record)
 
     def _slices(self, batch: Any) -> Iterator[Any]:
-        """Some rows at a time: encoded sizes say little of texts that are often the same."""
+        """Parts of a record batch that are small when decoded.
+
+        A dictionary or run of equal texts may be a thousand times as large once each row has its
+        own, so the file's own batches bound nothing.
+        """
         size = sum(map(_plain_bytes, batch.columns)) if self._has_codes else batch.nbytes
-        few = max(1, min(self.batch_rows, batch.num_rows * 2 * self.batch_bytes // max(1, size)))
-        if 0 < batch.num_rows <= few:
+        rows = max(1, min(self.batch_rows, batch.num_rows * 2 * self.batch_bytes // max(1, size)))
+        if 0 < batch.num_rows <= rows:
             return iter([batch])
-        return (batch.slice(at, few) for at in range(0, batch.num_rows, few))
+        return (batch.slice(first, rows) for first in range(0, batch.num_rows, rows))
 
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
     ) -> Any:
         arrow, record = arrow_module(), batch.raw
         with table_errors(self.path):
-            columns = [self._taken(column.take(arrow.array(rows))) for column in record.columns]
+            columns = [self._to_write(column.take(arrow.array(rows))) for column in record.columns]
         arrays = [*columns, *map(_of_array, added.values())]
         return arrow.record_batch(arrays, names=[*record.schema.names, *added])
 
-    def _taken(self, column: Any) -> Any:
-        """Some values of a column, as they are to be written."""
+    def _to_write(self, column: Any) -> Any:
+        """Selected values of a column, in the form that is written."""
         return column
 
 
 def schema_with(schema: Any, added: Mapping[str, type]) -> Any:
+    """A schema with further columns of float or str."""
     for name, kind in added.items():
         schema = schema.append(arrow_module().field(name, "float32" if kind is float else "string"))
     return schema
 
 
 class ArrowTarget(Target):
-    """Writes some rows together, GROUP_BYTES in memory."""
+    """Collects rows and writes them together: a filter keeps few of each batch."""
 
     def __init__(self, schema: Any, writer: Any) -> None:
         self._schema, self._writer, self._bytes = schema, writer, 0
         self._waiting: list[Any] = []
+        """Record batches not written yet, `_bytes` in memory, `GROUP_BYTES` at most."""
 
     def write(self, kept: Any) -> None:
         if kept.num_rows:
@@ -169,7 +180,7 @@ class ArrowTarget(Target):
 
 
 def _plain(schema: Any) -> Any:
-    """A schema of the same values that rows can be taken of; None: this is one."""
+    """A schema of the same values from which rows can be taken; None: this one is."""
     if all(_plain_type(field.type) == field.type for field in schema):
         return None
     fields = [field.with_type(_plain_type(field.type)) for field in schema]
@@ -177,7 +188,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _plain_type(kind: Any) -> Any:
-    """A type without views, which pyarrow reads, but takes no rows of; itself if it has none."""
+    """The same type without views: pyarrow reads views, but its `take` refuses them."""
     arrow, types = arrow_module(), arrow_module().types
     if "_view" not in str(kind):
         return kind
@@ -197,7 +208,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _cast(batch: Any, plain: Any) -> Any:
-    """The columns of a batch, some or all, as a schema has them."""
+    """The columns of a batch, which may be fewer than the schema's, in the schema's types."""
     fields = [plain.field(name) for name in batch.schema.names]
     if len(batch.schema.names) == len(plain.names):
         return batch.cast(plain)
@@ -205,7 +216,7 @@ def _cast(batch: Any, plain: Any) -> Any:
 
 
 def _plain_bytes(column: Any) -> int:
-    """Size of a column, about, if its values were written out in each row."""
+    """Estimated size of a column if each row had its own copy of its value."""
     size: int = column.nbytes
     if arrow_module().types.is_dictionary(column.type):
         values = column.dictionary
@@ -219,7 +230,10 @@ def _of_array(values: NDArray[Any]) -> Any:
         try:
             return arrow.array(values, "string")
         except UnicodeEncodeError as error:
-            raise DataError(f"label {error.object!r} is no UTF-8, which Parquet has") from None
+            raise DataError(
+                f"label {error.object!r} is not UTF-8, as texts in Parquet, Arrow and ORC have to "
+                "be: leave it out of --add"
+            ) from None
     return arrow.array(values, "float32", mask=np.isnan(values))
 
 

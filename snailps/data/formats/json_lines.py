@@ -1,4 +1,8 @@
-"""JSON lines: an object a line; a key that a line lacks is missing, as null is."""
+"""JSON lines: one object per line; a name that a line lacks is missing, as null is.
+
+The names of a file are known only at its end, so those of the first rows count (`head_rows`), and a
+later row with another name is refused where they were declared.  Lines keep their bytes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from snailps.errors import ConfigError, DataError
 
 
 class _Rows(NamedTuple):
-    """Some rows: the numbers of their lines, these as they are, and the objects."""
+    """Consecutive rows: line numbers, lines as they were read, and their objects."""
 
     numbers: Sequence[int]
     lines: list[bytes]
@@ -31,7 +35,7 @@ class _Rows(NamedTuple):
 
 
 class _Names(Sequence[str]):
-    """Names that objects have, which are gathered only if all are asked for."""
+    """The names of some objects, gathered only when all are asked for: most callers ask for one."""
 
     def __init__(self, objects: Sequence[dict[str, Any]]) -> None:
         self._objects = objects
@@ -43,8 +47,8 @@ class _Names(Sequence[str]):
     def _all(self) -> list[str]:
         return list(dict.fromkeys(chain.from_iterable(self._objects)))
 
-    def __getitem__(self, at: Any) -> Any:
-        return self._all[at]
+    def __getitem__(self, place: Any) -> Any:
+        return self._all[place]
 
     def __len__(self) -> int:
         return len(self._all)
@@ -56,13 +60,14 @@ class File(TableFile):
     row = "line"
 
     def _begin(self, make: Make | None) -> None:
-        self._bytes = 0  # of the pieces so far
+        self._bytes = 0  # read so far
         self._later = self._parsed()
+        # Rows read for `_head`.  A pipe cannot be read again, so `rows` hands these out first.
         self._ahead: list[_Rows] = []
 
     @cached_property
     def _head(self) -> list[dict[str, Any]]:
-        """The first rows, which `rows` has, too."""
+        """The first rows, by which names and kinds are known; `rows` yields them again."""
         objects: list[dict[str, Any]] = []
         while len(objects) < self.head_rows and self._bytes < self.head_bytes:
             if (rows := next(self._later, None)) is None:
@@ -70,7 +75,7 @@ class File(TableFile):
             self._ahead.append(rows)
             objects += rows.objects
         if not objects:
-            raise DataError(f"{self.path} is empty: it has no line")
+            raise DataError(f"{self.path} is empty: expected a JSON object per line")
         return objects[: self.head_rows]
 
     def _names(self) -> list[str]:
@@ -105,7 +110,7 @@ class File(TableFile):
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
     ) -> Iterator[RowBatch]:
-        """Refuses names that are not among the known ones."""
+        """As in `TableFile.rows`; DataError: a row has a name that is not among `known`."""
         first = 1
         while rows := self._ahead.pop(0) if self._ahead else next(self._later, None):
             if self.known is not None:
@@ -130,29 +135,32 @@ class File(TableFile):
                 other = min(row.keys() - known)
                 raise DataError(
                     f"{self.path}: row {number:,} has {other!r}, which the first "
-                    f"{len(self._head):,} rows have not: declare it in columns, as "
+                    f"{len(self._head):,} rows lack: declare it in columns, as "
                     f"{other}:numeric, {other}:categorical or {other}:ignore"
                 )
 
     def _parsed(self) -> Iterator[_Rows]:
-        """Some rows at a time, at least one."""
+        """Batches of rows, none of them empty."""
         first = 1
         for data in whole_lines(self._file, self.path, min(READ_BYTES, self.batch_bytes)):
             self._bytes += len(data)
-            every = io.BytesIO(data).readlines()
-            most = len(every) if self.has_blanks else self.batch_rows
-            for at in range(0, len(every), most):
-                rows = self._rows_of(every[at : at + most], first + at)
+            lines = io.BytesIO(data).readlines()
+            most = len(lines) if self.has_blanks else self.batch_rows
+            for begin in range(0, len(lines), most):
+                rows = self._rows_of(lines[begin : begin + most], first + begin)
                 if rows.lines:
                     yield rows
-            first += len(every)
+            first += len(lines)
 
     def _rows_of(self, lines: list[bytes], first: int) -> _Rows:
         path, numbers = self.path, range(first, first + len(lines))
         pairs = list(zip(lines, numbers, strict=True))
         if any(map(bytes.isspace, lines)) or lines[0].strip() == BOM:
             if self.has_blanks:
-                objects = [{} if _is_blank(one) else object_of(one, path, at) for one, at in pairs]
+                objects = [
+                    {} if _is_blank(line) else object_of(line, path, number)
+                    for line, number in pairs
+                ]
                 return _Rows(numbers, lines, objects)
             pairs = [(line, number) for line, number in pairs if not _is_blank(line)]
         objects = [object_of(line, path, number) for line, number in pairs]
@@ -161,19 +169,21 @@ class File(TableFile):
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
     ) -> bytes:
-        """Lines keep their bytes."""
+        """The lines of `rows`, byte for byte, with further names in front of the closing brace."""
         chosen = rows.tolist()
         lines = [batch.raw.lines[row] for row in chosen]
         if not added:
             return b"".join(lines)
         for name in added:
             if any(name in batch.raw.objects[row] for row in chosen):
-                raise ConfigError(f"--add {name}: {self.path} has that name")
+                raise ConfigError(
+                    f"--add {name}: {self.path} has that name: choose another one, NAME=..."
+                )
         values = zip(*(array.tolist() for array in added.values()), strict=True)
         keys = [json.dumps(name) for name in added]
         return b"".join(map(_with, lines, (
-            ", ".join(f"{key}: {_json(one)}" for key, one in zip(keys, some, strict=True))
-            for some in values
+            ", ".join(f"{key}: {_json(value)}" for key, value in zip(keys, of_row, strict=True))
+            for of_row in values
         )))  # fmt: skip
 
     def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
@@ -185,15 +195,15 @@ def _is_blank(line: bytes) -> bool:
 
 
 def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
-    """The object of a line of JSON."""
+    """The object in a line of JSON; DataError, with file and line: there is none."""
     try:
         row = json.loads(line.removeprefix(BOM).decode(*CODEC))
     except ValueError as error:
-        raise DataError(f"{path}, line {number:,}: no JSON: {error}") from None
+        raise DataError(f"{path}, line {number:,}: no JSON: {error}. Correct the line") from None
     except RecursionError:
         raise DataError(
             f"{path}, line {number:,}: expected an object of numbers and texts, got lists or "
-            "objects nested too deeply: leave such names out"
+            "objects nested too deeply: remove such names"
         ) from None
     if not isinstance(row, dict):
         raise DataError(
@@ -203,17 +213,19 @@ def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
 
 
 def _kind_of_values(values: Sequence[Any], where: str) -> Kind | None:
-    """Kind of a column with these values, None: all are missing; refuses lists, dicts, and texts
-    among numbers."""
-    there = [one for one in values if not is_missing(one)]
-    if all(isinstance(one, NUMBERS) for one in there):
-        return Kind.NUMERIC if there else None
-    odd = next((one for one in there if not isinstance(one, (str, *NUMBERS))), None)
+    """Kind of a column with these values; None: all are missing.
+
+    DataError: a list or dict, or texts beside numbers.
+    """
+    present = [value for value in values if not is_missing(value)]
+    if all(isinstance(value, NUMBERS) for value in present):
+        return Kind.NUMERIC if present else None
+    odd = next((value for value in present if not isinstance(value, (str, *NUMBERS))), None)
     if odd is not None:
         raise DataError(
             f"{where} has {a_kind(odd)}: expected numbers or texts. Declare it as ignore in columns"
         )
-    if all(isinstance(one, str) for one in there):
+    if all(isinstance(value, str) for value in present):
         return Kind.CATEGORICAL
     raise DataError(
         f"{where} has both numbers and texts: declare it in columns, as categorical or ignore"
@@ -221,14 +233,14 @@ def _kind_of_values(values: Sequence[Any], where: str) -> Kind | None:
 
 
 def _json(value: Any) -> str:
-    """A text or a number; numbers that are none are null."""
+    """JSON of a text or a score; NaN is null, and nine digits give the same float32 again."""
     if isinstance(value, float):
         return "null" if value != value else repr(float(f"{value:.9g}"))
     return json.dumps(value)
 
 
 def _with(line: bytes, pairs: str) -> bytes:
-    """An object with further names, its own bytes as they were."""
+    """A line's object with further names at its end; the other bytes stay as they were."""
     body = line.rstrip()
     head = body[:-1].rstrip()
     comma = b"" if head.endswith(b"{") else b", "

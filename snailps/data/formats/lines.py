@@ -1,4 +1,9 @@
-"""Files of lines that are written, packed as the file that they are of."""
+"""Writes files of lines, packed like the file that the lines come from.
+
+    bytes of lines -> LineTarget -> .gz, .bz2, .xz, .zst, .lz4 or plain, the same bytes each time
+
+Must not know what a line is.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +18,26 @@ from snailps.data.unpacking import packing_of
 
 
 class LineTarget(Target):
-    """Takes bytes of lines."""
+    """A file of lines, packed as the name `like` says."""
 
     def __init__(self, file: IO[bytes], like: str) -> None:
         packing = packing_of(like)
         self._file = _packer(file, packing)
-        self._is_own = bool(packing)
+        self._is_packer = bool(packing)
 
     def write(self, kept: bytes) -> None:
         self._file.write(kept)
 
     def close(self) -> None:
-        if self._is_own:
+        if self._is_packer:  # writes the end of the stream; `file` stays its owner's
             self._file.close()
 
 
 def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
-    """Packs what is written, to the same bytes each time; does not close `file`."""
+    """A file that packs what is written to it; leaves `file` open when it is closed.
+
+    Without time and name in the header the output has the same bytes each time.
+    """
     if packing == ".gz":
         return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file, mtime=0))
     if packing == ".bz2":

@@ -1,4 +1,4 @@
-"""ORC, as Hive writes it: a stripe of rows at a time, which is in memory as a whole."""
+"""ORC, which Hive writes: read stripe by stripe; a stripe is in memory as a whole."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class File(ArrowTable):
     def _record_batches(
         self, names: Sequence[str] | None, part: tuple[int, int] | None
     ) -> Iterator[Any]:
-        # A name selects what is nested below it, too, by a point.
+        # ORC's reader takes `a.b` for the field b of column a: with such a name among the columns
+        # it reads all, and the wanted ones are selected here.
         plain = names is not None and not any("." in name for name in self.own_names)
         for stripe in range(*(part or (0, self._orc.nstripes))):
             batch = self._orc.read_stripe(stripe, list(names or ()) if plain else None)
             yield batch if names is None or plain else batch.select(list(names))
 
     def cuts(self, part_bytes: int) -> list[tuple[tuple[int, int], int]]:
-        """Even parts of stripes: a file does not say how long each is."""
+        """Even parts of stripes, which are taken to be equally long: pyarrow does not tell."""
         stripes, size = self._orc.nstripes, self._orc.content_length
         count = max(1, min(stripes, -(-size // part_bytes)))
         ends = [part * stripes // count for part in range(count + 1)]
@@ -46,16 +47,18 @@ class File(ArrowTable):
 
 
 class _Target(ArrowTarget):
-    _is_begun = False
+    _has_schema = False
 
     def _write_table(self, table: Any) -> None:
         self._writer.write(table)
-        self._is_begun = True
+        self._has_schema = True
 
     def close(self) -> None:
-        if not (self._waiting or self._is_begun):  # a file without rows has a schema, too
+        # The writer learns the schema from the first table: without one the file would be broken.
+        if not (self._waiting or self._has_schema):
             self._write_table(self._schema.empty_table())
         super().close()
 
     def abandon(self) -> None:
+        # Else the writer's destructor would write a footer into a file that is being removed.
         self._writer.is_open = False

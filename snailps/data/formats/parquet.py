@@ -1,4 +1,7 @@
-"""Parquet: groups of rows, read some at a time, and written with what the file says of them."""
+"""Parquet: row groups, read batch by batch; written with the annotations of the file's columns.
+
+Owns what pyarrow would lose on the way: geometries, dictionaries of a bounded size, the codec.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ _SCHEMA_LINE = re.compile(
 )
 """A line of pyarrow's text of a Parquet schema."""
 _HISTORY = re.compile(r", (is_from_converted_type|force_set_converted_type)=[a-z]+")
-"""How the file says it, which is no part of the meaning."""
+"""Parts of an annotation about its encoding in the file, not about the meaning."""
 _OF_ARROW = re.compile(r"|List|Map|MAP_KEY_VALUE|Int\(bitWidth=(32|64), isSigned=true\)")
-"""What says no more than the types of Parquet and Arrow."""
+"""Annotations that say no more than the type itself."""
 DICTIONARY_BYTES = 1 << 16
 """A dictionary up to this size is kept whole: it costs little beside a batch's 4 MB."""
 
@@ -36,12 +39,13 @@ class File(ArrowTable):
 
     def _open(self) -> None:
         parquet = optional_module("pyarrow.parquet", f"reading {self.path}", "snailps[data]")
-        # Else a group is read in one piece; at a URL each step would be a request.
+        # By default pyarrow reads a column of a row group in one piece, often 100 MB.  At a URL it
+        # should: each step would be a request.
         steps: dict[str, Any] = {"pre_buffer": False, "buffer_size": STEP_BYTES}
         self._parquet = parquet.ParquetFile(
             self._file,
             page_checksum_verification=True,
-            coerce_int96_timestamp_unit="us",  # in nanoseconds the year 9999 is another one
+            coerce_int96_timestamp_unit="us",  # in nanoseconds int64 ends in 2262 and wraps round
             **({} if is_url(self.path) else steps),
         )
         self.schema = self._parquet.schema_arrow
@@ -53,25 +57,24 @@ class File(ArrowTable):
         return batches_of(self._parquet, groups, self.batch_rows, self.batch_bytes, names)
 
     def cuts(self, part_bytes: int) -> list[tuple[tuple[int, int], int]]:
-        """Groups of rows, first and after the last, and their packed bytes."""
+        """Row groups, first and after the last, and their packed bytes."""
         cuts: list[tuple[tuple[int, int], int]] = []
-        about, begin, size = self._parquet.metadata, 0, 0
-        for group in range(about.num_row_groups):
-            row_group = about.row_group(group)
-            more = sum(
-                row_group.column(at).total_compressed_size for at in range(row_group.num_columns)
-            )
-            if size and size + more > part_bytes:
+        metadata, begin, size = self._parquet.metadata, 0, 0
+        for group in range(metadata.num_row_groups):
+            row_group = metadata.row_group(group)
+            columns = map(row_group.column, range(row_group.num_columns))
+            group_bytes = sum(column.total_compressed_size for column in columns)
+            if size and size + group_bytes > part_bytes:
                 cuts.append(((begin, group), size))
                 begin, size = group, 0
-            size += more
-        return [*cuts, ((begin, about.num_row_groups), size)]
+            size += group_bytes
+        return [*cuts, ((begin, metadata.num_row_groups), size)]
 
     def remarks(self) -> list[str]:
         with table_errors(self.path):
             return [
                 f"column {name} is {before}, which pyarrow {arrow_module().__version__} writes as "
-                f"{after}: its values stay, this annotation does not"
+                f"{after}: its values are kept, the annotation is lost"
                 for name, before, after in _lost_annotations(self._parquet)
             ]
 
@@ -79,7 +82,7 @@ class File(ArrowTable):
         schema = schema_with(_schema_of(self._parquet), added)
         return ParquetTarget(file, schema, _codec_of(self._parquet, column))
 
-    def _taken(self, column: Any) -> Any:
+    def _to_write(self, column: Any) -> Any:
         return _shrunk(column)
 
 
@@ -89,29 +92,35 @@ class ParquetTarget(ArrowTarget):
         super().__init__(schema, parquet.ParquetWriter(file, schema, compression=codec))
 
     def _write_table(self, table: Any) -> None:
-        with suppress(arrow_module().ArrowException):  # more values than the codes' type has
+        # Each batch has its own dictionary; a row group's column has one.  If the codes' type
+        # cannot number all values of it, the dictionaries stay as they are.
+        with suppress(arrow_module().ArrowException):
             table = table.unify_dictionaries()
         super()._write_table(table)
 
     def abandon(self) -> None:
+        # Else the writer's destructor would write a footer into a file that is being removed.
         self._writer.is_open = False
 
 
 def batches_of(
     file: Any, groups: Iterable[int], rows_max: int, size: int, names: Sequence[str] | None = None
 ) -> Iterator[Any]:
-    """Rows of groups of a Parquet file, of all columns or of some, about `size` bytes at a time."""
-    paths = [f"{file.schema.column(at).path}." for at in range(len(file.schema))]
+    """Record batches of row groups of a Parquet file, about `size` bytes each.
+
+    `names` selects columns, None: all.
+    """
+    paths = [f"{file.schema.column(leaf).path}." for leaf in range(len(file.schema))]
     wanted = "" if names is None else tuple(f"{name}." for name in names)
-    places = [at for at, path in enumerate(paths) if path.startswith(wanted)]
+    leaves = [leaf for leaf, path in enumerate(paths) if path.startswith(wanted)]
 
     def rows_at_once(group: int) -> int:
-        """A power of two, so that groups alike share one."""
-        about = file.metadata.row_group(group)
-        total = about.total_byte_size
-        if len(places) < len(paths):
-            total = sum(about.column(at).total_uncompressed_size for at in places)
-        rows: int = max(1, size * about.num_rows // max(total, 1))
+        """A power of two: groups of about the same size then share one reader."""
+        row_group = file.metadata.row_group(group)
+        total = row_group.total_byte_size
+        if len(leaves) < len(paths):
+            total = sum(row_group.column(leaf).total_uncompressed_size for leaf in leaves)
+        rows: int = max(1, size * row_group.num_rows // max(total, 1))
         return min(rows_max, 1 << rows.bit_length() - 1)
 
     for rows, alike in groupby(groups, rows_at_once):
@@ -119,25 +128,25 @@ def batches_of(
 
 
 def _codec_of(parquet: Any, column: str) -> str:
-    """The codec of the texts, or another one where it can be read only, as Hadoop's LZ4."""
-    about, codec = parquet.metadata, "ZSTD"
-    if about.num_row_groups:
-        group = about.row_group(0)
-        parts = [group.column(at) for at in range(group.num_columns)]
-        texts = [part for part in parts if part.path_in_schema == column]
-        codec = (texts or parts)[0].compression
+    """The codec of the texts' column; Zstandard if pyarrow only reads it, such as Hadoop's LZ4."""
+    metadata, codec = parquet.metadata, "ZSTD"
+    if metadata.num_row_groups:
+        row_group = metadata.row_group(0)
+        columns = [row_group.column(leaf) for leaf in range(row_group.num_columns)]
+        texts = [part for part in columns if part.path_in_schema == column]
+        codec = (texts or columns)[0].compression
     if codec == "UNCOMPRESSED":
         return "NONE"
-    with suppress(ValueError):  # of a name that is not known
+    with suppress(ValueError):  # a name that pyarrow does not know
         if arrow_module().Codec.is_available(codec.lower()):
             return str(codec)
     return "ZSTD" if arrow_module().Codec.is_available("zstd") else "NONE"
 
 
 def _schema_of(parquet: Any) -> Any:
-    """The schema of a file as it is to be written: geometries keep their annotation and CRS.
+    """The schema to write: that of the file, in which geometries keep their annotation and CRS.
 
-    pyarrow reads these as bytes, but writes them as geometries if they are of GeoArrow's type.
+    pyarrow reads a geometry as bytes, and writes one where a column has GeoArrow's extension type.
     """
     schema, types = parquet.schema_arrow, arrow_module().types
     for column in map(parquet.schema.column, range(len(parquet.schema))):
@@ -145,41 +154,44 @@ def _schema_of(parquet: Any) -> Any:
         kind = None if place < 0 else schema.field(place).type
         if kind is None or not (types.is_binary(kind) or types.is_large_binary(kind)):
             continue
-        about = json.loads(column.logical_type.to_json())
-        if about["Type"] in ("Geometry", "Geography"):
-            meta = {name: value for name, value in about.items() if name == "crs"}
-            if about["Type"] == "Geography":
-                meta["edges"] = about.get("algorithm", "spherical")
-            known = dict(schema.field(place).metadata or {})
-            known.pop(b"ARROW:extension:name", None)
-            text = known.pop(b"ARROW:extension:metadata", json.dumps(meta).encode())
+        annotation = json.loads(column.logical_type.to_json())
+        if annotation["Type"] in ("Geometry", "Geography"):
+            extension = {name: value for name, value in annotation.items() if name == "crs"}
+            if annotation["Type"] == "Geography":
+                extension["edges"] = annotation.get("algorithm", "spherical")
+            metadata = dict(schema.field(place).metadata or {})
+            metadata.pop(b"ARROW:extension:name", None)
+            text = metadata.pop(b"ARROW:extension:metadata", json.dumps(extension).encode())
             field = schema.field(place).with_type(geometry_type()(kind, text))
-            schema = schema.set(place, field.with_metadata(known or None))
+            schema = schema.set(place, field.with_metadata(metadata or None))
     return schema
 
 
 @cache
 def geometry_type() -> Any:
-    """Arrow's type of geometries, by its name; geoarrow need not be there."""
+    """GeoArrow's extension type, by name: the library itself need not be installed."""
     arrow = arrow_module()
 
     class Geometry(arrow.ExtensionType):  # type: ignore[misc, name-defined]
-        def __init__(self, storage: Any, about: bytes) -> None:
-            self._about = about
+        def __init__(self, storage: Any, metadata: bytes) -> None:
+            self._metadata = metadata
             super().__init__(storage, "geoarrow.wkb")
 
         def __arrow_ext_serialize__(self) -> bytes:
-            return self._about
+            return self._metadata
 
         @classmethod
-        def __arrow_ext_deserialize__(cls, storage: Any, about: bytes) -> Any:
-            return cls(storage, about)
+        def __arrow_ext_deserialize__(cls, storage: Any, metadata: bytes) -> Any:
+            return cls(storage, metadata)
 
     return Geometry
 
 
 def _lost_annotations(parquet: Any) -> Iterator[tuple[str, str, str]]:
-    """Columns that are written without what Parquet says of their meaning: it before, and after."""
+    """Columns whose annotation this pyarrow cannot write: path, annotation read, and written.
+
+    Found by writing a file without rows and comparing the schemas: releases of pyarrow differ.
+    """
     module = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
     file = io.BytesIO()
     module.ParquetWriter(file, _schema_of(parquet)).close()
@@ -187,10 +199,11 @@ def _lost_annotations(parquet: Any) -> Iterator[tuple[str, str, str]]:
 
 
 Annotations = dict[str, list[tuple[str, str]]]
-"""Of each column of a Parquet schema: parts that it says the meaning of, and what it is."""
+"""By top-level column of a Parquet schema: paths with an annotation, and the annotation."""
 
 
 def lost(before: Annotations, after: Annotations) -> Iterator[tuple[str, str, str]]:
+    """Path, annotation before, and annotation after, of those that differ."""
     for column, parts in before.items():
         written = [kind for _, kind in after.get(column, ())]
         for path, kind in parts:
@@ -201,23 +214,28 @@ def lost(before: Annotations, after: Annotations) -> Iterator[tuple[str, str, st
 
 
 def annotations_of(schema: Any) -> Annotations:
-    """Annotations of groups, too; without lists and maps, which some write in their own way."""
-    found, above = Annotations(), list[str]()
+    """The annotations of a Parquet schema, read from pyarrow's text of it.
+
+    Groups count too, which its objects do not show; lists and maps do not, because writers name
+    their levels differently.
+    """
+    annotations, path = Annotations(), list[str]()
     for line in f"{schema}".splitlines():
         if not (match := _SCHEMA_LINE.fullmatch(line)):
             continue
-        del above[len(match["depth"]) // 2 - 1 :]
-        above.append(match["name"])
+        del path[len(match["depth"]) // 2 - 1 :]
+        path.append(match["name"])
         meaning = _HISTORY.sub("", match["meaning"] or "")
         if not _OF_ARROW.fullmatch(meaning):
-            found.setdefault(above[0], []).append((".".join(above), meaning))
-    return found
+            annotations.setdefault(path[0], []).append((".".join(path), meaning))
+    return annotations
 
 
 def _shrunk(column: Any) -> Any:
-    """A column whose dictionary, unless it is small or has an order, has no values but its own.
+    """A column without the dictionary values that none of its rows uses.
 
-    Categories that no row has are of a meaning, as are their codes; URLs of other rows are not.
+    Small and ordered dictionaries stay whole: a category without rows means something.  Large ones
+    hold texts such as URLs, and each batch would write those of all rows that were not kept.
     """
     arrow, kind = arrow_module(), column.type
     if not arrow.types.is_dictionary(kind) or kind.ordered:

@@ -1,4 +1,10 @@
-"""CSV and TSV whose first line names the columns, as tables: cells as `ExampleReader` has them."""
+"""CSV and TSV whose first line names the columns, as tables.
+
+    path -> header -> names; whole rows -> ExampleReader -> cells or examples
+
+Owns the header and where rows end; `ExampleReader` parses, so that a cell means the same as in a
+file without a header.  Must not know what columns are for.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +44,14 @@ log = logging.getLogger(__name__)
 class File(TableFile):
     """CSV or TSV whose first line names the columns; empty cells are missing values.
 
-    A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
+    A column without a name, such as the index that pandas writes, is called ``unnamed_1``, ... by
+    its place, and is no feature.
     """
 
     needs_labels = True
     is_written = False
     first_bytes = 1 << 16
-    """First read: the names of columns, and some rows."""
+    """Bytes of the first read, which is for the header."""
 
     def _begin(self, make: Make | None) -> None:
         self._format = str(format_of(self.path))
@@ -53,22 +60,26 @@ class File(TableFile):
         rows = self._whole_rows()
         data, _ = next(rows, (b"", 0))
         first = len(BOM) if data.startswith(BOM) else 0
-        found, size = first_row(data[first:], *self._cells)
+        raw_cells, size = first_row(data[first:], *self._cells)
         self._rows = chain([(data[first + size :], first + size)], rows)
-        cells = [cell.decode(*CODEC) for cell in found]
-        names = self._header = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
+        cells = [cell.decode(*CODEC) for cell in raw_cells]
+        names = [cell.strip() or f"unnamed_{place}" for place, cell in enumerate(cells, 1)]
+        self._header = names
         self._unnamed = {name for cell, name in zip(cells, names, strict=True) if not cell.strip()}
-        for cell in found:
+        for cell in raw_cells:
             if cell.decode(errors="ignore").encode() != cell:
                 raise DataError(
                     f"{self.path}: the name of a column, {shown_bytes(cell, 60)}, is not UTF-8: "
                     "convert the file, such as by iconv -f latin1 -t utf-8"
                 )
-        twice = [name for at, name in enumerate(names) if name in names[:at]]
+        twice = [name for place, name in enumerate(names) if name in names[:place]]
         numbers = [name for name in names if NUMBER.fullmatch(name)]
         line = data[first : first + size]
-        more = line.rstrip(b"\r\n") + separator + b"more\n"  # no cell behind a malformed one
-        is_odd = b"\r" in b"".join(found) or len(first_row(more, *self._cells)[0]) <= len(found)
+        # `first_row` stops in front of a malformed cell.  With a cell more at the end of the line
+        # it returns one more, unless it has stopped before.
+        more = line.rstrip(b"\r\n") + separator + b"more\n"
+        is_malformed = len(first_row(more, *self._cells)[0]) <= len(cells)
+        is_odd = b"\r" in b"".join(raw_cells) or is_malformed
         if not cells or twice or len(numbers) == len(cells) or is_odd:
             got = line.decode(*CODEC).strip()
             why = f"it has {twice[0]!r} twice" if twice else f"got {got!r:.80}"
@@ -78,45 +89,46 @@ class File(TableFile):
         return self._header
 
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """Judge by the cells of the first rows: numbers if all present cells are."""
+        """By the cells of the first rows: a column is numeric if all its present cells are."""
         names = [name for name in self.names if name not in but]
-        seen = {name: set[Kind]() for name in names}
-        left = self.head_rows
-        for cells, rows, _ in self._cells_of(names):
-            for name, some in zip(names, cells, strict=True):
-                seen[name] |= kinds_of_cells(some[:left])
-            left -= rows
-            if left <= 0:
+        kinds_in = {name: set[Kind]() for name in names}
+        rows_left = self.head_rows
+        for columns, rows, _ in self._cells_of(names):
+            for name, cells in zip(names, columns, strict=True):
+                kinds_in[name] |= kinds_of_cells(cells[:rows_left])
+            rows_left -= rows
+            if rows_left <= 0:
                 break
-        found = {name: kind_of_cells(kinds) for name, kinds in seen.items() if kinds}
-        return found | {name: Kind.IGNORE for name in names if name in self._unnamed}
+        by_name = {name: kind_of_cells(kinds) for name, kinds in kinds_in.items() if kinds}
+        return by_name | {name: Kind.IGNORE for name in names if name in self._unnamed}
 
     def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
-        left, size, found = [name for name in self.own_names if name in names], 0, dict[str, Kind]()
-        for cells, _, read in self._cells_of(left) if left else ():
+        wanted, size = [name for name in self.own_names if name in names], 0
+        by_name = dict[str, Kind]()
+        for columns, _, read in self._cells_of(wanted) if wanted else ():
             size += read
-            for name, some in zip(left, cells, strict=True):
-                if name not in found and some.letters and (kinds := kinds_of_cells(some)):
-                    found[name] = kind_of_cells(kinds)
-            if len(found) == len(left) or size >= bytes_max:
+            for name, cells in zip(wanted, columns, strict=True):
+                if name not in by_name and cells.letters and (kinds := kinds_of_cells(cells)):
+                    by_name[name] = kind_of_cells(kinds)
+            if len(by_name) == len(wanted) or size >= bytes_max:
                 break
-        return found, size
+        return by_name, size
 
     def _cells_of(self, names: Sequence[str]) -> Iterator[tuple[Sequence[PackedWords], int, int]]:
-        """Cells of these columns, in the order of the file, number and bytes of some rows."""
-        # Malformed rows are reported when they are used.
+        """Cells of these columns in the order of the file, the number of rows, and their bytes."""
+        # Malformed rows are skipped here, and reported when they are trained on.
         reader = self._reader([Column(name, Kind.TEXT) for name in names], "skip")
-        for data, at in self._rows:
-            found = self._parsed(reader, data, at)
-            yield found.cells, len(found.labels), len(data)
+        for data, offset in self._rows:
+            examples = self._parsed(reader, data, offset)
+            yield examples.cells, len(examples.labels), len(data)
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
     ) -> Iterator[RowBatch]:
         chosen = [name for name in self.own_names if names is None or name in names]
         first = 1
-        for found in self._read(self._reader([Column(name, Kind.TEXT) for name in chosen])):
-            cells = ([text or None for text in _texts(some)] for some in found.cells)
+        for examples in self._read(self._reader([Column(name, Kind.TEXT) for name in chosen])):
+            cells = ([text or None for text in _texts(column)] for column in examples.cells)
             table = table_of_lists(dict(zip(chosen, cells, strict=True)), self.path)
             numbers = range(first, first + table.rows)
             yield RowBatch(table.columns, table.rows, table.name, table.column, numbers, None)
@@ -126,25 +138,26 @@ class File(TableFile):
         self, columns: Sequence[Column], label: str, on_bad_line: str
     ) -> Iterator[tuple[Piece, Any]]:
         texts = [Column(label, Kind.TEXT)] if label else []
-        reader, bad = self._reader([*columns, *texts], on_bad_line), 0
+        reader, skipped = self._reader([*columns, *texts], on_bad_line), 0
         features = [column.name for column in columns if column.is_feature]
-        places = {name: at for at, name in enumerate(features)}
+        places = {name: place for place, name in enumerate(features)}
+        # The reader numbers fields in the order of the file, the model in that of its columns.
         fields = np.array([places[name] for name in self.names if name in places], np.int32)
-        for found in self._read(reader):
-            bad += found.bad
-            labels = found.labels if len(features) < len(columns) else None
-            piece = Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
-            cells = _texts(found.cells[0]) if label else []
+        for read in self._read(reader):
+            skipped += read.bad
+            labels = read.labels if len(features) < len(columns) else None
+            piece = Piece(read.ptr, read.keys, read.values, fields[read.fields], labels=labels)
+            cells = _texts(read.cells[0]) if label else []
             if on_bad_line == "skip" and "" in cells:
-                bad += cells.count("")
+                skipped += cells.count("")
                 piece, cells = _labelled(piece, cells), [cell for cell in cells if cell]
             yield piece, cells
-        if bad:
+        if skipped:
             first = reader.first_bad or f"they have no {label}"
-            log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
+            log.warning("%s: %d malformed lines were left out: %s", self.path, skipped, first)
 
     def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
-        """Reader of these columns, in the order of the file; ignores others."""
+        """A reader of these columns, in the order of the file; it ignores the others."""
         by_name = {column.name: column for column in columns}
         return ExampleReader(
             self._format,
@@ -156,60 +169,61 @@ class File(TableFile):
         )
 
     def _read(self, reader: ExampleReader) -> Iterator[Examples]:
-        for data, at in self._rows:
-            yield self._parsed(reader, data, at)
+        for data, offset in self._rows:
+            yield self._parsed(reader, data, offset)
 
-    def _parsed(self, reader: ExampleReader, data: bytes, at: int) -> Examples:
+    def _parsed(self, reader: ExampleReader, data: bytes, offset: int) -> Examples:
         try:
-            return reader.read(data, self.path, at)
+            return reader.read(data, self.path, offset)
         except DataError as error:
             cure = ". What columns are is set by columns, for example NAME:categorical"
             raise DataError(f"{error}{cure if reader.field_num else ''}") from None
 
     def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
-        """Whole rows, about `self.batch_bytes`, and their offsets."""
-        at, data, size = 0, b"", self.first_bytes
+        """Whole rows, about `self.batch_bytes`, and their offsets in the file."""
+        offset, data, size = 0, b"", self.first_bytes
         while step := self._file.read(size):
-            if not at and not data:
+            if not offset and not data:
                 refuse_foreign(step[:HEAD_BYTES], self.path, text=True)
             data += step
             end = rows_end(data, *self._cells)
+            # A row of many MB is read in doubling steps: each try parses all of it again.
             size = self.batch_bytes if end else max(len(data), self.batch_bytes)
             if end:
-                yield data[:end], at
-                at, data = at + end, data[end:]
+                yield data[:end], offset
+                offset, data = offset + end, data[end:]
             elif len(data) > UNIT_BYTES_MAX:
                 raise DataError(
-                    f"{self.path} has a row of more than {UNIT_BYTES_MAX:,} bytes at byte {at:,}: "
-                    "is it text, and is a quote closed?"
+                    f"{self.path} has a row of more than {UNIT_BYTES_MAX:,} bytes at byte "
+                    f"{offset:,}: is it text, and is a quote closed?"
                 )
         if data:
-            yield data, at
+            yield data, offset
 
 
 def first_cells(path: str) -> list[str] | None:
-    """The cells of the first line of CSV or TSV, [] of a pipe; None: it is of another format."""
-    found = format_of(path)
-    if found not in CELLS:
+    """The cells of the first line of CSV or TSV; [] for a pipe; None: it has another format."""
+    format = format_of(path)
+    if format not in CELLS:
         return None
     with table_errors(path):
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             return []  # reading would consume it
         with open_content(path) as file:
             line = line_of(file, path).removeprefix(BOM)
-    return [cell.decode(*CODEC).strip() for cell in first_row(line, *CELLS[found])[0]]
+    return [cell.decode(*CODEC).strip() for cell in first_row(line, *CELLS[format])[0]]
 
 
 def _labelled(piece: Piece, labels: Sequence[str]) -> Piece:
-    """The rows whose label is not empty."""
+    """The rows of a piece whose label is not empty."""
     assert piece.ptr is not None
     assert piece.keys is not None
     assert piece.values is not None
     assert piece.fields is not None
     sizes, has_label = np.diff(piece.ptr), np.array(labels, object) != ""
     ptr = np.concatenate([[0], sizes[has_label]]).cumsum()
-    kept = np.repeat(has_label, sizes)
-    return Piece(ptr, piece.keys[kept], piece.values[kept], piece.fields[kept])
+    of_rows = np.repeat(has_label, sizes)
+    return Piece(ptr, piece.keys[of_rows], piece.values[of_rows], piece.fields[of_rows])
 
 
 def _texts(cells: Iterable[bytes]) -> list[str]:

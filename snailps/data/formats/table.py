@@ -1,12 +1,13 @@
-"""What every format of tables in files has: names of columns, kinds, batches and pieces of rows.
+"""A table in a file, whatever its format: column names, kinds, batches of rows, examples.
 
-    path -> open_table -> TableFile -> batches(columns) -> RowBatch: columns of some rows
+    path -> open_table -> TableFile -> batches(columns) -> RowBatch: columns of consecutive rows
                                     -> pieces(declared columns) -> Piece: examples
                                     -> selected(batch, rows), target -> a file of the same format
 
-Memory stays bounded: some ten thousand rows at a time, of Arrow's compressed files a batch of
-theirs.  A module of this package parses a format; this one imports it by name.  Must not know what
-jobs take of tables.
+Owns what all formats share, such as columns in the names of folders and the errors of parsers.
+Memory is bounded: about ten thousand rows at a time, or one batch of a packed Arrow file.  A module
+of this package parses a format; this one imports it by name.  Must not know what jobs do with
+tables.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ CODEC = ("utf-8", "surrogateescape")
 
 @dataclass(frozen=True, slots=True)
 class RowBatch(DataTable):
-    """Some rows of a file.
+    """Consecutive rows of a file.
 
-    `numbers`: of the rows in the file, or of their lines, for messages.  `raw` is what
-    `TableFile.selected` takes rows of.
+    `numbers`: for messages, each row's number in the file, or its line's, from 1.  `raw`: the rows
+    as the format reads them, from which `TableFile.selected` makes what is written.
     """
 
     numbers: Sequence[int]
@@ -53,43 +54,48 @@ class RowBatch(DataTable):
 
 
 class Target(ABC):
-    """A file that is written; `TableFile.selected` makes what it takes."""
+    """A file that is being written.  Call `close`, or `abandon` after an error; not both."""
 
     @abstractmethod
-    def write(self, kept: Any) -> None: ...
+    def write(self, rows: Any) -> None:
+        """Write what `TableFile.selected` returned."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write its end."""
+        """Write what is buffered, and the end of the file."""
 
     def abandon(self) -> None:  # noqa: B027
-        """The file is not wanted: nothing more is written."""
+        """Write nothing more, not even later: the file is about to be removed."""
 
 
 class TableFile(ABC):
-    """A table in an open file; a context manager that closes it."""
+    """A table in an open file; a context manager that closes it.
+
+    One thread reads it.  The rows are read once: call one of `batches`, `rows` and `pieces`.
+    """
 
     is_complete = True
-    """Whether a column that the first rows lack is absent."""
+    """Whether a column that the first rows lack is absent from the file: not so in JSON lines."""
     needs_labels = False
-    """Whether a declared column of labels cannot be absent."""
+    """Whether a declared column of labels has to exist: each cell of CSV has a place."""
     is_typed = False
-    """Whether columns are Arrow's, with types; else they are lists."""
+    """Whether the file has a schema with types, and columns are Arrow's; else they are lists."""
     row = "row"
     """What messages call a row."""
     has_parts = False
-    """Whether it may have `cuts`."""
+    """Whether `cuts` may divide it."""
     is_written = True
     """Whether it has a `target`."""
     is_stream = False
     """Whether it is read once, from beginning to end, so that it may be a pipe."""
     head_rows = 10_000
-    """Rows that show what the columns of CSV and of JSON lines are."""
+    """Rows that show the kinds of the columns of CSV and of JSON lines."""
     head_bytes = 64 << 20
-    """The same in bytes, for long JSON lines."""
+    """Most bytes read for that: JSON lines may be long."""
     batch_rows = 1 << 14
+    """Most rows of a batch."""
     batch_bytes = 4 << 20
-    """Bytes of rows parsed together."""
+    """About the bytes of a batch."""
 
     def __init__(
         self,
@@ -100,7 +106,7 @@ class TableFile(ABC):
         known: AbstractSet[str] | None = None,
         has_blanks: bool = False,
     ) -> None:
-        """`file` is read in the path's place, and stays open; the others are as in `open_table`."""
+        """As `open_table`.  `file`: read this open file instead of the path, and leave it open."""
         self.path, self._is_lent = path, file is not None
         self.known, self.has_blanks = known, has_blanks
         self._file: Any = file or open_content(path)
@@ -115,26 +121,26 @@ class TableFile(ABC):
             self._file.close()
 
     def _begin(self, make: Make | None) -> None:  # noqa: B027
-        """Read the beginning."""
+        """Read the header; `make` as in `open_table`."""
 
     @abstractmethod
     def _names(self) -> list[str]:
-        """Names of the columns in the file."""
+        """`own_names`, uncached."""
 
     @cached_property
     def own_names(self) -> list[str]:
-        """Names of the columns in the file; of JSON lines, in its first rows."""
+        """Names of the columns stored in the file; of JSON lines, in its first rows."""
         return self._names()
 
     @cached_property
     def folders(self) -> dict[str, str | None]:
-        """Columns in the names of folders, with their values."""
+        """Columns in the names of folders, with their values; a column of the file wins."""
         in_folders = columns_of_folders(self.path).items()
         return {name: text for name, text in in_folders if name not in self.own_names}
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of all columns, in order; those in the names of folders are the last ones."""
+        """Names of all columns in order; those in the names of folders come last."""
         return [*self.own_names, *self.folders]
 
     def __enter__(self: T) -> T:
@@ -144,99 +150,116 @@ class TableFile(ABC):
         self.close()
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """Kind of each column except `but` that has a value in the first rows, or a type.
+        """Kind of each column that has a type, or a value in the first rows; without `but`.
 
-        DataError if it has neither numbers nor texts.  Those of folders: see `kinds_of_folders`.
+        DataError: a column holds neither numbers nor texts.  Columns in the names of folders are
+        left out: their kind depends on all files (`kinds_of_folders`).
         """
         return self._kinds([*but, *self.folders])
 
     @abstractmethod
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """`kinds` of the columns in the file."""
+        """`kinds` of the columns stored in the file."""
 
     @property
     def has_more(self) -> bool:
-        """Whether later rows may have other names."""
+        """Whether later rows may have names that the first ones lack."""
         return False
 
     def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
-        """Kinds of these columns, as far as they have a value in the following rows, each by the
-        rows with the first value; and the bytes read, about `bytes_max` at most."""
+        """Kinds of columns that had no value in the first rows; and the bytes read.
+
+        Reads on, about `bytes_max` at most.  The first batch with a value of a column decides its
+        kind; a column without one is left out.
+        """
         return {}, 0
 
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
-        """Yield these columns, as far as they exist, some rows at a time; once."""
+        """These columns, as far as they exist, batch by batch; call it once."""
         folders = {name: text for name, text in self.folders.items() if name in names}
-        own = [name for name in names if name not in folders] or self.own_names[:1]
-        for batch in self.rows(own):
+        # If all wanted columns are in folders, one of the file says how many rows there are.
+        stored = [name for name in names if name not in folders] or self.own_names[:1]
+        for batch in self.rows(stored):
             yield batch_with(batch, folders) if folders else batch
 
     @abstractmethod
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None
     ) -> Iterator[RowBatch]:
-        """All rows of the file, or of a part of it (`cuts`), some at a time; once.
+        """The rows of the file, or of one of its parts (`cuts`), batch by batch; call it once.
 
-        `names` chooses columns of the file, as far as they exist; None: all.
+        `names` selects columns stored in the file, as far as they exist; None: all.
         """
 
     def no_values(self, name: str) -> Any:
-        """No value of a column, of its type if it has one."""
+        """An empty array of a column's type, to check the type; a list if the file has no types."""
         return []
 
-    # --- files of some of the rows ---------------------------------------------------------------
+    # --- files of selected rows ------------------------------------------------------------------
 
     def cuts(self, part_bytes: int) -> list[tuple[tuple[int, int], int]]:
-        """Parts of about `part_bytes` that `rows` can read, and the bytes of each; empty: none."""
+        """Parts of about `part_bytes`, each with its bytes, that `rows` can read alone.
+
+        Empty: the file has no parts.
+        """
         return []
 
     def remarks(self) -> list[str]:
-        """What is lost when rows are written to a file of the same format."""
+        """Warnings: what is lost when rows are written to a file of the same format."""
         return []
 
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
     ) -> Any:
-        """Some rows for `Target.write`, with more columns (float32 or object)."""
+        """`rows` of a batch for `Target.write`, with further columns (float32 or object)."""
         raise self._not_written()
 
     def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
-        """Begin a file of the same format, with further columns of float or str, and the codec of
-        `column`."""
+        """Begin a file of the same format, with further columns of float or str.
+
+        It is packed with the codec of `column`, the largest one of a file of texts.
+        """
         raise self._not_written()
 
     def _not_written(self) -> DataError:
-        return DataError(f"{self.path}: files of this format are read, and not written")
+        return DataError(f"{self.path}: files of this format are read, but not written: convert it")
 
     # --- examples --------------------------------------------------------------------------------
 
     def pieces(
         self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
     ) -> Iterator[tuple[Piece, Any]]:
-        """Examples of all rows, and the cells of a column as the table has them; once.
+        """Examples of all rows, piece by piece, and the cells of column `label`; call it once.
 
-        A column of kind label that the table lacks is left out.  `on_bad_line` is of CSV and TSV.
+        Cells are as the table has them.  A declared column of kind label that the table lacks is
+        left out.  `on_bad_line` ("stop", "skip") is for CSV and TSV.
         """
-        apart = [column for column in columns if column.name in self.folders]
-        own = [column for column in columns if column.name not in self.folders]
-        if not apart and label not in self.folders:
+        in_folders = [column for column in columns if column.name in self.folders]
+        stored = [column for column in columns if column.name not in self.folders]
+        if not in_folders and label not in self.folders:
             yield from self._pieces(columns, label, on_bad_line)
             return
+        # An entry's field is its column's number among all features.  Both groups number their own,
+        # so these arrays translate.
         features = [column.name for column in columns if column.is_feature]
-        places = [
-            np.array([features.index(one.name) for one in some if one.is_feature], np.int32)
-            for some in (own, apart)
-        ]
-        entries = self._of_folders(apart)
+        fields_of_stored, fields_of_folders = (
+            np.array([features.index(one.name) for one in group if one.is_feature], np.int32)
+            for group in (stored, in_folders)
+        )
+        entries = self._of_folders(in_folders)
         text = self.folders.get(label)
-        for piece, labels in self._pieces(own, "" if label in self.folders else label, on_bad_line):
+        stored_label = "" if label in self.folders else label
+        for piece, labels in self._pieces(stored, stored_label, on_bad_line):
             yield (
-                piece_with(piece, entries, *places),
+                piece_with(piece, entries, fields_of_stored, fields_of_folders),
                 [text] * piece.rows if label in self.folders else labels,
             )
 
     def _of_folders(self, columns: Sequence[Column]) -> Piece:
-        """What columns of folders add to each row, as a piece of one row."""
+        """The entries that columns in the names of folders add to each row, as a piece of one row.
+
+        A value that reads as a number is one, as a cell of CSV is.
+        """
         cells: dict[str, list[Any]] = {}
         for column in columns:
             cell = cells.setdefault(column.name, [self.folders[column.name]])
@@ -251,7 +274,7 @@ class TableFile(ABC):
     def _pieces(
         self, columns: Sequence[Column], label: str, on_bad_line: str
     ) -> Iterator[tuple[Piece, Any]]:
-        """`pieces` of the columns in the file."""
+        """`pieces` of the columns stored in the file."""
         rule, first = _rule(columns, self.path), 1
         names = [column.name for column in columns if column.kind is Kind.LABEL]
         names = [name for name in (*names, label) if name in self.names]
@@ -266,17 +289,17 @@ class TableFile(ABC):
 
 
 def _rule(columns: Sequence[Column], path: str) -> Rule:
-    """Imports the rule of features for examples alone: labelling of texts starts without it."""
+    """The rule that makes examples; imported here, since labelling of texts starts without it."""
     from snailps.data.feature_rows import Rule
 
     return Rule(columns, path)
 
 
 def class_of(format: str | None) -> type[TableFile]:
-    """The class of a format's files; None: text."""
+    """The class that reads a format; None: text."""
     name = "text" if format is None else FORMATS[format].module
-    kind: type[TableFile] = importlib.import_module(f"snailps.data.formats.{name}").File
-    return kind
+    file_class: type[TableFile] = importlib.import_module(f"snailps.data.formats.{name}").File
+    return file_class
 
 
 def open_table(
@@ -287,32 +310,43 @@ def open_table(
     known: AbstractSet[str] | None = None,
     has_blanks: bool = False,
 ) -> TableFile:
-    """Open a table, or a file of text.
+    """Open a table, or a file of text, by the ending of its name.
 
-    What is wrong with its beginning is reported at once; of JSON lines and text, which may be
-    pipes, when names or rows are asked for: within `table_errors`, as all that is read.
+    Parameters
+    ----------
+    make : callable, optional
+        Gives an empty file for a purpose, into which a packed or remote file is copied if its
+        format needs seeking.  None: the copy is in the system's temporary folder.
+    once : bool
+        The file is not opened again, so it may be a pipe if its format is a stream.
+    known : set of str, optional
+        The only names that rows of JSON lines may have; None: any.
+    has_blanks : bool
+        A blank line of JSON lines is a row without values, and rows come a MiB at a time; else
+        blank lines are skipped.
 
-    A packed or remote file that has to be sought in is copied to a file that `make` gives for a
-    purpose; None: to the system's temporary folder.  `once`: it is opened this time only, and may
-    be a pipe if rows can be read from one.  `known`: the only names that rows of JSON lines may
-    have; None: any.  `has_blanks`: a blank line of JSON lines is a row without values, and rows
-    come a MiB at a time; else it is skipped.
+    Raises
+    ------
+    DataError
+        Missing or unreadable, no regular file, or a malformed header.  JSON lines and text, which
+        may be pipes, are read later: enter `table_errors` around whatever reads names or rows.
     """
-    kind = class_of(format_of(path))
+    file_class = class_of(format_of(path))
     with table_errors(path):
-        # Before opening, which would wait for a writer.  Each opening of a URL is a request.
-        if not (is_url(path) or (once and kind.is_stream)) and not stat.S_ISREG(
+        # Looked at before opening: opening a pipe would wait for a writer.  For a URL not at all:
+        # each look is a request.
+        if not (is_url(path) or (once and file_class.is_stream)) and not stat.S_ISREG(
             Path(path).stat().st_mode
         ):
             raise DataError(
                 f"expected a regular file, got something else: {path}. A table is read more than "
                 "once: write what a pipe has into a file"
             )
-        return kind(path, make, known=known, has_blanks=has_blanks)
+        return file_class(path, make, known=known, has_blanks=has_blanks)
 
 
 def batch_with(batch: DataTable, columns: Mapping[str, str | None]) -> DataTable:
-    """Some rows, with further columns of one value each."""
+    """The rows of a batch with further columns, each of one value."""
     constant = table_of_lists({name: [text] * batch.rows for name, text in columns.items()}, "")
 
     def column(name: Any) -> Any:
@@ -324,9 +358,9 @@ def batch_with(batch: DataTable, columns: Mapping[str, str | None]) -> DataTable
 def piece_with(
     piece: Piece, entries: Piece, fields: NDArray[np.int32], of_entries: NDArray[np.int32]
 ) -> Piece:
-    """A piece each of whose rows has further entries, those of one row.
+    """A piece with the entries of another, of one row, added to each of its rows.
 
-    `fields`, `of_entries`: what the fields of each are among those of both.
+    `fields`, `of_entries`: by field in each piece, the field in the result.
     """
     assert piece.ptr is not None
     assert piece.keys is not None
@@ -335,30 +369,31 @@ def piece_with(
     assert entries.keys is not None
     assert entries.values is not None
     assert entries.fields is not None
-    count, at = len(entries.keys), np.repeat(piece.ptr[1:], len(entries.keys))
+    count, row_ends = len(entries.keys), np.repeat(piece.ptr[1:], len(entries.keys))
     labels = piece.labels
     if labels is None and entries.labels is not None:
         labels = np.repeat(entries.labels, piece.rows)
-    own_fields = fields[piece.fields]
+    added_fields = np.tile(of_entries[entries.fields], piece.rows)
     return replace(
         piece,
         ptr=piece.ptr + np.arange(len(piece.ptr)) * count,
-        keys=np.insert(piece.keys, at, np.tile(entries.keys, piece.rows)),
-        values=np.insert(piece.values, at, np.tile(entries.values, piece.rows)),
-        fields=np.insert(own_fields, at, np.tile(of_entries[entries.fields], piece.rows)),
+        keys=np.insert(piece.keys, row_ends, np.tile(entries.keys, piece.rows)),
+        values=np.insert(piece.values, row_ends, np.tile(entries.values, piece.rows)),
+        fields=np.insert(fields[piece.fields], row_ends, added_fields),
         labels=labels,
     )
 
 
 def no_column(path: str, name: str, names: Iterable[str]) -> DataError:
-    """The error of a table without a column."""
+    """The error that a table lacks a column; `names` are those that it has."""
     return DataError(f"{path} has no column {name!r}, but {', '.join(names)}")
 
 
 def raw_text(value: Any) -> Any:
-    """The bytes of a text that was read, as a file of text has them; other values as they are.
+    """The bytes of a text, as a file of text would have them; other values unchanged.
 
-    Halves of pairs, which some crawls have in JSON, become bytes that are no text, as in others.
+    Lone surrogates, which some crawls have in JSON, become the three bytes that UTF-8 would give
+    them, as other writers leave them; those that stand for invalid bytes become these bytes.
     """
     if not isinstance(value, str):
         return value
@@ -366,16 +401,16 @@ def raw_text(value: Any) -> Any:
         return value.encode(*CODEC)
     except UnicodeEncodeError:
         return b"".join(
-            one.encode("utf-8", CODEC[1] if "\udc80" <= one <= "\udcff" else "surrogatepass")
-            for one in value
+            char.encode("utf-8", CODEC[1] if "\udc80" <= char <= "\udcff" else "surrogatepass")
+            for char in value
         )
 
 
 @contextmanager
 def table_errors(path: str) -> Iterator[None]:
-    """Turn errors of parsers into DataError, and those of `unpacking.read_errors`."""
-    known: AbstractContextManager[None] = read_errors(path)
-    with known:
+    """Turn errors of parsers, and of damaged or unreadable files, into DataError with the path."""
+    file_errors: AbstractContextManager[None] = read_errors(path)
+    with file_errors:
         try:
             yield
         except (DataError, ConfigError):
@@ -387,11 +422,12 @@ def table_errors(path: str) -> Iterator[None]:
 
 
 def is_of_arrow(error: Exception) -> bool:
-    """Whether it is pyarrow's: some are no ValueError, as of types that it lacks."""
-    return any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
+    """Whether pyarrow raised an error; asked by name, since pyarrow may not be imported."""
+    return any(base.__name__ == "ArrowException" for base in type(error).__mro__)
 
 
 def _cure_of(error: Exception) -> str:
+    """What to do about a type or codec that pyarrow lacks."""
     if isinstance(error, NotImplementedError) or "not implemented" in f"{error}".lower():
         return ". Write it again with another type or codec, such as text, or without that column"
     return ""

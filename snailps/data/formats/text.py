@@ -1,4 +1,4 @@
-"""Text as a table of one column, which has no name: a line a row."""
+"""Text as a table: one row per line, and one column, without a name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class File(TableFile):
         return {"": Kind.CATEGORICAL}
 
     def lines(self) -> Iterator[bytes]:
-        """About a MiB of whole lines at a time."""
+        """Whole lines, about a MiB at a time."""
         return whole_lines(self._file, self.path)
 
     def rows(
@@ -36,12 +36,13 @@ class File(TableFile):
         first = 1
         for data in self.lines():
             lines = io.BytesIO(data).readlines()
-            for at in range(0, len(lines), self.batch_rows):
-                some = lines[at : at + self.batch_rows]
-                texts = {"": ListColumn([line.removesuffix(b"\n") for line in some])}
-                numbers = range(first, first + len(some))
-                yield RowBatch([""], len(some), self.path, texts.__getitem__, numbers, some)
-                first += len(some)
+            for begin in range(0, len(lines), self.batch_rows):
+                part_lines = lines[begin : begin + self.batch_rows]
+                rows = len(part_lines)
+                texts = {"": ListColumn([line.removesuffix(b"\n") for line in part_lines])}
+                numbers = range(first, first + rows)
+                yield RowBatch([""], rows, self.path, texts.__getitem__, numbers, part_lines)
+                first += rows
 
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
