@@ -1,6 +1,6 @@
-"""Models after training: files, queries, scores.
+"""Trained models: their files, queries, predictions and evaluation.
 
-    rows -> files -> .vec, .bin, .npz -> query.Vectors -> neighbours, analogies; evaluate -> scores
+    rows -> saving -> .vec, .bin, .npz -> files -> query.Vectors -> neighbours, analogies; evaluate
     .bin of a classifier -> LabelModel -> labels of lines; evaluate_labels -> scores
 
 Must not know processes, sockets or training.

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The labels of one short line, without an array: what it costs is the classifier's own time.
+"""Labels one short line without arrays or threads, in about the time of the classifier alone.
 
-    line, k -> OneLine.best -> numbers and probabilities of its labels; None: not for here
+    line, k -> OneLine.best -> numbers and probabilities of its labels; None: use the general way
 
-Longer texts, several lines and what needs words of its own (a warning, an error) go the way of
-`label_prediction`, whose answers are these.
+Longer texts, several lines, and lines that need a warning or an error go through
+`label_prediction`, which gives the same answers.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef class OneLine:
-    """A reader of lines, the classifier that answers, and n-grams that it has, if not all."""
+    """A reader of lines, a classifier, and for a pruned model the n-grams that have rows."""
 
     cdef LineReader reader
     cdef Labelling labelling
@@ -39,7 +39,10 @@ cdef class OneLine:
         self.kept = kept
 
     def best(self, bytes line not None, int k) -> list[tuple[int, float]] | None:
-        """The `k` best labels and their probabilities, best first; only labels that the line has."""
+        """Return up to `k` labels with their probabilities, best first; None: use the general way.
+
+        Nothing is stored in this object, so threads may share it.
+        """
         cdef uint8_t text[BYTES_MAX + 8]
         cdef int32_t features[FEATURES_MAX]
         cdef int32_t labels[LABELS_MAX]
@@ -51,7 +54,7 @@ cdef class OneLine:
         cdef LabellingJob job = self.labelling.job
         cdef char *scratch = NULL
         cdef Py_ssize_t size = PyBytes_GET_SIZE(line), i
-        cdef int64_t found
+        cdef int64_t feature_num
         if not 0 < size < BYTES_MAX or not 1 <= k <= K_MAX:
             return None
         if memchr(PyBytes_AS_STRING(line), 10, <size_t>size) != NULL:
@@ -64,11 +67,12 @@ cdef class OneLine:
                       feature_ptr, features, FEATURES_MAX, label_ptr, labels, LABELS_MAX) \
                 or reading.lines != 1 or reading.unread:
             return None
-        found = feature_ptr[1]
+        feature_num = feature_ptr[1]
         if self.kept is not None:
-            found = self.kept.keep_some(features, 0, found, 0, <int32_t>self.reader.rules.words)
-            feature_ptr[1] = found
-        for i in range(found):
+            feature_num = self.kept.keep_some(features, 0, feature_num, 0,
+                                              <int32_t>self.reader.rules.words)
+            feature_ptr[1] = feature_num
+        for i in range(feature_num):  # a damaged model: the general way raises the error
             if not 0 <= features[i] < self.labelling.row_num:
                 return None
         job.ptr = feature_ptr

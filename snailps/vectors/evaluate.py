@@ -1,11 +1,11 @@
-"""Scores of word vectors: similarity judgements and analogies.
+"""Evaluation of word vectors: similarity judgements and analogies.
 
     Vectors + lines `word<TAB>word<TAB>score`  -> evaluate_similarity -> Spearman correlation
     Vectors + word2vec's question lines         -> evaluate_analogies  -> share answered right
 
-Owns the two file formats and the protocol, gensim's: words that differ in case are one, of which
-the first in the model counts; out-of-vocabulary items are skipped and counted.  Must not know where
-vectors or files come from, nor how scores are printed.
+Owns the two file formats and gensim's protocol: words that differ only in case are the same word,
+for which the first (most frequent) in the model counts; items with words outside the vocabulary are
+skipped and counted.  Must not know where vectors come from, or how scores are printed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 OovRule: TypeAlias = Literal["skip", "subword"]
 
-# Questions and words of one matrix product: large enough for BLAS to run at full speed, and the
-# scores (1,024 x 4,096 float32, 16 MB) are searched while they are still in the cache.
+# Questions and words of one matrix product: large enough for BLAS to run at full speed, small
+# enough that the scores (1,024 x 4,096 float32, 16 MB) are searched while still in the cache.
 _QUESTIONS_TOGETHER = 1024
 _WORDS_TOGETHER = 4096
 
 
 class Pair(NamedTuple):
-    """Two words, and how similar people find them (any scale)."""
+    """Two words, and how similar people judge them to be (on any scale)."""
 
     first: str
     second: str
@@ -46,9 +46,10 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SimilarityResult:
-    """Outcome of a similarity file; `spearman` is None if fewer than two pairs differ.
+    """Result for a similarity file.
 
-    Of the `oov` pairs, `skipped` because a word has no vector, in the order of the file.
+    `spearman` is None with fewer than two different scores on a side.  `pairs` were scored; `oov`
+    were not, because a word has no vector: `skipped` lists them in the order of the file.
     """
 
     spearman: float | None
@@ -59,7 +60,11 @@ class SimilarityResult:
 
 @dataclass(frozen=True, slots=True)
 class SectionResult:
-    """One section of an analogy file: `correct` of `asked` questions; `oov` were `skipped`."""
+    """Result for a section of an analogy file: `correct` of `asked` questions.
+
+    `oov` questions were `skipped`, because a word is not in the vocabulary.  `accuracy` is None if
+    no question was asked.
+    """
 
     name: str
     accuracy: float | None
@@ -71,10 +76,7 @@ class SectionResult:
 
 @dataclass(frozen=True, slots=True)
 class AnalogyResult:
-    """Outcome of an analogy file and of its sections; shares are None if nothing was asked.
-
-    `oov`: questions skipped because a word is not in the vocabulary.
-    """
+    """Result for an analogy file: the sums and shares of its `sections`."""
 
     accuracy: float | None
     correct: int
@@ -86,8 +88,7 @@ class AnalogyResult:
 def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
     """Read lines of ``word<TAB>word<TAB>score`` (or separated by blanks).
 
-    Empty lines and lines that begin with ``#`` are skipped, and so are names of columns in the
-    first line.
+    Skips empty lines, lines that begin with ``#``, and a first line with names of columns.
     """
     pairs: list[Pair] = []
     has_names = False
@@ -122,24 +123,24 @@ def evaluate_similarity(
     path: str | os.PathLike[str],
     oov: OovRule = "skip",
 ) -> SimilarityResult:
-    """Rank correlation between cosines and people's judgements; as gensim's `evaluate_word_pairs`.
+    """Compute the rank correlation between cosines and people's judgements.
 
-    A pair with a word outside the vocabulary is skipped and counted; with `oov` "subword" it is
-    scored if the model can compose a vector for the word.  "skip" makes models with and without
-    subwords comparable; "subword" is what the fastText paper does for rare words.
+    The result equals gensim's `evaluate_word_pairs`.  `oov` decides about a pair with a word
+    outside the vocabulary: "skip" leaves it out, so that models with and without subwords are
+    comparable; "subword" scores it if the model can compose the word, as in the fastText paper.
     """
     cosines, judgements = [], []
     skipped: list[tuple[str, ...]] = []
     pairs = similarity_file(path)
     numbers = _cased(vectors.raw_words)
     for first, second, score in pairs:
-        known = [numbers.get(word.upper()) for word in (first, second)]
-        if None in known and not (oov == "subword" and vectors.has_subwords):
+        rows = [numbers.get(word.upper()) for word in (first, second)]
+        if None in rows and not (oov == "subword" and vectors.has_subwords):
             skipped.append((first, second))
             continue
         asked = [
             vectors.raw_words[number] if number is not None else to_bytes(word.lower())
-            for word, number in zip((first, second), known, strict=True)
+            for word, number in zip((first, second), rows, strict=True)
         ]
         try:
             cosines.append(vectors.similarity(*asked))
@@ -152,7 +153,7 @@ def evaluate_similarity(
 
 
 def _cased(words: Sequence[bytes]) -> dict[str, int]:
-    """Number of the first word of each spelling, in capital letters as gensim's."""
+    """Map each word in upper case, as gensim does, to the number of the first such word."""
     numbers: dict[str, int] = {}
     for number, word in enumerate(words):
         numbers.setdefault(to_text(word).upper(), number)
@@ -160,7 +161,7 @@ def _cased(words: Sequence[bytes]) -> dict[str, int]:
 
 
 def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
-    """Spearman's rank correlation of two float[n]; equal values share their mean rank.
+    """Compute Spearman's rank correlation of two float[n]; equal values share their mean rank.
 
     None with fewer than two different values on a side.
     """
@@ -176,12 +177,12 @@ def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) 
 def evaluate_analogies(
     vectors: Vectors, path: str | os.PathLike[str], restrict: int = 0
 ) -> AnalogyResult:
-    """Share of questions ``a b c d`` for which d is the word nearest to ``b - a + c`` (3CosAdd).
+    """Compute the share of questions ``a b c d`` where d is nearest to ``b - a + c`` (3CosAdd).
 
-    Of word2vec's format; `restrict`: only so many first (most frequent) words are questions and
-    answers, 0: all.  Vectors have length 1; a, b and c in any case are not candidates, and d is in
-    any case.  Memory is the normalised matrix plus some 20 MB.  As gensim's
-    `evaluate_word_analogies`.
+    The file has word2vec's format.  `restrict` limits questions and answers to the first (most
+    frequent) so many words; 0: all.  Vectors are scaled to length 1.  a, b and c are no answers, in
+    any case; d is right in any case.  The result equals gensim's `evaluate_word_analogies`.
+    Memory is the normalised matrix and some 20 MB.
 
     Mikolov, Yih, Zweig, "Linguistic Regularities in Continuous Space Word Representations", 2013.
     """
@@ -189,7 +190,8 @@ def evaluate_analogies(
         raise DataError(f"expected a number of words to restrict to of 0 or more, got {restrict}")
     size = min(restrict or len(vectors), len(vectors))
     names, sections, questions = read_analogies(path)
-    # A word outside the vocabulary, or beyond `restrict`, gets a number excluded by `asked`.
+    # A word outside the vocabulary, or beyond `restrict`, gets the number `size`, so its question
+    # is not `asked`.
     listed = vectors.raw_words[:size]
     number = _cased(listed)
     ids = np.array(
@@ -200,12 +202,12 @@ def evaluate_analogies(
     section = np.array(sections, dtype=np.int64)
     asked = ids.max(axis=1) < size
     right = np.zeros(len(ids), dtype=bool)
-    found = analogy_answers(vectors.normalised[:size], ids[asked], first)
-    right[asked] = (found >= 0) & (first[found] == ids[asked, 3])
+    answers = analogy_answers(vectors.normalised[:size], ids[asked], first)
+    right[asked] = (answers >= 0) & (first[answers] == ids[asked, 3])
     results = []
     for i, name in enumerate(names):
         here = section == i
-        skipped = tuple(questions[at] for at in np.flatnonzero(here & ~asked).tolist())
+        skipped = tuple(questions[j] for j in np.flatnonzero(here & ~asked).tolist())
         correct, count = int(right[here].sum()), int(asked[here].sum())
         accuracy = correct / count if count else None
         results.append(SectionResult(name, accuracy, correct, count, len(skipped), skipped))
@@ -216,10 +218,10 @@ def evaluate_analogies(
 
 
 def analogy_answers(matrix: Float32, questions: Int64, first_of: Int64) -> Int64:
-    """For each question (a, b, c, _), the row of `matrix` nearest to b - a + c, but none of them.
+    """Return for each question (a, b, c, _) the row nearest to b - a + c other than the three.
 
-    `first_of`: of each row, the first one of the same word in any case; questions are such rows.
-    The query's length does not change which row is nearest, so it is not normalised.
+    `first_of` maps a row to the first row of the same word in any case; questions name such rows.
+    The query is not normalised, because its length does not change which row is nearest.
     """
     again = np.flatnonzero(first_of != np.arange(len(first_of)))  # rows of another case
     again = again[np.argsort(first_of[again], kind="stable")]
@@ -232,7 +234,7 @@ def analogy_answers(matrix: Float32, questions: Int64, first_of: Int64) -> Int64
         asked = part[:, :3].reshape(-1)
         begin, end = (np.searchsorted(of_again, asked, side) for side in ("left", "right"))
         number = end - begin
-        # Row and question of what is no answer: a, b and c, and these in another case.
+        # Rows that are no answers, with their question: a, b and c, and their other cases.
         banned = np.concatenate([asked, again[_ranges(begin, number)]])
         of_question = np.repeat(rows, 3)
         of_banned = np.concatenate([of_question, np.repeat(of_question, number)])
@@ -252,7 +254,7 @@ def analogy_answers(matrix: Float32, questions: Int64, first_of: Int64) -> Int64
 
 
 def _ranges(begin: Int64, number: Int64) -> Int64:
-    """Numbers from each of `begin` on, so many of each, one range after the other."""
+    """Concatenate the ranges ``begin[i]`` to ``begin[i] + number[i]``, without a loop in Python."""
     starts = np.repeat(begin - np.cumsum(number) + number, number)
     return starts + np.arange(len(starts))
 
@@ -260,7 +262,7 @@ def _ranges(begin: Int64, number: Int64) -> Int64:
 def read_analogies(
     path: str | os.PathLike[str],
 ) -> tuple[list[str], list[int], list[tuple[str, ...]]]:
-    """Names of the sections, the section of each question, and the questions."""
+    """Read names of sections, the section of each question, and the questions."""
     names: list[str] = []
     sections: list[int] = []
     questions: list[tuple[str, ...]] = []
@@ -284,7 +286,7 @@ def read_analogies(
 
 
 def _mean_ranks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Rank of each value, from 1; a run of equal values shares the mean of its ranks."""
+    """Rank values from 1; equal values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     ranks: npt.NDArray[np.float64] = (last - (counts - 1) / 2)[place.reshape(-1)]
@@ -292,7 +294,7 @@ def _mean_ranks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a text file, without their ends, empty ones and comments."""
+    """Yield the lines of a text file with their numbers, without empty lines and comments."""
     try:
         with open(path, "rb") as file:
             refuse_foreign(file.read(HEAD_BYTES), str(path), text=True)

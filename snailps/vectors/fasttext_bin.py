@@ -1,10 +1,10 @@
-"""fastText's binary model format, version 12, written and read; older ones and floret's are read.
+"""fastText's binary model format: writes version 12; reads it, older versions and floret's.
 
     BinHeader + words + counts + chunks of rows -> write_bin -> model.bin
     model.bin -> read_bin -> BinModel (header, words, counts, memory-mapped matrices)
 
-Owns every byte offset of the format (docs/files.md shows them), but those of a quantised matrix
-(quantised.py).  Must not know what a vector is used for.
+Owns every byte offset of the format (docs/files.md shows them) except inside a quantised matrix
+(`quantised`).  Must not know what a vector is used for.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _HEAD = struct.Struct("<ii 12i d")  # magic, version, twelve arguments, sampling
 _COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-grams (-1: none)
 _MODE_FLORET, _HASHES_MAX = 2, 4
 _T_FLORET = 1e-300
-"""Sampling thresholds below this are two of floret's whole numbers, read as fastText's float64."""
+"""A sampling threshold below this is no float64 of fastText but two integers of floret's header."""
 _ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
 _ENTRY_BYTES_MIN = 1 + _ENTRY_TAIL.itemsize  # of one letter
 _INT32_MAX = 2**31 - 1
 _MAXN_MAX = 1000
-"""Longest n-grams that are believed: a word of so many letters already has half a million."""
+"""Longest n-grams that a header may ask for: a word of 1,000 letters has half a million of them."""
 
 
 class _Layout(NamedTuple):
-    """Where a program has its values: first the head, before the dictionary, before a matrix."""
+    """Layouts of a program's header, its counts before the dictionary, and a matrix's shape."""
 
     head: struct.Struct
     counts: struct.Struct
@@ -61,16 +61,16 @@ class _Layout(NamedTuple):
 
 _FASTTEXT = _Layout(_HEAD, _COUNTS, _SHAPE)
 _FLORET = _Layout(struct.Struct("<ii 14i d"), _COUNTS, _SHAPE)
-"""After `maxn` floret has its mode (1: fastText's, 2: its own) and the hashes of an n-gram."""
+"""floret has two more integers after `maxn`: its mode (1: fastText's, 2: its own) and hashes."""
 _UNVERSIONED = _Layout(struct.Struct("<12i d"), struct.Struct("<iii q"), struct.Struct("<qq"))
-"""fastText until spring 2017: no magic and version, nothing of pruning and quantising."""
+"""fastText until spring 2017: without magic, version, pruning and quantisation."""
 _IS_SEPARATOR = np.isin(np.arange(256), list(SEPARATORS))
 _IS_NEWLINE = np.arange(256) == ord("\n")
 _NPZ_HOLDS = "; a .npz may hold words with blanks"
 
 COPIED_BYTES = 1 << 30
-"""Models below this are copied into memory where they are used for long."""
-# Words that are checked or packed at a time.
+"""Commands that use a model for long copy a smaller one, so that its file may be replaced."""
+# Words checked or packed at a time.
 _TOGETHER = 65536
 
 Float32 = npt.NDArray[np.float32]
@@ -79,12 +79,12 @@ Rows: TypeAlias = "Float32 | QuantisedRows"
 
 @dataclass(frozen=True, slots=True)
 class BinHeader:
-    """The training arguments that a .bin file carries, most of them for a training that continues.
+    """The training arguments in a .bin file, mostly for a training that continues.
 
-    ``maxn = 0`` means no subwords, and then `bucket` is normally 0.  Vectors trained with NCE are
-    stored as "ns", because the format has no NCE.  `tokens`: of the training text, rare words
-    included; 0 stands for the sum of the counts.  `hashes`: of floret, rows of each word and of
-    each n-gram, for its words have no rows of their own (but the first one); 0: as fastText.
+    ``maxn = 0`` means no subwords; `bucket` is then normally 0.  Vectors trained with NCE are
+    stored as "ns", because the format has no NCE.  `tokens` counts the training text, rare words
+    included; 0 stands for the sum of the counts.  `hashes` is floret's number of rows for each word
+    and n-gram, whose words (except the first) have no rows of their own; 0: a fastText model.
     """
 
     dim: int
@@ -105,33 +105,36 @@ class BinHeader:
 
     @property
     def grams(self) -> tuple[int, int]:
-        """Least and most characters of n-grams; 0, 0: none, which fastText writes as minn above
-        maxn, too."""
+        """Shortest and longest n-grams in characters; (0, 0): none.
+
+        fastText also writes minn above maxn for none.
+        """
         return (self.minn, self.maxn) if self.maxn > 0 and self.maxn >= self.minn else (0, 0)
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Settings of a training that goes on which the rows are made for."""
+        """Settings that the rows depend on: a continued training must have the same values."""
         is_classifier = self.model == "supervised"
-        found: dict[str, Any] = {"dim": self.dim, "model": self.model}
+        settings: dict[str, Any] = {"dim": self.dim, "model": self.model}
         if is_classifier:
             ngrams = max(self.word_ngrams, 1)
-            found = {"dim": self.dim, "loss": self.loss, "word_ngrams": ngrams}
-        least = max(self.minn, 1)  # fastText takes a `minn` of 0 for 1
+            settings = {"dim": self.dim, "loss": self.loss, "word_ngrams": ngrams}
+        least = max(self.minn, 1)  # fastText treats a `minn` of 0 as 1
         has_grams = self.maxn >= least and (is_classifier or self.bucket > 0)
-        found |= {"minn": least, "maxn": self.maxn} if has_grams else {"maxn": 0}
+        settings |= {"minn": least, "maxn": self.maxn} if has_grams else {"maxn": 0}
         has_buckets = self.bucket > 0 and (is_classifier or has_grams)
-        return {**found, "bucket": self.bucket} if has_buckets else found
+        return {**settings, "bucket": self.bucket} if has_buckets else settings
 
     @property
     def habits(self) -> dict[str, Any]:
-        """Settings that a training that goes on keeps unless it is given others."""
-        found: dict[str, Any] = {"negatives": self.negatives, "min_count": self.min_count}
-        is_classifier = self.model == "supervised"
-        return found if is_classifier else {**found, "window": self.window, "sample": self.sample}
+        """Settings that a continued training takes from the file unless it sets others."""
+        settings: dict[str, Any] = {"negatives": self.negatives, "min_count": self.min_count}
+        if self.model == "supervised":
+            return settings
+        return {**settings, "window": self.window, "sample": self.sample}
 
     def refuse_floret(self, path: str | os.PathLike[str]) -> None:
-        """Refuse to go on with words that have no rows of their own."""
+        """Raise ModelFileError for a model whose words have no rows of their own to train."""
         if self.hashes:
             raise ModelFileError(
                 f"{path}: a model of floret's own mode, whose words are sums of {self.hashes} "
@@ -142,11 +145,11 @@ class BinHeader:
 
 @dataclass(frozen=True, slots=True)
 class BinModel:
-    """A .bin file, opened: words, labels (with their prefix), counts, all in row order.
+    """An opened .bin file: words, labels (with their prefix) and counts, all in row order.
 
-    `input`, word rows then n-gram rows, and `output` are read-only views of the mapped file, not
-    aligned to 4 bytes; in a quantised model (.ftz) `QuantisedRows`.  `pruned`: which n-gram rows
-    were kept.
+    `input` has word rows, then n-gram rows.  `input` and `output` are read-only views of the mapped
+    file, which are not aligned to 4 bytes; in a quantised model (.ftz) they are `QuantisedRows`.
+    `pruned` says which n-grams of a pruned model have rows.
     """
 
     header: BinHeader
@@ -170,10 +173,11 @@ def write_bin(
     labels: Sequence[bytes] = (),
     label_counts: Sequence[int] | npt.NDArray[np.int64] = (),
 ) -> None:
-    """Write a model that the official ``fasttext`` package loads, in the memory of a chunk.
+    """Write a model that the official ``fasttext`` package loads; memory is one chunk.
 
-    Words, most frequent first as fastText has them, with counts from 1; input chunks of
-    ``n + header.bucket`` rows in all, output chunks of n rows, or of one a label.
+    `words` are most frequent first, as fastText requires, with counts of at least 1.  The input
+    chunks have ``n + header.bucket`` rows in all; the output chunks have n rows or, for a
+    classifier, one row per label.
     """
     _check_header(path, header)
     check_words(path, words)
@@ -204,7 +208,7 @@ def write_bin(
 
 
 def is_large(path: str | os.PathLike[str]) -> bool:
-    """Whether a model's file is too large for a copy of its own in memory."""
+    """Whether a model's file is too large to be copied into the memory of each process."""
     with suppress(OSError):
         return os.path.getsize(path) >= COPIED_BYTES  # noqa: PTH202
     return False
@@ -217,13 +221,15 @@ def read_bin(
     file: IO[bytes] | None = None,
     mapped: bool = True,
 ) -> BinModel:
-    """Open a .bin file of ours, of fastText or of floret without reading its matrices.
+    """Open a .bin file of snailps, fastText or floret without reading its matrices.
 
-    `quantised`: whether matrices may be `QuantisedRows` (a .ftz); `file`: is mapped in the path's
-    place, such as an unpacked copy.  Not `mapped`, it is read into memory, and what becomes of the
-    file does not matter; a mapped one must not be written over.  Every size in the file is compared
-    with the file's length before memory is allocated for it; the mapping lives as long as the
-    arrays.
+    `quantised` allows `QuantisedRows` (a .ftz).  `file`, such as an unpacked copy, is mapped
+    instead of the path.  If `mapped` is False the file is copied into memory and may change
+    afterwards; a mapped file must not be overwritten in place (SIGBUS).  The mapping lives as long
+    as the arrays.
+
+    Every size in the file is compared with the file's length before memory is allocated for it: a
+    damaged or hostile file must not be able to exhaust memory.
     """
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
@@ -247,7 +253,7 @@ def read_bin(
     pruned = _read_pruned(cursor, kept, header.bucket) if kept >= 0 else None
     inputs = n + (header.bucket if pruned is None else kept)
     matrix = _map_matrix(cursor, layout, "input", (inputs, header.dim), quantised)
-    # A supervised model has one row per label, every other model one row per word.
+    # A classifier has one output row per label, any other model one per word.
     outputs = len(labels) if header.model == "supervised" else n
     output = _map_matrix(cursor, layout, "output", (outputs, header.dim), quantised)
     if cursor.offset != length:
@@ -260,7 +266,7 @@ def read_bin(
 
 
 def _copied(path: str | os.PathLike[str], file: IO[bytes], length: int) -> mmap.mmap:
-    """The bytes of an open file in memory of this process."""
+    """Copy an open file into memory; ModelFileError if it changes meanwhile."""
     before, memory, done = os.fstat(file.fileno()), mmap.mmap(-1, length), 0
     file.seek(0)
     with memoryview(memory) as view:
@@ -273,7 +279,7 @@ def _copied(path: str | os.PathLike[str], file: IO[bytes], length: int) -> mmap.
 
 
 def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> BinHeader:
-    """The training arguments of a .bin file, without its tokens; leaves `file` at its start."""
+    """Read the training arguments of a .bin file, without `tokens`; rewinds `file`."""
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
             start = source.read(_FLORET.head.size + _COUNTS.size)
@@ -286,12 +292,12 @@ def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> 
 
 
 def is_bin(start: bytes) -> bool:
-    """Whether a file begins as a .bin does, of any version."""
+    """Whether a file begins like a .bin of any version."""
     return start.startswith(MAGIC.to_bytes(4, "little")) or _is_unversioned(start)
 
 
 def _is_unversioned(start: bytes) -> bool:
-    """Whether a file begins as fastText's .bin did before its format had a number."""
+    """Whether a file begins like fastText's .bin before its format had a version."""
     head, counts = _UNVERSIONED.head, _UNVERSIONED.counts
     if len(start) < head.size + counts.size:
         return False
@@ -306,7 +312,7 @@ def _is_unversioned(start: bytes) -> bool:
 def check_words(
     path: str | os.PathLike[str], words: Sequence[bytes], newlines_only: bool = False
 ) -> None:
-    """Refuse words that a format cannot hold: empty, or with a separator (or with a newline)."""
+    """Refuse words that a format cannot hold: empty, or with a separator (only a newline)."""
     if not words:
         raise ModelFileError(f"{path}: there are no words to write; is the vocabulary empty?")
     is_separator = _IS_NEWLINE if newlines_only else _IS_SEPARATOR
@@ -327,26 +333,31 @@ def check_words(
 def checked_chunks(
     path: str | os.PathLike[str], name: str, chunks: Iterable[Float32], rows: int, dim: int
 ) -> Iterator[Float32]:
-    """The chunks, float32[k, dim], refused if they are not `rows` rows in all."""
-    left = rows
+    """Yield the chunks, float32[k, dim]; raise ModelFileError unless they have `rows` rows in all.
+
+    A file with too few rows would be read as damaged later, when the trained rows are gone.
+    """
+    missing = rows
     for chunk in chunks:
         if chunk.ndim != 2 or chunk.shape[1] != dim or chunk.dtype != np.float32:
             raise ModelFileError(
                 f"{path}: a chunk of the {name} must be float32[k, {dim}], "
                 f"got {chunk.dtype}{list(chunk.shape)}"
             )
-        if len(chunk) > left:
+        if len(chunk) > missing:
             raise ModelFileError(
-                f"{path}: the {name} needs {left} more rows, a chunk has {len(chunk)}"
+                f"{path}: the {name} needs {missing} more rows, a chunk has {len(chunk)}"
             )
         yield chunk
-        left -= len(chunk)
-    if left:
-        raise ModelFileError(f"{path}: the {name} needs {rows} rows, but only {rows - left} came")
+        missing -= len(chunk)
+    if missing:
+        raise ModelFileError(
+            f"{path}: the {name} needs {rows} rows, but only {rows - missing} came"
+        )
 
 
 def bin_bytes(entries: Sequence[PackedWords], rows: int, dim: int) -> int:
-    """The size of a file with these words and labels and so many rows, of both matrices."""
+    """Return the size of a file with these words and labels and `rows` rows in both matrices."""
     names = sum(words.letters + len(words) * _ENTRY_TAIL.itemsize for words in entries)
     return _HEAD.size + _COUNTS.size + names + 2 * _SHAPE.size + 4 * dim * rows
 
@@ -362,7 +373,7 @@ def _check_header(path: str | os.PathLike[str], header: BinHeader) -> None:
             f"{path}: dim {header.dim} or bucket {header.bucket} is outside the format's range"
         )
     if header.maxn > 0 and header.bucket == 0:
-        # The hash is taken modulo bucket: the official package would divide by zero.
+        # fastText takes the hash modulo bucket, so it would divide by zero.
         raise ModelFileError(
             f"{path}: subwords up to {header.maxn} letters need buckets, got bucket 0; "
             "set bucket above 0, or maxn to 0"
@@ -392,7 +403,7 @@ def _pack_entries(
     if numbers.shape != (len(entries),):
         raise ModelFileError(f"{path}: expected {len(entries)} counts, got shape {numbers.shape}")
     if numbers.min(initial=1) < 1:
-        # fastText builds its table of negatives from the counts and loops forever on a zero.
+        # fastText builds its table of negatives from the counts, and loops forever on a zero.
         raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
     packed = PackedWords.of(entries)
     tails = np.zeros(len(numbers), _ENTRY_TAIL)
@@ -459,7 +470,7 @@ def _unpack_header(
 def _read_dictionary(
     cursor: Cursor, layout: _Layout
 ) -> tuple[PackedWords, npt.NDArray[np.int64], list[bytes], int, int]:
-    """Words, all counts, labels, tokens, kept n-grams (-1: all)."""
+    """Read words, all counts, labels, tokens, and the number of unpruned n-grams (-1: all)."""
     mapped = cursor.mapped
     size, nwords, nlabels, tokens, *kept = cursor.unpack(layout.counts)
     if size < 1 or nwords < 0 or nlabels < 0 or nwords + nlabels != size or tokens < 0:
@@ -476,15 +487,15 @@ def _read_dictionary(
     wrong = np.flatnonzero(tails["kind"] != np.repeat([_WORD, _LABEL], [nwords, nlabels]))
     if len(wrong):
         number = int(wrong[0])
-        at = start + int(entries.starts[number]) + number * form.itemsize
-        raise cursor.damaged(f"entry {number} at byte {at} is of type {tails['kind'][number]}")
+        offset = start + int(entries.starts[number]) + number * form.itemsize
+        raise cursor.damaged(f"entry {number} at byte {offset} is of type {tails['kind'][number]}")
     cursor.offset += entries.letters + raw.size
     counts = tails["count"].astype(np.int64)
     return entries[:nwords], counts, [*entries[nwords:]], tokens, kept[0] if kept else -1
 
 
 def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:
-    """The n-gram rows that were kept: the file lists pairs of bucket and row."""
+    """Read which n-grams of a pruned model have rows: the file lists pairs of bucket and row."""
     cursor.part = "list of kept n-grams"
     pairs = cursor.array("<i4", 2 * kept).reshape(kept, 2)
     if kept and (pairs.min() < 0 or pairs[:, 0].max() >= bucket or pairs[:, 1].max() >= kept):
@@ -495,7 +506,7 @@ def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:
 def _map_matrix(
     cursor: Cursor, layout: _Layout, name: str, shape: tuple[int, int], quantised: bool
 ) -> Rows:
-    """A view of one matrix, after comparing its shape with the header and the file's length."""
+    """Return a view of one matrix; its shape must agree with the header and the file's length."""
     cursor.part = f"{name} matrix"
     cursor.need(1)
     matrix: Rows | None = None
@@ -504,13 +515,13 @@ def _map_matrix(
             raise _quantised(cursor.path)
         cursor.skip(1)
         matrix = read_quantised(cursor, shape[1])
-        found: tuple[int, ...] = matrix.shape
+        actual: tuple[int, ...] = matrix.shape
     else:
-        found = cursor.unpack(layout.shape)[-2:]
-    if found != shape:
+        actual = cursor.unpack(layout.shape)[-2:]
+    if actual != shape:
         raise ModelFileError(
             f"{cursor.path}: damaged: its header declares an {name} matrix of {shape[0]} x "
-            f"{shape[1]}, the matrix itself {found[0]} x {found[1]}; fetch or export it again"
+            f"{shape[1]}, the matrix itself {actual[0]} x {actual[1]}; fetch or export it again"
         )
     return cursor.array("<f4", shape[0] * shape[1]).reshape(shape) if matrix is None else matrix
 

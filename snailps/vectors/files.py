@@ -1,10 +1,10 @@
-"""The formats of word vectors and classifiers, and what other files are: a table of kinds.
+"""The table of file formats: which ones hold vectors or classifiers, and what any other file is.
 
     path -> opened: unpacked if it is a .gz -> `FORMATS`, by its first bytes -> Vectors, LabelModel
     path, open file -> identify -> "labelled text: snailps train classifier --input trains with it"
 
-A new format is a line of `FORMATS`.  What is inside of .bin, text and .npz, `fasttext_bin`,
-`text_files` and `model_file` know.  Must not know how vectors were trained.
+A new format is a line of `FORMATS`.  `fasttext_bin`, `text_files` and `model_file` own what is
+inside a .bin, a text file and an .npz.  Must not know how vectors were trained.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ WordsOfRows: TypeAlias = "str | os.PathLike[str] | Sequence[str] | Sequence[byte
 
 
 def load(path: Path_, *, words: WordsOfRows | None = None, mapped: bool = True) -> Vectors:
-    """Open vectors as `load_model` does; of a classifier, those of its words."""
-    found = load_model(path, words=words, of_texts=False, mapped=mapped)
-    assert isinstance(found, Vectors)
-    return found
+    """Open vectors as `load_model` does; for a classifier, the vectors of its words."""
+    vectors = load_model(path, words=words, of_texts=False, mapped=mapped)
+    assert isinstance(vectors, Vectors)
+    return vectors
 
 
 def load_model(
     path: Path_, *, words: WordsOfRows | None = None, of_texts: bool = True, mapped: bool = True
 ) -> Vectors | LabelModel:
-    """Open a file of any format that has vectors or, if `of_texts`, is a classifier of texts.
+    """Open a file of any format of word vectors or, if `of_texts`, a classifier of texts.
 
-    Raises what ``snailps.load`` raises.  A .bin and a .npz are `mapped`, others are read.
+    Raises what ``snailps.load`` raises.  `mapped` applies to .bin and .npz; others are read.
     """
     if words is not None and not words:
         raise DataError("words: expected the words of a file's rows, got none")
@@ -71,11 +71,11 @@ def load_model(
             given.refuse_words()
         if form.read is not None:
             return form.read(given)
-        found = given.meaning
+        meaning = given.meaning
     if not given.start:
         raise ModelFileError(f"{path}: empty; was the export interrupted?")
-    if found:
-        raise ModelFileError(f"{path}: not a vector file, but {found}")
+    if meaning:
+        raise ModelFileError(f"{path}: not a vector file, but {meaning}")
     raise ModelFileError(
         f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line "
         "'words dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
@@ -84,7 +84,7 @@ def load_model(
 
 
 def identify(path: Path_, file: IO[bytes]) -> str:
-    """Say what a file is and what reads it, or ""; `path` is its name, `file` keeps its place."""
+    """Describe what a file is and what reads it; empty: unknown.  The position of `file` stays."""
     place = file.tell()
     try:
         return Given.of(path, file).meaning
@@ -95,7 +95,7 @@ def identify(path: Path_, file: IO[bytes]) -> str:
 
 
 class Given(NamedTuple):
-    """An open file, its first bytes, and how it is to be read."""
+    """An open file, its first bytes, and the arguments of `load_model`."""
 
     path: Path_
     file: IO[bytes]
@@ -113,7 +113,7 @@ class Given(NamedTuple):
 
     @property
     def format(self) -> Format:
-        return next(one for one in FORMATS if one.begins(self.start))
+        return next(form for form in FORMATS if form.begins(self.start))
 
     @property
     def meaning(self) -> str:
@@ -121,7 +121,7 @@ class Given(NamedTuple):
         return means if isinstance(means, str) else means(self)
 
     def refuse_words(self) -> None:
-        """Refuse words that were given for a file that has its own."""
+        """Raise DataError if words were given although the file has its own."""
         if self.words is not None:
             raise DataError(
                 f"words: given for the rows of {self.path}, which has words of its own; leave them "
@@ -129,7 +129,7 @@ class Given(NamedTuple):
             )
 
     def with_words(self, matrix: Float32) -> Vectors:
-        """Rows of a file without words, and the words that were given for them."""
+        """Combine the rows of a file without words with the given words."""
         if self.words is None:
             raise ModelFileError(
                 f"{self.path}: {len(matrix):,} vectors without their words, as federated averaging "
@@ -154,7 +154,10 @@ class Given(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A format: `begins` judges the first `START_BYTES`, `means` says what reads it."""
+    """A format: `begins` recognises it by the first `START_BYTES`; `means` says what reads it.
+
+    `read` is None for files that hold neither vectors nor a classifier.
+    """
 
     begins: Callable[[bytes], object]
     means: str | Callable[[Given], str]
@@ -163,12 +166,12 @@ class Format(NamedTuple):
 
 
 def _starts(pattern: bytes) -> Callable[[bytes], object]:
-    return lambda start: re.match(pattern, start, re.DOTALL)  # compiled when it is asked
+    return lambda start: re.match(pattern, start, re.DOTALL)  # compiled on first use, not on import
 
 
 def _is_text(start: bytes) -> bool:
-    """Whether a file has lines of words, which do not begin with a digit."""
-    text = start[: max(start.rfind(b" "), start.rfind(b"\n"), 0)]  # whole characters
+    """Whether a file looks like text: UTF-8, several words, no digit at the start."""
+    text = start[: max(start.rfind(b" "), start.rfind(b"\n"), 0)]  # no half character at the end
     if start[:1].isdigit() or len(text.split()) <= 3 or min(text) < 9:
         return False
     with suppress(UnicodeDecodeError):
@@ -196,7 +199,7 @@ def _means_bin(given: Given) -> str:
 
 
 def _read_npz(given: Given) -> Vectors:
-    """Words and rows of our .npz, or of federated averaging's, whose rows are the `embedding`."""
+    """Read word vectors from an .npz, or the `embedding` from one of federated averaging."""
     path = given.path
     try:
         model = ModelFile(path, given.file)
@@ -230,7 +233,7 @@ def _read_npz(given: Given) -> Vectors:
 
 
 def _means_npz(given: Given) -> str:
-    """Say what a .npz is by the names and the header of its arrays."""
+    """Describe an .npz by its header and the names of its arrays."""
     try:
         model = ModelFile(given.path, given.file)
     except (OSError, *DAMAGED):
@@ -270,7 +273,7 @@ def _means_other(given: Given) -> str:
 
 
 def _read_bare_rows(given: Given) -> Vectors:
-    """Rows of a text without words, as federated averaging writes them."""
+    """Read rows of numbers without words, as federated averaging writes them."""
     try:
         matrix = np.loadtxt(given.file, np.float32, ndmin=2, comments=None)
     except ValueError as error:
@@ -290,7 +293,7 @@ def _read_vec(given: Given) -> Vectors:
     matrix = np.empty((count, dim), np.float32)
     words: list[bytes] = []
     for part, rows in read_vec(given.path, given.file):
-        if len(words) + len(part) > len(matrix):  # a row that the first line does not count
+        if len(words) + len(part) > len(matrix):  # GloVe's first line does not count <unk>
             matrix.resize((len(words) + len(part), dim), refcheck=False)
         matrix[len(words) : len(words) + len(part)] = rows
         words += part
@@ -306,12 +309,12 @@ _MODELS = {
     "embeddings.mf": f"a matrix factorisation: {_NAMES}",
     "embeddings": f"a knowledge graph: {_NAMES}",
 }
-"""Meaning of a .npz with a header, by the module of its model."""
+"""Description of an .npz with a header, by the module of its model."""
 _CURES = {
     "gzip": "unpack it, or fetch it again if that fails",
     "a zip archive (or .docx, .xlsx, .npz)": "unpack it, and name a model in it",
 }
-"""Advice about kinds that `content_name` tells."""
+"""Advice for some of the kinds that `content_name` returns."""
 _VEC = re.compile(rb"\d+ \d+ *\r?\n")
 _OTHERS = (
     (rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*(?:import +\S|[a-z][a-z0-9_]* *: *[^\s:])",
@@ -333,7 +336,7 @@ _OTHERS = (
     (rb"[+-]?[\d.]+( \d+(:\d+)?:[-+\d.eE]+)+\s", "examples in LIBSVM's or LIBFFM's format: snailps "
      "train logistic --input trains with them, snailps predict MODEL.npz FILE predicts for them"),
 )  # fmt: skip
-"""Files that hold no vectors: how they begin, and what they are."""
+"""Files that hold no vectors: how they begin, and their description."""
 FORMATS = (
     Format(lambda start: not start, "an empty file: was the export interrupted?"),
     Format(
@@ -368,4 +371,4 @@ FORMATS = (
     ),
     Format(lambda start: True, _means_other),
 )
-"""The first that fits counts."""
+"""The first format whose `begins` is true counts, so the order matters: the last takes any file."""

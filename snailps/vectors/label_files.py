@@ -1,10 +1,9 @@
-"""Labels of every line of files: text or tables, packed or not, here or at a URL.
+"""Labels every line of files: text or tables, compressed or not, local or at a URL.
 
-    file, column -> read_texts -> pieces -> LabelModel -> LabelWriter -> a line a line
+    file, column -> read_texts -> pieces -> LabelModel -> LabelWriter -> a line for each line
 
-Order and number of lines are those of the input, so that `paste` puts both side by side; of CSV and
-Parquet those of the rows.  Memory is that of some pieces.  Printing, and what a terminal shows
-meanwhile, is the command's.
+The output has a line for each input line (or row of a table), in the same order, so `paste` can put
+both side by side.  Memory is a few pieces.  Must not know commands or terminals.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ Format = Literal["tsv", "jsonl", "parquet"]
 def read_texts(
     path: str, column: str = "", file: IO[bytes] | None = None, rows: int = ROWS_MAX
 ) -> Iterator[Piece]:
-    """Pieces of up to `rows` lines of a file or URL, or of the texts of a table's `column`.
+    """Yield pieces of up to `rows` lines of a file or URL, or texts of a table's `column`.
 
-    `file` is read in the path's place; it is no table.  A row without a text, and a blank line of
-    JSON lines, are lines of their own: `Piece.missing`.
+    `file` is read instead of the path, as plain text.  A row without a text and a blank line of
+    JSON lines still count as lines, without labels: `Piece.missing`.
     """
     from snailps.data.formats.table import no_column, open_table, table_errors
     from snailps.data.formats.text import File as TextFile
@@ -70,7 +69,7 @@ def read_texts(
 
 
 def _pieces(texts: Any, rows: int, what: str, first: int) -> Iterator[Piece]:
-    """Pieces of a list or of a column of Arrow's, some of which may be missing."""
+    """Yield pieces of a list or an Arrow column, whose items may be missing."""
     from snailps.data.formats.table import raw_text
 
     if isinstance(texts, list):
@@ -82,30 +81,32 @@ def _pieces(texts: Any, rows: int, what: str, first: int) -> Iterator[Piece]:
 
 
 def _with_missing(texts: Sequence[Any], rows: int, what: str, first: int) -> Iterator[Piece]:
-    """Pieces of texts some of which may be None."""
-    missing = np.fromiter((text is None for text in texts), bool, len(texts))
-    if missing.any():
+    """Yield pieces of texts that may be None."""
+    is_missing = np.fromiter((text is None for text in texts), bool, len(texts))
+    if is_missing.any():
         texts = [b"" if text is None else text for text in texts]
-    at = 0
+    done = 0
     for piece in pieces_of(texts, rows=rows, what=what, first=first):
-        some = missing[at : at + piece.lines]
-        yield piece._replace(missing=some) if some.any() else piece
-        at += piece.lines
+        in_piece = is_missing[done : done + piece.lines]
+        yield piece._replace(missing=in_piece) if in_piece.any() else piece
+        done += piece.lines
 
 
 def _listed(column: Any) -> list[Any]:
-    """Texts of a column of Arrow's, as bytes where that is possible, None where there is none."""
+    """Convert an Arrow column to a list of bytes (if it can be cast), with None for null."""
     with suppress(TypeError, ValueError, NotImplementedError):
         column = column.cast("large_binary")
     return list(column.to_pylist())
 
 
 class LabelWriter:
-    """Writes the answers of lines, a line or row each.
+    """Writes the labels of each line as a line or row.
 
-    `tsv`: label, probability, label, probability, ... separated by tabs, `-` for both where there
-    is none; `jsonl`: an object of two lists; `parquet`: two columns of lists.  Probabilities of
-    text are read as the same float32.  DataError: a label that the format cannot hold.
+    `tsv`: label, probability, label, probability, ... separated by tabs, or two `-` for a line
+    without labels.  `jsonl`: an object with two lists.  `parquet`: two columns of lists.
+    Probabilities are printed with enough digits to read the same float32 back.
+
+    Raises DataError for a label that the format cannot hold.
     """
 
     def __init__(
@@ -125,24 +126,24 @@ class LabelWriter:
             self._write, self._labels = self._write_tsv, PackedWords.of(labels)
             if odd := [label for label in labels if not {*label}.isdisjoint(b"\t\n\r")]:
                 raise DataError(
-                    f"label {shown_bytes(odd[0])} has a tab or the end of a line, which --format "
-                    "tsv has between labels and lines: write jsonl or parquet"
+                    f"label {shown_bytes(odd[0])} has a tab or the end of a line, which separate "
+                    "labels and lines in --format tsv: write jsonl or parquet"
                 )
 
     def write(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
-        """Some lines, as `LabelModel.predict_arrays` has them."""
+        """Write the labels of some lines, as `LabelModel.predict_arrays` returns them."""
         if len(best):
             self._write(best, chances)
             self.lines += len(best)
 
     def close(self) -> None:
-        """Write the end of the format."""
+        """Finish the file; Parquet has its metadata at the end."""
         if self._parquet is not None:
             self._write_group()
             self._parquet.close()
 
     def abandon(self) -> None:
-        """The file is not wanted: nothing more is written, not even at the end of this object."""
+        """Write nothing more, not even when pyarrow's writer is destroyed."""
         if self._parquet is not None:
             self._parquet.is_open = False
 
@@ -189,7 +190,8 @@ def label_files(
 ) -> None:
     """Write the `k` best labels of each line of files and URLs (``-``: standard input), in order.
 
-    `note` is told each file, None; then the bytes of text that were answered since the last call.
+    `note(path, None)` is called as a file is begun, then `note(path, bytes)` with the bytes of
+    text labelled since the last call.
     """
     rows = ROWS_MAX // model.number_of(k)
     for path in paths:
@@ -207,7 +209,8 @@ def label_files(
                 note(path, len(piece.data))
 
         for best, chances in model.best_of(noted(), k, threads):
-            if (none := missing.popleft()) is not None:
-                best[none], chances[none] = -1, np.nan
+            # `best_of` answers pieces in order, so this is the piece that `noted` put first.
+            if (is_missing := missing.popleft()) is not None:
+                best[is_missing], chances[is_missing] = -1, np.nan
             writer.write(best, chances)
     writer.close()

@@ -1,6 +1,6 @@
-"""A trained classifier: predicts labels of lines, and evaluates predictions.
+"""A trained classifier of text: predicts the labels of lines, and evaluates them.
 
-    .bin, .ftz (ours or fastText's) -> LabelModel -> predict -> labels and probabilities per line
+    .bin, .ftz (of snailps or fastText) -> LabelModel -> predict -> labels, probabilities per line
     labelled text -> evaluate_labels -> `label_scores`, in total and per label
 
 Must not know training or printing.
@@ -45,46 +45,46 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 _SCORES_MAX = 1 << 22
-"""Scores that are computed at once: 16 MiB."""
+"""Scores computed at a time: 16 MiB."""
 _COUNT_MAX = 10**15
-"""fastText's bound on counts in its tree of labels."""
+"""The count that fastText gives to unmade nodes of its tree of labels; real counts are below."""
 
 
 class Prediction(NamedTuple):
-    """A label with its prefix, and its probability, 0 to 1."""
+    """A label with its prefix, as bytes, and its probability, 0 to 1."""
 
     label: bytes
     probability: float
 
 
 class TextPrediction(NamedTuple):
-    """A `Prediction` for text."""
+    """A label with its prefix, as str, and its probability, 0 to 1."""
 
     label: str
     probability: float
 
 
 def warn_of_unread(words: int, where: str = "the texts") -> None:
-    """Logs how many words were not read, if any."""
+    """Log how many words were not read, if any."""
     if words:
         log.warning(
-            "%s: %s words were not read: they come after the word </s> of their line, where "
-            "fastText ends the line, too",
+            "%s: %s words were not read: they come after the word </s>, which ends a line as in "
+            "fastText",
             where,
             f"{words:,}",
         )
 
 
 class LabelModel:
-    """A classifier read from a .bin or a quantised .ftz file.
+    """A classifier of text, opened from a .bin or a quantised .ftz file.
 
     Attributes
     ----------
     labels : list of bytes
-        By falling count in the training text.
+        With their prefix, most frequent in the training text first.
     loss : {"softmax", "ova", "ns", "hs"}
-        With softmax, and with the hierarchical one (hs, only fastText's own models), the
-        probabilities of all labels add up to 1.
+        With "softmax" and "hs" (hierarchical softmax, only in fastText's models) the probabilities
+        of all labels sum to 1; with "ova" and "ns" each label has a probability of its own.
 
     Examples
     --------
@@ -102,18 +102,26 @@ class LabelModel:
         file: IO[bytes] | None = None,
         mapped: bool = True,
     ) -> None:
-        """Opens a model; `file` and `mapped` are as in `read_bin`.
+        """Open a model.
+
+        Parameters
+        ----------
+        path : path
+        file : binary file, optional
+            Read instead of the path, which messages then name.
+        mapped : bool
+            False copies the file into memory, for files that may be overwritten in place.
 
         Raises
         ------
         ModelFileError
-            Missing, damaged, or not a classifier.
+            The file is missing, damaged, or not a classifier.
 
         Notes
         -----
-        Label rows are read, word rows are mapped and paged in on access.  A .gz is unpacked into a
-        temporary file (in TMPDIR).  A mapped file may be replaced by renaming another one, but not
-        written over: a process that reads what is no longer there ends by SIGBUS.
+        Rows of labels are read into memory; rows of words are mapped and paged in on access.  A .gz
+        is unpacked into a temporary file (in TMPDIR).  Replace a mapped file by renaming another
+        file to its name: overwriting it in place kills the processes that have it mapped (SIGBUS).
         """
         self._mapped = mapped
         self._path = os.path.abspath(os.fspath(path))  # noqa: PTH100
@@ -125,8 +133,8 @@ class LabelModel:
 
     def _open(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
         if not is_bin(file.read(START_BYTES)):
-            found = identify(path, file) or "a file of another format: fetch or export it again"
-            raise ModelFileError(f"{path}: not a classifier (a .bin), but {found}")
+            kind = identify(path, file) or "a file of another format: fetch or export it again"
+            raise ModelFileError(f"{path}: not a classifier (a .bin), but {kind}")
         file.seek(0)
         model = read_bin(path, quantised=True, file=file, mapped=self._mapped)
         header = model.header
@@ -141,7 +149,8 @@ class LabelModel:
                 f"{header.word_ngrams}) without buckets; fetch or export it again"
             )
         self.labels = model.labels
-        # Made now: Python 3.11 locks a cached property, also for a process that is forked then.
+        # Not a cached_property: Python 3.11 holds a lock while it computes, and a process that is
+        # forked meanwhile would inherit the lock and wait forever.
         self._names = [to_text(label) for label in self.labels]
         self.loss = header.loss
         if not model.labels:
@@ -180,7 +189,7 @@ class LabelModel:
         self._one = OneLine(self._reader, self._labelling, self._pruned)
 
     def __reduce__(self) -> tuple[Callable[[str | bytes], LabelModel], tuple[str | bytes]]:
-        """Other processes open the file again: they share its memory if it is mapped."""
+        """For pickle: the other process opens the file again, and shares its pages if mapped."""
         return partial(LabelModel, mapped=self._mapped), (self._path,)
 
     def __repr__(self) -> str:
@@ -192,14 +201,14 @@ class LabelModel:
 
     @cached_property
     def wv(self) -> Vectors:
-        """The vectors of the words of the training text."""
+        """The words of the training text and their vectors."""
         return Vectors.of_model(self._model)
 
     def sentence_vector(self, text: str | bytes) -> NDArray[np.float32]:
-        """Return the vector that classifies a line, float32[dim]: the mean of its features' rows.
+        """Return the vector by which a line is classified, float32[dim].
 
-        The numbers are those of the official package's ``get_sentence_vector`` for classifiers:
-        words, their n-grams and the end of the line; zeros if none of them is known.
+        It is the mean of the rows of words, n-grams and the end of line; zeros if the model knows
+        none of them.  The numbers equal fastText's ``get_sentence_vector`` for classifiers.
 
         Raises
         ------
@@ -232,41 +241,40 @@ class LabelModel:
         *,
         threads: int = 0,
     ) -> list[list[Prediction]] | list[list[TextPrediction]]:
-        """The best labels of each line.
+        """Predict the best labels of each line.
 
         Parameters
         ----------
-        text : str or bytes, or a list of them
-            Lines, the last of which may lack its newline (an empty text is a line); or one line an
-            item, whose newlines are blanks: a list, a generator, a column of pandas, polars or
-            pyarrow.  Labels in them are ignored, and so is what comes after the word ``</s>`` of
-            a line, as in fastText; a warning says how many words that are.
+        text : str or bytes, or an iterable of them
+            A str or bytes is split into lines; the last line may lack its newline, and an empty
+            text is one line.  A list, generator, or column of pandas, polars or pyarrow has one
+            line an item; newlines in it count as blanks.  Labels in a line are ignored, and so are
+            words after the word ``</s>``, as in fastText; a warning counts them.
         k : int
             Maximum number of labels per line, at least 1; -1: all.
         threshold : float
-            Minimum probability of a label, 0 to 1; compared as float32, which probabilities are.
+            Minimum probability of a label, 0 to 1; compared as float32.
         threads : int
-            Threads, 0 for one a core; answers do not depend on it.
+            Number of threads; 0: one per core.  The answers do not depend on it.
 
         Returns
         -------
         list of list of TextPrediction, or of Prediction
-            Best first; empty if no label is as probable as `threshold`.  Labels are bytes if the
-            lines are.
+            One list per line, best label first; empty if no label reaches `threshold`.  Labels are
+            bytes (`Prediction`) if all lines are bytes.
 
         Raises
         ------
         DataError
-            `text` is none, or `k` or `threads` is no such number.
+            `text` is not text, or `k`, `threshold` or `threads` is out of range.
 
         Notes
         -----
-        The end of a line is a word, ``</s>``, as in fastText: an empty line, and one without
-        another known word, has the labels of that.  Only where a model does not know it, or any
-        word of a line, the line has none.
+        The end of a line is the word ``</s>``, as in fastText: an empty line, or one without known
+        words, is classified by it.  If the model lacks ``</s>`` too, the line has no labels.
 
-        Probabilities p are exact: fastText reports p + 0.00001, and reads the logistic function of
-        `ova` and `ns` from a table of 512 entries, with errors up to 0.008.
+        Probabilities p are exact.  fastText reports p + 0.00001, and for `ova` and `ns` looks the
+        logistic function up in a table of 512 entries, with errors up to 0.008.
 
         Examples
         --------
@@ -276,7 +284,7 @@ class LabelModel:
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
         k = self.number_of(k)
-        if threads != 0:  # how many cores there are takes longer to find than one line's labels
+        if threads != 0:  # counting the cores takes longer than labelling one line
             threads = threads_of(threads)
         threshold = as_threshold(threshold)
         if isinstance(text, (str, bytes)):
@@ -292,41 +300,42 @@ class LabelModel:
                 are_bytes.append(piece.are_bytes)
                 yield piece
 
-        found = list(self.best_of(noted(), k, threads))
+        answers = list(self.best_of(noted(), k, threads))
         if are_bytes and all(are_bytes):
-            return list(_named(found, Prediction, self.labels, threshold))
-        return list(_named(found, TextPrediction, self._names, threshold))
+            return list(_named(answers, Prediction, self.labels, threshold))
+        return list(_named(answers, TextPrediction, self._names, threshold))
 
     def predict_pieces(
         self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
     ) -> Iterator[list[list[Prediction]]]:
-        """Predict for pieces of whole lines, each answered before the next one is taken.
+        """Yield `predict` for each piece of whole lines before the next piece is taken.
 
-        The warning comes once, at the end.
+        Suits a pipe whose writer waits for answers.  The warning of unread words comes at the end.
         """
         threshold, rows = as_threshold(threshold), _SCORES_MAX // self.number_of(k)
-        for found in self._answers(self._best(k), (pieces_of(text, rows=rows) for text in pieces)):
-            yield list(_named([found], Prediction, self.labels, threshold))
+        texts = (pieces_of(text, rows=rows) for text in pieces)
+        for answer in self._answers(self._best(k), texts):
+            yield list(_named([answer], Prediction, self.labels, threshold))
 
     def predict_arrays(
         self, text: str | bytes | Iterable[str | bytes], k: int = 1, *, threads: int = 0,
         unread: Callable[[int], object] = warn_of_unread,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
-        """The best labels of each line as numbers; an object a line takes longer than its answer.
+        """Predict the best labels of each line as arrays, which is faster than objects.
 
         Parameters
         ----------
         text, k, threads
-            As of `predict`.
+            As in `predict`.
         unread : callable
-            Is told how many words were not read; by default it warns.
+            Called with the number of words that were not read; by default it logs a warning.
 
         Returns
         -------
         int32[lines, min(k, labels)]
-            Numbers of labels in `labels`, best first; -1 where there is none.
+            Indices into `labels`, best first; -1 if a line has no labels.
         float32[lines, min(k, labels)]
-            Their probabilities; NaN where there is none.
+            Their probabilities; NaN if a line has no labels.
         """
         k = self.number_of(k)
         pieces = pieces_of(text, rows=_SCORES_MAX // k)
@@ -342,27 +351,28 @@ class LabelModel:
         *,
         threads: int = 0,
     ) -> Any:
-        """The best label of each line as a table of Arrow's; a column of Arrow's is read in place.
+        """Predict the best label of each line as an Arrow table; Arrow columns are not copied.
 
         Parameters
         ----------
         text, threshold, threads
-            As of `predict`.
+            As in `predict`.
         k : int, optional
-            Lists of at most so many labels in the place of one.
+            Return lists of up to `k` labels instead of a single label.
 
         Returns
         -------
         pyarrow.Table
-            `label`, a dictionary of strings, and `probability`, float32, both null where no label
-            is as probable as `threshold`; with `k` `labels` and `probabilities`, lists of them.
+            One row per line.  Without `k`: `label` (dictionary of strings) and `probability`
+            (float32), both null if no label reaches `threshold`.  With `k`: `labels` and
+            `probabilities`, lists of these.
 
         Raises
         ------
         ConfigError
             pyarrow is not installed.
         DataError
-            As of `predict`, or a label that is no UTF-8.
+            As in `predict`; or a label is not UTF-8.
 
         Examples
         --------
@@ -380,20 +390,19 @@ class LabelModel:
         self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0,
         unread: Callable[[int], object] = warn_of_unread,
     ) -> NDArray[np.float32]:  # fmt: skip
-        """The probability of every label for each line, float32[lines, labels].
+        """Return the probability of every label for each line.
 
         Parameters
         ----------
-        text : str or bytes, or a list of them
-            As of `predict`, like `threads`.
+        text, threads
+            As in `predict`.
         unread : callable
-            As of `predict_arrays`.
+            As in `predict_arrays`.
 
         Returns
         -------
         float32[lines, labels]
-            Columns in the order of `labels`; NaN in the row of a line that `predict` has no labels
-            for.
+            Columns in the order of `labels`; a row of NaN if the line has no labels.
         """
         return self.best_and_probabilities(text, threads=threads, unread=unread)[1]
 
@@ -401,10 +410,10 @@ class LabelModel:
         self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0,
         unread: Callable[[int], object] = warn_of_unread,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
-        """The best label of each line, int32[lines], or -1, beside `probabilities`.
+        """Return the best label of each line, int32[lines] (-1: none), and `probabilities`.
 
-        The label that `predict` gives, which compares scores: with `ova` and `ns` the largest
-        probabilities are often equal, for they round to 1.
+        The best label is chosen by score, as in `predict`, because with `ova` and `ns` several
+        probabilities are often rounded to 1.
         """
         labels = len(self.labels)
         pieces = pieces_of(text, rows=_SCORES_MAX // labels)
@@ -417,7 +426,7 @@ class LabelModel:
         return np.concatenate(best), np.concatenate(chances)
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
-        """Yield `probabilities` of some texts at a time; the warning comes once, at the end."""
+        """Yield `probabilities` for some texts at a time; a warning comes at the end only."""
         unread: list[int] = []
         texts = iter(texts)
         step = max(1, _SCORES_MAX // len(self.labels))
@@ -428,16 +437,16 @@ class LabelModel:
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        """How often each label occurred in the training text."""
+        """Occurrences of each label in the training text, int64[labels]."""
         return self._model.label_counts
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a .bin file, which fastText reads, too.
+        """Write a .bin file, which fastText reads too.
 
         Raises
         ------
         ModelFileError
-            Another ending, a folder that is missing or full, or a quantised model.
+            Unknown ending, a file that cannot be written, or a quantised model.
         """
         ending = os.path.splitext(path)[1]  # noqa: PTH122
         if ending != ".bin":
@@ -448,7 +457,7 @@ class LabelModel:
         self.wv.save(path)
 
     def number_of(self, k: int) -> int:
-        """Check `k`, at most the number of labels; -1: all of them, as in fastText."""
+        """Check `k` and limit it to the number of labels; -1: all of them, as in fastText."""
         expected = "k: expected a whole number of labels a line, at least 1, or -1 for all"
         number = _whole(k, -1, expected)
         if not number:
@@ -459,7 +468,7 @@ class LabelModel:
         self, pieces: Iterable[Piece], k: int, threads: int = 0,
         unread: Callable[[int], object] = warn_of_unread,
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
-        """Yield `predict_arrays` of pieces (`texts.pieces_of`), an answer each."""
+        """Yield the `predict_arrays` of each piece (`texts.pieces_of`)."""
         return self._answers(self._best(k), [pieces], threads, unread)
 
     def _best(self, k: int) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
@@ -473,11 +482,11 @@ class LabelModel:
         threads: int = 0,
         warn: Callable[[int], object] = warn_of_unread,
     ) -> Iterator[T]:
-        """Ask about each piece of whole lines, in their order; an answer has a row a line.
+        """Yield an answer for each piece of whole lines, in order; it has a row for each line.
 
-        Threads share the pieces of one text; the next one is begun when it is answered.
-        A piece that is answered by one thread is short, so its features are in the cache when their
-        rows are summed; the answer depends neither on it nor on the number of threads.
+        Threads share the pieces of one text; the next text is begun when all are answered.  Pieces
+        are short, so that a line's features are still in the cache when their rows are summed.
+        Answers depend neither on the size of pieces nor on the number of threads.
         """
         unread, threads = 0, threads_of(threads)
 
@@ -491,13 +500,13 @@ class LabelModel:
             return ask(lines), lines.unread
 
         for pieces in texts:
-            for found, words in in_order(answer, pieces, threads):
+            for result, words in in_order(answer, pieces, threads):
                 unread += words
-                yield found
+                yield result
         warn(unread)
 
     def _read(self, text: Any, offsets: NDArray[np.int64] | None = None) -> Lines:
-        """Features and labels of lines, without n-grams that a pruned model has no rows for."""
+        """Read features and labels of lines, without n-grams that a pruned model lacks."""
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
@@ -511,7 +520,11 @@ class LabelModel:
         ranking: bool = False,
         recall: float | None = None,
     ) -> LabelScores:
-        """Scores of right and wrong labels of a labelled text: whole lines, anew at each call."""
+        """Evaluate the model on labelled lines.
+
+        `texts` yields them from the start at each call: a ranking reads them three times, because
+        keeping the probabilities of all labels would take lines x labels floats.
+        """
         threshold, best, sums = as_threshold(threshold), self._best(k), Sums(len(self.labels))
         rows = _SCORES_MAX // (len(self.labels) if ranking else self.number_of(k))
         ranked = Ranking(len(self.labels)) if ranking else None
@@ -522,8 +535,8 @@ class LabelModel:
             pieces = (piece for text in texts() for piece in pieces_of(text, rows=rows))
             return self._answers(lambda lines: (lines, ask(lines)), [pieces], warn=warn)
 
-        for lines, found in asked(best, partial(warn_of_unread, where=where)):
-            sums.add(lines, *found, threshold)
+        for lines, answer in asked(best, partial(warn_of_unread, where=where)):
+            sums.add(lines, *answer, threshold)
         if ranked is not None and sums.lines:
             chances = self._labelling.chances
             for is_again in (False, True):
@@ -534,55 +547,57 @@ class LabelModel:
         return scores_of(self.labels, sums, k, ranked, recall)
 
     def label_prefix(self, first: Callable[[str], Iterable[bytes]]) -> str:
-        """The prefix by which a column of labels has most of the model's: what it was trained with.
+        """Return the prefix that the model's training put before labels of a column.
 
-        `first`: the first lines of a table with a prefix.
+        It is the prefix with which most labels of the column are labels of the model; `first`
+        yields the first lines of the table with a given prefix.
         """
-        # Of the first and the last in order: no label between them has less in common with both.
+        # All labels share what the first and the last in sorted order share.
         first_label, last_label = min(self.labels), max(self.labels)
         size = next(
             (at for at, (a, b) in enumerate(zip(first_label, last_label, strict=False)) if a != b),
             min(len(first_label), len(last_label)),
         )
         common = to_text(first_label[:size])
-        known = LABEL_PREFIX.decode()
-        if common.startswith(known):
-            return known
-        found = {known: -1}
+        usual = LABEL_PREFIX.decode()
+        if common.startswith(usual):
+            return usual
+        labels_read = {usual: -1}
         for size in range(len(common), 0, -1):
-            with suppress(DataError):  # of a shorter one, whose beginning words of the texts have
+            with suppress(DataError):  # a short prefix may also begin words of the texts
                 text = next(iter(first(common[:size])), b"")
-                found[common[:size]] = len(self._read(text).labels)
-        return max(found, key=lambda prefix: found[prefix])
+                labels_read[common[:size]] = len(self._read(text).labels)
+        return max(labels_read, key=lambda prefix: labels_read[prefix])
 
 
-def threads_of(given: int) -> int:
-    """Check a number of threads; 0: one a core.  `DataError`: no such number."""
+def threads_of(threads: int) -> int:
+    """Check a number of threads; 0: one per core."""
     expected = "threads: expected 0, for one a core, or a whole number above it"
-    return _whole(given, 0, expected) or kernels.cores()
+    return _whole(threads, 0, expected) or kernels.cores()
 
 
-def as_threshold(given: float) -> float:
-    """The float32 that is nearest to a threshold: what is shown as 0.9 is not below .9."""
-    if not 0 <= given <= 1:
-        raise DataError(f"threshold: expected a probability, 0 to 1, got {given!r:.80}")
-    return float(np.float32(given)) if given else 0.0
+def as_threshold(threshold: float) -> float:
+    """Round a threshold to float32, as probabilities are: a probability of 0.9 is not below 0.9."""
+    if not 0 <= threshold <= 1:
+        raise DataError(f"threshold: expected a probability, 0 to 1, got {threshold!r:.80}")
+    return float(np.float32(threshold)) if threshold else 0.0
 
 
-def _whole(given: int, least: int, expected: str) -> int:
-    number = operator.index(given) if hasattr(given, "__index__") else least - 1
+def _whole(value: int, least: int, expected: str) -> int:
+    number = operator.index(value) if hasattr(value, "__index__") else least - 1
     if number < least:
-        raise DataError(f"{expected}, got {given!r:.80}")
+        raise DataError(f"{expected}, got {value!r:.80}")
     return number
 
 
 def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """fastText's Huffman tree of labels by falling count: children of inner nodes, the root last.
+    """Build fastText's Huffman tree of labels: the children of each inner node, the root last.
 
-    int32 (labels - 1, 2): numbers below the number of labels are labels, others inner nodes.
+    `counts` fall.  int32 (labels - 1, 2): a number below `labels` is a label, others are inner
+    nodes.  Ties are broken as in fastText, because its models store only the counts.
     """
     labels = len(counts)
-    # Inner nodes that are not made yet are rarer than none.
+    # An inner node that is not made yet must never be chosen: its count exceeds every real one.
     sizes = [*counts.tolist(), *[_COUNT_MAX] * (labels - 1)]
     children = np.empty((labels - 1, 2), np.int32)
     leaf, node = labels - 1, labels
@@ -609,18 +624,18 @@ def evaluate_labels(
     ranking: bool = False,
     recall: float | None = None,
 ) -> LabelScores:
-    """Scores of a model's `k` best labels (-1: of all) on a labelled text, in pieces of 1 MiB.
+    """Evaluate a model's `k` best labels (-1: all) on a labelled text.
 
-    `path` is a file, folder, pattern or URL.  Lines are as for training; `column`, `label_column`:
-    of tables, those of texts and labels.  `ranking`, or a `recall`: also what asks for the
-    probabilities of all labels, see `LabelScores`.
+    `path` is a file, folder, glob or URL, read in pieces.  Lines are as in training; for tables
+    `column` and `label_column` name the columns of texts and labels.  `ranking`, or a `recall`,
+    adds the scores of `LabelScores` that need the probabilities of all labels.
     """
     where = os.fsdecode(path)
     if recall is not None and not 0 < recall <= 1:
         raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
     prefix = LABEL_PREFIX.decode()
     if label_column:
-        prefix = model.label_prefix(lambda one: _pieces(where, column, label_column, one))
+        prefix = model.label_prefix(lambda text: _pieces(where, column, label_column, text))
     scores = model.scores(
         lambda: _pieces(where, column, label_column, prefix),
         k,
@@ -638,7 +653,7 @@ def evaluate_labels(
 
 
 def _pieces(where: str, column: str, label_column: str, prefix: str) -> Iterator[bytes]:
-    """Whole lines of files or tables."""
+    """Yield whole lines of files or tables."""
     from snailps.data.formats.text import File as TextFile
     from snailps.data.table_files import text_of
 
@@ -652,13 +667,13 @@ def _pieces(where: str, column: str, label_column: str, prefix: str) -> Iterator
 
 
 def _named(
-    found: Iterable[tuple[NDArray[np.int32], NDArray[np.float32]]],
+    answers: Iterable[tuple[NDArray[np.int32], NDArray[np.float32]]],
     kind: Callable[[Any, float], P],
     names: Sequence[bytes] | Sequence[str],
     threshold: float,
 ) -> Iterator[list[P]]:
-    """The answers of each line as objects, those below the threshold left out."""
-    for best, chances in found:
+    """Yield each line's labels as objects of `kind`, without those below the threshold."""
+    for best, chances in answers:
         for labels, likely in zip(best.tolist(), chances.tolist(), strict=True):
             both = zip(labels, likely, strict=True)
             yield [kind(names[label], p) for label, p in both if p >= threshold]

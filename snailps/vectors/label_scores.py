@@ -1,12 +1,12 @@
 """Scores of a classifier on a labelled text: precision, recall, F1, average precision.
 
-    lines, their best labels -> Sums -> counts a label
+    lines, their best labels -> Sums -> counts per label
     lines, probabilities of all labels, twice -> Ranking -> average precision, precision at a recall
     both -> scores_of -> LabelScores
 
-Definitions are scikit-learn's where it has them, and fastText's: `precision_recall_fscore_support`,
-`average_precision_score`, and the best precision of the thresholds that reach a recall.  Knows no
-text and no file.
+The definitions are scikit-learn's (`precision_recall_fscore_support`, `average_precision_score`);
+the precision at a recall is the best one of all thresholds that reach the recall, as in fastText.
+Must not know texts or files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """Lines that have a label, times that it was `predicted`, and shares of both that are right.
+    """Scores of one label: `lines` have it, it was `predicted` that often.
 
-    The last three of a ranking: see `LabelScores`.
+    `precision` is the share of predictions that are right, `recall` the share of lines that were
+    found; None if undefined.  The last three are set only with a ranking: see `LabelScores`.
     """
 
     label: bytes
@@ -43,9 +44,9 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True)
 class MeanScores:
-    """Means over the labels that lines have or that were predicted; what is undefined counts 0.
+    """Macro averages over the labels that occur in lines or predictions; undefined counts as 0.
 
-    `average_precision`: over the labels that lines have.
+    `average_precision` is the mean over the labels that occur in lines.
     """
 
     labels: int
@@ -57,12 +58,13 @@ class MeanScores:
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """Scores of the `k` best labels of each line; `labels` by falling number of lines.
+    """Scores of the `k` best labels of each line; `labels` are sorted by falling number of lines.
 
-    `precision`, `recall` and `f1` are of all labels together (micro), `macro` are means of labels.
-    `lines`: those with a known label and a known word, or a known end, which count, as in fastText;
-    `skipped`: the others.  With a ranking: `average_precision`, and the best
-    `precision_at_recall` of `at_recall` or more with the `threshold` that has it.
+    `precision`, `recall` and `f1` are micro averages over all labels, `macro` has their means.
+    `lines` counts lines with a known label and a known word or end of line, as fastText does;
+    `skipped` the others, which do not enter any score.  With a ranking there are also
+    `average_precision`, and the best `precision_at_recall` among thresholds with a recall of at
+    least `at_recall`, with that `threshold`.
     """
 
     k: int
@@ -80,7 +82,7 @@ class LabelScores:
 
 
 class Sums:
-    """Counts a label."""
+    """Counts per label: lines that have it (`gold`), predictions, and right predictions."""
 
     def __init__(self, labels: int) -> None:
         self.lines = self.skipped = 0
@@ -91,20 +93,20 @@ class Sums:
     def add(
         self, lines: Lines, order: NDArray[np.int32], chances: NDArray[np.float32], threshold: float
     ) -> None:
-        """Count lines with their best labels, of which those below the threshold do not count."""
+        """Count lines and their best labels; labels below the threshold are not predicted."""
         number, (has, pairs) = len(self.gold), labelled(lines, len(self.gold))
         self.lines += int(has.sum())
         self.skipped += int(len(has) - has.sum())
         chosen = (chances >= threshold) & has[:, None]
-        found = (np.arange(len(has))[:, None] * number + order)[chosen]
+        guesses = (np.arange(len(has))[:, None] * number + order)[chosen]
         self.gold += np.bincount(pairs % number, minlength=number)
-        self.predicted += np.bincount(found % number, minlength=number)
-        right = found[np.isin(found, pairs)]
+        self.predicted += np.bincount(guesses % number, minlength=number)
+        right = guesses[np.isin(guesses, pairs)]
         self.right += np.bincount(right % number, minlength=number)
 
 
 def labelled(lines: Lines, number: int) -> tuple[NDArray[np.bool_], Counts]:
-    """Lines that count, and their labels as ``line * number + label``, each once."""
+    """Return which lines count, and their labels as ``line * number + label``, each once."""
     has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
     owner = np.repeat(np.arange(len(has)), np.diff(lines.label_ptr))
     keep = has[owner]
@@ -113,7 +115,10 @@ def labelled(lines: Lines, number: int) -> tuple[NDArray[np.bool_], Counts]:
 
 
 class _Curve(NamedTuple):
-    """Points of precision-recall curves: curve, probability, lines right and all from there on."""
+    """Points of precision-recall curves, ascending by curve and probability.
+
+    `right` and `all` count the lines at or above the point's probability.
+    """
 
     curve: Counts
     chance: NDArray[np.float32]
@@ -122,9 +127,10 @@ class _Curve(NamedTuple):
 
 
 class _Ranked:
-    """Lines at and above each probability of a line that has the label, of several curves.
+    """Counts, for several curves, the lines at each probability of a line that has the label.
 
-    A key is a curve and the bits of a probability: they are ordered as the probability is.
+    A key is the curve's number and the bits of the probability, which are positive floats and so
+    sort like the probabilities.
     """
 
     def __init__(self) -> None:
@@ -151,15 +157,16 @@ class _Ranked:
         chance = (self._keys & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
         last = np.searchsorted(curve, curve, side="right")  # after the last point of the curve
         sums = [np.append(np.cumsum(x[::-1])[::-1], 0) for x in (self._right, self._all)]
-        right, every = (sums[at][:-1] - sums[at][last] for at in range(2))
+        right, every = (total[:-1] - total[last] for total in sums)
         return _Curve(curve, chance, right, every)
 
 
 class Ranking:
     """Average precision of each label and of all together, and the precision at a recall.
 
-    Takes the lines twice, so that memory grows with the labels that lines have: first their own
-    probabilities, then how many others are at or above each.
+    It needs the lines twice: first it stores the probabilities of the labels that lines have, then
+    it counts how many other lines are at or above each.  Memory thus grows with the labels of the
+    lines, not with lines x labels.
     """
 
     def __init__(self, labels: int) -> None:
@@ -168,7 +175,7 @@ class Ranking:
         self._is_sorted = False
 
     def add(self, lines: Lines, chances: NDArray[np.float32]) -> None:
-        """Take lines and the probabilities of all labels: all of a text, then `again`, all."""
+        """Add lines and the probabilities of all labels; call it for all lines before `again`."""
         has, pairs = labelled(lines, self._labels)
         likely = np.nan_to_num(np.maximum(chances, 0), copy=False)
         if not self._is_sorted:
@@ -183,17 +190,17 @@ class Ranking:
             self._together.count(bits.ravel())
 
     def again(self) -> None:
-        """What comes now are the same lines once more."""
+        """Begin the second pass: `add` gets the same lines once more."""
         self._each.sort()
         self._together.sort()
         self._is_sorted = True
 
     def of_labels(self, recall: float | None) -> tuple[NDArray[np.float64], ...]:
-        """Average precision, precision at a recall and its threshold of each label; NaN: none."""
+        """Return average precision, precision at a recall and its threshold per label, or NaN."""
         return _read(self._each.curve(), self._labels, recall)
 
     def of_all(self, recall: float | None) -> tuple[NDArray[np.float64], ...]:
-        """The same of all labels together."""
+        """Return the same three figures for all labels together."""
         return _read(self._together.curve(), 1, recall)
 
 
@@ -212,7 +219,8 @@ def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.
     best, threshold = np.full(curves, np.nan), np.full(curves, np.nan)
     if recall is not None:
         reach = np.flatnonzero(curve.right / number[curve.curve] >= recall)
-        # Of equal precisions the highest threshold: of each curve the last in this order.
+        # Ascending by curve, precision, threshold: the assignment below keeps the last of a curve,
+        # which is its best precision and, among equal ones, the highest threshold.
         reach = reach[np.lexsort((curve.chance[reach], precision[reach], curve.curve[reach]))]
         best[curve.curve[reach]] = precision[reach]
         threshold[curve.curve[reach]] = curve.chance[reach]
@@ -222,7 +230,7 @@ def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.
 def scores_of(
     names: Sequence[bytes], sums: Sums, k: int, ranking: Ranking | None, recall: float | None
 ) -> LabelScores:
-    """All scores of some counts."""
+    """Compute all scores from counts and, if there is one, a ranking."""
     each = of_all = None
     if ranking is not None and sums.lines:
         each, of_all = ranking.of_labels(recall), ranking.of_all(recall)
@@ -240,7 +248,7 @@ def scores_of(
     ]
     right, gold, predicted = sums.right.sum(), sums.gold.sum(), sums.predicted.sum()
     together = [_number(x[0]) for x in of_all] if of_all else [None] * 3
-    met = [one for one in labels if one.lines or one.predicted]
+    occurring = [score for score in labels if score.lines or score.predicted]
     return LabelScores(
         k,
         sums.lines,
@@ -249,11 +257,11 @@ def scores_of(
         _share(right, gold),
         _share(2 * right, predicted + gold),
         MeanScores(
-            len(met),
-            _mean([one.precision or 0.0 for one in met]),
-            _mean([one.recall or 0.0 for one in met]),
-            _mean([one.f1 or 0.0 for one in met]),
-            _mean([x for one in labels if (x := one.average_precision) is not None]),
+            len(occurring),
+            _mean([score.precision or 0.0 for score in occurring]),
+            _mean([score.recall or 0.0 for score in occurring]),
+            _mean([score.f1 or 0.0 for score in occurring]),
+            _mean([x for score in labels if (x := score.average_precision) is not None]),
         ),
         labels,
         together[0],

@@ -1,10 +1,11 @@
-"""The file of a model: a header (its settings) and named arrays, an ``.npz`` that NumPy reads.
+"""Model files: an ``.npz`` that NumPy reads, with named arrays and a header of settings.
 
     settings, arrays -> write_model, or model_writer -> ModelWriter: array by array, in pieces
     open archive -> ModelFile -> settings, an array in memory, an array mapped
 
-Written deterministically, and whole or not at all; sizes that a file announces are compared before
-memory is taken (`data.array_archives`).  Must not know models.
+Equal arrays give equal bytes, and a file appears whole or not at all.  A size that a file announces
+is compared with the file's length before memory is taken (`data.array_archives`).  Must not know
+models.
 """
 
 from __future__ import annotations
@@ -29,39 +30,42 @@ from snailps.data.file_kinds import is_pipe
 from snailps.errors import MisuseError, ModelFileError
 
 HEADER = "about"
-"""Array of the header: UTF-8 JSON."""
+"""Name of the array with the header, UTF-8 JSON."""
 VERSION = 1
 OF_THE_RUN = {
     "input", "output", "test", "valid", "labels", "test_labels", "scratch_dir", "scratch_bytes",
     "continue_from",
     *CHECKPOINT_SETTINGS,
 }  # fmt: skip
-"""Settings that say nothing of the model."""
+"""Settings of a run that do not describe the model; a header leaves them out."""
 
 
 def bytes_of(
     name: str, dtype: DTypeLike, shape: Sequence[int], pieces: Iterable[NDArray[Any]]
 ) -> Iterator[memoryview]:
-    """Bytes of an array of a known shape that comes in pieces of rows."""
-    left = shape[0]
+    """Yield the bytes of an array of known shape that comes in pieces of rows.
+
+    MisuseError unless the pieces make exactly that array.
+    """
+    missing = shape[0]
     for piece in pieces:
-        left -= len(piece)
-        if piece.shape[1:] != tuple(shape[1:]) or piece.dtype != dtype or left < 0:
+        missing -= len(piece)
+        if piece.shape[1:] != tuple(shape[1:]) or piece.dtype != dtype or missing < 0:
             raise MisuseError(f"{name}: a piece {piece.dtype}{piece.shape} of {shape}")
         yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-    if left:
-        raise MisuseError(f"{name}: {left:,} rows of {shape[0]:,} are missing")
+    if missing:
+        raise MisuseError(f"{name}: {missing:,} rows of {shape[0]:,} are missing")
 
 
 class ModelWriter:
-    """Writes the arrays of an open file in sequence."""
+    """Writes arrays into an open archive, one after the other."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
 
     @contextmanager
     def _open(self, name: str) -> Iterator[IO[bytes]]:
-        # A fixed date: the same arrays give the same bytes.
+        # A fixed date, because equal arrays must give equal bytes.
         info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
         with self._archive.open(info, "w", force_zip64=True) as member:
             yield member
@@ -73,7 +77,7 @@ class ModelWriter:
     def add_pieces(
         self, name: str, dtype: DTypeLike, shape: Sequence[int], pieces: Iterable[NDArray[Any]]
     ) -> None:
-        """Write an array of a known shape from pieces of rows."""
+        """Write an array of known shape from pieces of rows, without having it in memory."""
         descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
         head = {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
         with self._open(name) as member:
@@ -86,7 +90,7 @@ class ModelWriter:
 def model_writer(
     path: str | os.PathLike[str], bytes_needed: int | None = None
 ) -> Iterator[ModelWriter]:
-    """Open `path` for writing arrays; errors as of `atomic_file`."""
+    """Open `path` for writing arrays; raises the errors of `atomic_file`."""
     with (
         atomic_file(path, bytes_needed) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
@@ -97,7 +101,7 @@ def model_writer(
 def write_model(
     path: str, arrays: Mapping[str, NDArray[Any]], settings: Mapping[str, str] | None = None
 ) -> str:
-    """Write a header, if there are settings, and arrays by name; returns the path."""
+    """Write arrays by name, and a header if there are settings; return the path."""
     header = {} if settings is None else {HEADER: header_of(settings)}
     with model_writer(path) as file:
         for name, array in (header | dict(arrays)).items():
@@ -111,25 +115,25 @@ def header_of(settings: Mapping[str, str]) -> NDArray[np.uint8]:
 
 
 def model_settings(settings: Settings) -> dict[str, str]:
-    """The settings of a model's header: all but those of the run."""
+    """Return the settings for a model's header: all except `OF_THE_RUN`."""
     return {k: v for k, v in to_mapping(settings).items() if k not in OF_THE_RUN}
 
 
 def settings_of(header: NDArray[Any]) -> dict[str, Any]:
-    """The settings of a header; `KeyError`, `TypeError` or `ValueError` if it is none."""
+    """Return the settings in a header; KeyError, TypeError or ValueError if it is malformed."""
     try:
-        found = json.loads(header.tobytes())
+        content = json.loads(header.tobytes())
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    if found["snailps"] != VERSION:
-        raise ValueError(f"version {found['snailps']}, this program reads {VERSION}")
-    if not isinstance(settings := found["settings"], dict):
+    if content["snailps"] != VERSION:
+        raise ValueError(f"version {content['snailps']}, this program reads {VERSION}")
+    if not isinstance(settings := content["settings"], dict):
         raise TypeError(f"settings {settings!r:.80}")
     return settings
 
 
 def check_rows(name: str, keys: NDArray[Any], rows: NDArray[Any]) -> None:
-    """Raise a `ValueError` unless they are keys uint64 (n,) and rows float32 (n, dim)."""
+    """Raise ValueError unless keys are uint64 (n,) and rows float32 (n, dim)."""
     types = keys.dtype == np.uint64 and rows.dtype == np.float32
     if not types or (keys.ndim, rows.ndim) != (1, 2) or len(keys) != len(rows):
         raise ValueError(f"{name}: keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
@@ -144,18 +148,22 @@ class ModelFile:
         self.members = self._archive.namelist()
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the header."""
+        """Return the settings in the header."""
         return settings_of(self.read(HEADER))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All arrays in memory, their checksums compared."""
+        """Read all arrays into memory and compare their checksums."""
         return arrays_of(self._archive, self._bytes)
 
     def read(self, name: str) -> NDArray[Any]:
         return values_of(self._archive, self._member(name))
 
     def map(self, name: str, dtype: DTypeLike, ndim: int) -> NDArray[Any]:
-        """An array as it lies in the file, not aligned, its checksum compared; read if packed."""
+        """Map an array; its checksum is compared first.  A compressed array is read instead.
+
+        The array is a view of the file and not aligned to its type.  ModelFileError if type or
+        number of axes differ.
+        """
         member = self._member(name)
         shape = member.shape
         if (member.dtype, len(shape), member.fortran) != (dtype, ndim, False) or min(shape) < 1:
@@ -166,23 +174,24 @@ class ModelFile:
         if not member.is_stored:
             return values_of(self._archive, member)
         with self._archive.open(member.info) as content:
-            while content.read(1 << 20):  # to the end, where the checksum is compared
+            while content.read(1 << 20):  # `zipfile` compares the checksum at the end
                 pass
-        self._file.seek(member.info.header_offset + 26)  # lengths of what is before the array
-        at = member.info.header_offset + 30 + sum(struct.unpack("<HH", self._file.read(4)))
+        # The local header has 30 bytes, then a name and an extra field whose lengths are at 26.
+        self._file.seek(member.info.header_offset + 26)
+        start = member.info.header_offset + 30 + sum(struct.unpack("<HH", self._file.read(4)))
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        if at + member.info.file_size > len(mapped):
+        if start + member.info.file_size > len(mapped):
             raise EOFError(f"'{name}' ends after the file")
-        return np.frombuffer(mapped, dtype, math.prod(shape), at + member.at).reshape(shape)
+        return np.frombuffer(mapped, dtype, math.prod(shape), start + member.at).reshape(shape)
 
     def _member(self, name: str) -> Member:
         return member_of(self._archive, self._archive.getinfo(f"{name}.npy"), self._bytes)
 
 
 def refuse_pipe(path: str | os.PathLike[str]) -> None:
-    """Refuse what can be read once only, before it is opened, which would wait for its writer."""
+    """Refuse a pipe before it is opened, because opening one waits for its writer."""
     if is_pipe(path):
         raise ModelFileError(
-            f"{path}: a pipe or a device, and a model is read at any place: write it into a file, "
-            "and name that"
+            f"{path}: a pipe or a device, and a model is not read in sequence: write it into a "
+            "file, and name that"
         )

@@ -1,6 +1,6 @@
-"""A whole model from its file, or what the file is instead.
+"""Reads a whole model file, or raises an error that says what the file is instead.
 
-path, what it should be -> read_model -> settings, arrays in memory
+path, expected kind -> read_model -> settings, arrays in memory
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from snailps.vectors.model_file import HEADER, ModelFile, refuse_pipe, settings_
 def read_model(
     path: str | os.PathLike[str], what: str, names: Collection[str] = (HEADER,)
 ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
-    """Settings and arrays of a file of `what` (such as ``a net``); `names` are required.
+    """Yield settings and arrays of a file of `what` (such as ``a net``); `names` are required.
 
-    A caller's error over them is a `ModelFileError`, too: they are not of this model.
+    A KeyError, TypeError, ValueError or SnailError that the caller raises inside the context
+    becomes a ModelFileError: the file's arrays do not fit the model.
     """
 
     expected = f"{path}: expected the .npz of {what}, as snailps train writes it, got"
 
     def refusal(got: str) -> ModelFileError:
-        from snailps.vectors.files import identify  # which reads headers
+        from snailps.vectors.files import identify  # here: it imports this package's readers
 
         with open(path, "rb") as file:
-            found = identify(path, file)
-        return ModelFileError(f"{expected} {got}: it is {found}" if found else f"{expected} {got}")
+            kind = identify(path, file)
+        return ModelFileError(f"{expected} {got}: it is {kind}" if kind else f"{expected} {got}")
 
     refuse_pipe(path)
     try:

@@ -1,6 +1,8 @@
-"""Files of models before anything is known of them: missing, a folder, packed.
+"""Opens model files of any format: handles missing files, folders, pipes and gzip.
 
-path -> opened -> an open file, unpacked if it is a .gz; or what is wrong, and what to do
+path -> opened -> an open file, unpacked if it is a .gz; or an error with the next step
+
+Must not know formats; `files` recognises them by the first `START_BYTES`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from snailps.vectors.model_file import refuse_pipe
 Path_: TypeAlias = "str | os.PathLike[str]"
 
 START_BYTES = 1 << 16
-"""Bytes by which the kind of a file is told."""
+"""Bytes by which the format of a file is recognised."""
 SUFFIXES = (".bin", ".ftz", ".npz", ".vec")
-"""Endings of files that have vectors, for advice."""
+"""Endings of files with vectors, for suggestions in errors."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTES_TOGETHER = 1 << 24
-"""Bytes that are unpacked at a time."""
+"""Bytes unpacked at a time."""
 _ROOM_LEFT = 1 << 26
-"""Bytes that unpacking leaves free, of the disk and of memory: TMPDIR is often in memory."""
+"""Bytes that unpacking leaves free on the disk and in memory, where TMPDIR often is."""
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def opened(path: Path_) -> Iterator[IO[bytes]]:
 
 
 def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
-    """Refuse to unpack more where little room is left: a .gz may hold a thousand times its size."""
+    """Refuse to unpack further if room runs out: a .gz may hold a thousand times its size."""
     folder = tempfile.gettempdir()
     for where, free in ((folder, free_bytes(Path(folder))), ("memory", memory()[0] or None)):
         if free is not None and free < more + _ROOM_LEFT:
@@ -72,14 +74,14 @@ def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
 
 
 def first_bytes(path: Path_) -> bytes:
-    """The first bytes of a file; if it is missing, the error suggests a similar name."""
+    """Read the first two bytes of a file; if it is missing, the error suggests a similar name."""
     refuse_pipe(path)
     try:
         with open(path, "rb") as file:
             return file.read(2)
     except FileNotFoundError as error:
         ends = [*SUFFIXES, ".txt", *(f"{end}.gz" for end in (*SUFFIXES, ".txt")), ".weights.npz"]
-        beside = [one for end in ends if (one := Path(f"{path}{end}")).is_file()]
+        beside = [name for end in ends if (name := Path(f"{path}{end}")).is_file()]
         hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
         raise ModelFileError(f"{path}: no such file{hint}") from error
     except IsADirectoryError as error:
@@ -89,19 +91,19 @@ def first_bytes(path: Path_) -> bytes:
 
 
 def identify_folder(path: Path_) -> str:
-    """Say what a folder is, and what to name instead of it."""
+    """Describe what a folder is, and name the file or command to use instead."""
     try:
         names = sorted(os.listdir(path))  # noqa: PTH208
     except OSError:
         return "a folder; give the path of a model in it"
     if "manifest.json" in names:
         return "a checkpoint: snailps checkpoint export makes a model of it"
-    if any(re.fullmatch(r"checkpoint-\d{6,}", one) for one in names):
+    if any(re.fullmatch(r"checkpoint-\d{6,}", name) for name in names):
         return "a folder of checkpoints: snailps checkpoint export makes a model of it"
     if "passed.json" in names or ("lock" in names and str(path).endswith(".checkpoints")):
         return "a folder of checkpoints, without one: the training that kept them has ended"
     if "facts" in names and {"cluster", JOURNAL_COPY} & {*names}:
         return "the journal of a training: the command that began it goes on with it"
-    models = [one for one in names if one.removesuffix(".gz").endswith(SUFFIXES)]
+    models = [name for name in names if name.removesuffix(".gz").endswith(SUFFIXES)]
     hint = f", such as {Path(path) / models[0]}" if models else ""
     return f"a folder; give the path of a model in it{hint}"

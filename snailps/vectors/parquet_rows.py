@@ -1,9 +1,9 @@
-"""Writes keys with rows as a Parquet file: a row group a piece.
+"""Writes keys with rows as a Parquet file, one row group for each piece.
 
     (keys, rows [, state]) ... -> columns key, row [, state] -> row groups -> file
 
-Needs pyarrow (``snailps[data]``), which is imported when a file is begun.  Keys that ascend give
-row groups whose key ranges are disjoint, which query engines skip by.  Must not know tables.
+Needs pyarrow (``snailps[data]``), which is imported when a file is begun.  If keys ascend, the row
+groups have disjoint ranges of keys, by which query engines skip groups.  Must not know tables.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def write_parquet(
     metadata: Mapping[str, str],
     bytes_needed: int | None = None,
 ) -> None:
-    """Write keys uint64 (n,) and rows float32 (n, width of all columns), as `atomic_file`.
+    """Write keys uint64 (n,) and rows float32 (n, sum of widths), whole or not at all.
 
-    `widths`: floats a column, ``{"row": 16}``.  `ConfigError` without pyarrow.
+    `widths` has the number of floats of each column, such as ``{"row": 16}``.  ConfigError without
+    pyarrow.
     """
     with atomic_file(path, bytes_needed) as file:
         arrow = optional_module("pyarrow", "a Parquet file", "snailps[data]")
@@ -40,7 +41,7 @@ def write_parquet(
             kind = arrow.list_(arrow.field("item", arrow.float32(), nullable=False), width)
             fields.append(arrow.field(name, kind, nullable=False))
         schema = arrow.schema(fields, metadata=dict(metadata))
-        # Weights do not compress, and their dictionaries cost time and memory for nothing.
+        # Trained weights do not compress, and a dictionary of them would only cost time and memory.
         writer = parquet.ParquetWriter(
             file, schema, compression="none", use_dictionary=False,
             column_encoding={"key": "DELTA_BINARY_PACKED"},

@@ -1,10 +1,10 @@
-"""Matrices of codes, of fastText's quantised models (.ftz).
+"""Product-quantised matrices of fastText's .ftz models.
 
     mapped file -> Cursor -> read_quantised -> QuantisedRows -> rows, float32
 
-A row is cut into parts of a few values; each part is the number (a byte) of one of 256 centroids.
-With norms, rows are quantised at length 1, and their lengths by 256 centroids of their own.  Must
-not know words or labels.
+A row is cut into parts of a few values; a part is stored as the number (one byte) of one of 256
+centroids.  With norms, rows are quantised at length 1, and their lengths by another 256 centroids.
+Must not know words or labels.
 
 References
 ----------
@@ -36,12 +36,12 @@ _CENTROIDS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Quantiser:
-    """Centroids of each part of a row: `parts`, float32[256, columns of the part] each."""
+    """Centroids: `parts` has a float32[256, columns of the part] for each part of a row."""
 
     parts: list[Float32]
 
     def decode(self, codes: UInt8) -> Float32:
-        """Rows of uint8[k, parts] codes, float32[k, columns]."""
+        """Decode uint8[k, parts] codes to float32[k, columns]."""
         return np.concatenate([part[codes[:, i]] for i, part in enumerate(self.parts)], axis=1)
 
 
@@ -67,8 +67,8 @@ class QuantisedRows:
 
     @property
     def arrays(self) -> tuple[UInt8, Float32, int, UInt8 | None, Float32 | None]:
-        """Codes, centroids of all parts one behind the other, columns of a part, and lengths' codes
-        and values, as `kernels.labelling` takes them.
+        """Arguments of `kernels.labelling`: codes, all centroids in one array, columns of a part,
+        and the codes and values of lengths.
         """
         parts = self._quantiser.parts
         centroids = np.concatenate([part.ravel() for part in parts])
@@ -85,7 +85,7 @@ class QuantisedRows:
 
 
 class Cursor:
-    """Takes values from a mapped file in sequence, each after a check of the file's length."""
+    """Reads values of a mapped file in sequence; checks the file's length before each."""
 
     def __init__(self, path: str | os.PathLike[str], mapped: mmap.mmap, offset: int) -> None:
         self.path, self.mapped, self.offset = path, mapped, offset
@@ -95,7 +95,7 @@ class Cursor:
         return ModelFileError(f"{self.path}: damaged {self.part}: {what}; fetch or export it again")
 
     def need(self, size: int) -> None:
-        """Refuse a file that is shorter than `size` bytes from here."""
+        """Raise ModelFileError unless the file has `size` more bytes."""
         needed, length = self.offset + size, len(self.mapped)
         if needed > length:
             raise ModelFileError(
@@ -104,7 +104,7 @@ class Cursor:
             )
 
     def skip(self, size: int) -> int:
-        """Where the next `size` bytes begin."""
+        """Advance by `size` bytes; return the offset where they begin."""
         self.need(size)
         self.offset += size
         return self.offset - size
@@ -113,15 +113,15 @@ class Cursor:
         return form.unpack_from(self.mapped, self.skip(form.size))
 
     def array(self, dtype: str, count: int) -> npt.NDArray[Any]:
-        at = self.skip(np.dtype(dtype).itemsize * count)
-        return np.frombuffer(self.mapped, dtype, count, at)
+        offset = self.skip(np.dtype(dtype).itemsize * count)
+        return np.frombuffer(self.mapped, dtype, count, offset)
 
 
 def read_quantised(cursor: Cursor, columns: int) -> QuantisedRows:
-    """A quantised matrix."""
-    with_norms, rows, found, size = cursor.unpack(_HEAD)
-    if found != columns or rows < 0 or size < 0:
-        raise cursor.damaged(f"{rows} x {found} values, expected {columns} columns")
+    """Read a quantised matrix, which must have `columns` columns."""
+    with_norms, rows, width, size = cursor.unpack(_HEAD)
+    if width != columns or rows < 0 or size < 0:
+        raise cursor.damaged(f"{rows} x {width} values, expected {columns} columns")
     codes = cursor.array("u1", size)
     quantiser = _read_quantiser(cursor, columns)
     if size != rows * len(quantiser.parts):
@@ -135,10 +135,10 @@ def read_quantised(cursor: Cursor, columns: int) -> QuantisedRows:
 
 
 def _read_quantiser(cursor: Cursor, columns: int) -> _Quantiser:
-    """Centroids: those of all parts but the last one, then those of the last one."""
-    found, parts, width, last = cursor.unpack(_QUANTISER)
+    """Read centroids; the last part may have fewer columns than the others."""
+    total, parts, width, last = cursor.unpack(_QUANTISER)
     sizes = 1 <= parts <= columns and width >= 1 and 1 <= last <= width
-    if found != columns or not sizes or (parts - 1) * width + last != columns:
+    if total != columns or not sizes or (parts - 1) * width + last != columns:
         raise cursor.damaged(f"{parts} parts of {width} and {last} values for {columns} columns")
     values = cursor.array("<f4", _CENTROIDS * columns).astype(np.float32)
     wide = values[: _CENTROIDS * width * (parts - 1)].reshape(parts - 1, _CENTROIDS, width)

@@ -1,10 +1,10 @@
-"""Queries of a set of word vectors: vector, neighbours, similarity, analogy.
+"""Queries of word vectors: vector, neighbours, similarity, analogy, sentence vector.
 
     words + rows (word rows, then n-gram rows) -> Vectors -> numbers and words
 
 Owns the counterparts of fastText's ``get_word_vector``, ``get_nearest_neighbors``,
 ``get_analogies`` and ``get_sentence_vector``, and of gensim's ``most_similar`` and
-``doesnt_match``, with the same results.  Must not know formats of files, training or printing.
+``doesnt_match``; their results are the same.  Must not know file formats, training or printing.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ log = logging.getLogger(__name__)
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
-# The end-of-line token: an ordinary word in every list, but not suggested as a spelling.
+# The end-of-line token is a word like any other, except that it is never suggested as a spelling.
 _EOS = END_OF_LINE.decode()
 # Rows gathered at a time when word vectors are composed: 2**16 rows of dim 100 are 26 MB.
 _GATHER_ROWS = 1 << 16
-# Values of words' units that are kept while sentences are averaged: 64 MB.
+# Cached values of unit vectors while sentences are averaged: 64 MB.
 _UNIT_VALUES = 1 << 24
 _Units = dict[bytes, Float32 | None]
 
@@ -66,23 +66,23 @@ class Neighbour(NamedTuple):
 
 
 class Vectors:
-    """Word vectors: a mapping of words to vectors, with searches for near ones.
+    """Word vectors: a mapping from words to vectors, with nearest-neighbour search.
 
-    `snailps.load` makes one from a file.
+    `snailps.load` opens one from a file.
 
     Parameters
     ----------
-    words : sequence of str or bytes, n of them
-        If a word occurs twice, its first row is kept, with a warning, as in gensim.
+    words : sequence of n str or bytes
+        If a word occurs twice, its first row counts and a warning is logged, as in gensim.
     rows : float32[n, dim] or float32[n + bucket, dim]
-        One row per word, followed by one per n-gram bucket if the model has subwords.  Kept, not
-        copied; may be a memory map, of which only accessed rows are read, or `QuantisedRows`.
+        One row per word, followed by one per n-gram bucket if the model has subwords.  Not copied:
+        it may be a memory map, of which only accessed rows are read, or `QuantisedRows`.
     minn, maxn, bucket : int
-        Subword settings of the model; ``maxn = 0`` means none.
+        Subwords: n-grams of `minn` to `maxn` characters, hashed to `bucket` rows; ``maxn=0``: none.
     hashes : int
-        Of floret: rows of each word and n-gram among those of the buckets; 0: fastText's.
+        For floret's models: bucket rows summed per word and n-gram, 1 to 4; 0: a fastText model.
     pruned : KeptGrams, optional
-        Of a pruned model: which n-gram rows were kept; `rows` has no others.
+        For a pruned model: the n-grams whose rows it has.
 
     Attributes
     ----------
@@ -90,15 +90,16 @@ class Vectors:
         In the order of the rows, normally most frequent first.  Bytes that are not UTF-8 become
         lone surrogates, as in `os.fsdecode`.
     dim : int
+        Length of a vector.
     has_subwords : bool
-        Whether words that were never seen have a vector.
+        Whether a word outside the vocabulary has a vector.
 
     Notes
     -----
     A word's vector is the mean of its own row and its n-gram rows, summed in that order.  The
-    first search composes and normalises all n vectors once (4 x n x dim bytes, kept), and so does
-    `vectors` of a model with subwords.  Reading from several threads is safe; what is kept may
-    then be computed twice.
+    first search composes and normalises all n vectors and caches them (4 x n x dim bytes);
+    `vectors` does the same for a model with subwords.  Queries from several threads are safe; the
+    worst that can happen is that two threads compute a cached value twice.
 
     References
     ----------
@@ -158,7 +159,7 @@ class Vectors:
         self._near: NeighbourIndex | None = None
 
     def _first_rows(self, rows: Float32 | QuantisedRows, grams: int) -> Float32:
-        """Leave out the later rows of words that occur again; a copy of the others."""
+        """Return a copy of the rows with only the first row of each word."""
         n, first = len(self._raw), dict[bytes, int]()
         for number, word in enumerate(self._raw):
             first.setdefault(word, number)
@@ -175,7 +176,7 @@ class Vectors:
 
     @classmethod
     def of_model(cls, model: BinModel) -> Vectors:
-        """The vectors of a .bin file's words; those of a classifier are its inputs."""
+        """Make vectors of a .bin file's words; for a classifier, the vectors of its input words."""
         header = model.header
         vectors = cls(
             model.words,
@@ -190,9 +191,9 @@ class Vectors:
         return vectors
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and other processes: with the rows, without an index and `save` as .bin."""
+        """For copy and pickle: with the rows, without index; a copy cannot be saved as .bin."""
         state = {**self.__dict__, "_model": None, "_near": None}
-        state.pop("index", None)  # made again when a word is asked for
+        state.pop("index", None)  # rebuilt on first access
         return state
 
     def __repr__(self) -> str:
@@ -208,16 +209,17 @@ class Vectors:
         return iter(self.words)
 
     def __contains__(self, word: object) -> bool:
-        """Whether a word is one of the model's; others may have a vector by their subwords."""
+        """Whether a word is in the vocabulary; others may still have a vector by subwords."""
         return isinstance(word, (str, bytes)) and to_bytes(word) in self.index
 
     def __getitem__(self, words: str | bytes | Iterable[str | bytes]) -> Float32:
-        """The vector of a word, float32[dim], or of several, float32[k, dim]; copies.
+        """Return the vector of a word, float32[dim], or of k words, float32[k, dim]; a copy.
 
         Raises
         ------
         UnknownWord
-            A `DataError` and a `KeyError`: the model does not have a word and cannot compose it.
+            A word is not in the vocabulary and has no n-gram vectors.  It is a `DataError` and a
+            `KeyError`.
         """
         if isinstance(words, (str, bytes)):
             return self.vector(words)
@@ -226,40 +228,40 @@ class Vectors:
                 f"expected a word or a list of words, got {words!r}; rows by number are "
                 "wv.vectors[number], their words wv.words[number]"
             )
-        found = [self.vector(word) for word in words]
-        return np.stack(found) if found else np.empty((0, self.dim), np.float32)
+        vectors = [self.vector(word) for word in words]
+        return np.stack(vectors) if vectors else np.empty((0, self.dim), np.float32)
 
     @property
     def words(self) -> Words:
-        """All words as text; see the class."""
+        """All n words as str, in the order of the rows; decoded on access."""
         return Words(self._raw)
 
     @property
     def raw_words(self) -> Sequence[bytes]:
-        """All words as they are in the file: what writers of files take."""
+        """All n words as the bytes in the file, in the order of the rows."""
         return self._raw
 
     @property
     def index_to_key(self) -> Words:
-        """gensim's name of `words`."""
+        """gensim's name for `words`."""
         return self.words
 
     @property
     def key_to_index(self) -> WordNumbers:
-        """gensim's mapping of each word to its row."""
+        """gensim's mapping from a word to its row number."""
         return WordNumbers(self.index)
 
     @property
     def vector_size(self) -> int:
-        """gensim's name of `dim`."""
+        """gensim's name for `dim`."""
         return self.dim
 
     @cached_property
     def vectors(self) -> Float32:
         """The vectors of all words in order, float32[n, dim], read-only.
 
-        A view of the mapped file where that has them as they are (a model without subwords);
-        else composed once and kept.
+        Without subwords it is a view of the file or array; else it is composed on first access and
+        cached (4 x n x dim bytes).
         """
         n = len(self._raw)
         if isinstance(self._rows, QuantisedRows) or self.has_subwords:
@@ -275,12 +277,14 @@ class Vectors:
 
     @cached_property
     def index(self) -> dict[bytes, int]:
-        """Number of the row of each word, by its bytes; by text: `key_to_index`."""
+        """Row number of each word, by its bytes; `key_to_index` is the same by str."""
         return dict(zip(self._raw, range(len(self._raw)), strict=True))
 
     @cached_property
     def normalised(self) -> Float32:
-        """All word vectors at length 1, float32[n, dim]; a zero vector stays zero.
+        """All word vectors scaled to length 1, float32[n, dim]; a zero vector stays zero.
+
+        Computed on first access and cached.
 
         Raises
         ------
@@ -300,15 +304,15 @@ class Vectors:
         return matrix
 
     def chunks(self) -> Iterator[Float32]:
-        """The vectors of all words in order, as float32[k, dim] pieces of bounded size.
+        """Yield the vectors of all words in order, as float32[k, dim] pieces of bounded size.
 
-        Input of `files.write_vec`, so that a .bin is converted to a .vec in little memory.
+        Writers of files use it, so that a .bin of any size is converted in little memory.
         """
         if not self.has_subwords or "vectors" in self.__dict__:
             rows = self.__dict__.get("vectors", self._rows)
             step = max(1, _GATHER_ROWS * 100 // self.dim)
             for start in range(0, len(self._raw), step):
-                # A copy: rows of a mapped file are not aligned, which slows every later step.
+                # Copied, because rows of a mapped file are unaligned, which slows every use.
                 yield np.array(rows[start : min(start + step, len(self._raw))])
             return
         parts: list[Int32] = []
@@ -323,12 +327,15 @@ class Vectors:
             yield self._means(parts)
 
     def vector(self, word: str | bytes) -> Float32:
-        """The vector of a word, float32[dim], a copy.
+        """Return the vector of a word, float32[dim]; a copy.
 
         Raises
         ------
         UnknownWord
-            The model does not have the word and cannot compose it; suggests close spellings.
+            The word is not in the vocabulary and has no n-gram vectors; the text suggests close
+            spellings.
+        DataError
+            `word` is no str or bytes.
         """
         if not isinstance(word, (str, bytes)):
             raise DataError(f"expected a word, as str or bytes, got {word!r}")
@@ -339,7 +346,7 @@ class Vectors:
         return self._mean(self._known_ids(number, raw))
 
     def get_vector(self, word: str | bytes, norm: bool = False) -> Float32:
-        """gensim's name of `vector`; with `norm` at length 1."""
+        """gensim's name for `vector`; `norm` scales the vector to length 1."""
         return unit(self.vector(word)) if norm else self.vector(word)
 
     def most_similar(
@@ -350,36 +357,36 @@ class Vectors:
         topn: int = 10,
         restrict_vocab: int | Collection[str | bytes] | None = None,
     ) -> list[Neighbour]:
-        """The words nearest to some words or vectors and far from others, best first.
+        """Find the words nearest to the mean of some words or vectors, minus others.
 
         Parameters
         ----------
         positive, negative : a word, a vector float32[dim], or a list of both
-            Words enter at length 1, vectors at their own.  An item of a list may be a pair of one
-            of these and its weight, which counts as it is among the negative ones, too.
+            Words are scaled to length 1, vectors are not.  An item of a list may be a pair (word or
+            vector, weight); a weight is used as it is, in `negative` too.
         topn : int
-            Words wanted, at least 1.
+            Number of words, at least 1.
         restrict_vocab : int or collection of words, optional
-            Answer only with the so many first (most frequent) words, or only with these words;
-            those that the model lacks are passed over.
+            Search only the first (most frequent) so many words, or only these words; words
+            outside the vocabulary are ignored.
 
         Returns
         -------
         list of Neighbour
-            Word and cosine, -1 to 1.  Words of the question are no answers.
+            Word and cosine, -1 to 1, best first, without the words of the query.
 
         Raises
         ------
         UnknownWord
             A word has no vector.
         DataError
-            Nothing was asked, a vector is of another length or not finite, `topn` is below 1, or
-            `restrict_vocab` leaves no word.
+            The query is empty, a vector has another length or is not finite, `topn` is below 1, or
+            `restrict_vocab` has no word of the vocabulary.
 
         Notes
         -----
-        The results are those of gensim's `KeyedVectors.most_similar`.  2 x n x dim operations; an
-        index (`build_index`) is used unless the vocabulary is restricted.
+        The results equal gensim's `KeyedVectors.most_similar`.  It takes 2 x n x dim operations,
+        or far fewer with an index (`build_index`), which is used unless `restrict_vocab` is set.
 
         Examples
         --------
@@ -395,35 +402,36 @@ class Vectors:
         query, asked = mean_query(positive, negative, self.vector, self.dim)
         banned = [self.index[word] for word in dict.fromkeys(asked) if word in self.index]
         numbers, scores = self._search(query[None], topn, len(banned), restrict_vocab)
-        found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
-        answers = [(number, score) for number, score in found if number not in banned]
+        nearest = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
+        answers = [(number, score) for number, score in nearest if number not in banned]
         return [Neighbour(to_text(self._raw[i]), score) for i, score in answers[:topn]]
 
     def nearest(self, queries: Float32 | Iterable[Query], topn: int = 10) -> tuple[Int32, Float32]:
-        """The words nearest to each of many queries.
+        """Find the words nearest to each of q queries.
 
         Parameters
         ----------
         queries : float[q, dim], or a list of q words and vectors
         topn : int
-            Words wanted per query, at least 1; k below is the smaller of this and n.
+            Number of words per query, at least 1; k below is the smaller of `topn` and n.
 
         Returns
         -------
         numbers : int32[q, k]
-            Of the words, nearest first: ``wv.words[number]``.  A word is its own nearest one.
+            Row numbers, nearest first; the word is ``wv.words[number]``.  A word that is asked
+            for is its own nearest neighbour, unlike in `most_similar`.
         scores : float32[q, k]
-            Cosines, -1 to 1; equal ones by rising number.
+            Cosines, -1 to 1; equal scores in ascending order of numbers.
 
         Raises
         ------
         UnknownWord, DataError
-            As `most_similar`.
+            As in `most_similar`.
 
         Notes
         -----
-        Matrix products of bounded size: 2 x q x n x dim operations, some 40 MB of memory besides
-        the normalised vectors and the results.
+        Matrix products of bounded size: 2 x q x n x dim operations, and some 40 MB of memory
+        besides the normalised vectors and the results.
 
         Examples
         --------
@@ -438,17 +446,22 @@ class Vectors:
         return self._search(matrix / norms[:, None], topn, 0, None)
 
     def neighbours(self, word: str | bytes, k: int = 10) -> list[Neighbour]:
-        """The `k` words nearest by cosine, best first, without the word itself.
+        """Find the `k` words nearest by cosine, best first, without `word`.
+
+        Scores equal fastText's ``get_nearest_neighbors`` to the last bit; `most_similar` equals
+        gensim.  An index is not used.
 
         Raises
         ------
+        UnknownWord
+            As in `vector`.
         DataError
-            See `vector`; or `k` below 1.
+            `k` is below 1.
         """
         return self._neighbours(self.vector(word), k, [word])
 
     def similarity(self, a: Query, b: Query) -> float:
-        """Cosine of two words' vectors (or of vectors), -1 to 1; 0 if one of them is zero.
+        """Return the cosine of two words or vectors, -1 to 1; 0 if one of them is zero.
 
         Raises
         ------
@@ -463,7 +476,7 @@ class Vectors:
         >>> wv.similarity("north", "south"), wv.similarity("east", [1, 0])
         (-1.0, 1.0)
         """
-        first, second = (vector_of(one, self.vector, self.dim) for one in (a, b))
+        first, second = (vector_of(item, self.vector, self.dim) for item in (a, b))
         norms = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
         if not np.isfinite(norms):
             word = b if np.isfinite(np.linalg.norm(first)) else a
@@ -471,14 +484,14 @@ class Vectors:
         return float(first @ second) / norms if norms > 0 else 0.0
 
     def doesnt_match(self, words: Iterable[str | bytes]) -> str:
-        """The word that fits the others least: the farthest from the mean of their unit vectors.
+        """Return the word that fits least: the farthest from the mean of all unit vectors.
 
         Raises
         ------
         UnknownWord
-            A word has no vector.  (gensim passes over such words with a warning.)
+            A word has no vector.  (gensim ignores such words with a warning.)
         DataError
-            There are no words.
+            `words` is empty.
 
         Examples
         --------
@@ -496,10 +509,10 @@ class Vectors:
         return min(zip(scores, texts, strict=True))[1]
 
     def sentence_vector(self, text: str | bytes) -> Float32:
-        """The mean of the unit vectors of a line's words, float32[dim].
+        """Return the mean of the unit vectors of a line's words, float32[dim].
 
-        Words without a vector, and zero vectors, are left out; zeros if none is left.  The numbers
-        are those of the official package's ``get_sentence_vector`` for word vectors.
+        Words without a vector and zero vectors are left out; if no word remains, the result is
+        zero.  The numbers equal fastText's ``get_sentence_vector`` for word vectors.
 
         Raises
         ------
@@ -515,12 +528,12 @@ class Vectors:
         return self._sentence_vector(text, {})
 
     def sentence_vectors(self, texts: Iterable[str | bytes]) -> Float32:
-        """`sentence_vector` of each text, float32[n, dim]; composes a word's vector once.
+        """Return the `sentence_vector` of n texts, float32[n, dim]; each word is composed once.
 
         Raises
         ------
         DataError
-            A text has more than one line, or `texts` is a single one.
+            A text has more than one line, or `texts` is a single str.
 
         Examples
         --------
@@ -532,11 +545,11 @@ class Vectors:
         if isinstance(texts, (str, bytes)):
             raise DataError(f"expected a list of sentences, got one: [{texts!r:.60}]")
         units: _Units = {}
-        found = [self._sentence_vector(text, units) for text in texts]
-        return np.stack(found) if found else np.empty((0, self.dim), np.float32)
+        vectors = [self._sentence_vector(text, units) for text in texts]
+        return np.stack(vectors) if vectors else np.empty((0, self.dim), np.float32)
 
     def _sentence_vector(self, text: str | bytes, units: _Units) -> Float32:
-        """The mean of a line's `units`: of words, to which new ones are added, None without one."""
+        """Average a line's unit vectors; `units` caches them, with None for a word without one."""
         total = np.zeros(self.dim, np.float32)
         count = 0
         for word in one_line(text).split():
@@ -552,7 +565,10 @@ class Vectors:
         return total
 
     def _unit_of(self, word: bytes) -> Float32 | None:
-        """A word's vector at length 1; None if it has none, or zeros; looks for no spellings."""
+        """Return a word's unit vector; None if it has none or a zero vector.
+
+        Unlike `vector` it never looks for close spellings, which takes milliseconds a word.
+        """
         number = self.index.get(word)
         if number is not None:
             vector = self._mean(self._known_ids(number, word))
@@ -566,21 +582,31 @@ class Vectors:
     def analogy(
         self, a: str | bytes, b: str | bytes, c: str | bytes, k: int = 10
     ) -> list[Neighbour]:
-        """The `k` words nearest to ``a - b + c``, best first, without the three.
+        """Find the `k` words nearest to ``a - b + c``, best first, without the three.
 
-        Each of the three vectors is normalised first, as the official package does.
-        So ``analogy("berlin", "germany", "france")`` asks for paris.
+        ``analogy("berlin", "germany", "france")`` asks for paris.  The three vectors are scaled to
+        length 1 first, as in fastText.
+
+        Raises
+        ------
+        UnknownWord
+            As in `vector`.
+        DataError
+            `k` is below 1.
         """
         query = np.zeros(self.dim, dtype=np.float32)
         for word, sign in ((a, 1.0), (b, -1.0), (c, 1.0)):
             vector = self.vector(word)
-            # The tiny number is the official package's guard against zero vectors.
+            # fastText's own guard against zero vectors; without it scores differ in the last bit.
             query += vector * np.float32(sign / (float(np.linalg.norm(vector)) + 1e-8))
         return self._neighbours(query, k, [a, b, c])
 
     def close_spellings(self, word: str | bytes, k: int = 3) -> list[str]:
-        """Up to `k` known words that are spelt nearly like `word`, other upper/lower case first."""
-        often = (known for known in map(to_text, self._raw[:SPELLING_WORDS]) if known != _EOS)
+        """Return up to `k` words spelt nearly like `word`, other upper or lower case first.
+
+        Only the 20,000 most frequent words are compared, which takes some 50 ms.
+        """
+        often = (text for text in map(to_text, self._raw[:SPELLING_WORDS]) if text != _EOS)
         return close_spellings(to_text(to_bytes(word)), often, self, k)
 
     def build_index(
@@ -591,24 +617,25 @@ class Vectors:
         expansion: int = 128,
         threads: int = 0,
     ) -> IndexReport:
-        """Builds a graph by which `most_similar` and `nearest` search faster, and nearly as well.
+        """Build an approximate index (HNSW) for `most_similar` and `nearest`.
 
-        Until then, and after `drop_index`, the search is exact.  Needs ``snailps[index]``.
+        Without it, and after `drop_index`, the search is exact.  Needs ``snailps[index]``.
 
         Parameters
         ----------
         connectivity : int
-            Links of a word, at least 2.  More: better recall, more memory.
+            Links per word, at least 2.  More links give better recall and take more memory.
         expansion_build, expansion : int
-            Candidates while the graph is built, and while it is searched, at least 1.  More:
-            better recall, slower.
+            Candidates while the graph is built, and while it is searched, at least 1.  More
+            candidates give better recall and slower answers.
         threads : int
-            For building; 0: one per core.
+            Threads that build the graph; 0: one per core.
 
         Returns
         -------
         IndexReport
-            With the recall, measured on words of the model.  Scores stay exact.
+            Size, and the recall measured on words of the model.  The scores of the words that a
+            search finds are exact.
 
         Raises
         ------
@@ -617,10 +644,10 @@ class Vectors:
 
         Notes
         -----
-        Worth its time for many queries of some 100,000 words and more: the exact search takes 6 ns
-        a word and query at dim 100 on one core (32 ns for a query alone), building the graph
-        0.1 ms a word.  Memory: a second copy of the normalised vectors, and 28 x connectivity
-        bytes a word.  With more than one thread the graph is another one each time.
+        Worth it for many queries of 100,000 words or more: building takes 0.1 ms per word, the
+        exact search 6 ns per word and query at dim 100 on one core (32 ns for a single query).
+        The index takes a second copy of the normalised vectors and 28 x connectivity bytes per
+        word.  With more than one thread each build gives a slightly different graph.
         """
         self._near = NeighbourIndex(
             self.normalised,
@@ -632,23 +659,31 @@ class Vectors:
         return self._near.report()
 
     def drop_index(self) -> None:
-        """Searches are exact again, and the memory of the index is free."""
+        """Free the index; searches are exact again."""
         self._near = None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame of n rows, named by the words, and dim columns of float32; a copy.
+        """Return a DataFrame of n rows, indexed by word, and dim float32 columns; a copy.
 
-        Needs pandas.
+        Raises
+        ------
+        ConfigError
+            pandas is not installed.
         """
         pandas = optional_module("pandas", "to_pandas", "pandas")
-        # Of objects: other types of text refuse lone surrogates.
+        # Python objects, because pandas' types of text refuse lone surrogates.
         names = pandas.Index(list(self.words), dtype=object, name="word")
         return pandas.DataFrame(np.array(self.vectors), index=names)
 
     def to_gensim(self) -> KeyedVectors:
-        """gensim's KeyedVectors with the same words and vectors, and the counts if known; a copy.
+        """Return gensim's KeyedVectors with the same words, vectors and, if known, counts; a copy.
 
-        It has the words of the model only: no vectors by subwords for others.  Needs gensim.
+        It has no subwords: words outside the vocabulary have no vector there.
+
+        Raises
+        ------
+        ConfigError
+            gensim is not installed.
         """
         gensim = optional_module("gensim.models", "to_gensim", "gensim")
         vectors = gensim.KeyedVectors(self.dim)
@@ -660,16 +695,17 @@ class Vectors:
         return vectors
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file of the format that its name ends in.
+        """Write the vectors in the format that the ending of `path` names.
 
-        ``.npz``: words (with blanks, too) and vectors at full precision; ``.vec``: text with five
-        digits; ``.bin``: fastText's, with subwords, of vectors that were loaded from such a file.
+        ``.npz``: words, which may have blanks, and float32 vectors.  ``.vec``: text with five
+        significant digits.  ``.bin``: fastText's format with subwords, only for vectors that were
+        loaded from a .bin or come from a fitted estimator.
 
         Raises
         ------
         ModelFileError
-            Another ending, a folder that is missing or full, a word that the format cannot hold,
-            or a .bin of vectors without the rest of a fastText model.
+            Unknown ending, a file that cannot be written, a word that the format cannot hold, or a
+            .bin of vectors that lack the rest of a fastText model.
         """
         save_vectors(path, self._raw, self.chunks(), self.dim, self._model)
 
@@ -681,24 +717,24 @@ class Vectors:
         ax: Axes | None = None,
         labels: bool = True,
     ) -> Axes:
-        """A map of words: the plane in which their unit vectors differ most (PCA).
+        """Plot a map of words: their unit vectors on the plane of largest variance (PCA).
 
         Parameters
         ----------
         words : str or list of str, optional
-            What is shown: a word and those nearest to it, or these words; left out: the most
+            A str: the word and its nearest neighbours.  A list: these words.  By default the most
             frequent words.
         count : int
-            Number of words where they are not given, 2 to 1,000.
+            Number of words unless `words` is a list, 2 to 1,000.
         ax : matplotlib Axes, optional
-            Where to draw; a new figure if left out.
+            Where to draw; by default a new figure.
         labels : bool
-            Whether words are written beside their points.
+            Whether to write the words beside their points.
 
         Returns
         -------
         matplotlib Axes
-            With the shares of the variance in the labels of its axes.
+            Its axes are labelled with their shares of the variance.
 
         Raises
         ------
@@ -707,7 +743,7 @@ class Vectors:
         ConfigError
             matplotlib is not installed: ``pip install 'snailps[plot]'``.
         DataError
-            There are fewer than two words.
+            Fewer than two words, or `count` is out of range.
 
         Examples
         --------
@@ -730,12 +766,12 @@ class Vectors:
         return draw_map(names, units, ax, labels)
 
     def _neighbours(self, query: Float32, k: int, banned: Iterable[str | bytes]) -> list[Neighbour]:
-        """The `k` words nearest to a vector, without some."""
+        """Find the `k` words nearest to a vector, without the words in `banned`."""
         if not isinstance(k, Integral) or k < 1:
             raise DataError(f"expected a number of neighbours of at least 1, got {k}")
         bans = [self.index[raw] for raw in map(to_bytes, banned) if raw in self.index]
-        found = zip(*nearest_to(self.normalised, query, k, bans), strict=True)
-        return [Neighbour(to_text(self._raw[number]), score) for number, score in found]
+        nearest = zip(*nearest_to(self.normalised, query, k, bans), strict=True)
+        return [Neighbour(to_text(self._raw[number]), score) for number, score in nearest]
 
     def _search(
         self,
@@ -744,7 +780,10 @@ class Vectors:
         more: int,
         restrict: int | Collection[str | bytes] | None,
     ) -> tuple[Int32, Float32]:
-        """Numbers and cosines of the `topn + more` words (or all) nearest to unit queries."""
+        """Find the `topn + more` words nearest to unit queries: numbers and cosines.
+
+        `more` is the number of words that the caller will leave out of the answer.
+        """
         if not isinstance(topn, Integral) or topn < 1:
             raise DataError(f"topn: expected at least 1 neighbour, got {topn}")
         k = topn + more
@@ -762,27 +801,28 @@ class Vectors:
             raise DataError(
                 f"restrict_vocab: expected a number or a list of words, got {restrict!r}"
             )
-        known = {self.index[raw] for raw in map(to_bytes, restrict) if raw in self.index}
-        if not known:
+        allowed = {self.index[raw] for raw in map(to_bytes, restrict) if raw in self.index}
+        if not allowed:
             raise DataError(
                 f"restrict_vocab: none of its {len(restrict):,} words is in the model; check "
                 "their spelling and case"
             )
-        rows = np.array(sorted(known), np.int32)
+        rows = np.array(sorted(allowed), np.int32)
         numbers, scores = nearest_rows(matrix[rows], queries, min(k, len(rows)))
         return rows[numbers], scores
 
     def _known_ids(self, number: int, word: bytes) -> Int32:
-        """Rows whose mean is the vector of a word of the model: its own, then its n-grams'."""
-        own = np.array([number], dtype=np.int32)
+        """Return the rows whose mean is a word's vector: its own row, then its n-gram rows."""
+        word_row = np.array([number], dtype=np.int32)
         if not self.has_subwords:
-            return own
-        if self._hashes and number:  # floret leaves the own row of the first word alone
+            return word_row
+        # floret hashes words too, so they have no rows of their own, except word 0.
+        if self._hashes and number:
             return self._gram_ids(word)
-        return np.concatenate([own, self._gram_ids(word)])
+        return np.concatenate([word_row, self._gram_ids(word)])
 
     def _gram_ids(self, word: bytes) -> Int32:
-        """Rows of a word's n-grams, in floret's mode of the word, too."""
+        """Return the rows of a word's n-grams; for floret's mode also of the word."""
         if self._hashes:
             return floret_ids(word, *self._subwords, self._hashes, len(self._raw))
         ids = subword_ids(word, *self._subwords, len(self._raw))
@@ -790,11 +830,11 @@ class Vectors:
             return ids
         first = np.int32(len(self._raw))
         rows = self._pruned.rows(ids - first) + first
-        kept: Int32 = rows[rows >= first]
-        return kept
+        unpruned: Int32 = rows[rows >= first]  # -1: the n-gram's row was pruned
+        return unpruned
 
     def _unknown_ids(self, raw: bytes) -> Int32:
-        """Rows of the n-grams of a word that the model never saw."""
+        """Return the n-gram rows of a word outside the vocabulary; UnknownWord: there are none."""
         if self.has_subwords:
             ids = self._gram_ids(raw)
             if len(ids):
@@ -802,23 +842,24 @@ class Vectors:
             letters = max(self._subwords[0], 1)
             reason = f"is not in the model, and has no n-grams of {letters} or more letters"
             if self._pruned is not None:
-                reason += " that were kept when the model was pruned"
+                reason += " that the pruned model still has"
         else:
             reason = "is not in the model, which has no subwords to compose it from"
         hint = did_you_mean(self.close_spellings(raw))
         raise UnknownWord(f"the word {to_text(raw)!r} {reason}{hint}")
 
     def _mean(self, ids: npt.NDArray[np.int32]) -> Float32:
-        """Mean of some rows, float32[dim]; added one after the other, as in `_means`."""
+        """Average rows, float32[dim]; summed in order, so that it equals `_means` to the bit."""
         total: Float32 = np.add.reduce(np.asarray(self._rows[ids]), axis=0, dtype=np.float32)
         total *= np.float32(1.0 / max(len(ids), 1))
         return total
 
     def _means(self, ids: Sequence[npt.NDArray[np.int32]]) -> Float32:
-        """Mean of each group of rows, float32[len(ids), dim].
+        """Average each group of rows, float32[len(ids), dim].
 
-        Rows are added one after the other, longest groups first so that those with a j-th row are
-        always a prefix: the same order, and so the same rounding, as in the official package.
+        Position by position: the first rows of all groups are added, then the second, and so on.
+        Groups are ordered by falling length, so the groups that have a j-th row are a prefix.  Each
+        group is thus summed in its own order, which gives the same rounding as fastText.
         """
         lengths = np.array([len(group) for group in ids])
         order = np.argsort(-lengths, kind="stable")
@@ -826,8 +867,8 @@ class Vectors:
         flat = np.concatenate(ids)
         sums = np.zeros((len(ids), self.dim), dtype=np.float32)
         for position in range(int(lengths.max())):
-            having = int(np.count_nonzero(lengths > position))
-            sums[:having] += self._rows[flat[starts[:having] + position]]
+            groups = int(np.count_nonzero(lengths > position))
+            sums[:groups] += self._rows[flat[starts[:groups] + position]]
         sums *= (1.0 / np.maximum(lengths[order], 1)).astype(np.float32)[:, None]
         means = np.empty_like(sums)
         means[order] = sums
@@ -835,7 +876,7 @@ class Vectors:
 
 
 def _not_finite(word: str) -> ModelFileError:
-    """The error for a word whose vector has NaN or an infinity."""
+    """Make the error for a word whose vector has NaN or an infinity."""
     return ModelFileError(
         f"the vector of {word!r} is not finite: the training diverged or the file is damaged; "
         "train again with a lower learning rate"

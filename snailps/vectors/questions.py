@@ -1,9 +1,9 @@
-"""Questions of a search: words, vectors and lists of both, made into vectors.
+"""Queries of a search: turns words, vectors and lists of both into vectors.
 
     word, vector, list of both (perhaps with weights) -> mean_query -> one unit vector, its words
-    many of them -> query_matrix -> float32[q, dim]
+    q words or vectors -> query_matrix -> float32[q, dim]
 
-Vectors of words come from the caller's function.  Must not know rows or searches.
+The caller passes the function that maps a word to its vector.  Must not know rows or searches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VectorOf: TypeAlias = "Callable[[str | bytes], Float32]"
 
 
 def unit(vector: Float32) -> Float32:
-    """A vector at length 1; a zero vector stays zero."""
+    """Scale a vector to length 1; a zero vector stays zero."""
     norm = np.float32(np.linalg.norm(vector))
     return np.divide(vector, norm, dtype=np.float32) if norm > 0 else vector
 
@@ -34,21 +34,22 @@ def unit(vector: Float32) -> Float32:
 def mean_query(
     positive: Any, negative: Any, vector: VectorOf, dim: int
 ) -> tuple[Float32, list[bytes]]:
-    """The unit mean of a question's items, float32[dim], and the words in it.
+    """Return the weighted mean of a query's items, float32[dim] of length 1, and its words.
 
-    Words have length 1, vectors their own; negative items and weights are subtracted.
+    Words are scaled to length 1, vectors are not.  Negative items have weight -1 unless they come
+    with their own.
     """
     total = np.zeros(dim, np.float32)
     weights = 0.0
     words: list[bytes] = []
-    for given, sign in ((positive, 1.0), (negative, -1.0)):
-        for one in _items(given):
-            item, weight = _weighted(one, sign)
-            found = vector_of(item, vector, dim)
+    for side, sign in ((positive, 1.0), (negative, -1.0)):
+        for element in _items(side):
+            item, weight = _weighted(element, sign)
+            item_vector = vector_of(item, vector, dim)
             if isinstance(item, (str, bytes)):
                 words.append(to_bytes(item))
-                found = unit(found)
-            total += np.float32(weight) * found
+                item_vector = unit(item_vector)
+            total += np.float32(weight) * item_vector
             weights += abs(weight)
     if not weights:
         raise DataError(
@@ -59,7 +60,7 @@ def mean_query(
 
 
 def query_matrix(queries: Any, vector: VectorOf, dim: int) -> Float32:
-    """Queries of any form as float32[q, dim]; errors are those of `mean_query`."""
+    """Convert q queries of any form to float32[q, dim]; raises the errors of `mean_query`."""
     items = _items(queries)
     if any(isinstance(item, (str, bytes)) for item in items):
         return np.stack([vector_of(item, vector, dim) for item in items])
@@ -69,41 +70,43 @@ def query_matrix(queries: Any, vector: VectorOf, dim: int) -> Float32:
 
 
 def vector_of(item: Any, vector: VectorOf, dim: int) -> Float32:
-    """The vector of a word, or a vector after a check."""
+    """Return the vector of a word, or check a vector."""
     if isinstance(item, (str, bytes)):
         return vector(item)
     return _checked(item, 1, dim)
 
 
-def _items(given: Any) -> list[Any]:
-    """The items of a question: one word, one vector, or what a list of them holds."""
-    if given is None:
+def _items(query: Any) -> list[Any]:
+    """Return the items of a query: one word, one vector, or the elements of a list."""
+    if query is None:
         return []
-    if isinstance(given, (str, bytes)):
-        return [given]
-    if hasattr(given, "__array__"):  # NumPy's arrays, columns of pandas, tensors
-        array = np.asarray(given)
+    if isinstance(query, (str, bytes)):
+        return [query]
+    if hasattr(query, "__array__"):  # NumPy's arrays, columns of pandas, tensors
+        array = np.asarray(query)
         return [array] if array.ndim == 1 and array.dtype.kind in "fiu" else list(array)
-    if not isinstance(given, Iterable):
-        raise DataError(f"expected a word, a vector, or a list of both, got {given!r}")
-    items = list(given)
+    if not isinstance(query, Iterable):
+        raise DataError(f"expected a word, a vector, or a list of both, got {query!r}")
+    items = list(query)
     return [items] if items and isinstance(items[0], Real) else items
 
 
 def _weighted(item: Any, sign: float) -> tuple[Any, float]:
-    """An item of a question and its weight: that of a pair, else `sign`."""
+    """Split an item into word or vector and weight; without a weight it is `sign`."""
     pair = isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Real)
     if pair and not isinstance(item[0], Real):
         return item[0], float(item[1])
     return item, sign
 
 
-def _checked(given: Any, ndim: int, dim: int) -> Float32:
-    """An array of vectors of `dim` finite values, as float32."""
+def _checked(vectors: Any, ndim: int, dim: int) -> Float32:
+    """Convert one vector or a matrix of them to float32; each must have `dim` finite values."""
     try:
-        array = np.asarray(given, dtype=np.float32)
+        array = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError):
-        raise DataError(f"expected words or vectors of {dim} numbers, got {given!r:.80}") from None
+        raise DataError(
+            f"expected words or vectors of {dim} numbers, got {vectors!r:.80}"
+        ) from None
     if array.ndim != ndim or array.shape[-1] != dim:
         raise DataError(
             f"expected a vector of {dim} numbers, got an array of shape "

@@ -1,10 +1,10 @@
 """Sorts any number of rows by key: an external merge sort with bounded memory.
 
-    add(keys, rows) ... -> full buffer -> sorted run -> scratch file beside the result
+    add(keys, rows) ... -> full buffer -> sorted run -> scratch file in the folder of the result
     runs -> merged a piece at a time -> keys(), pieces()
 
-Memory is `RUN_BYTES` while rows are added, three times `MERGE_BYTES` while they are merged.  The
-scratch file is anonymous: it vanishes with the process.  Must not know tables or file formats.
+Memory is `RUN_BYTES` while rows are added and three times `MERGE_BYTES` while they are merged.  The
+scratch file has no name, so it vanishes with the process.  Must not know tables or file formats.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from snailps.data.atomic import write_error
 from snailps.data.write_behind import write_at
 
 RUN_BYTES = 48 << 20
-"""Bytes of rows that are sorted in memory; a smaller table needs no disk."""
+"""Bytes of rows sorted in memory; a smaller table never touches the disk."""
 MERGE_BYTES = 16 << 20
 """Bytes read at a time from all runs together while they are merged."""
 PIECE_BYTES = 4 << 20
 RUN_ROWS_MIN, RUN_ROWS_MIN_WIDE = 16, 2
-"""Rows of a run that are read at a time, at least: with fewer, a merge of many runs is slow.  The
-second number is for wide rows, of which 16 take more than `RUN_READ_BYTES`."""
+"""Fewest rows of a run that are read at a time: with less a merge of many runs is slow.  The second
+number is for wide rows, 16 of which would exceed `RUN_READ_BYTES`."""
 RUN_READ_BYTES = 64 << 10
 
 Keys = npt.NDArray[np.uint64]
@@ -39,9 +39,11 @@ S = TypeVar("S", bound="RowSorter")
 
 
 class RowSorter:
-    """Take rows in any order and yield them by ascending key; a context manager.
+    """Takes rows in any order and yields them by ascending key; a context manager.
 
-    The scratch file is in the folder of `target`.  `first`, `last`: extreme keys, 0 without rows.
+    The scratch file is in the folder of `target`, which must have room for the result anyway.
+    `count` rows were added; `first` and `last` are their smallest and largest key, 0 without rows.
+    Call `add` for all rows before `keys` or `pieces`, which may be called several times.
     """
 
     def __init__(self, target: str | os.PathLike[str], dim: int) -> None:
@@ -51,7 +53,7 @@ class RowSorter:
             RUN_ROWS_MIN_WIDE, min(RUN_ROWS_MIN, RUN_READ_BYTES // self._row_bytes)
         )
         self._room = max(self._rows_min, RUN_BYTES // self._row_bytes)
-        # Untouched pages take no memory.
+        # Allocated at full size at once: pages that are never touched take no memory.
         self._run_keys: Keys = np.empty(self._room, np.uint64)
         self._run_rows: Float32 = np.empty((self._room, dim), np.float32)
         self._used = 0
@@ -69,7 +71,7 @@ class RowSorter:
         self.close()
 
     def add(self, keys: Keys, rows: Float32) -> None:
-        """Copies rows, float32 (n, dim); keys uint64 (n,), each key once over all calls."""
+        """Copy rows float32 (n, dim) with keys uint64 (n,); a key may come in one call only."""
         if len(keys) == 0:
             return
         low, high = int(keys.min()), int(keys.max())
@@ -88,22 +90,22 @@ class RowSorter:
             done += n
 
     def keys(self) -> Iterator[Keys]:
-        """All keys, ascending, a piece at a time; after the last `add`."""
+        """Yield all keys, ascending, a piece at a time; rows are not read."""
         for keys, _ in self._merged(with_rows=False):
             yield keys
 
     def pieces(self) -> Iterator[tuple[Keys, Float32]]:
-        """All keys, ascending, with their rows, a piece at a time; after the last `add`."""
+        """Yield all keys, ascending, with their rows, a piece at a time."""
         return self._merged(with_rows=True)
 
     def spill(self) -> None:
-        """Writes what is in memory to the scratch file, and frees it; after the last `add`."""
+        """Move the rows in memory to the scratch file, to free memory; after the last `add`."""
         if self._used:
             self._spill()
         self._forget_buffer()
 
     def close(self) -> None:
-        """Frees memory and disk space."""
+        """Free memory and disk space."""
         self._forget_buffer()
         if self._scratch is not None:
             self._scratch.close()
@@ -115,24 +117,24 @@ class RowSorter:
         self._run_rows = np.empty((0, self.dim), np.float32)
 
     def _ordered(self, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
-        """The rows in the buffer, sorted, a piece at a time."""
+        """Yield the rows in the buffer, sorted, a piece at a time."""
         step = max(1, PIECE_BYTES // self._row_bytes)
         if self.dim == 1 and self.last - self.first < 1 << 32:
             self._sort_numbers()
-            for at in range(0, self._used, step):
-                one = slice(at, min(at + step, self._used))
-                yield self._run_keys[one], self._run_rows[one if with_rows else slice(0)]
+            for start in range(0, self._used, step):
+                piece = slice(start, min(start + step, self._used))
+                yield self._run_keys[piece], self._run_rows[piece if with_rows else slice(0)]
             return
         if len(self._order) != self._used:
             self._order = self._places()
         order = self._order
-        for at in range(0, self._used, step):
-            some = order[at : at + step]
-            rows = self._run_rows.take(some, axis=0) if with_rows else self._run_rows[:0]
-            yield self._run_keys.take(some), rows
+        for start in range(0, self._used, step):
+            places = order[start : start + step]
+            rows = self._run_rows.take(places, axis=0) if with_rows else self._run_rows[:0]
+            yield self._run_keys.take(places), rows
 
     def _sort_numbers(self) -> None:
-        """Sorts the buffer itself: keys and rows of 32 bits each are sorted as one number."""
+        """Sort the buffer in place: a key and a row of 32 bits each are sorted as one number."""
         if self._is_sorted:
             return
         keys, rows = self._run_keys[: self._used], self._run_rows[: self._used, 0]
@@ -145,19 +147,19 @@ class RowSorter:
         self._is_sorted = True
 
     def _places(self) -> npt.NDArray[np.integer]:
-        """Places of the rows in the buffer, by ascending key."""
+        """Return the indices that sort the buffer by key."""
         keys = self._run_keys[: self._used]
         if self.last - self.first >= 1 << 32:
             order: npt.NDArray[np.intp] = np.argsort(keys)
             return order
-        # A quarter of the time: numbers alone are sorted, each with its place in the lower half.
+        # Four times as fast as argsort: plain numbers are sorted, with the index in the lower half.
         packed: Keys = (keys - np.uint64(self.first)) << np.uint64(32)
         packed |= np.arange(len(keys), dtype=np.uint64)
         packed.sort()
         return packed.astype(np.uint32)
 
     def _spill(self) -> None:
-        """Writes the buffer as a sorted run: its keys, then its rows."""
+        """Write the buffer as a sorted run: all keys, then all rows."""
         if self._scratch is None:
             try:
                 folder = self.target.parent
@@ -173,16 +175,16 @@ class RowSorter:
         self._runs.append((begin, self._used))
         self._used, self._order = 0, self._order[:0]
 
-    def _write(self, array: npt.NDArray[np.generic], at: int) -> int:
+    def _write(self, array: npt.NDArray[np.generic], offset: int) -> int:
         assert self._scratch is not None
         try:
-            write_at(self._scratch.fileno(), array.reshape(-1).view(np.uint8).data, at)
+            write_at(self._scratch.fileno(), array.reshape(-1).view(np.uint8).data, offset)
         except OSError as error:
             raise write_error(self.target, error, None) from error
-        return at + array.nbytes
+        return offset + array.nbytes
 
     def _merged(self, *, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
-        if not self._runs:  # all of it is in memory
+        if not self._runs:  # everything fitted into memory
             yield from self._ordered(with_rows)
             return
         self.spill()
@@ -190,12 +192,14 @@ class RowSorter:
         width = self._row_bytes if with_rows else 8
         step = max(self._rows_min, MERGE_BYTES // (len(self._runs) * width))
         dim = self.dim if with_rows else 0
-        runs = [_Run(self._scratch.fileno(), at, n, self.dim, dim, step) for at, n in self._runs]
+        file = self._scratch.fileno()
+        runs = [_Run(file, offset, n, self.dim, dim, step) for offset, n in self._runs]
         while runs:
             for run in runs:
                 run.fill()
-            # Up to the smallest of the last keys read, no run has further keys in the file.
-            bound = min((run.last for run in runs if run.left), default=None)
+            # A run's unread keys exceed its last read one.  So all keys up to the smallest of
+            # these are in memory now, and can be sorted and yielded.
+            bound = min((run.last for run in runs if run.unread), default=None)
             parts = [run.take(bound) for run in runs]
             keys = np.concatenate([part[0] for part in parts])
             order = np.argsort(keys)
@@ -203,18 +207,21 @@ class RowSorter:
             del parts
             yield keys.take(order), rows.take(order, axis=0)
             del keys, rows
-            runs = [run for run in runs if run.left or run.held]
+            runs = [run for run in runs if run.unread or run.held]
 
 
 class _Run:
-    """A sorted run in the scratch file, read a piece at a time; `width` 0: its keys alone."""
+    """A sorted run in the scratch file, read a piece at a time; `width` 0 reads only its keys.
 
-    def __init__(self, file: int, at: int, count: int, dim: int, width: int, step: int) -> None:
-        self._file, self._keys_at, self._rows_at = file, at, at + 8 * count
+    `unread` rows are still in the file, `held` rows are in the buffer.
+    """
+
+    def __init__(self, file: int, offset: int, count: int, dim: int, width: int, step: int) -> None:
+        self._file, self._keys_at, self._rows_at = file, offset, offset + 8 * count
         self._row_bytes, self._width = 4 * dim, width
         self._keys: Keys = np.empty(step, np.uint64)
         self._rows: Float32 = np.empty((step, width), np.float32)
-        self.left, self.held = count, 0
+        self.unread, self.held = count, 0
 
     @property
     def last(self) -> int:
@@ -222,8 +229,8 @@ class _Run:
         return int(self._keys[self.held - 1])
 
     def fill(self) -> None:
-        """Reads as many rows as fit into the buffer."""
-        n = min(self.left, len(self._keys) - self.held)
+        """Read as many rows as fit into the buffer."""
+        n = min(self.unread, len(self._keys) - self.held)
         if n == 0:
             return
         new = slice(self.held, self.held + n)
@@ -231,10 +238,10 @@ class _Run:
         if self._width:
             self._rows_at = self._read(self._rows[new], self._rows_at)
         self.held += n
-        self.left -= n
+        self.unread -= n
 
     def take(self, bound: int | None) -> tuple[Keys, Float32]:
-        """Removes and returns (as copies) the buffered rows up to the key `bound`, or all."""
+        """Remove and return (as copies) the buffered rows up to the key `bound`; None: all."""
         n = self.held
         if bound is not None:
             n = int(np.searchsorted(self._keys[: self.held], np.uint64(bound), "right"))
@@ -244,12 +251,12 @@ class _Run:
         self.held -= n
         return taken
 
-    def _read(self, into: npt.NDArray[np.generic], at: int) -> int:
+    def _read(self, into: npt.NDArray[np.generic], offset: int) -> int:
         view = into.reshape(-1).view(np.uint8).data
         done = 0
         while done < len(view):
-            n = os.preadv(self._file, [view[done:]], at + done)
+            n = os.preadv(self._file, [view[done:]], offset + done)
             if n == 0:
-                raise OSError(f"the scratch file ends too early, at byte {at + done:,}")
+                raise OSError(f"the scratch file ends too early, at byte {offset + done:,}")
             done += n
-        return at + done
+        return offset + done

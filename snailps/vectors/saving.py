@@ -1,8 +1,8 @@
-"""Word vectors into files: .npz, .vec and .bin, by the ending of the name.
+"""Writes word vectors as .npz, .vec or .bin, chosen by the ending of the name.
 
     words, chunks of rows, a fastText model -> save_vectors -> .vec, .npz, .bin
 
-`files` reads what this writes.  Must not know how vectors were trained.
+`files` reads these formats.  Must not know how vectors were trained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Float32 = npt.NDArray[np.float32]
 Path_: TypeAlias = "str | os.PathLike[str]"
 
 _BYTES_TOGETHER = 1 << 24
-"""Bytes of a matrix that is copied into a .bin at a time."""
+"""Bytes of a matrix that are copied into a .bin at a time."""
 
 
 def save_vectors(
@@ -35,7 +35,10 @@ def save_vectors(
     dim: int,
     model: BinModel | None,
 ) -> None:
-    """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
+    """Write vectors in the format of the path's ending.
+
+    `model` is the fastText model that the vectors come from; only with one can a .bin be written.
+    """
     ending = os.path.splitext(path)[1]  # noqa: PTH122
     if ending == ".npz":
         write_npz(path, words, chunks, dim, None if model is None else model.counts)

@@ -1,9 +1,9 @@
-"""Nearest rows of a matrix: exact, or by a graph that is built on request.
+"""Nearest-neighbour search: exact, or approximate by a graph that is built on request.
 
     unit rows + unit queries -> nearest_rows -> numbers, cosines       blocked matrix products
     unit rows -> NeighbourIndex -> search -> the same, approximately   usearch, an extra
 
-Owns ties (the lower number first) and the bound on memory.  Must not know words.
+Owns the order of ties (lower row number first) and the bound on memory.  Must not know words.
 """
 
 from __future__ import annotations
@@ -21,55 +21,56 @@ Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 
 _SCORES_MAX = 1 << 22
-"""Scores of one matrix product, 16 MiB: they are searched while they are still in the cache."""
+"""Scores of one matrix product, 16 MiB, so that they are searched while still in the cache."""
 _QUERIES_TOGETHER = 1024
 _SAMPLE = 1000
-"""Queries that measure an index's recall."""
+"""Queries by which an index's recall is measured."""
 
 
 def nearest_rows(matrix: Float32, queries: Float32, k: int) -> tuple[Int32, Float32]:
-    """The `k` rows (1 to n) with the largest product with each finite query, best first.
+    """Find the `k` rows (1 to n) with the largest product with each query, best first.
 
-    float32[n, dim], float32[q, dim] -> int32[q, k], float32[q, k]; equal scores by rising number.
-    Memory: some 40 MiB besides the results.
+    float32[n, dim], float32[q, dim] -> int32[q, k], float32[q, k]; equal scores in ascending order
+    of row numbers.  Queries must be finite.  Takes some 40 MiB besides the results.
     """
     numbers = np.empty((len(queries), k), np.int32)
     scores = np.empty((len(queries), k), np.float32)
     together = max(1, min(_QUERIES_TOGETHER, _SCORES_MAX // k))
-    for at in range(0, len(queries), together):
-        some = slice(at, at + together)
-        numbers[some], scores[some] = _nearest(matrix, queries[some], k)
+    for first in range(0, len(queries), together):
+        batch = slice(first, first + together)
+        numbers[batch], scores[batch] = _nearest(matrix, queries[batch], k)
     return numbers, scores
 
 
 def _nearest(matrix: Float32, queries: Float32, k: int) -> tuple[Int32, Float32]:
-    """`nearest_rows` for queries that fit one product.
+    """Answer as many queries as fit one product.
 
-    Only scores above the k-th best so far survive a block: k x ln(n / block) of a query in all.
+    Of each block only scores above the k-th best so far are sorted: about k x ln(n / block) per
+    query in all, so sorting costs little beside the products.
     """
     q = len(queries)
     step = max(_SCORES_MAX // q, k)
     numbers = np.empty((q, 0), np.int32)
     scores = np.empty((q, 0), np.float32)
     for first in range(0, len(matrix), step):
-        found = queries @ matrix[first : first + step].T
-        if scores.shape[1] == k:  # a later row wins only with a higher score
-            better = found > scores[:, -1:]
-        elif found.shape[1] > k:
-            better = found >= np.partition(found, -k, axis=1)[:, [-k]]
+        products = queries @ matrix[first : first + step].T
+        if scores.shape[1] == k:  # equal scores: the earlier row, with the lower number, stays
+            better = products > scores[:, -1:]
+        elif products.shape[1] > k:
+            better = products >= np.partition(products, -k, axis=1)[:, [-k]]
         else:
-            better = np.ones(found.shape, np.bool_)
+            better = np.ones(products.shape, np.bool_)
         row, column = np.nonzero(better)
         if len(row) == 0:
             continue
-        kept = np.repeat(np.arange(q), scores.shape[1])
-        row = np.concatenate((kept, row))
+        best_so_far = np.repeat(np.arange(q), scores.shape[1])
+        row = np.concatenate((best_so_far, row))
         number = np.concatenate((numbers.reshape(-1), (column + first).astype(np.int32)))
-        score = np.concatenate((scores.reshape(-1), found[better]))
+        score = np.concatenate((scores.reshape(-1), products[better]))
         order = np.lexsort((number, -score, row))
-        # The first k of each query: every one has at least k, or all that there are.
+        # Each query has at least `width` candidates here, so its first `width` are its best.
         starts = np.searchsorted(row[order], np.arange(q))
-        width = min(k, first + found.shape[1])
+        width = min(k, first + products.shape[1])
         chosen = order[starts[:, None] + np.arange(width)]
         numbers, scores = number[chosen], score[chosen]
     return numbers, scores
@@ -78,10 +79,10 @@ def _nearest(matrix: Float32, queries: Float32, k: int) -> tuple[Int32, Float32]
 def nearest_to(
     matrix: Float32, query: Float32, k: int, banned: Sequence[int]
 ) -> tuple[list[int], list[float]]:
-    """Up to `k` rows of unit length with the largest cosine to one vector, without `banned` rows.
+    """Find up to `k` unit rows with the largest cosine to one vector, without the `banned` rows.
 
-    Scores equal fastText's to the last bit: the product first, the length last; a query of (nearly)
-    length 0 is scored by products.
+    Scores equal fastText's to the last bit, because the product is divided by the query's length
+    afterwards.  A query of (nearly) length 0 is scored by products, as there.
     """
     scores = matrix @ query
     norm = float(np.linalg.norm(query))
@@ -90,7 +91,7 @@ def nearest_to(
     scores[list(banned)] = -np.inf
     k = min(k, len(scores))
     best = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-    # By score; equal scores in order of frequency.
+    # By score; equal scores by row number, which is by frequency.
     best = best[np.lexsort((best, -scores[best]))][:k]
     best = best[scores[best] != -np.inf]
     return best.tolist(), scores[best].tolist()
@@ -103,12 +104,12 @@ class IndexReport(NamedTuple):
     ----------
     words : int
     recall : float
-        Share of the `measured_at` exact nearest neighbours that it finds, 0 to 1: the mean of up
-        to 1,000 words drawn from all.
+        Share of the `measured_at` exact nearest neighbours that a search finds, 0 to 1: mean over
+        up to 1,000 random words.
     measured_at : int
-        Neighbours per word that the recall was measured with.
+        Neighbours per word at which the recall was measured.
     mb : float
-        Memory of the index in MB, besides the vectors.
+        Memory of the index in MB, without the vectors.
     """
 
     words: int
@@ -124,9 +125,9 @@ class IndexReport(NamedTuple):
 
 
 class NeighbourIndex:
-    """A graph of rows (HNSW) that finds most of the nearest ones without a look at all.
+    """A graph of rows (HNSW) that finds most of the nearest rows without comparing all.
 
-    The `matrix`, rows of length 1, is kept, not copied.  `connectivity`: links of a row;
+    `matrix` has rows of length 1 and is not copied.  `connectivity`: links per row;
     `expansion_build`, `expansion`: candidates while it is built and searched; `threads` 0: all.
 
     Malkov, Yashunin, "Efficient and robust approximate nearest neighbor search using Hierarchical
@@ -163,23 +164,25 @@ class NeighbourIndex:
         self._index.add(np.arange(len(matrix), dtype=np.uint64), matrix, threads=threads)
 
     def search(self, queries: Float32, k: int) -> tuple[Int32, Float32]:
-        """Find nearest rows, of which some may be missed for farther ones; scores are exact."""
+        """Find near rows; a nearer one may be missed, but the scores of the answers are exact."""
         numbers = np.empty((len(queries), k), np.int32)
         scores = np.empty((len(queries), k), np.float32)
-        # The rows found are gathered: k of them a query.
+        # `_search` gathers k rows per query, which bounds the batch.
         together = max(1, min(_QUERIES_TOGETHER, _SCORES_MAX // (k * self._matrix.shape[1])))
-        for at in range(0, len(queries), together):
-            some = queries[at : at + together]
-            numbers[at : at + len(some)], scores[at : at + len(some)] = self._search(some, k)
+        for first in range(0, len(queries), together):
+            batch = queries[first : first + together]
+            numbers[first : first + len(batch)], scores[first : first + len(batch)] = self._search(
+                batch, k
+            )
         return numbers, scores
 
     def _search(self, queries: Float32, k: int) -> tuple[Int32, Float32]:
-        # One query more, so that the answer always is one of a batch.
+        # usearch answers a single query in another form: one query more makes it always a batch.
         batch = np.concatenate((queries, queries[:1]))
         matches = self._index.search(batch, k)
         counts = np.asarray(matches.counts)[: len(queries)]
         numbers = np.asarray(matches.keys)[: len(queries)].astype(np.int64)
-        short = np.flatnonzero(counts < k)
+        short = np.flatnonzero(counts < k)  # the graph found too few: searched exactly below
         numbers[short] = 0
         scores = np.einsum("qd,qkd->qk", queries, self._matrix[numbers])
         if len(short):
@@ -189,12 +192,12 @@ class NeighbourIndex:
         return best, np.take_along_axis(scores, order, axis=1)
 
     def report(self, k: int = 10) -> IndexReport:
-        """Measures the recall."""
+        """Measure size, and recall among the `k` nearest rows of a fixed sample."""
         n = len(self._matrix)
         k = min(k, n)
         sample = np.random.default_rng(0).choice(n, min(_SAMPLE, n), replace=False)
         queries = self._matrix[np.sort(sample)]
         exact, _ = nearest_rows(self._matrix, queries, k)
-        found, _ = self.search(queries, k)
-        hits = sum(len(np.intersect1d(a, b)) for a, b in zip(exact, found, strict=True))
+        approximate, _ = self.search(queries, k)
+        hits = sum(len(np.intersect1d(a, b)) for a, b in zip(exact, approximate, strict=True))
         return IndexReport(n, hits / exact.size, k, self._index.memory_usage / 1e6)

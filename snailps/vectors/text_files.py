@@ -1,10 +1,10 @@
-"""Word vectors as lines of text, and as word2vec's binary.
+"""Word vectors as text (.vec, GloVe's) and in word2vec's binary format.
 
     words + chunks of float32 rows -> write_vec -> model.vec
     .vec, GloVe's text: lines of a word and its numbers -> read_vec, read_glove -> words, rows
     word2vec's binary -> read_word2vec -> words, rows
 
-Must not know how vectors were trained, nor what they are used for.
+Must not know how vectors were trained, or what they are used for.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _VALUES_TOGETHER = 1 << 17
 _LINES_TOGETHER = 4096
 """Lines parsed together: a few MB of text at dim 100."""
 _CAREFULLY = 256
-"""Words read one by one after one with a blank, until none of so many has one."""
+"""After a word with a blank, words are checked one by one until this many in a row have none."""
 _FIRST_NUMBERS = 16
-"""Numbers of a row that show whether it is shifted."""
+"""Numbers of a row by which a row at a wrong offset is recognised."""
 _NEWLINE = ord("\n")
 _USUAL = np.array([1e-10, 1e10], "<f4").view("<u4")
-"""Bits of the least and the largest number that training makes, but 0."""
+"""Bits of the smallest and the largest absolute value that training makes, apart from 0."""
 _WORD_BYTES_MAX = 1 << 16
-"""A longer word means that the file is damaged: looking for its end takes no longer than this."""
+"""Longest word: bounds the search for a word's end in a damaged file."""
 _REST_BYTES = 64
-"""What the rest of a first word with blanks may take, before its numbers are looked at."""
+"""Bytes allowed for the rest of a first word with blanks, before its numbers are looked at."""
 _TEXT = re.compile(rb"[\t\r\x20-\x7e]*")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -65,8 +65,8 @@ def write_vec(
 ) -> None:
     """Write ``n dim``, then a line of a word and its numbers for each of n rows.
 
-    Five significant digits, as the official package prints them: 0.02 microseconds a value, in up
-    to four threads.  Memory is a few MB besides one chunk.
+    Numbers have five significant digits, as in fastText.  It takes 0.02 microseconds per value, in
+    up to four threads, and a few MB of memory besides one chunk.
     """
     check_words(path, words)
     threads = min(_FORMATTING_THREADS, cores())
@@ -81,30 +81,30 @@ def write_vec(
 
 
 def _lines(words: Sequence[bytes], chunk: Float32) -> Iterator[Callable[[], memoryview]]:
-    """Yield functions that make the lines of some words, a piece of a chunk each."""
+    """Yield functions, each of which formats the lines of a piece of a chunk."""
     together = max(1, _VALUES_TOGETHER // chunk.shape[1])
     rows = np.ascontiguousarray(chunk)
-    for at in range(0, len(rows), together):
-        some = slice(at, at + together)
-        yield partial(word_lines, words[some], rows[some])
+    for start in range(0, len(rows), together):
+        piece = slice(start, start + together)
+        yield partial(word_lines, words[piece], rows[piece])
 
 
 def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tuple[int, int]:
-    """Number of words and dimension in the first line of a .vec file; `file` is read instead."""
+    """Read the number of words and the dimension from a .vec file, or from `file` instead."""
     if file is None:
-        first_bytes(path)  # which says what is missing
+        first_bytes(path)  # its error suggests names, if the file is missing
     with open(path, "rb") if file is None else nullcontext(file) as source:
         source.seek(0)
-        # A header is two short numbers; the bound limits the read of a binary file.
+        # A header is two short numbers; a binary file may have no newline in its first GB.
         return _parse_vec_header(path, source.readline(64), os.fstat(source.fileno()).st_size)
 
 
 def read_vec(
     path: str | os.PathLike[str], file: IO[bytes] | None = None
 ) -> Iterator[tuple[list[bytes], Float32]]:
-    """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand.
+    """Yield words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand.
 
-    GloVe's own header leaves `<unk>`, the last row, out of its number: there is one word more.
+    The header that GloVe writes does not count the last row, `<unk>`: one such word more is read.
     """
     count, dim = vec_shape(path, file)
     done = 0
@@ -153,7 +153,7 @@ def read_vec(
 def read_glove(
     path: str | os.PathLike[str], file: IO[bytes], dim: int
 ) -> tuple[list[bytes], Float32]:
-    """Words and rows of GloVe's text: a line per word, without a first line of sizes.
+    """Read words and rows of GloVe's text, which has no first line of sizes.
 
     A word may have blanks, as in the 840B vectors: the last `dim` fields are the numbers.
     """
@@ -171,7 +171,7 @@ def read_glove(
         check_end(path, lines, len(words), "fetch it again")
         done = len(words) + len(lines)
         if done > most:
-            short = next((at for at, line in enumerate(lines) if len(line) < 2 * dim + 2), 0)
+            short = next((i for i, line in enumerate(lines) if len(line) < 2 * dim + 2), 0)
             raise wrong(short, lines[short])
         if done > len(rows):
             rows.resize((max(done, len(rows) * 3 // 2), dim), refcheck=False)
@@ -181,7 +181,9 @@ def read_glove(
 
 
 def check_end(path: str | os.PathLike[str], lines: list[bytes], first: int, again: str) -> None:
-    """Refuse a last line without end: its number may lack digits, which no other check detects."""
+    """Refuse a last line without newline: its last number may lack digits, which no other check
+    detects.
+    """
     if not lines[-1].endswith(b"\n"):
         raise ModelFileError(
             f"{path}: cut short: line {first + len(lines)} has no end; {again}, or add a newline "
@@ -196,11 +198,15 @@ def parse_lines(
     *,
     blanks: bool,
 ) -> list[bytes]:
-    """Words of lines of a word, which may have `blanks`, and its numbers, which fill `rows`."""
+    """Parse lines of a word and its numbers; return the words and fill `rows`.
+
+    `blanks` allows words with blanks.  `wrong` makes the error for a line that does not fit.
+    """
     words = read_word_lines(lines, rows)
     if words is not None:
         return words
-    # A word has blanks, a line what is no plain decimal number, such as nan, or one is wrong.
+    # The fast parser gave up: a word has blanks, a number is no plain decimal (such as nan), or a
+    # line is wrong.  Parse one by one to find out which.
     words, dim = [], rows.shape[1]
     for number, line in enumerate(lines):
         word, *values = line.rstrip(b"\r\n ").rsplit(None, dim) or [b""]
@@ -239,7 +245,7 @@ def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) ->
 
 
 def is_word2vec_binary(start: bytes) -> bool:
-    """Whether a file with a first line ``n dim`` is word2vec's binary, not text."""
+    """Whether a file whose first line is ``n dim`` is word2vec's binary instead of text."""
     header, newline, rest = start.partition(b"\n")
     parts = header.split()
     if not newline or len(parts) != 2 or not all(map(_SIZE.fullmatch, parts)):
@@ -249,10 +255,10 @@ def is_word2vec_binary(start: bytes) -> bool:
         return False
     line = row.partition(b"\n")[0]
     if len(line) > (most := 4 * int(parts[1]) + _REST_BYTES):
-        line = line[:most].rpartition(b" ")[0]  # without a number that is cut
+        line = line[:most].rpartition(b" ")[0]  # drops a number that is cut
     if not _TEXT.fullmatch(line):
         return True
-    # The rest of a word with blanks, and numbers, may be bytes of text, too, but are no digits.
+    # float32 bytes may happen to be printable, but rarely look like decimal numbers.
     fields = line.split()
     return 2 * sum(_NUMBER.fullmatch(field) is not None for field in fields) < max(1, len(fields))
 
@@ -260,10 +266,11 @@ def is_word2vec_binary(start: bytes) -> bool:
 def read_word2vec(
     path: str | os.PathLike[str], file: IO[bytes], count: int, dim: int
 ) -> tuple[list[bytes], Float32]:
-    """Words and rows of word2vec's binary format, whose first line announces `count` and `dim`.
+    """Read words and rows of word2vec's binary format, whose first line has `count` and `dim`.
 
-    After it: each word, a blank, dim float32; the original program adds a newline.  A word may have
-    blanks, as gensim writes it.
+    Then come, for each word, the word, a blank and `dim` float32; the original program adds a
+    newline.  gensim also writes words with blanks, and nothing in the format says where such a word
+    ends: it is found by which bytes make plausible numbers.
     """
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     length, size, offset = len(mapped), 4 * dim, mapped.find(b"\n") + 1
@@ -273,7 +280,7 @@ def read_word2vec(
             f"need at least {offset + count * (size + 2)} bytes, the file has {length}; fetch it "
             "again"
         )
-    # A row from each byte on: the rows of the words are copied together.
+    # A view with a row at every byte offset, so that rows at any offsets are copied in one step.
     row_at = np.ndarray((length - size + 1,), f"V{size}", mapped, strides=(1,))
     rows = np.empty((count, dim), "<f4")
     out = rows.view(f"V{size}")[:, 0]
@@ -281,7 +288,7 @@ def read_word2vec(
     together, careful = _LINES_TOGETHER, False
     while (done := len(words)) < count:
         last, longer = min(done + together, count), False
-        places: list[int] = []  # of rows
+        places: list[int] = []  # offsets of rows
         for _ in range(done, last):
             blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
             if careful and (end := _end_of_word(mapped, offset, blank, size)) > blank:
@@ -294,10 +301,10 @@ def read_word2vec(
             offset = blank + 1 + size
         out[done : len(words)] = row_at[places]
         if not careful:
-            at = _first_longer(mapped, places, words[done:], rows[done : len(words)])
-            if longer := at >= 0:
-                offset = places[at] - 1 - len(words[done + at])
-                del words[done + at :]
+            cut = _first_longer(mapped, places, words[done:], rows[done : len(words)])
+            if longer := cut >= 0:  # go back to that word, and read on carefully
+                offset = places[cut] - 1 - len(words[done + cut])
+                del words[done + cut :]
         if (not longer or careful) and (len(words) < last or b"\0" in b" ".join(words[done:])):
             odd = next((n for n in range(done, len(words)) if b"\0" in words[n]), len(words))
             if odd < len(words):
@@ -306,21 +313,21 @@ def read_word2vec(
                 f"{path}: damaged or cut short: no word with {dim} values (float32) at byte "
                 f"{offset}, where word {odd + 1} of {count} begins; fetch it again"
             )
-        # Words that follow a longer one are read again: of some, each is looked at as it is read.
+        # After a word with a blank others are likely: the next ones are checked as they are read.
         careful, together = longer, _CAREFULLY if longer else min(2 * together, _LINES_TOGETHER)
     if mapped[offset : offset + 65536].strip():
         raise ModelFileError(
-            f"{path}: goes on after the {count} words that its first line announces; correct "
+            f"{path}: has more data after the {count} words that its first line announces; correct "
             "that number or fetch the file again"
         )
     return words, rows.astype(np.float32, copy=False)
 
 
 def _first_longer(mapped: mmap.mmap, places: list[int], words: list[bytes], rows: Float32) -> int:
-    """The first of some words that goes on after its first blank; -1: none.
+    """Return the first of the words that was cut at a blank inside it; -1: none.
 
-    A word of two that is cut at its blank has a row that is shifted and begins with text, and a
-    next word that begins amid numbers.  The first numbers of a row show it.
+    If a word of two parts is cut at its blank, its row begins too early, with text, and the next
+    word begins in the middle of numbers.  The first numbers of a row show that.
     """
     if not words:
         return -1
@@ -331,18 +338,18 @@ def _first_longer(mapped: mmap.mmap, places: list[int], words: list[bytes], rows
     odd[-1] |= not _word_begins(mapped, places[-1] + 4 * rows.shape[1])
     if not _is_text(b" ".join(words)):
         odd[:-1] |= [not _is_text(word) for word in words[1:]]
-    for at in np.flatnonzero(odd).tolist():
-        blank = places[at] - 1
-        if _end_of_word(mapped, blank - len(words[at]), blank, 4 * rows.shape[1]) > blank:
-            return int(at)
+    for number in np.flatnonzero(odd).tolist():
+        blank = places[number] - 1
+        if _end_of_word(mapped, blank - len(words[number]), blank, 4 * rows.shape[1]) > blank:
+            return int(number)
     return -1
 
 
 def _end_of_word(mapped: mmap.mmap, begin: int, first: int, size: int) -> int:
-    """The blank that ends the word here, which has its first blank at `first`.
+    """Return the offset of the blank that ends the word at `begin`; its first blank is at `first`.
 
-    Where a row has numbers that no training makes, or no word follows it, the blank that leads to
-    the fewest of both is taken, of equal ones the first.
+    For each candidate, count the numbers of the row that no training makes, plus one if no word
+    follows the row.  The first candidate with the lowest count wins.
     """
     while first >= 0 and mapped[begin] == _NEWLINE:
         begin += 1
@@ -353,7 +360,7 @@ def _end_of_word(mapped: mmap.mmap, begin: int, first: int, size: int) -> int:
         if following < 0 or not _is_text(mapped[begin:following]):
             following = -1
             if blank == first:
-                break  # it is the only one
+                break  # there is no other candidate
         row = np.frombuffer(mapped, "<f4", size // 4, blank + 1)
         odds = size // 4 - np.count_nonzero(_are_usual(row))
         odds += not _word_begins(mapped, blank + 1 + size)
@@ -366,14 +373,14 @@ def _end_of_word(mapped: mmap.mmap, begin: int, first: int, size: int) -> int:
 
 
 def _are_usual(rows: Float32) -> npt.NDArray[np.bool_]:
-    """Whether each number is one that training makes; text and shifted bytes seldom are."""
+    """Whether each number is one that training makes; text and misaligned bytes rarely are."""
     bits = rows.view("<u4") & np.uint32(0x7FFFFFFF)
     usual: npt.NDArray[np.bool_] = bits - _USUAL[0] <= _USUAL[1] - _USUAL[0]
     return usual if usual.all() else usual | (bits == 0)
 
 
 def _word_begins(mapped: mmap.mmap, offset: int) -> bool:
-    """Whether a word stands here, or the end of the file."""
+    """Whether a word begins at `offset`, or the file ends there."""
     blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
     if blank < 0:
         return not mapped[offset : offset + 2].strip(b"\n")
@@ -381,16 +388,16 @@ def _word_begins(mapped: mmap.mmap, offset: int) -> bool:
 
 
 def _is_text(word: bytes) -> bool:
-    """Whether bytes are text of one line."""
+    """Whether bytes are UTF-8 text without line breaks."""
     with suppress(UnicodeDecodeError):
         return bool(word) and (word.decode().isprintable() or not _CONTROL.search(word))
     return False
 
 
 def glove_dim(start: bytes) -> int:
-    """Length of the vectors if a file begins with a line of a word and numbers; else 0.
+    """Return the dimension if a file begins with a line of a word and numbers; else 0.
 
-    At least two numbers, one with a point or an exponent.
+    There must be at least two numbers, one of them with a point or an exponent.
     """
     line, newline, _ = start.partition(b"\n")
     parts = line.split()
@@ -402,6 +409,6 @@ def glove_dim(start: bytes) -> int:
 
 
 def is_bare_rows(start: bytes) -> bool:
-    """Whether the whole first lines are numbers with a point: rows whose words are elsewhere."""
+    """Whether the first lines have only numbers with a point: rows whose words are elsewhere."""
     fields = b" ".join(start.split(b"\n")[:-1][:3]).split()
     return bool(fields) and all(b"." in f and _NUMBER.fullmatch(f) for f in fields)

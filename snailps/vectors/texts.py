@@ -1,11 +1,12 @@
-"""Texts of any library as pieces of whole lines, each for a thread.
+"""Cuts texts of any library into pieces of whole lines, each small enough for one thread.
 
     str, bytes               -> pieces of lines
-    list, generator, column  -> joined, an item a line -> pieces of lines
-    Arrow (a column's own memory, whichever library has it) -> pieces of offsets into it
+    list, generator, column  -> joined, one line per item -> pieces of lines
+    Arrow column of any library -> pieces of offsets into its memory, without a copy
 
-Newlines within an item are blanks.  What a text means is `data._labelled`'s.  pyarrow is imported
-for Arrow alone; where it is missing such columns are gone through item by item.
+Newlines within an item become blanks, so that each item is one line.  pyarrow is imported only for
+Arrow columns; without it they are read item by item.  Must not know what a line means
+(`data._labelled`).
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from snailps.errors import DataError
 from snailps.vectors.words import to_bytes
 
 PIECE_BYTES = 1 << 17
-"""Bytes of a text that a thread answers at once: its features stay in the second cache."""
+"""Bytes of a piece, so that its features stay in the L2 cache of the thread that answers it."""
 ITEMS = 32
-"""Items of a generator that are taken before their size is looked at."""
+"""Items taken from a generator before their size is added up."""
 ROWS_MAX = 1 << 16
-"""Rows of a piece; empty ones have no bytes."""
+"""Most lines of a piece: empty lines have no bytes that would limit it."""
 
 
 class Piece(NamedTuple):
-    """Whole lines: `data`, bytes, by its newlines, or a line between two `offsets` each.
+    """Whole lines: `data` is split at its newlines, or at `offsets`, int64[lines + 1], if given.
 
-    `are_bytes`: the texts were bytes, so labels are to be bytes.  `missing`: lines of no text.
+    `are_bytes`: the user's texts are bytes, so labels must be bytes too.  `missing`: which lines
+    stand for rows without a text.
     """
 
     data: Any
@@ -48,10 +50,9 @@ class Piece(NamedTuple):
 def pieces_of(
     texts: object, *, rows: int = ROWS_MAX, what: str = "item", first: int = 0
 ) -> Iterator[Piece]:
-    """Pieces of up to `rows` texts, in their order, made one after another.
+    """Yield pieces of up to `rows` texts, in order; an empty text is an empty line.
 
-    `what` is what an item is called in messages, and `first` the number of the first one.  A text
-    that is empty is an empty line.
+    For messages: `what` an item is called, and the number of the `first` one.
     """
     rows = max(1, min(rows, ROWS_MAX))
     texts = column_of(texts, "texts")
@@ -73,7 +74,7 @@ def pieces_of(
 
 
 def _arrow_of(texts: object) -> Any:
-    """pyarrow, if these are a column in Arrow's memory (pyarrow's, polars', some of pandas')."""
+    """Return pyarrow if the texts are an Arrow column (of pyarrow, polars, sometimes pandas)."""
     if not any(hasattr(texts, name) for name in ("__arrow_c_array__", "__arrow_c_stream__")):
         return None
     try:
@@ -85,7 +86,7 @@ def _arrow_of(texts: object) -> Any:
 
 
 def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
-    """Pieces of whole lines; of no text one."""
+    """Yield pieces of whole lines; at least one, even for an empty text."""
     first = 0
     while True:
         end = len(raw)
@@ -104,17 +105,17 @@ def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
 
 
 def _joined(texts: Iterable[object], what: str, first: int) -> Iterator[tuple[bytes, bool]]:
-    """An item a line, and whether all of these are bytes; at least one batch."""
-    rest: Iterator[Any] = iter(texts)
+    """Yield batches of items as lines, and whether all items are bytes; at least one batch."""
+    items: Iterator[Any] = iter(texts)
     done = 0
     while True:
         batch: list[Any] = []
         size = 0
-        while size < READ_BYTES and (some := list(islice(rest, ITEMS))):
-            batch += some
+        while size < READ_BYTES and (taken := list(islice(items, ITEMS))):
+            batch += taken
             try:
-                size += sum([len(text) for text in some])
-            except TypeError:  # one that is no text: it is refused now
+                size += sum([len(text) for text in taken])
+            except TypeError:  # an item that is no text: end the batch, `_lines` refuses it
                 size = READ_BYTES
         if batch or not done:
             yield _lines(batch, what, first + done)
@@ -124,9 +125,9 @@ def _joined(texts: Iterable[object], what: str, first: int) -> Iterator[tuple[by
 
 
 def _lines(batch: list[Any], what: str, first: int) -> tuple[bytes, bool]:
-    """Join items, a line each, at once where none has a newline; and say whether all are bytes.
+    """Join items into lines; return whether all are bytes.  DataError: an item is no text.
 
-    DataError: one that is no text.
+    Joins all at once, then counts the newlines: only if an item had one are items joined singly.
     """
     kinds = set(map(type, batch))
     raw = b""
@@ -142,11 +143,11 @@ def _lines(batch: list[Any], what: str, first: int) -> tuple[bytes, bool]:
 
 
 def _newlines(raw: bytes, first: int, end: int) -> int:
-    """Count newlines in a tenth of `raw.count`'s time where lines are short."""
+    """Count newlines, for short lines ten times as fast as `raw.count`."""
     letters = np.frombuffer(raw, np.uint8)[first:end]
     return sum(
-        int(np.count_nonzero(letters[at : at + PIECE_BYTES] == ord("\n")))
-        for at in range(0, len(letters), PIECE_BYTES)
+        int(np.count_nonzero(letters[start : start + PIECE_BYTES] == ord("\n")))
+        for start in range(0, len(letters), PIECE_BYTES)
     )
 
 
@@ -157,7 +158,7 @@ def _line(text: object, what: str, number: int) -> bytes:
 
 
 def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:
-    """Arrow arrays of texts that have offsets; DataError: another type, or a row without a text."""
+    """Yield Arrow arrays of texts with offsets; DataError: another type, or a null."""
     try:
         column = arrow.chunked_array(texts)
     except (TypeError, ValueError, arrow.ArrowException) as error:
@@ -176,33 +177,33 @@ def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:
     plain = arrow.large_binary() if is_bytes else arrow.large_string()
     for chunk in column.chunks:
         row, count = first, len(chunk)
-        for some in _plain_parts(arrow, chunk, plain):
-            if some.null_count:
-                missing = row + some.is_null().index(True).as_py()
+        for part in _plain_parts(arrow, chunk, plain):
+            if part.null_count:
+                missing = row + part.is_null().index(True).as_py()
                 raise DataError(
                     f"{'row' if what == 'item' else what} {missing:,} has no text (null): leave "
                     "such rows out, or give them an empty one"
                 )
-            row += len(some)
-            yield some
+            row += len(part)
+            yield part
         first += count
 
 
 def _plain_parts(arrow: Any, chunk: Any, plain: Any) -> Iterator[Any]:
-    """A chunk whose rows lie one behind the other; another one is copied, some rows at a time."""
+    """Yield a chunk as it is if its texts are contiguous; else convert it, some rows at a time."""
     if _offset_type(chunk) is not None:
         yield chunk
         return
     for first in range(0, len(chunk), ROWS_MAX):
-        some = chunk.slice(first, ROWS_MAX)
+        part = chunk.slice(first, ROWS_MAX)
         try:
-            yield some.cast(plain)
-        except arrow.ArrowException:  # some dictionaries
-            yield arrow.array(some.to_pylist(), plain)
+            yield part.cast(plain)
+        except arrow.ArrowException:  # pyarrow cannot cast some dictionaries
+            yield arrow.array(part.to_pylist(), plain)
 
 
 def _offset_type(chunk: Any) -> type | None:
-    """Return the type of the offsets, if rows lie one behind the other."""
+    """Return the type of a chunk's offsets; None: its texts are not contiguous."""
     return {"string": np.int32, "binary": np.int32, "large_string": np.int64,
             "large_binary": np.int64}.get(str(chunk.type))  # fmt: skip
 
@@ -217,10 +218,10 @@ def _rows(chunk: Any, rows: int) -> Iterator[Piece]:
     letters = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     are_bytes, first = str(chunk.type).endswith("binary"), 0
     while first < len(chunk):
-        # In the array's own type: another one would have all of it copied.
+        # In the type of `ends`: for another type `searchsorted` would copy the whole array.
         most = kind(min(int(ends[first]) + PIECE_BYTES, int(ends[-1])))
         last = int(ends.searchsorted(most, "right")) - 1
         last = min(max(last, first + 1), first + rows, len(chunk))
-        some = ends[first : last + 1].astype(np.int64)
-        yield Piece(letters[some[0] : some[-1]], some - some[0], last - first, are_bytes)
+        bounds = ends[first : last + 1].astype(np.int64)
+        yield Piece(letters[bounds[0] : bounds[-1]], bounds - bounds[0], last - first, are_bytes)
         first = last

@@ -1,8 +1,8 @@
-"""A map of words: their vectors' projection on a plane, drawn by matplotlib.
+"""Draws a map of words: their vectors projected to a plane, by matplotlib.
 
     unit vectors -> principal_plane -> points and shares of the variance -> draw_map -> Axes
 
-Only `draw_map` imports matplotlib.
+matplotlib is optional, so only `draw_map` imports it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Float64 = npt.NDArray[np.float64]
 
 
 def principal_plane(vectors: Float32) -> tuple[Float64, Float64]:
-    """Points of at least 2 vectors on the plane of their two largest variances, and their shares.
+    """Project at least 2 vectors to the plane of their two largest variances.
 
-    float32[n, dim] -> float64[n, 2], mean 0, the largest absolute coordinate of each axis positive;
-    float64[2].  Pearson, "On Lines and Planes of Closest Fit to Systems of Points in Space", 1901.
+    Returns points float64[n, 2] with mean 0, and the axes' shares of the variance, float64[2].  The
+    largest absolute coordinate of an axis is positive, so that the same vectors always give the
+    same map.  Pearson, "On Lines and Planes of Closest Fit to Systems of Points in Space", 1901.
     """
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)
@@ -44,7 +45,7 @@ def principal_plane(vectors: Float32) -> tuple[Float64, Float64]:
 
 
 def draw_map(words: Sequence[str], vectors: Float32, ax: Axes | None, labels: bool) -> Axes:
-    """Draw the plane of words' vectors on `ax`, or on a new figure."""
+    """Draw words at their points on `ax`, or on a new figure."""
     points, shares = principal_plane(vectors)
     if ax is None:
         pyplot = optional_module("matplotlib.pyplot", "a map of words", "snailps[plot]")
@@ -53,7 +54,7 @@ def draw_map(words: Sequence[str], vectors: Float32, ax: Axes | None, labels: bo
     ax.scatter(points[:, 0], points[:, 1], s=12, alpha=0.7)
     if labels:
         for word, point in zip(words, points, strict=True):
-            # `$` would begin a formula; bytes that are no text cannot be drawn.
+            # `$` would begin a formula, and matplotlib cannot draw lone surrogates.
             text = word.encode("utf-8", "replace").decode().replace("$", r"\$")
             ax.annotate(text, point, xytext=(3, 3), textcoords="offset points", fontsize=8)
     ax.set_xlabel(f"first component, {shares[0]:.0%} of the variance")

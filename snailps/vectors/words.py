@@ -1,9 +1,9 @@
-"""Words as bytes and as text: inside they are bytes, users see text.
+"""Words as bytes and as text: files and models have bytes, users see str.
 
 bytes -> to_text -> str, with lone surrogates for what is not UTF-8 -> to_bytes -> the same bytes
 list of bytes -> Words -> a sequence of str
-number of each word's bytes -> WordNumbers -> a mapping of str
-an unknown word, known ones -> close_spellings -> did_you_mean: the end of a message
+mapping of bytes to numbers -> WordNumbers -> a mapping of str to numbers
+an unknown word and known words -> close_spellings -> did_you_mean: the end of a message
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import overload
 from snailps.errors import DataError
 
 SPELLING_WORDS = 20_000
-"""Known words that are compared with an unknown one, the most frequent ones: some 50 ms."""
+"""How many of the most frequent words are compared with an unknown one, in some 50 ms."""
 SPELLING_LENGTHS = 2
-"""Difference in length up to which words are compared."""
+"""Largest difference in length, in characters, of words that are compared."""
 
 
 def to_bytes(word: str | bytes) -> bytes:
-    """The inverse of `to_text`; `DataError` for a surrogate that `to_text` never makes."""
+    """Encode a word, the inverse of `to_text`; DataError: a surrogate that it never makes."""
     if isinstance(word, bytes):
         return word
     if not isinstance(word, str):
@@ -37,32 +37,32 @@ def to_bytes(word: str | bytes) -> bytes:
 
 
 def to_text(word: bytes) -> str:
-    """A word as text; bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`."""
+    """Decode a word; bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`."""
     return word.decode("utf-8", "surrogateescape")
 
 
 def close_spellings(
     text: str, often: Iterable[str], every: Container[str], k: int = 3
 ) -> list[str]:
-    """Up to `k` names spelt nearly like `text`, other upper or lower case first.
+    """Return up to `k` names spelt nearly like `text`, other upper or lower case first.
 
-    They are of `often`, some of the names that are asked about most, or of `every`.
+    Case is looked up in `every` name; spellings are compared with `often`, the frequent names.
     """
     cased = [form for form in (text.lower(), text.title(), text.upper()) if form in every]
-    # Lengths in characters: those of bytes differ for most alphabets.
-    near = [known for known in often if abs(len(known) - len(text)) <= SPELLING_LENGTHS]
-    found = dict.fromkeys(cased + difflib.get_close_matches(text, near, n=k))
-    found.pop(text, None)
-    return list(found)[:k]
+    # Lengths in characters, because in most alphabets a character takes several bytes.
+    near = [name for name in often if abs(len(name) - len(text)) <= SPELLING_LENGTHS]
+    suggestions = dict.fromkeys(cased + difflib.get_close_matches(text, near, n=k))
+    suggestions.pop(text, None)
+    return list(suggestions)[:k]
 
 
 def did_you_mean(close: Sequence[str]) -> str:
-    """The end of a message about an unknown name, by those spelt like it."""
+    """Return the end of a message about an unknown name, from close spellings."""
     return f"; did you mean {' or '.join(close)}?" if close else "; check its spelling and case"
 
 
 def one_line(text: str | bytes) -> bytes:
-    """The bytes of one line, without its end; `DataError` for several lines."""
+    """Return the bytes of one line without its newline; DataError: several lines."""
     raw = to_bytes(text)
     line = raw[:-1] if raw.endswith(b"\n") else raw
     if b"\n" in line:
@@ -74,7 +74,7 @@ def one_line(text: str | bytes) -> bytes:
 
 
 class Words(Sequence[str]):
-    """The words of a model as text, in the order of its rows; they are decoded when asked for."""
+    """The words of a model as str, in the order of its rows; each is decoded on access."""
 
     __slots__ = ("_raw",)
 
@@ -109,7 +109,7 @@ class Words(Sequence[str]):
 
 
 class WordNumbers(Mapping[str, int]):
-    """The number of each word, by its text; a view of the numbers by bytes."""
+    """A mapping from str to row numbers: a view of a mapping from bytes."""
 
     __slots__ = ("_numbers",)
 

@@ -68,7 +68,7 @@ def test_load_word2vec_cut_anywhere_is_refused(tmp_path):
         with pytest.raises(ModelFileError):
             load(tmp_path / "m")
     (tmp_path / "m").write_bytes(whole + b"more")
-    with pytest.raises(ModelFileError, match="goes on after the 6 words"):
+    with pytest.raises(ModelFileError, match="has more data after the 6 words"):
         load(tmp_path / "m")
 
 
