@@ -132,7 +132,7 @@ def test_records_after_any_transitions_agree_with_a_plain_model(actions):
     assert records.last == max(states, default=-1)
     known = records.known()
     assert (np.flatnonzero(known["state"]) + 4).tolist() == done
-    assert [n for n in done if known["state"][n - 4] == BlockState.SETTLED] == sorted(
+    assert [n for n in done if known["state"][n - 4] == BlockState.DURABLE] == sorted(
         n for n, s in states.items() if s == "durable"
     )
     assert all(known["units"][n - 4] == n for n in done)
@@ -141,7 +141,7 @@ def test_records_after_any_transitions_agree_with_a_plain_model(actions):
 def test_next_not_done_steps_over_long_runs(monkeypatch):
     monkeypatch.setattr("snailps.master.leases.records._LOOK", 7)
     known = np.zeros(100, OUTCOME)
-    known["state"][:90] = BlockState.SETTLED
+    known["state"][:90] = BlockState.DURABLE
     known["state"][40] = 0
     records = BlockRecords(95)
     records.resume(known)

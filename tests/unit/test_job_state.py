@@ -83,7 +83,7 @@ def told(state):
 
 def test_progress_alone_comes_back_with_the_input_of_its_base():
     base = some_state()
-    about = {"clock": 9, "figures": {"lr": 0.5}, "exact": {"ledger": {"losses": []}}}
+    about = {"clock": 9, "figures": {"lr": 0.5}, "exact": {"schedule": {"losses": []}}}
     arrays = {"outcomes": np.zeros(2, RECORD), "owner": np.arange(3)}
     again = decode(json.loads(json.dumps(about)), arrays, base)
     assert told(again) == told(

@@ -522,7 +522,7 @@ def test_stepped_that_gives_up_a_worker_is_over_without_it():
 
 def test_stepped_that_goes_on_from_done_entries_begins_behind_them():
     known = np.zeros(4, OUTCOME)
-    known["state"] = BlockState.SETTLED
+    known["state"] = BlockState.DURABLE
     book = BspSchedule(Entries(blocks(10)), micro_batches=4, known=known)
     assert book.slots.open == 1
     assert book.take(1).number == 4

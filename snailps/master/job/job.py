@@ -475,7 +475,7 @@ class Job:
             own = schedule.snapshot()
             arrays = {name: held for name, held in own.items() if isinstance(held, np.ndarray)}
             about["exact"] = {
-                "ledger": {name: held for name, held in own.items() if name not in arrays},
+                "schedule": {name: held for name, held in own.items() if name not in arrays},
                 "metrics": self.metrics.snapshot(exact=True),
                 "diverged": self.diverged,
                 "reached": [self._reached_in, self._reached],
@@ -514,7 +514,7 @@ class Job:
         self._pass_begun = now - figures["train_s"]
         self._begun = now - figures["wall_s"]
         if exact is not None:
-            self.schedule.resume({**exact["ledger"], **state.arrays})
+            self.schedule.resume({**exact["schedule"], **state.arrays})
         if self.schedule.rounds is not None and "rounds" in figures:
             self.round_figures, self.metrics.units = list(figures["rounds"]), int(figures["units"])
             self.metrics.losses = [list(sums) for sums in figures["losses"]]

@@ -1,4 +1,4 @@
-"""Schedules of leases: the records of blocks, and policies for leasing them.
+"""Owns which schedule a job has: the policies for leasing blocks, by the name of `consistency`.
 
     BlockRecords      waiting, leased, done, durable: the one record of each block
     QueueSchedule     a block to each worker that asks  (async)
@@ -9,7 +9,8 @@
     RangeSchedule     blocks of the input, then ranges of names, pass after pass
     RotationSchedule  blocks of text, then partitions of the rows, which check out other partitions
 
-Each is a `Schedule`, made of parts that others may have, too: `service.py` never asks which.
+Each is a `Schedule`, made of parts that others may have, too. `service.py` and whoever else asks a
+schedule must not know which one it is: they ask for the part that they need.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ __all__ = [
 
 
 class Training(NamedTuple):
-    """What the schedule of a training is made of."""
+    """The arguments from which each maker of `SCHEDULES` takes what its policy needs."""
 
     settings: JobSettings
     entries: Entries
-    known: NDArray[Any]  # records of an earlier run
-    nodes: Sequence[int]  # the workers
-    seats: int  # most of them that train at a time
+    known: NDArray[Any]  # records of an earlier run, to continue from
+    nodes: Sequence[int]  # numbers of the workers
+    seats: int  # workers that may train at the same time
 
 
 def _shared_or_owned(job: Training) -> Schedule:
@@ -70,7 +71,8 @@ def _close(job: Training) -> Schedule:
 
 
 def _in_steps(job: Training) -> Schedule:
-    """All workers train at a time: slots are as many for each number of them."""
+    """All workers train at the same time, whatever `seats` says: a step has `micro_batches` slots,
+    however many workers share them."""
     micro_batches = job.settings.micro_batches
     return BspSchedule(job.entries, job.known, nodes=job.nodes, micro_batches=micro_batches)
 

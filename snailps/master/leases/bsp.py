@@ -1,4 +1,4 @@
-"""The schedule of synchronous steps (`bsp`): an entry is a slot of a clock.
+"""Decides who trains which slot of a clock: the schedule of synchronous steps (`bsp`).
 
     entry -> (clock, slot); a clock is complete when all of its slots are done
 
@@ -20,9 +20,12 @@ from snailps.master.leases.waits import Wait
 
 
 class BspSchedule(BlockSchedule):
-    """A worker with a slot of a clock gets a second one ahead only where enough are left for
-    workers without one. Free slots of the open clock go to workers without a slot of it, so that no
-    clock stays open for want of a worker."""
+    """A slot to each worker first; a second one of the same clock ahead only where enough are left
+    for the workers without any.
+
+    Free slots of the open clock go to workers that have none of it. Otherwise a worker could hold
+    two slots of the open clock and train one after the other, while the others wait.
+    """
 
     slots: SlotClocks
 
@@ -36,7 +39,7 @@ class BspSchedule(BlockSchedule):
     ) -> None:
         super().__init__(entries, known, nodes)
         self.slots = SlotClocks(self.records, entries, micro_batches)
-        self._done_now: set[int] = set()  # workers that have finished one since the last `woken`
+        self._done_now: set[int] = set()  # workers that finished an entry since the last `woken`
 
     @property
     def size(self) -> int:
@@ -54,7 +57,7 @@ class BspSchedule(BlockSchedule):
         return None
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Workers without an entry of a clock with free ones, and those that finished one."""
+        """Workers without an entry of a clock that has free ones, and workers that finished one."""
         slots = self.slots
         done, self._done_now = self._done_now, set()
         news, slots.has_news = slots.has_news, False
@@ -62,21 +65,22 @@ class BspSchedule(BlockSchedule):
         if not news or not slots.free:
             return nodes
         free = sum(map(len, slots.free.values()))
-        # Workers without an entry of these clocks surely get one; the others may get the rest.
+        # A worker without an entry of these clocks gets one for certain; the others may get what
+        # these leave.
         held = {n for clock in slots.free for n in slots.holders(clock)}
         others = [n for n in self._still(waiting) if n not in done]
         nodes += [n for n in others if n not in held][:free]
         return nodes if len(nodes) >= free else nodes + [n for n in others if n in held]
 
     def wait_of(self, node: int) -> Wait:
-        """Say what the open clock lacks, and who is to finish it."""
+        """What the open clock lacks, and who is to finish it."""
         return self.slots.wait_of(node) or super().wait_of(node)
 
     def _adopt(self, number: int, node: int) -> None:
         self.slots.adopt(number, node)
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        """The worker has pushed all of an entry, and seals it next."""
+        """A worker has pushed all of an entry, and seals it next."""
         if not super().done(number, node, result):
             return False
         self.slots.done(number, node)
@@ -105,7 +109,8 @@ class BspSchedule(BlockSchedule):
         self.slots.close(size)
 
     def abandon(self, node: int) -> None:
-        """Stop waiting for a worker; the clock that it held up is never applied."""
+        """Stop waiting for a worker, as the training ends. The clock that it held up is never
+        applied: a sum without one of its slots is not what `bsp` promises."""
         self._release_all(node)
         self.slots.is_abandoned = True
 
@@ -116,7 +121,7 @@ class BspSchedule(BlockSchedule):
         return not self.records.leased and is_done
 
     def unpushed(self) -> list[int]:
-        """What is done of clocks that no shard applies."""
+        """Entries that are done, of clocks that no shard will apply."""
         return self.slots.unapplied()
 
     def withdraw(self) -> dict[int, BlockResult]:

@@ -1,8 +1,10 @@
-"""Output partitions of a rotation: which lease has which one, and which it has had.
+"""Owns which lease of a rotation holds which output partition, and which ones it has had.
 
     check_out -> held by one lease -> check_in -> durable      the lease ends: what it holds is free
 
-A part of the schedule of a rotation: no output partition has two writers.
+A part of the schedule of a rotation. The invariant: an output partition is held by one lease at a
+time, so its rows have one writer. A lease that ends frees what it holds at once; that the worker of
+a lost lease cannot write any more is the fence's matter, for which `service.py` waits.
 """
 
 from __future__ import annotations
@@ -15,31 +17,31 @@ from snailps.master.leases.chunks import Chunks
 from snailps.master.leases.waits import MASTER, Wait
 
 NO_PART, NO_MORE = -1, -2
-"""Stand for an output partition: the lease has had all of them, or gets no other one."""
+"""Stand in for an output partition: the lease has had all of them, or gets no more."""
 
 
 @dataclass(slots=True)
 class _Lease:
-    """Output partitions of a leased partition: all that it had (from the beginning what is durable
-    under an earlier lease), and what it holds."""
+    """Checkouts of a leased partition."""
 
-    had: set[int] = field(default_factory=set)
-    holds: set[int] = field(default_factory=set)
+    had: set[int] = field(default_factory=set)  # all so far, and those durable by earlier leases
+    holds: set[int] = field(default_factory=set)  # of these, not checked in yet
 
 
 class Checkouts:
-    """A checkout is the ``sweep * outputs + output partition``-th of its lease."""
+    """Who has which output partition. Checkout ``sweep * outputs + n`` of a lease is output
+    partition n in that sweep."""
 
     def __init__(
         self,
         chunks: Chunks,
-        cut_short: Callable[[int], None],  # of the schedule: a lease ends before it had all
-        trained: Callable[[int, int, float], None],  # of the schedule: worker, units, seconds
+        cut_short: Callable[[int], None],  # tells the schedule that a lease ends before it had all
+        trained: Callable[[int, int, float], None],  # ... that a worker trained units, in seconds
     ) -> None:
         self._chunks, self._records = chunks, chunks.records
         self._cut_short, self._trained = cut_short, trained
         self.closed = False
-        """Nothing more is checked out."""
+        """Nothing more is checked out: the training ends."""
         self._leases: dict[int, _Lease] = {}
         self._out: dict[int, int] = {}  # output partition -> input partition
 
@@ -50,12 +52,13 @@ class Checkouts:
         self._leases[number] = _Lease(set(self._chunks.durable_of(number)))
 
     def end(self, number: int) -> None:
-        """The lease of a partition has ended: what it checked out is free."""
+        """The lease of a partition has ended: what it holds is free."""
         for part in self._leases.pop(number).holds:
             del self._out[self._output(number, part)]
 
     def cut(self, number: int, node: int) -> bool:
-        """A lease has ended before it had all partitions; False: it is not this worker's."""
+        """A worker ends a lease before it had all output partitions; False: it has no such
+        lease."""
         if self._records.holder(number) != node:
             return False
         self._cut_short(number)
@@ -77,9 +80,12 @@ class Checkouts:
     # --- checkouts -------------------------------------------------------------------------------
 
     def check_out(self, number: int, node: int) -> int | None:
-        """Check out an output partition; None: others hold all that the lease lacks. `NO_PART`: it
-        has had all; `NO_MORE`: nothing more is checked out. LookupError: the lease is not the
-        worker's."""
+        """Check out the next output partition of a lease. None: other leases hold all that it
+        lacks. `NO_PART`: it has had all. `NO_MORE`: nothing more is checked out. LookupError: the
+        partition is not leased to this worker.
+
+        Leases begin their sweep at different places, so that they seldom want the same one.
+        """
         lease = self._lease_of(number, node)
         if len(lease.had) == self._chunks.outputs_of(number):
             return NO_PART
@@ -97,8 +103,8 @@ class Checkouts:
     def check_in(
         self, number: int, node: int, part: int, units: int = 0, seconds: float = 0.0
     ) -> bool:
-        """Take an output partition back, trained in so many seconds; False if the worker does not
-        hold it for this lease."""
+        """Take back an output partition, trained with `units` in `seconds`; False if the worker
+        does not hold it for this lease."""
         lease = self._leases.get(number)
         if lease is None or self._records.holder(number) != node or part not in lease.holds:
             return False
@@ -108,22 +114,23 @@ class Checkouts:
         return True
 
     def make_durable(self, number: int, node: int) -> list[int]:
-        """Make what a lease has checked in durable; returns what was not. If this worker is lost,
-        the next holder of the partition skips what is durable."""
+        """Make all that a lease has checked in durable; returns what was not yet. If this worker is
+        lost, the next holder of the partition skips what is durable."""
         lease = self._lease_of(number, node)
         return self._chunks.make_durable(number, lease.had - lease.holds)
 
     def adopt(self, node: int, reported: Iterable[Mapping[str, Any]]) -> None:
         """Adopt what a worker that came back reports of the partitions that it holds."""
         for lease in reported:
-            # Else it is done: the lost master had noted that, and not answered.
+            # One that is not leased to the worker is done: the lost master noted it, and died
+            # before it answered.
             number = lease["number"]
             if self._chunks.is_partition(number) and self._records.holder(number) == node:
                 self.claim(number, node, lease["had"], lease["holds"])
 
     def claim(self, number: int, node: int, had: Collection[int], holds: Collection[int]) -> None:
-        """Adopt what a lease had and holds, as reported by a worker that came back. LookupError
-        if it is not leased to the worker, or another one holds such a part."""
+        """Adopt what a lease had and holds, as a worker that came back reports. LookupError if it
+        is not leased to the worker, or another lease holds one of these output partitions."""
         lease, outputs = self._lease_of(number, node), self._chunks.outputs_of(number)
         if not (set(holds) <= set(had) <= set(range(outputs))):
             raise LookupError(f"partition {number} has {outputs} checkouts")
@@ -135,7 +142,8 @@ class Checkouts:
             self._hand_out(number, part)
 
     def wait_of(self, number: int, node: int) -> Wait | None:
-        """The workers that hold what a lease wants to check out; None if it holds one."""
+        """The worker that holds what a lease wants to check out; None if the lease holds one, and
+        its worker trains."""
         lease = self._leases.get(number)
         if lease is None or self._records.holder(number) != node or lease.holds:
             return None
@@ -167,7 +175,7 @@ class Checkouts:
         return part % self._chunks.rotation.checkouts(self._parts(number))
 
     def _sweep(self, number: int) -> range:
-        """The checkouts of the first sweep that a lease has not had whole."""
+        """The checkouts of the first sweep that a lease has not completed."""
         outputs = self._chunks.rotation.checkouts(self._parts(number))
         had = self._leases[number].had
         lacks = (part for part in range(self._chunks.outputs_of(number)) if part not in had)

@@ -1,11 +1,14 @@
-"""The chunks of a rotation: numbers of blocks and partitions, how chunks are cut, which are open.
+"""Owns the chunks of a rotation: numbers of their entries, how they are cut, which are open.
 
     blocks of a chunk encoded -> cut: partitions, of some sizes -> all done -> the chunk is closed
 
-A part of the schedule of a rotation.  Chunk k is the ``k % chunks``-th piece of the blocks of epoch
+A part of the schedule of a rotation. Chunk k is the ``k % chunks``-th piece of the blocks of epoch
 ``k // chunks``. Entry ``k * stride + s`` encodes its s-th block, entry ``k * stride + blocks_most +
-i`` is its i-th partition: numbers do not depend on the epochs.  Records are kept of open chunks
-only, `CHUNKS_AHEAD` after the first with partitions left.
+i`` is its i-th partition; so a run of more epochs continues one of fewer with the same numbers.
+Records are kept of open chunks only: the first with partitions left and `CHUNKS_AHEAD` after it.
+
+How a chunk is cut is a fact of the journal (`decided`). A master that lacks it, after a power cut,
+learns it from workers that hold partitions of the chunk (`learn`).
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ NEW_EXTENT: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Chunk:
-    """An open one."""
+    """An open chunk."""
 
     unencoded: int  # blocks that are not done
-    next_block: int  # number of the first block that may wait for a worker
-    parts: int = 0  # 0: not decided
-    sizes: tuple[int, ...] = ()  # of these to each other; empty: all alike
+    next_block: int  # all blocks below this number are leased or done
+    parts: int = 0  # partitions; 0: the chunk is not cut yet
+    sizes: tuple[int, ...] = ()  # of the partitions, in proportion; empty: all alike
     undone: int = 0  # partitions that are not done
 
 
@@ -55,7 +58,7 @@ class Chunks:
         known: NDArray[Any] | None = None,  # records of an earlier run
         extent: Mapping[str, Any] | None = None,  # of an earlier run; empty: the rotation begins
         *,
-        has_parts: Callable[[int], None],  # of the schedule: a chunk is cut into so many
+        has_parts: Callable[[int], None],  # tells the schedule into how many parts a chunk is cut
     ) -> None:
         self.rotation, self.entries, self._has_parts = rotation, entries, has_parts
         self._in_epoch = rotation.chunks
@@ -71,15 +74,15 @@ class Chunks:
         self.parts_max = int(extent["parts_max"])
         """The most parts of a chunk so far."""
         self.last_parts, self.last_sizes = 0, tuple[int, ...]()
-        """How the chunk that was decided last is cut."""
+        """How the chunk that was cut last is cut."""
         self.records = BlockRecords((CHUNKS_AHEAD + 1) * self._stride, self.first * self._stride)
-        if known is not None and self.first < self.count:  # else the run had more epochs
+        if known is not None and self.first < self.count:  # else that run had more epochs
             # A run of more epochs may have finished partitions of chunks that this one lacks.
             self.records.resume(known[: (self.count - self.first) * self._stride])
         self.records.finished += self._closed_blocks + self._closed_partitions
         self._open: deque[Chunk] = deque()
-        self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
-        self._decided: list[tuple[int, int, tuple[int, ...]]] = []
+        self._durable: dict[int, set[int]] = {}  # durable checkouts of each unfinished partition
+        self._decided: list[tuple[int, int, tuple[int, ...]]] = []  # not in the journal yet
         self._open_more()
         cuts = zip(extent["parts"], extent["sizes"], strict=True)
         for chunk, (parts, sizes) in enumerate(cuts, self.first):
@@ -131,7 +134,7 @@ class Chunks:
         return self._open[chunk - self.first]
 
     def is_undecided(self, number: int) -> bool:
-        """Whether an entry is a partition of a chunk that is not cut yet, as far as is known."""
+        """Whether an entry is a partition of an open chunk whose cut is not known."""
         chunk = self.chunk_of(number)
         return self.is_partition(number) and chunk in self.open_range and not self.at(chunk).parts
 
@@ -148,7 +151,7 @@ class Chunks:
         return self.has(number) and self.chunk_of(number) in self.open_range
 
     def entry(self, number: int) -> Entry:
-        """A block, or a partition; `before` and `after` of a partition are of its chunk."""
+        """A block, or a partition; the progress of a partition is the one of its chunk."""
         chunk = self.chunk_of(number)
         epoch, place = divmod(chunk, self._in_epoch)
         start, count = self._starts[place], self.blocks_in(chunk)
@@ -184,20 +187,21 @@ class Chunks:
     # --- how chunks are cut ----------------------------------------------------------------------
 
     def cut(self, chunk: int, parts: int, sizes: Sequence[int]) -> None:
-        """Decide a chunk from any source but the journal, which is to have it."""
+        """Cut a chunk, and remember that the journal is to have it; for any source but the
+        journal."""
         if self.decide(chunk, parts, sizes):
             self._decided.append((chunk, parts, self.at(chunk).sizes))
 
     def decided(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Chunks, and the number and sizes of their partitions, that were cut since the last
-        call."""
+        """Chunks that were cut since the last call, each with number and sizes of its parts."""
         decided, self._decided = self._decided, []
         return decided
 
     def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> bool:
         """Set the parts of a chunk; False if it is not open or decided already."""
-        known = chunk not in self.open_range or self.at(chunk).parts
-        if known or not 0 < parts <= self.rotation.most_parts or len(sizes) not in (0, parts):
+        undecided = chunk in self.open_range and not self.at(chunk).parts
+        valid = 0 < parts <= self.rotation.most_parts and len(sizes) in (0, parts)
+        if not (undecided and valid):
             return False
         opened = self.at(chunk)
         opened.parts, opened.sizes = parts, tuple(int(size) for size in sizes)
@@ -209,8 +213,8 @@ class Chunks:
         return True
 
     def learn(self, reported: Iterable[Mapping[str, Any]]) -> None:
-        """Cut chunks as a worker reports of the partitions that it holds: the journal lacks it if
-        its machine died."""
+        """Cut chunks as a worker reports for the partitions that it holds: the journal may lack
+        this after a power cut."""
         for lease in reported:
             if self.is_partition(lease["number"]):
                 chunk = self.chunk_of(lease["number"])
@@ -235,9 +239,9 @@ class Chunks:
         opened.next_block = min(number, opened.next_block)
 
     def encode_again(self, number: int, index: int, node: int) -> Entry | None:
-        """Lease the block at a place of the chunk of a partition once more: servers have lost what
-        was written of it. None if another worker has it. LookupError: `number` is no partition of
-        this worker's."""
+        """Lease the `index`-th block of the chunk of a partition once more: servers have lost its
+        encoded rows. None if another worker has it. LookupError: partition `number` is not leased
+        to this worker, or the chunk has no such block."""
         chunk = self.chunk_of(number)
         if not self.is_partition(number) or self.records.holder(number) != node:
             raise LookupError(f"partition {number} is not leased to worker {node}")
@@ -264,11 +268,11 @@ class Chunks:
         self._close()
 
     def durable_of(self, number: int) -> Collection[int]:
-        """Durable checkouts of a partition that is not done: its next lease skips them."""
+        """Durable checkouts of a partition that is not done; its next lease skips them."""
         return self._durable.get(number, ())
 
     def make_durable(self, number: int, parts: Collection[int]) -> list[int]:
-        """Make checkouts of a partition durable; returns what was not."""
+        """Make checkouts of a partition durable; returns those that were not."""
         durable = self._durable.setdefault(number, set())
         new = sorted(set(parts) - durable)
         durable.update(new)
@@ -276,19 +280,20 @@ class Chunks:
 
     def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
         """Adopt what was durable under an earlier master; False if the partition is done."""
-        known = self.is_open(number) and self.is_partition(number)
-        if not known or self.records.is_done(number):
+        is_here = self.is_open(number) and self.is_partition(number)
+        if not is_here or self.records.is_done(number):
             return False
         outputs = self.outputs_of(number)
         self.make_durable(number, [part for part in parts if 0 <= part < outputs])
         return True
 
     def forget_durable(self, number: int) -> None:
-        """A partition is done, or its next lease has all of it again."""
+        """A partition is done, or its next lease trains all of it again."""
         self._durable.pop(number, None)
 
     def _close(self) -> None:
-        """Close the chunks whose partitions are all done: only their sums are kept."""
+        """Close chunks whose partitions are all done, and keep only their sums: memory does not
+        grow with the epochs."""
         while self._open and self._open[0].parts and not self._open[0].undone:
             self._closed_partitions += self._open.popleft().parts
             self.first += 1
@@ -316,7 +321,7 @@ class Chunks:
         return self.entries.bytes_before(first)
 
     def bytes_of_part(self, number: int) -> float:
-        """Bytes of the text that count as a partition's."""
+        """Bytes of text that count for a partition: its share of its chunk, by size."""
         chunk = self.chunk_of(number)
         opened, in_chunk = self.at(chunk), self.bytes_before(chunk + 1) - self.bytes_before(chunk)
         sizes = opened.sizes or (1,) * opened.parts
@@ -325,14 +330,15 @@ class Chunks:
     # --- figures, and what is kept ---------------------------------------------------------------
 
     def size(self, parts: int) -> int:
-        """Entries in all, if chunks that are not cut get so many parts."""
+        """Entries in all, if chunks that are not cut yet get `parts` parts."""
         cut = [opened.parts or parts for opened in self._open]
         later = self.count - self.open_range.stop
         return self.entries.count + self._closed_partitions + sum(cut) + later * parts
 
     @property
     def results_per_epoch(self) -> int:
-        """One for each checkout, with as many parts as so far at most."""
+        """Losses per epoch, one for each checkout, if chunks have as many parts as at most so
+        far."""
         parts = max(1, self.parts_max)
         return self._in_epoch * parts * self.rotation.checkouts(parts)
 
@@ -363,7 +369,7 @@ class Chunks:
 
     @property
     def extent(self) -> dict[str, Any]:
-        """Open chunks, and what is known of closed ones; values for JSON."""
+        """Open chunks and sums of closed ones: from where a rotation continues; values for JSON."""
         return {
             "open": self.first,
             "closed_partitions": self._closed_partitions,
@@ -381,15 +387,15 @@ class Chunks:
             self.adopt_durable(int(number), [int(part) for part in parts])
 
     def durable(self) -> NDArray[Any]:
-        """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without blocks.
-        The rows of a checkpoint are copied after its records: meanwhile the last partition of a
-        chunk may end, and the rows of its blocks be overwritten by those of a later chunk."""
+        """`OUTCOME` of each entry from the first open chunk on, for a checkpoint; blocks count as
+        not encoded. The rows of a checkpoint are copied after its records. Meanwhile the last
+        partition of a chunk may end, and a later chunk overwrite the encoded rows of its blocks."""
         outcomes = self.records.durable()
         outcomes[np.arange(len(outcomes)) % self._stride < self._blocks_most] = 0
         return outcomes
 
     def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
-        """Share of all bytes of the closed chunks, and of these partitions of open ones. Numbers
+        """Share of all bytes in closed chunks and in these partitions of open ones, 0 to 1. Numbers
         count from the first open chunk, as in `durable`."""
         done = float(self.bytes_before(self.first))
         for number in numbers:
@@ -398,7 +404,7 @@ class Chunks:
         return min(1.0, done / self.entries.total_bytes)
 
     def progress(self, done_share: Callable[[int], float]) -> float:
-        """Share of all bytes, where a share of each partition is done."""
+        """Share of all bytes that is trained, 0 to 1, given the trained share of a partition."""
         done = float(self.bytes_before(self.first))
         for chunk in self.open_range:
             for number in self.partitions_of(chunk):

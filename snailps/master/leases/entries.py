@@ -1,8 +1,9 @@
-"""The entries of a pass: every block of the input, `epochs` times, in order or in a drawn one.
+"""Owns what there is to train: every block of the input, once in each epoch, in a fixed or drawn
+order.
 
     number <-> (epoch, place in its order) -> Entry: block, epoch, shares of all bytes
 
-Schedules decide who trains an entry and when, records what has become of it.
+Must not know workers: schedules decide who trains an entry, records keep what became of it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from snailps.transport.messages.terms import Terms
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block in one epoch, under the terms of the schedule; `progress`: the shares of all bytes
-    before and after it."""
+    """A block in one epoch, under the terms of the schedule.
+
+    `progress`: shares of all bytes before and after it, 0 to 1; learning rates follow from them.
+    """
 
     number: int
     piece: Piece
@@ -32,7 +35,7 @@ class Entry:
 
 
 ORDERS_KEPT = 4
-"""Epochs whose order is kept: blocks of few are leased at the same time."""
+"""Epochs whose order stays in memory: entries leased at the same time are of few epochs."""
 
 
 class EpochOrder:
@@ -51,7 +54,7 @@ class Plan(Protocol):
         """The entry of a number."""
 
     def has(self, number: int) -> bool:
-        """Whether there is an entry, or will be."""
+        """Whether there is an entry of this number, or will be."""
 
     def epoch_of(self, number: int) -> int:
         """The epoch, or round, of an entry."""

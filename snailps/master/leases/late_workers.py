@@ -1,12 +1,17 @@
-"""Workers that a training waits for at its end, and how long.
+"""Decides how long the end of a training waits for workers that are not finished.
 
     reports, bytes moved -> progress      quiet for too long -> give_up(worker)
 
-What a worker has learnt from its last blocks may take minutes to push, so bytes count as progress,
-of any of them: they may wait for each other.  A worker that has pushed nothing of its block yet is
-given up after `DROP_S`, and the model is as if it had not had the block.  One that has pushed a
-part is waited for longer than its own requests may take: its model would be torn.  Decides on the
-worker's own, fresh answer, as pushes may begin at any time.  `now` is monotonic seconds.
+What a worker learned from its last blocks may take minutes to push, so bytes count as progress; the
+bytes of any late worker, as they may wait for each other.
+
+    has pushed nothing of its last blocks   given up after `DROP_S` without progress: the model is
+                                            as if it had not had them
+    has pushed a part                       waited for until its own requests must have failed:
+                                            without the rest the model would be torn
+
+Which of the two it is, the worker's own answer of now decides: pushes may begin at any time. `now`
+is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -23,32 +28,33 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 DROP_S = 20.0
-"""Seconds without progress that a block may take once the training is to end early."""
+"""Seconds without progress after which a worker that has pushed nothing is given up."""
 HALF_PUSHED_S = 60.0
-"""The same beyond its requests' limit, of a worker that has pushed a part of its blocks."""
+"""Seconds, beyond `DROP_S` and the limit of a request, after which any late worker is given up."""
 ASK_S = 1.0
-"""Between two questions to a worker how far it is."""
+"""Seconds between two rounds of asking workers for their progress."""
 ASKED_MAX = 50
 """Workers that are asked at once."""
 NOTICE_S = 10.0
-"""Between two lines of the log on who is waited for."""
+"""Seconds between two log lines that name the late workers."""
 
 
 class LateWorkers:
-    """Who is late at the end of a training; `give_up(member, why, now)` is called once for each."""
+    """The workers that are late at the end of a training; `give_up(member, why, now)` is called
+    once for each that is given up."""
 
     def __init__(
         self, out: Outbox, give_up: Callable[[Member, str, float], None], request_s: float
     ) -> None:
         self._out, self._give_up = out, give_up
         self._half_pushed_s = DROP_S + HALF_PUSHED_S + request_s
-        self._since = 0.0  # the last progress of any of them
+        self._since = 0.0  # when any of them made progress last
         self._ask_at = self._notice_at = 0.0
-        self._next = 0  # the worker that is asked first
+        self._next = 0  # the worker to ask first, by number
         self._late: dict[int, Member] = {}
         self._staged = False
-        self._named: set[int] = set()  # quiet ones that have pushed a part
-        self._moved: dict[int, int] = {}  # bytes, by worker
+        self._named: set[int] = set()  # quiet workers of which the log says that they pushed a part
+        self._moved: dict[int, int] = {}  # bytes that each worker has sent, as last reported
 
     def progress(self, now: float) -> None:
         """A worker has reported something, or the wait begins."""
@@ -67,8 +73,9 @@ class LateWorkers:
         return now - self._since >= DROP_S
 
     def step(self, late: Sequence[Member], now: float, *, staged: bool = False) -> None:
-        """Ask some of the late workers how far they are, and give up who has been quiet for longer
-        than any request of its may take. `staged`: shards keep pushes apart until all have come."""
+        """Ask some of the late workers for their progress, and give all of them up once they have
+        been quiet for longer than any of their requests may take. `staged`: shards keep pushes
+        apart until a clock is complete, so a part of a block can tear nothing."""
         self._late, self._staged = {member.number: member for member in late}, staged
         if not late or now < self._ask_at:
             return
@@ -85,14 +92,14 @@ class LateWorkers:
             self._out.order(member.peer, messages.Ask("stats"), partial(self._heard, member))
 
     def _note(self, now: float) -> None:
-        """Name who is waited for, from time to time."""
+        """Log from time to time whom the end waits for."""
         if now < self._notice_at:
             return
         if self._notice_at:
             moved = sum(self._moved.get(number, 0) for number in self._late)
             log.info(
                 "the training has ended; waiting for %s to finish and push the last blocks, "
-                "%.1f MB moved so far. To end without a model: interrupt again",
+                "%.1f MB moved so far. Interrupt again to end without a model",
                 names_of([*self._late.values()]), moved / 1e6,
             )  # fmt: skip
         self._notice_at = now + NOTICE_S
@@ -110,8 +117,8 @@ class LateWorkers:
             if member.number not in self._named:
                 self._named.add(member.number)
                 log.warning(
-                    "%s has pushed a part of its last blocks, and nothing for %.0f s: the rest is "
-                    "waited for up to %.0f s",
+                    "%s has pushed a part of its last blocks, and nothing for %.0f s: waiting up "
+                    "to %.0f s for the rest",
                     member.name, now - self._since, self._half_pushed_s,
                 )  # fmt: skip
         else:

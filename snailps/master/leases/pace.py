@@ -1,6 +1,6 @@
-"""How far each worker is in entries of its own, and how far ahead of the slowest it may be.
+"""Owns the clock of each worker, and how far ahead of the slowest one a worker may be.
 
-    begun, done -> clock of a worker -> the slowest of those with work -> who may begin
+    begun, done -> clock of a worker -> the slowest worker with work -> who may begin
 
 A part of schedules in which entries belong to workers.
 """
@@ -22,14 +22,15 @@ class Pace:
         self,
         records: BlockRecords,
         nodes: Sequence[int],
-        has_left: Callable[[int], bool],  # whether a worker has entries that it has not begun
+        has_left: Callable[[int], bool],  # whether a worker owns entries that it has not begun
         staleness: int,  # entries that a worker may begin ahead of the slowest clock; -1: no bound
     ) -> None:
         self._records, self._has_left, self._staleness = records, has_left, staleness
         self._clocks = dict.fromkeys(nodes, 0)
-        self.ahead_max = 0
-        # Heap of the clocks of workers with work, one each; `slowest` mends outdated ones at the
-        # top. And the waiting workers, by the clock that they wait for.
+        self.ahead_max = 0  # how far ahead of the slowest a worker has been; a figure of the run
+        # Heap of the clocks of workers with work, one each. Clocks change more often than the
+        # slowest is asked for, so an item may be outdated: `slowest` corrects those at the top.
+        # `_ahead_of_all`: heap of waiting workers, by the clock that they wait for.
         self._slow = [(0, node) for node in nodes]
         heapify(self._slow)
         self._in_slow = set(nodes)
@@ -41,7 +42,7 @@ class Pace:
         return self._staleness >= 0
 
     def of(self, node: int) -> int | None:
-        """Entries that a worker has finished; None if it takes no part."""
+        """Entries that a worker has finished; None if it does not take part."""
         return self._clocks.get(node)
 
     def slowest(self) -> tuple[int, int]:
@@ -77,13 +78,14 @@ class Pace:
             self.ahead_max = ahead
 
     def join(self, node: int) -> None:
-        """A worker takes part, at the slowest clock: no other one waits for it."""
+        """A worker takes part from now on, at the slowest clock: at 0 all others would wait until
+        it had caught up."""
         self._clocks[node] = self.slowest()[0]
 
     def leave(self, node: int) -> None:
-        """No other worker waits for this one any more."""
+        """A worker takes no further part, and no other waits for it."""
         self._clocks.pop(node, None)
-        self._in_slow.discard(node)  # one that comes back may be at an earlier clock
+        self._in_slow.discard(node)  # it may join again, at an earlier clock
 
     # --- who is ahead ----------------------------------------------------------------------------
 
@@ -92,11 +94,11 @@ class Pace:
         return self.is_bound and self.slowest()[0] < self._needed(node)
 
     def wait(self, node: int) -> None:
-        """A worker is too far ahead: `freed` names it once it is no more."""
+        """A worker is too far ahead: `freed` names it once it no longer is."""
         heappush(self._ahead_of_all, (self._needed(node), node))
 
     def freed(self) -> set[int]:
-        """Workers that `wait`, and are no longer too far ahead."""
+        """Workers that were told to `wait`, and are no longer too far ahead; each once."""
         nodes: set[int] = set()
         slowest = self.slowest()[0]
         while self._ahead_of_all and self._ahead_of_all[0][0] <= slowest:
@@ -122,7 +124,7 @@ class Pace:
         """The clock at which a worker begins its next entry."""
         return self._clocks[node] + self._records.count_of(node)
 
-    # --- what is kept of it ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, Any]:
         return {"consistency": "ssp", "ahead_max": self.ahead_max} if self.is_bound else {}

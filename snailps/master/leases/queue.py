@@ -1,10 +1,10 @@
-"""The entries that are to be leased: a part of schedules in which the next one is anyone's.
+"""Owns the entries that wait, where any worker may get any of them, and which one is next.
 
     returned entries -> the present epoch's, by the worker that had the block -> later epochs
-    limit(count): no more than so many in all
+    limit(place): a fixed number of entries after this one, and no more
 
-In later epochs a worker gets the blocks that it had in the epoch before, which it may have kept as
-it read them, and whose rows it has: others' only when it has no more of its own.
+From the second epoch on a worker gets the blocks that it had in the epoch before: it may have kept
+what it read, and has their rows. It gets others when it has none of its own left.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from snailps.master.leases.records import BlockRecords
 from snailps.master.leases.waits import ANY_WORKER
 
 ENTRIES_AHEAD = 2
-"""Entries trained after the one whose loss ends the training: as many as a single worker has leased
-when it reports one, so that the result does not depend on when the master looks."""
+"""Entries trained after the one whose loss ends the training: a single worker has leased so many
+when it reports one, so its result does not depend on when the master looks."""
 
 
 class EntryQueue:
@@ -70,34 +70,35 @@ class EpochQueues:
         return self._left
 
     def take(self, node: int) -> int:
-        """The next entry of a worker; if none is left, one new to all, or of who has most left."""
+        """The next entry of a worker. If it has none left: one of a block that no worker had, else
+        one of the worker that has most left."""
         while True:
-            of = node if node in self._of else ANY_WORKER
-            if of not in self._of:
-                of = max(self._of, key=lambda other: len(self._of[other]))
-            number, self._of[of] = int(self._of[of][0]), self._of[of][1:]
-            if not len(self._of[of]):
-                del self._of[of]
+            owner = node if node in self._of else ANY_WORKER
+            if owner not in self._of:
+                owner = max(self._of, key=lambda other: len(self._of[other]))
+            number, self._of[owner] = int(self._of[owner][0]), self._of[owner][1:]
+            if not len(self._of[owner]):
+                del self._of[owner]
             if self._records.is_waiting(number):
                 self._left -= 1
                 return number
 
     def withdraw(self) -> None:
-        """One of the entries is leased otherwise: it is left out when its turn comes."""
+        """One of the entries was leased in another way: `take` passes over it."""
         self._left -= 1
 
 
 class BlockQueue:
-    """What waits of all entries, in the order in which it is leased."""
+    """The entries that wait, in the sequence in which they are leased."""
 
     def __init__(self, records: BlockRecords, entries: Entries) -> None:
         self._records, self._entries = records, entries
         self._size = entries.count
         self._next = 0  # the first entry that is in no queue yet
         self._epoch = self._no_epoch()
-        self._back = EntryQueue()
+        self._back = EntryQueue()  # returned by workers
         self.is_limited = False
-        """What waits is all that is leased any more, also once the schedule is closed."""
+        """The entries that wait are the last ones, and are leased though the schedule is closed."""
         self._skip()
 
     def __len__(self) -> int:
@@ -118,7 +119,7 @@ class BlockQueue:
         self._back = EntryQueue(sorted([*self._back, *numbers]))
 
     def remove(self, number: int) -> None:
-        """Remove an entry that waits: it is leased otherwise."""
+        """Remove an entry that waits, because a worker reports to hold it."""
         epoch_of = self._entries.epoch_of
         is_later = number >= self._next and not len(self._epoch)
         if is_later and epoch_of(number) == epoch_of(self._next):
@@ -128,7 +129,7 @@ class BlockQueue:
                 self._back.remove(number)
             elif len(self._epoch):
                 self._epoch.withdraw()
-            elif self._back:  # after the limit: in the place of another one
+            elif self._back:  # after a limit: it takes the place of another one
                 self._back.take()
             return
         self._back.extend(self._records.waiting(self._next, number))
@@ -136,11 +137,11 @@ class BlockQueue:
         self._skip()
 
     def ended(self, number: int) -> int:
-        """Where a training ends whose loss was low enough with an entry: `place` of `limit`."""
+        """The `place` of `limit` for a training whose loss was low enough with this entry."""
         return number + 1
 
     def limit(self, place: int) -> None:
-        """The loss of so many entries ends the training, `ENTRIES_AHEAD` entries later."""
+        """End the training `ENTRIES_AHEAD` entries after the first `place` ones."""
         count = place + ENTRIES_AHEAD - self._records.finished - self._records.leased
         numbers: list[int] = []
         while len(numbers) < count and (number := self.take(ANY_WORKER)) is not None:
@@ -159,7 +160,7 @@ class BlockQueue:
         epoch, count = entries.epoch_of(self._next), len(entries.blocks)
         stop = min((epoch + 1) * count, self._size)
         numbers = np.array(self._records.waiting(self._next, stop), np.int64)
-        had = np.full(count, ANY_WORKER, np.int64)  # by block: the worker that had it
+        had = np.full(count, ANY_WORKER, np.int64)  # the worker that had each block before
         if epoch:
             had[entries.of_epoch(epoch - 1)] = self._records.nodes((epoch - 1) * count, count)
         places = numbers - epoch * count

@@ -1,14 +1,14 @@
-"""The record of each block of a pass: its state, its worker, and its result.
+"""Owns the record of each block of a pass: its state, its worker, and its result.
 
-    WAITING -> LEASED -> DONE -> SETTLED        LEASED -> WAITING: returned by its worker, or lost
-    DONE, SETTLED -> WITHDRAWN: the training has ended, and the servers may lack its pushes
-    DONE, SETTLED -> WAITING: servers have lost what the block has encoded (`undo`)
+    WAITING -> LEASED -> DONE -> DURABLE        LEASED -> WAITING: returned by its worker, or lost
+    DONE, DURABLE -> WITHDRAWN: the training has ended, and the servers may lack its pushes
+    DONE, DURABLE -> WAITING: servers have lost what the block has encoded (`undo`)
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
-The only place where the state of a block is kept; schedules decide which block a worker gets, and
-metrics, checkpoints, journal and status read from here. 48 bytes a block, and as many again once
-`known` has been called. No files, sockets or time.
+No other place keeps the state of a block: schedules decide which block a worker gets, and metrics,
+checkpoints, journal and status read from here. A transition that the table lacks is a defect, and
+raises. 48 bytes a block, and as many again once `known` has been called. No files, sockets or time.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 
 
 class BlockState(enum.IntEnum):
-    """State of a block; `DONE` and `SETTLED` have their numbers in checkpoints."""
+    """State of a block; `DONE` and `DURABLE` have their numbers in checkpoints."""
 
     WAITING = 0
     DONE = 1
     """Trained; its pushes may still be under way."""
-    SETTLED = 2
+    DURABLE = 2
     """All its pushes are acknowledged: a checkpoint includes it."""
     LEASED = 3
     MERGING = 4
-    """In a part of the survey that is being merged; loss of its worker does not matter."""
+    """In a part of the survey that is being merged; the loss of its worker no longer matters."""
     COUNTED = 5
     """Leased, and in the part of the survey that its worker has not sent yet."""
     WITHDRAWN = 6
-    """It was done; the training has ended, and does not count it."""
+    """It was done; the training has ended, and does not count it, as servers may lack pushes."""
 
 
 _S = BlockState
@@ -45,8 +45,8 @@ TRANSITIONS: dict[int, frozenset[BlockState]] = {
     _S.LEASED: frozenset({_S.WAITING, _S.DONE, _S.MERGING, _S.COUNTED}),
     _S.COUNTED: frozenset({_S.WAITING, _S.MERGING}),
     _S.MERGING: frozenset({_S.DONE, _S.LEASED}),
-    _S.DONE: frozenset({_S.SETTLED, _S.WITHDRAWN}),
-    _S.SETTLED: frozenset({_S.WITHDRAWN}),
+    _S.DONE: frozenset({_S.DURABLE, _S.WITHDRAWN}),
+    _S.DURABLE: frozenset({_S.WITHDRAWN}),
     _S.WITHDRAWN: frozenset(),
 }
 
@@ -87,7 +87,7 @@ class BlockRecords:
         self.begin(first)
 
     def begin(self, first: int) -> None:
-        """Begin with as many other blocks, from this one on, all waiting."""
+        """Replace all records by those of as many blocks from `first` on, all waiting."""
         self._all = np.zeros(self._size, RECORD)
         self._states, self._nodes = self._all["state"], self._all["node"]
         self._first = first
@@ -108,7 +108,7 @@ class BlockRecords:
     def is_done(self, number: int) -> bool:
         """Whether a block is done or durable."""
         at = number - self._first
-        return 0 <= at < len(self._all) and self._states.item(at) in (_S.DONE, _S.SETTLED)
+        return 0 <= at < len(self._all) and self._states.item(at) in (_S.DONE, _S.DURABLE)
 
     def holder(self, number: int) -> int:
         """The worker that has leased a block; 0: none."""
@@ -122,7 +122,7 @@ class BlockRecords:
         return self._where(start, stop, self._states[self._range(start, stop)] == _S.WAITING)
 
     def not_done(self, start: int, stop: int) -> list[int]:
-        """Numbers in this range that are not done; they may be leased."""
+        """Numbers in this range that are not done, leased ones included."""
         states = self._states[self._range(start, stop)]
         return self._where(start, stop, ~_is_done(states))
 
@@ -154,8 +154,8 @@ class BlockRecords:
         return slice(max(0, start - self._first), max(0, stop - self._first))
 
     def _where(self, start: int, stop: int, mask: NDArray[np.bool_]) -> list[int]:
-        found: list[int] = (np.flatnonzero(mask) + max(start, self._first)).tolist()
-        return found
+        numbers: list[int] = (np.flatnonzero(mask) + max(start, self._first)).tolist()
+        return numbers
 
     def _move(self, number: int, state: BlockState) -> int:
         """Change the state of a block; returns its index in the array."""
@@ -216,7 +216,8 @@ class BlockRecords:
         return node
 
     def undo(self, number: int) -> None:
-        """DONE or SETTLED -> WAITING, by this alone: what the block has made is lost."""
+        """DONE or DURABLE -> WAITING: servers have lost what the block has made. Not in the table:
+        no other caller may undo a result."""
         assert self.is_done(number), f"block {number} is not done"
         at = number - self._first
         self._all[at] = np.zeros((), RECORD)
@@ -224,26 +225,27 @@ class BlockRecords:
         self._change(at, at + 1)
 
     def make_durable(self, numbers: Iterable[int], node: int) -> None:
-        """DONE -> SETTLED of those among these blocks that this worker has trained."""
+        """DONE -> DURABLE of these blocks, where this worker has trained them: a late note about a
+        block that another worker trained again says nothing of that one's pushes."""
         for number in numbers:
             at = number - self._first
             is_done = 0 <= at < self._end and self._states.item(at) == _S.DONE
             if is_done and self._nodes.item(at) == node:
-                self._move(number, _S.SETTLED)
+                self._move(number, _S.DURABLE)
                 self._change(at, at + 1)
 
     def make_all_durable(self, node: int, but: Iterable[int] = ()) -> None:
-        """DONE -> SETTLED of all blocks that this worker has trained, except these."""
+        """DONE -> DURABLE of all blocks that this worker has trained, except these."""
         held = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
         places = [number - self._first for number in but]
         held[[at for at in places if 0 <= at < self._end]] = False
-        self._states[: self._end][held] = _S.SETTLED
-        found = np.flatnonzero(held)
-        if len(found):
-            self._change(int(found[0]), int(found[-1]) + 1)
+        self._states[: self._end][held] = _S.DURABLE
+        changed = np.flatnonzero(held)
+        if len(changed):
+            self._change(int(changed[0]), int(changed[-1]) + 1)
 
     def withdraw(self, number: int) -> BlockResult:
-        """DONE or SETTLED -> WITHDRAWN; its result."""
+        """DONE or DURABLE -> WITHDRAWN; its result."""
         at = self._move(number, _S.WITHDRAWN)
         self.finished -= 1
         self._change(at, at + 1)
@@ -287,15 +289,15 @@ class BlockRecords:
 
     def durable(self) -> NDArray[Any]:
         """`OUTCOME` of each block up to the last one done; zero where it is not durable."""
-        found = _outcomes(self._all[: self._end])
-        found[found["state"] != _S.SETTLED] = 0
-        return found
+        outcomes = _outcomes(self._all[: self._end])
+        outcomes[outcomes["state"] != _S.DURABLE] = 0
+        return outcomes
 
     def first(self, count: int) -> NDArray[Any]:
         """`OUTCOME` of the first `count` blocks, all of which are done, as durable."""
-        found = _outcomes(self._all[:count])
-        found["state"] = _S.SETTLED
-        return found
+        outcomes = _outcomes(self._all[:count])
+        outcomes["state"] = _S.DURABLE
+        return outcomes
 
     def known(self) -> NDArray[Any]:
         """`RECORD` of each block up to the last one done; zero where it is not done. Valid until
@@ -335,13 +337,13 @@ class BlockRecords:
 
 
 def _is_done(states: NDArray[Any]) -> NDArray[np.bool_]:
-    mask: NDArray[np.bool_] = (states == _S.DONE) | (states == _S.SETTLED)
+    mask: NDArray[np.bool_] = (states == _S.DONE) | (states == _S.DURABLE)
     return mask
 
 
 def _outcomes(records: NDArray[Any]) -> NDArray[Any]:
     """A copy of records, as checkpoints have them."""
-    found = np.zeros(len(records), OUTCOME)
+    outcomes = np.zeros(len(records), OUTCOME)
     for name in OUTCOME.names or ():
-        found[name] = records[name]
-    return found
+        outcomes[name] = records[name]
+    return outcomes

@@ -1,13 +1,17 @@
-"""The schedule of a rotation: blocks to encode, then leases of input partitions.
+"""Decides who encodes which block and who trains which partition: the schedule of a rotation.
 
     chunk -> blocks (a worker each) -> all done -> input partitions, each sticky to a worker
     partition -> check_out -> output partition that no other holds -> check_in -> ... -> done
 
-A policy over the records of the open chunks: the cost of a lease does not grow with the epochs. An
-entry is a block or an input partition, for short partition.  `chunks.py` has their numbers and how
-chunks are cut, `checkouts.py` who has which output partition, `speeds.py` the sizes of partitions.
-No files, sockets or time. `api/rotation.py` has what a model sees of it, docs/design/rotation.md
-the reasons.
+A policy over the records of the open chunks, so the cost of a lease does not grow with the epochs.
+An entry is a block or an input partition, for short partition. `chunks.py` has their numbers and
+how chunks are cut, `checkouts.py` who has which output partition, `speeds.py` the sizes of
+partitions. No files, sockets or time. `api/rotation.py` has what a model sees of it,
+docs/design/rotation.md the reasons.
+
+The invariant is that no row has two writers. Input rows: partition i of a chunk is not leased
+before partition i of the chunk before it is done, or held by the same worker, which trains them in
+sequence. Output rows: `Checkouts` gives each output partition to one lease at a time.
 """
 
 from __future__ import annotations
@@ -27,21 +31,25 @@ from snailps.master.leases.speeds import Speeds
 from snailps.master.leases.waits import ANY_WORKER, Wait
 
 PARTITIONS_MAX = 2
-"""Most partitions of one worker: one that trains, one that is prepared."""
+"""Partitions that one worker may hold: one that it trains, one that it prepares."""
 PARTITION_LOSSES_MAX = 10
-"""`LOSSES_MAX` of a partition, which lasts far longer than a block, so chance hits it more."""
+"""`LOSSES_MAX` of a partition: it trains far longer than a block, so more losses are chance."""
 RATED_SHARE = 0.25
-"""Share of a lease's checkouts from which on its worker's speed is known."""
+"""Share of a lease's checkouts after which its worker's speed counts as known."""
 
 
 class RotationSchedule(Schedule):
-    """Blocks and partitions of one chunk after the other. A chunk has as many partitions as there
-    are workers when its first one is leased, at most `most_parts`, of sizes as the workers' speeds
-    where these differ, before these are known as their cores. Partition (k, i) is leased when all
-    blocks of k are done, and (k - 1, i) is done or held by the same worker; where numbers or sizes
-    of k and k - 1 differ, when all of k - 1 are done. So no partition has two writers. An entry is
-    durable once done: a worker reports it with all pushes acknowledged. Durable checkouts of a
-    partition count for its next lease."""
+    """Blocks and partitions of one chunk after the other.
+
+    A chunk is cut when its first partition is leased: into as many partitions as there are workers,
+    at most `most_parts`, with sizes in proportion to the workers' speeds (their cores, before the
+    speeds are known). Partition (k, i) is leased when all blocks of k are encoded, and (k - 1, i)
+    is done or held by the same worker. Where k and k - 1 are cut differently, rows of one partition
+    belonged to several: then all of k - 1 must be done first, which is a barrier.
+
+    A worker reports an entry with all pushes acknowledged, so an entry is durable once done. Of a
+    partition that is lost half-way, the durable checkouts count for its next lease.
+    """
 
     chunks: Chunks
     checkouts: Checkouts
@@ -55,17 +63,19 @@ class RotationSchedule(Schedule):
         *,
         nodes: Sequence[int],  # the workers
         cores_of: Callable[[int], float] = lambda node: 1.0,  # that a worker may keep busy
-        extent: Mapping[str, Any] | None = None,  # of another one; empty: the rotation begins
+        # `Chunks.extent` of an earlier run or master; empty: the rotation begins
+        extent: Mapping[str, Any] | None = None,
     ) -> None:
-        self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
+        # part -> the worker that keeps its rows from chunk to chunk, which saves pulling them
+        self._owners: dict[int, int] = {}
         self._own: dict[int, int] = {}  # the reverse
         chunks = Chunks(entries, rotation, known, extent, has_parts=self._has_parts)
         super().__init__(chunks.records, nodes)
         self.plan = self.chunks = chunks
         self.checkouts = Checkouts(chunks, self._release, self._trained)
         self._speeds, self._cores_of = Speeds(cores_of), cores_of
-        self._begins = False  # whether the next chunk could, when it was looked at last
-        self._changed = True  # since waiting workers were woken last
+        self._begins = False  # whether the next chunk could begin, when that was examined last
+        self._changed = True  # something has, since waiting workers were woken last
 
     @property
     def epoch(self) -> int:
@@ -94,7 +104,10 @@ class RotationSchedule(Schedule):
         return self.chunks.entry(number)
 
     def _partition_for(self, node: int) -> int:
-        """The partition that a worker is to have next; -1: none at present."""
+        """The partition that a worker is to have next; -1: none at present.
+
+        In each open chunk: first its own part; then, if it has none, a part that nobody owns.
+        """
         chunks = self.chunks
         held = sum(map(chunks.is_partition, self.records.held_by(node)))
         if held >= PARTITIONS_MAX:
@@ -117,13 +130,14 @@ class RotationSchedule(Schedule):
             if part_of_node < parts and self._is_free(chunk, part_of_node, node):
                 return chunks.number(chunk, part_of_node)
             if held:
-                continue  # another worker may yet come for a part without an owner
+                continue  # it has work: a part without an owner is left to a worker that has none
             for part in range(parts):
                 if part not in owners and self._is_free(chunk, part, node):
                     return chunks.number(chunk, part)
         return -1
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
+        """Whether a worker may have a partition without two writers of its input rows."""
         if not self.records.is_waiting(self.chunks.number(chunk, part)):
             return False
         if chunk == self.chunks.first:
@@ -155,7 +169,7 @@ class RotationSchedule(Schedule):
         return self.records.holder(number) == node
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        if self.chunks.encodes(number):  # its words are counted by the partitions
+        if self.chunks.encodes(number):  # its units are counted when partitions train them
             result = BlockResult(bad_lines=result.bad_lines)
         return super().done(number, node, result)
 
@@ -181,7 +195,7 @@ class RotationSchedule(Schedule):
             self.chunks.returned(number)
 
     def close(self, size: int | None = None) -> None:
-        """Nothing more is checked out, either."""
+        """Lease nothing more; nothing more is checked out, either: leases end where they are."""
         super().close(size)
         self.checkouts.closed = self._changed = True
 
@@ -196,8 +210,8 @@ class RotationSchedule(Schedule):
         return self._speeds.sizes(self._owners_of(parts), parts, before)
 
     def _owners_of(self, parts: int, sizes: Sequence[int] = ()) -> dict[int, int]:
-        """Who is to have each of so many parts: workers without one come to parts without a
-        worker, workers of most cores first, and to the largest."""
+        """The worker that is to have each of `parts` parts. Owners stay; parts without one go to
+        workers without one, the largest part to the worker with most cores."""
         owners = {part: node for part, node in self._owners.items() if part < parts}
         free = [part for part in range(parts) if part not in owners]
         free.sort(key=lambda part: -sizes[part] if sizes else 0)
@@ -206,13 +220,14 @@ class RotationSchedule(Schedule):
         return owners | dict(zip(free, idle, strict=False))
 
     def _has_parts(self, parts: int) -> None:
-        """A chunk is cut: parts that it lacks have no owner."""
+        """A chunk is cut into `parts`: owners of higher parts own nothing any more."""
         for part in [part for part in self._owners if part >= parts]:
             del self._own[self._owners.pop(part)]
 
     def _runs_beside(self, chunk: int, parts: int) -> bool:
-        """Whether partitions of a chunk may be leased beside those of the one before: if these are
-        as many and as large, which is known once the speed of each worker is."""
+        """Whether partitions of a chunk may be leased while the chunk before it is trained: if both
+        are cut alike. An undecided chunk is cut by the speeds of its workers, so that is not known
+        before each speed is."""
         before, opened = self.chunks.at(chunk - 1), self.chunks.at(chunk)
         if before.parts != parts or parts == 1:
             return before.parts == parts
@@ -222,16 +237,16 @@ class RotationSchedule(Schedule):
         return rated and self._sizes_now(parts) == before.sizes
 
     def _is_rated(self, number: int) -> bool:
-        """Whether the speed is known of the worker that has a partition, or must not be."""
-        known = self.records.is_done(number) or self._speeds.of(self.records.holder(number)) > 0
-        return known or self.checkouts.share(number) >= RATED_SHARE
+        """Whether the speed of a partition's worker is known, or no longer needed."""
+        rated = self.records.is_done(number) or self._speeds.of(self.records.holder(number)) > 0
+        return rated or self.checkouts.share(number) >= RATED_SHARE
 
     def _trained(self, node: int, units: int, seconds: float) -> None:
         self._speeds.trained(node, units, seconds)
         self._look_at_speeds()
 
     def _look_at_speeds(self) -> None:
-        """Have waiting workers woken if the next chunk may begin beside the last one now."""
+        """Have waiting workers woken once the next chunk may begin beside the one before it."""
         chunks = self.chunks
         undecided = (chunk for chunk in chunks.open_range if not chunks.at(chunk).parts)
         chunk = next(undecided, chunks.first)
@@ -247,7 +262,7 @@ class RotationSchedule(Schedule):
         self._changed, self._begins = True, False
 
     def leave(self, node: int) -> None:
-        """A worker finishes what it has leased; its part has no owner."""
+        """A worker finishes what it has leased; its part has no owner from now on."""
         super().leave(node)
         self._speeds.forget(node)
         part = self._own.pop(node, None)
@@ -256,7 +271,8 @@ class RotationSchedule(Schedule):
         self._changed, self._begins = True, False
 
     def _suspects(self, node: int) -> list[tuple[int, int]]:
-        """What the worker encoded, and what it trained: either may have cost it."""
+        """The block that the worker encoded and the partition that it trained: it does both at
+        once, and either may have killed it."""
         held = self.records.held_by(node)
         blocks = [(number, LOSSES_MAX) for number in held if self.chunks.encodes(number)]
         partitions = [
@@ -267,7 +283,7 @@ class RotationSchedule(Schedule):
     # --- waits -----------------------------------------------------------------------------------
 
     def wait_of(self, node: int) -> Wait:
-        """The workers that hold what must be done before this one gets an entry."""
+        """The workers that hold what must be done before this worker gets an entry."""
         chunks, first = self.chunks, self.chunks.first
         if self.closed or first == chunks.count:
             return super().wait_of(node)
@@ -279,7 +295,7 @@ class RotationSchedule(Schedule):
             and not chunks.at(chunk).unencoded
             and not self.records.is_waiting(chunks.number(chunk, part))
         ):
-            chunk += 1  # where its part is next
+            chunk += 1  # to the chunk in which its part waits
         if chunks.at(chunk).unencoded:
             late = self._holders(chunks.blocks_of(chunk))
             return Wait.for_some(late or (ANY_WORKER,), f"encode a block of chunk {chunk}")
@@ -316,7 +332,8 @@ class RotationSchedule(Schedule):
 
     @property
     def progress(self) -> float:
-        """From the partitions of a chunk and their checkouts."""
+        """Share of all bytes that is trained, 0 to 1: encoding counts for nothing, a partition by
+        its checkouts."""
         return self.chunks.progress(self.checkouts.share)
 
     def durable(self) -> NDArray[Any]:

@@ -1,9 +1,10 @@
-"""Rounds: the entries of the present one, an entry for each worker that is drawn for it.
+"""Owns the entries of the present round: one for each worker that is drawn for it.
 
     begin: indices drawn -> entries leased -> done, or void -> ready -> closed -> advance
 
-A part of the schedule of rounds, over its records, which are of the present round.
-`job/round_controller.py` decides when a round is closed.
+A part of the schedule of rounds, over its records, which are those of the present round. Must not
+decide when a round is closed: `job/round_controller.py` does. Once it is, with the slots that were
+sealed by then, an entry that comes late is void: shards have summed without it.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from snailps.transport.messages.terms import Step
 
 
 class Places:
-    """The index of each worker, which says what data it has; some wait for one that is free."""
+    """The index of each worker, which says what data is its own; some workers wait for one."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self.width = len(nodes)
         """Indices in all."""
         self.index_of = {node: index for index, node in enumerate(nodes)}
         self.changes = 0
-        """How often a worker got an index since the beginning."""
+        """How often a worker got an index; wakes workers that wait for one."""
         self._spare: list[int] = []  # workers that joined and have no index yet
 
     def join(self, node: int) -> bool:
-        """Give a worker a free index; without one it waits until one becomes free. False: it has
-        one, or waits."""
+        """Give a worker a free index, or have it wait until one becomes free. False: it has one, or
+        waits already."""
         if node in self.index_of or node in self._spare:
             return False
         self._spare.append(node)
@@ -64,7 +65,7 @@ class Places:
 
 
 class Rounds:
-    """Entry ``r * W + i`` is round r of index i."""
+    """Entry ``r * W + i`` is the one of index i in round r, for W indices."""
 
     def __init__(
         self,
@@ -79,22 +80,22 @@ class Rounds:
         self.count, self._fraction, self._seed = count, fraction, seed
         self.round = first
         self.begins = 0
-        """Rounds begun, counting repetitions."""
+        """Rounds begun, repetitions included."""
         self.waiting: set[int] = set()
-        """Indices that are drawn, and whose entries wait for their workers."""
-        self._voided: set[int] = set()  # late entries, until their workers report
-        self._is_cut = False
+        """Indices that are drawn, and whose workers have not leased the entry yet."""
+        self._voided: set[int] = set()  # entries that came too late, until their workers report
+        self._is_cut = False  # the round takes no further entries
         self.counted = 0
         """Entries of rounds that were applied."""
         self.begin()
 
     @property
     def width(self) -> int:
-        """Workers as models count them: one that comes later takes over the data of an index."""
+        """Workers as models count them: one that joins later takes over the data of an index."""
         return self._places.width
 
     def of(self, node: int) -> int | None:
-        """The round, for a worker that takes part."""
+        """The present round, if a worker takes part; else None."""
         return self.round if node in self._places.index_of else None
 
     def entry(self, number: int) -> Entry:
@@ -122,11 +123,11 @@ class Rounds:
 
     @property
     def progress(self) -> float:
-        """The rounds that are applied, of all."""
+        """Share of all rounds that is applied, 0 to 1."""
         return self.round / self.count
 
     def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
-        """The rounds that are applied: a checkpoint is of the beginning of one."""
+        """Share of all rounds that is applied: a checkpoint is made at the beginning of a round."""
         return self.progress
 
     def number_of(self, index: int) -> int:
@@ -136,7 +137,8 @@ class Rounds:
     # --- the course of a round -------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Draw workers for the present round, of those that are here."""
+        """Draw workers for the present round from those with an index. By seed and round alone, so
+        that a master that takes over draws the same."""
         here = sorted(self._places.index_of.values())
         count = max(1, round(self._fraction * len(here))) if here else 0
         drawn = here
@@ -165,12 +167,12 @@ class Rounds:
 
     @property
     def is_empty(self) -> bool:
-        """None of the workers drawn is left, and none of them has begun."""
+        """Whether all workers drawn are gone before one has begun: the round is drawn again."""
         return not (self.begun or self.waiting)
 
     @property
     def ready(self) -> bool:
-        """All workers that were drawn, and are still here, are done; at least one."""
+        """Whether all workers that were drawn and are still here are done, and at least one is."""
         return bool(self._records.finished) and not (self._records.leased or self.waiting)
 
     @property
@@ -179,17 +181,18 @@ class Rounds:
         return sorted(self._slots[number % self.width] for number in self._records.done().tolist())
 
     def cut_off(self) -> list[int]:
-        """Void the unfinished entries, if any is done; returns the late workers."""
+        """Void the unfinished entries if at least one is done, as the deadline is over; returns the
+        late workers. A round without any contribution would have no mean."""
         return self._cut() if self._records.finished else []
 
     def only(self, slots: Sequence[int]) -> None:
-        """Close the round with these slots, which are done: no other counts."""
+        """Close the round with these slots, as an earlier master ordered: no other counts."""
         self._cut()
         self._begin_records(slots)
         self._is_cut = True
 
     def _cut(self) -> list[int]:
-        """Void the unfinished entries; their workers."""
+        """Void the unfinished entries; returns their workers."""
         self._is_cut = True
         self.waiting.clear()
         nodes = list(self._records.holders())
@@ -209,20 +212,21 @@ class Rounds:
     # --- entries ---------------------------------------------------------------------------------
 
     def take(self, index: int, node: int) -> Entry | None:
-        """Lease the entry of an index; None: it is not drawn, or has had it."""
+        """Lease the entry of an index; None: the index is not drawn, or its entry is leased."""
         if index not in self.waiting:
             return None
         self.waiting.remove(index)
         number = self.number_of(index)
-        self._voided.discard(number)  # it may be void for a journal that had lost this round
+        self._voided.discard(number)  # `adopt` may have voided it: the journal had lost this round
         self._records.lease(number, node)
         return self.entry(number)
 
     def adopt(self, number: int, node: int) -> bool:
-        """Lease this entry to a worker that reports to hold it; one of an earlier or a closed round
-        is void."""
+        """Lease this entry to a worker that reports to hold it; an entry of an earlier or a closed
+        round is void."""
         round_, index = divmod(number, self.width)
-        # Leases are not in the journal: a worker that has left since may have had its entry.
+        # Another worker may have this index now: leases are not in the journal, so nobody knows
+        # that one that has left since had leased the entry.
         drawn = index in self._slots and self._records.is_waiting(number)
         if round_ != self.round or self._is_cut or not drawn:
             if not self._records.is_done(number):
@@ -244,11 +248,11 @@ class Rounds:
 
     @property
     def size(self) -> int:
-        """Entries of all rounds, if all take part."""
+        """Entries of all rounds, if the workers stay as many as now."""
         later = max(0, self.count - self.round - 1)
         here = len(self._places.index_of)
-        left = len(self.waiting) + later * max(1, round(self._fraction * here))
-        return self.counted + self._records.finished + self._records.leased + left
+        to_come = len(self.waiting) + later * max(1, round(self._fraction * here))
+        return self.counted + self._records.finished + self._records.leased + to_come
 
     def stage(self) -> str:
         """Progress in words."""

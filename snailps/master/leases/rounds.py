@@ -1,9 +1,10 @@
-"""The schedule of rounds: one entry for each worker that is drawn for a round.
+"""Decides who trains in which round: the schedule of rounds, an entry for each worker drawn.
 
     round -> workers drawn -> entries that are done -> the master closes it, the next one begins
 
-A policy over the records of `Schedule`, which here are of the present round; `round_entries.py` has
-the course of a round.  No files, sockets or time.
+A policy over the records of `Schedule`, which here are those of the present round only;
+`round_entries.py` has the course of a round. No files, sockets or time: the deadline of a round is
+kept by `job/round_controller.py`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from snailps.master.leases.waits import MASTER, Wait
 
 
 class RoundSchedule(Schedule):
-    """A round at a time, an entry for each worker that is drawn for it. A lost worker leaves its
-    index, and the round continues without it; one that joins takes a free index, or waits for one.
-    A round is over (`Rounds.ready`) when all entries drawn are done or void; then the master closes
-    it at the shards and calls `Rounds.advance`."""
+    """A round at a time, an entry for each worker that is drawn for it.
+
+    Each worker has an index, which says what data is its own. A lost worker leaves its index, and
+    the round continues without it; a worker that joins takes a free index, or waits for one. A
+    round is over (`Rounds.ready`) when all entries drawn are done or void; then the master closes
+    it at the shards and calls `Rounds.advance`.
+    """
 
     rounds: Rounds
 
@@ -52,8 +56,8 @@ class RoundSchedule(Schedule):
         return self.rounds.take(self._places.index_of.get(node, -1), node)
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Workers drawn for a round that has begun since the last call, or that got the index of
-        one that was drawn."""
+        """Workers drawn for a round that has begun since the last call, and workers that got an
+        index that was drawn."""
         rounds, index_of = self.rounds, self._places.index_of
         news = (rounds.round, rounds.begins, self._places.changes)
         if self._woken_for == news:
@@ -78,7 +82,7 @@ class RoundSchedule(Schedule):
         return self.records.holder(number) == node or self.rounds.adopt(number, node)
 
     def release(self, node: int) -> list[int]:
-        """Void a worker's entry of the round: no other worker has its data."""
+        """End the leases of a worker. Nobody else gets its entry: no other worker has its data."""
         return self._release_all(node)
 
     def join(self, node: int) -> None:
@@ -117,7 +121,7 @@ class RoundSchedule(Schedule):
         return self.rounds.counted + (0 if self.over else self.records.finished)
 
     def known(self) -> NDArray[Any]:
-        """None: a snapshot is of the beginning of a round, and its state has the slots."""
+        """No records: `snapshot` has the slots of the present round that are done."""
         return NO_RECORDS
 
     def durable(self) -> NDArray[Any]:

@@ -1,11 +1,14 @@
-"""Which worker trains which block: a schedule of one pass over the input.
+"""Decides which worker trains which block: a schedule of one pass over the input.
 
     take(worker) -> entry -> done(number, worker, result) -> records.make_durable(numbers, worker)
     release(worker): its leased entries are given to others
 
 A schedule is a policy over the records of all entries (`records.py`): which entry is next, and
-which worker waits.  What only some have, such as clocks or checkouts, is a part of its own, which a
-schedule has or has not.  No files, sockets or time.
+which worker waits. What only some schedules have, such as clocks or checkouts, is a part of its
+own: an object or None. No files, sockets or time.
+
+A master that takes over makes the schedule anew from records and `snapshot`, then replays the facts
+since by the same calls. So nothing here may depend on time, chance or the sequence of a set.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
 class Schedule(ABC):
     """What every schedule answers; the rest is in its parts.
 
-    A policy has a plan of its entries, and says who gets the next one and who asks again
+    A policy has a plan of its entries. It decides who gets the next one and who asks again
     (`_next_of`, `woken`), what happens to leases (`claim`, `release`), and how far the pass is
-    (`over`, `epoch`, `size`, `progress`).  It takes the parts that it needs, and adds to the rest
-    of this class where it has more to do.
+    (`over`, `epoch`, `size`, `progress`). It takes the parts that it needs, and extends the other
+    methods of this class where it has more to do.
     """
 
     plan: Plan
@@ -73,7 +76,7 @@ class Schedule(ABC):
         """Workers that take part, in the order in which they came."""
         self.closed = False
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
-        self._lost: dict[int, int] = {}
+        self._lost: dict[int, int] = {}  # workers lost while they trained an entry, by entry
 
     @property
     @abstractmethod
@@ -83,7 +86,7 @@ class Schedule(ABC):
     # --- leases ----------------------------------------------------------------------------------
 
     def take(self, node: int) -> Entry | None:
-        """Lease the next entry to a worker; None: there is none for it at present."""
+        """Lease the next entry to a worker; None: it has to wait, until `woken` names it."""
         if self.seats is not None and not self.seats.take(node):
             return None
         entry = self._next_of(node)
@@ -99,8 +102,9 @@ class Schedule(ABC):
 
     @abstractmethod
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Waiting workers that may get an entry now; each is to ask again. Costs as much as there
-        are entries to give, not a look at each of a thousand waiting workers."""
+        """Waiting workers that may get an entry now; each asks again, in this sequence. May cost as
+        much as there are entries to give, not a look at each of a thousand waiting workers. Too
+        many names cost a look each; one too few would leave a worker idle until the next change."""
 
     def _still(self, waiting: Container[int]) -> Iterable[int]:
         """Workers that were refused and still wait; the others are forgotten."""
@@ -116,8 +120,8 @@ class Schedule(ABC):
                 del self._refused[node]
 
     def wait_of(self, node: int) -> Wait:
-        """The workers that a worker without an entry waits for: who has a seat that it lacks, or
-        entries that may come back."""
+        """The workers that a worker without an entry waits for: those with a seat that it lacks, or
+        with entries that may come back."""
         if self.seats is not None and self.seats.waits(node):
             text = f"leave: no more than {self.seats.count} may train at a time"
             return Wait.for_some(self.seats.taken, text)
@@ -126,7 +130,8 @@ class Schedule(ABC):
 
     @abstractmethod
     def claim(self, number: int, node: int) -> bool:
-        """Lease this entry to a worker that reports to hold it; False: done, or another's."""
+        """Lease this entry to a worker that reports to hold it, after a takeover; False: the entry
+        is done, or another worker has it."""
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
         """Record the result of an entry; False if the entry is not leased to this worker."""
@@ -161,11 +166,11 @@ class Schedule(ABC):
         self.workers.setdefault(node)
 
     def leave(self, node: int) -> None:
-        """A worker finishes what it has leased and takes nothing more."""
+        """A worker finishes what it has leased, and gets nothing more."""
         self.workers.pop(node, None)
 
     def retire(self, node: int) -> list[int]:
-        """A worker takes part no more; returns the numbers of its leases."""
+        """A worker no longer takes part, and its leases wait again; returns their numbers."""
         self.leave(node)
         return self.release(node)
 
@@ -176,8 +181,8 @@ class Schedule(ABC):
         return guilty[0] if guilty else -1
 
     def _suspects(self, node: int) -> list[tuple[int, int]]:
-        """Entries that may have cost a worker, and how many each may cost: the one that it began
-        first. What it had prefetched is innocent."""
+        """Entries that may have killed a lost worker, each with the losses that it may cause: the
+        one that it was training. What it had prefetched is innocent."""
         return [(number, LOSSES_MAX) for number in self.records.begun_by(node)[:1]]
 
     def count_loss(self, number: int) -> int:
@@ -194,7 +199,7 @@ class Schedule(ABC):
 
     def close(self, size: int | None = None) -> None:
         """Lease nothing more; what is leased may still be finished. With slots, end with a whole
-        clock: that of the last entry leased, or of `size` entries, as an earlier master did."""
+        clock: the one of the last entry leased, or of `size` entries, as an earlier master did."""
         self.closed = True
 
     def abandon(self, node: int) -> None:
@@ -204,39 +209,42 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def over(self) -> bool:
-        """Nothing left and nothing leased."""
+        """Whether nothing is left to lease, and nothing leased: the pass has ended."""
 
     @property
     def drops(self) -> bool:
-        """Whether leases that are not begun need not be trained any more, as part of no clock."""
+        """Whether leases that are not begun need not be trained any more. Entries of a clock must:
+        without one of them the whole clock is lost."""
         return self.closed and self.slots is None
 
     def unpushed(self) -> list[int]:
-        """Entries that are done, and of which the servers may lack pushes."""
+        """Entries that are done, and some of whose pushes the servers may lack."""
         return self.records.undurable()
 
     def withdraw(self) -> dict[int, BlockResult]:
-        """Take back what is done and not in the rows, as the training has ended early and the
-        workers of it are gone: the results that no longer count."""
+        """Take back what is done and perhaps not in the rows, once the training has ended early and
+        the workers are gone; returns the results that no longer count."""
         return {number: self.records.withdraw(number) for number in self.unpushed()}
 
     # --- parts that several schedules have -------------------------------------------------------
 
     @property
     def clocks(self) -> SlotClocks | Rounds | None:
-        """Clocks that the shards have: each is at one of them, and keeps pushes of it apart."""
+        """Clocks of the shards: each shard is at one of them, and keeps pushes to later ones
+        apart."""
         return self.slots if self.rounds is None else self.rounds
 
     @property
     def limits(self) -> SlotClocks | BlockQueue | None:
-        """What can end a training some entries, or clocks, after the one whose loss was low enough;
-        None: the training ends as the master looks."""
+        """The part that can end a training a fixed number of entries, or clocks, after the one
+        whose loss was low enough, so that the result can be reproduced; None: the training ends
+        whenever the master looks."""
         return self.queue if self.slots is None else self.slots
 
     @property
     def needs(self) -> Literal["", "clock", "fence"]:
-        """Before a lease all shards are at their clock, or have fenced lost workers: what these had
-        checked out must have no other writer before."""
+        """What all shards must have before a lease: their clock, or the fence of each lost worker,
+        as an output partition that it had checked out must not have two writers."""
         if self.clocks is not None:
             return "clock"
         return "" if self.checkouts is None else "fence"
@@ -269,7 +277,7 @@ class Schedule(ABC):
             figures |= {} if part is None else part.figures()
         return figures
 
-    # --- what is kept of it ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     def known(self) -> NDArray[Any]:
         """`RECORD` of each entry, for a master that takes over."""
@@ -280,8 +288,8 @@ class Schedule(ABC):
         return self.records.durable()
 
     def snapshot(self) -> dict[str, Any]:
-        """State beside the records: values for JSON, or arrays. Leased entries count as waiting:
-        the worker that has one reports it (`claim`)."""
+        """State beside the records: values for JSON, or arrays. Leases are not in it: the worker
+        that holds one reports it to the next master (`claim`)."""
         return {"losses": sorted(self._lost.items())}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -329,9 +337,9 @@ class BlockSchedule(Schedule):
         self._done_bytes += self.plan.bytes_of(number)
 
     def withdraw(self) -> dict[int, BlockResult]:
-        taken = super().withdraw()
-        self._done_bytes -= sum(map(self.plan.bytes_of, taken))
-        return taken
+        withdrawn = super().withdraw()
+        self._done_bytes -= sum(map(self.plan.bytes_of, withdrawn))
+        return withdrawn
 
     @property
     def progress(self) -> float:

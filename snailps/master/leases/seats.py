@@ -1,8 +1,8 @@
-"""Seats: the workers that train at the same time, where not all may.
+"""Owns which workers train at the same time, where not all of them may.
 
     take(node) -> whether it trains        leave(node) -> workers that may ask again
 
-Who asks first gets a seat and has it until it leaves.  No entries here, no time.
+The first workers that ask get the seats, and keep them until they leave. No entries, no time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Seats:
         return True
 
     def keep(self, node: int) -> None:
-        """A worker has a block, from an earlier master: its seat is there, whoever has others."""
+        """Give a seat to a worker that holds a block of an earlier master, even beyond `count`: it
+        trains already."""
         self._waiting.pop(node, None)
         self._taken[node] = None
 
     def leave(self, node: int) -> list[int]:
-        """A worker gives up its seat; those that have waited longest, one for each free seat."""
+        """Take a worker's seat away; returns the workers that have waited longest, one for each
+        free seat."""
         self._waiting.pop(node, None)
         if self._taken.pop(node, self) is self:
             return []

@@ -1,13 +1,18 @@
-"""Leases at the master: the calls of workers for blocks, and their reports.
+"""Answers the calls of workers for blocks, and takes their reports.
 
     Lease -> waits here -> answer -> Leased      Done, Durable, Finished -> Job, journal, schedule
     CheckOut -> waits here -> CheckedOut             CheckIn -> Job, schedule
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
 Owns the calls of workers that wait for a block or an output partition, and names what they wait
-for; `late_workers.py` decides how long one is waited for at the end.  Must not know the phase of
-the job (`job/controller.py`) or connections: an answer has the number of its call.  `now` is
-monotonic seconds.
+for; `late_workers.py` decides how long one is waited for at the end. Must not know the phase of the
+job (`job/controller.py`), which schedule it has, or connections: an answer has the number of its
+call. `now` is monotonic seconds.
+
+A call is answered at once, or waits in one of three places: `_asking` (to be examined in this turn
+or the next), `_refused` (there is nothing for this worker until the schedule wakes it), or
+`_checking_out`. Leases are not in the journal, but results are: `done` is noted before its worker
+is answered, so a worker that has an answer need not report the block again.
 """
 
 from __future__ import annotations
@@ -41,16 +46,17 @@ from snailps.transport.messages.terms import ChunkBlock, Step
 log = logging.getLogger(__name__)
 
 NAMES_S = 0.2
-"""Between two updates of what workers wait for."""
+"""Least seconds between two updates of what workers wait for."""
 ANSWERS_MAX = 256
 """Waiting workers examined in one turn, some milliseconds; the next turn continues there."""
 
 UNDECIDED = (
-    "partition %d is reported as done, and nobody knows how its chunk was cut: the journal lost "
-    "it, as in a power cut. It is trained once more"
+    "partition %d is reported as done, but how its chunk was cut is unknown: the journal has lost "
+    "that, as in a power cut. The partition is trained once more"
 )
 
 Call = tuple[Member, str, int]
+"""A worker that asks for a block, the pass that it asks for, and the number to answer."""
 
 
 class Expel(Protocol):
@@ -77,12 +83,14 @@ class LeaseService:
         self._shard_orders, self._ended_jobs = shard_orders, ended_jobs
         self._expel, self._retired = expel, retired
         self._asking: deque[Call] = deque()  # to be examined
-        self._refused: dict[int, list[Call]] = {}  # by worker: until the schedule wakes it
-        self._seen: tuple[Any, ...] = ()  # state of the job at the last look
-        self._checking_out: list[tuple[Member, int, int]] = []  # lease and call
-        self._hand_outs_due = False  # not examined, as a worker is being fenced
-        self._sent_clock = -1
-        self._number_changed = False
+        self._refused: dict[int, list[Call]] = {}  # by worker, until the schedule wakes it
+        # State of the job when `_refused` was filled: once it differs, all may be answered.
+        self._seen: tuple[Any, ...] = ()
+        # Workers that wait for an output partition: member, number of its lease, the call.
+        self._checking_out: list[tuple[Member, int, int]] = []
+        self._hand_outs_due = False  # these were not examined, as a lost worker is being fenced
+        self._sent_clock = -1  # the slowest clock, as workers know it
+        self._number_changed = False  # of workers, since the last `report`
         self.clocks_noted = False
         """The journal has noted that all shards stood at the first clock of the training."""
         self._name_at = 0.0
@@ -112,7 +120,8 @@ class LeaseService:
     # --- what workers ask and say --------------------------------------------------------------
 
     def lease(self, member: Member, message: messages.Lease, call: int, now: float) -> None:
-        """A worker wants a block; answered now, or once it is known that there is none."""
+        """A worker wants a block: answer it with one now, as soon as there is one, or with -1 once
+        it is certain that there will be none."""
         if member.dropped:
             self._out.reply(call, messages.Leased(-1))
             return
@@ -124,7 +133,8 @@ class LeaseService:
             self._lease_again(job, member, message, call, now)
             return
         if message.back:
-            # One that still connects has no block to put back, and if it goes none is released.
+            # Only a member that has joined: the loss of a newcomer releases no lease, so the clock
+            # of this one would stay open for ever.
             wanted = message.pass_ == job.pass_ and member.joined and not member.leaving
             lease = job.lease(member.number, now, back=True) if wanted else None
             self._out.reply(call, lease or messages.Leased(-1))
@@ -135,8 +145,8 @@ class LeaseService:
     def _lease_again(
         self, job: Job, member: Member, message: messages.Lease, call: int, now: float
     ) -> None:
-        """Lease a block that servers have lost to the worker that missed it, even when the training
-        is to end: its partition waits for that."""
+        """Lease a block whose encoded rows servers have lost to the worker that misses them, even
+        while the training ends: the partition that it holds cannot be finished without them."""
         lease = None
         try:
             if message.pass_ == job.pass_ and self._ready(job, message.pass_):
@@ -152,6 +162,11 @@ class LeaseService:
         self._out.reply(call, lease or messages.Leased(-1))
 
     def done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
+        """A worker has finished a block: note it, then answer.
+
+        The sequence is a promise: a worker forgets a block once it has the answer, so the journal
+        must have the result before. ClusterError if the block is not leased to this worker.
+        """
         if member.dropped:
             self._out.reply(call, messages.Enough())
             return
@@ -163,7 +178,8 @@ class LeaseService:
         void = rounds is not None and rounds.is_void(message.number)
         if job.done(message, member.number, now):
             self._note_done(message, member)
-        elif not void and not member.resume_state:  # a worker that came back may repeat it
+        elif not void and not member.resume_state:
+            # (A worker of an earlier master may repeat a report that the journal has already.)
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         self.late.progress(now)
         self._was_done(member, message, call, now)
@@ -171,7 +187,9 @@ class LeaseService:
     def _surveyed(
         self, job: Job, schedule: Schedule, member: Member, message: messages.Done, call: int
     ) -> None:
-        """A worker sends a part of the survey, which is merged beside the loop."""
+        """A worker sends a part of the survey. It is merged beside the loop, as that calls the
+        model's class, and the worker is answered when it is merged: a part that was answered and
+        not merged would be lost with its worker."""
         numbers, parts = [*message.numbers, message.number], schedule.survey
         if parts is None or not parts.merge(numbers, member.number):
             blocks = ", ".join(map(str, sorted(numbers)[:4])) + ", ..." * (len(numbers) > 4)
@@ -185,15 +203,16 @@ class LeaseService:
         """Answer a worker whose block is done, and others that may continue now."""
         _, schedule = self.running()
         chunks = schedule.chunks
-        encoded = chunks is not None and chunks.encodes(message.number)  # all train its words
-        counts = not (message.numbers or encoded)  # else counted when they were held
+        # A block that was encoded is trained by all, in their partitions: it is counted there.
+        encoded = chunks is not None and chunks.encodes(message.number)
+        counts = not (message.numbers or encoded)  # a part of several blocks was counted before
         member.block_done(int(counts), now)
         if message.seconds > 0 and message.pass_ == "train" and not encoded:
             member.rate.trained(message.units, message.seconds, now)
         self._out.reply(call, messages.Enough() if schedule.drops else messages.Ok())
         self.answer(now)
         if member.number in self._refused and not member.waits:
-            self._name_wait(schedule, member, now)  # it asked while it had this block
+            self._name_wait(schedule, member, now)  # it had asked while it still had this block
 
     def check_out(self, member: Member, message: messages.CheckOut, call: int, now: float) -> None:
         """A worker wants an output partition; answered when one is free, or none is left."""
@@ -205,8 +224,8 @@ class LeaseService:
         self._hand_out(now)
 
     def checked_in(self, member: Member, message: messages.CheckIn, now: float) -> None:
-        """A worker checks in an output partition. It may have done so before it came back, or
-        hold it no more as the training ends."""
+        """A worker checks in an output partition. A note that is not for a partition it holds is
+        ignored: a worker repeats it after a takeover, and the end of the training takes leases."""
         job = self.job
         if job is None or member.dropped or not job.checked_in(message, member.number, now):
             return
@@ -218,15 +237,16 @@ class LeaseService:
             member.counted(1)
             member.rate.trained(message.units, message.seconds, now, checkout=True)
         self.late.progress(now)
-        self.answer(now)  # speeds that are known now may let others begin
+        self.answer(now)  # the speed of this worker may be known now, and let others begin
 
     def _hand_out(self, now: float) -> None:
-        """Answer workers that want an output partition, if one is free."""
+        """Answer workers that want an output partition, where one is free."""
         job, self._hand_outs_due = self.job, False
         if job is None or not self._checking_out:
             return
         schedule = job.schedule
         if not (schedule.closed or self._ready(job, "train")):
+            # Until a lost worker is fenced at every shard its partition may have two writers.
             self._hand_outs_due = True
             return
         checking_out, self._checking_out = self._checking_out, []
@@ -258,7 +278,7 @@ class LeaseService:
         done: WorkDone,
         now: float,
     ) -> None:
-        """A part of the survey is merged, or cannot be."""
+        """A part of the survey is merged, or cannot be: then its blocks are to be counted again."""
         self._end_turn(member)
         if self.job is not job or job.schedule is not schedule:
             self._out.reply(call, ClusterError("the job is over"))
@@ -274,7 +294,7 @@ class LeaseService:
             error = done.error if isinstance(done.error, Exception) else ClusterError("no memory")
             self._out.put(Broken(member.peer, error))
         else:
-            schedule.release(member.number)  # it has left meanwhile
+            schedule.release(member.number)  # the worker has left meanwhile: `failed` gave it these
             self.answer(now)
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
@@ -282,7 +302,7 @@ class LeaseService:
             self._out.note("done", {"node": member.number, **message.result()})
 
     def fetch(self, member: Member, message: messages.Fetch, call: int, now: float) -> None:
-        """Send a block's bytes, read beside the loop, to a worker that cannot open its path."""
+        """Send a block's bytes to a worker that cannot open its path; read beside the loop."""
         job, schedule = self.running()
         job.check_fetch(message.number, message.unit)
         read = partial(job.content, message.number, message.unit, message.text)
@@ -299,39 +319,45 @@ class LeaseService:
             self._out.reply(call, ClusterError(text))
 
     def durable(self, member: Member, message: messages.Durable, now: float) -> None:
-        """Note blocks whose pushes are all acknowledged."""
+        """Note blocks of which all pushes are acknowledged: a checkpoint may include them."""
         if self.job is not None:
             self._out.note("durable", {"node": member.number, "numbers": message.numbers})
             self.job.schedule.records.make_durable(message.numbers, member.number)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
-        """Note that a worker has ended its part of the job."""
+        """Note that a worker has ended its part of the job: it does so when all of its pushes are
+        acknowledged, so everything that it has done is durable."""
         if self.job is not None:
             self._out.note("durable_all", {"node": member.number, "but": []})
             self.job.schedule.records.make_all_durable(member.number)
         member.part_ended(message.figures)
         if self.job is not None and self.job.schedule.drops:
-            self.job.schedule.release(member.number)  # the block that it had prefetched
+            self.job.schedule.release(member.number)  # a block that it had prefetched and dropped
             self.job.withdraw_checkouts()
             self.answer(now)
 
     def _note_cuts(self, schedule: Schedule) -> None:
-        """Note how chunks are cut since the last call."""
+        """Note how chunks were cut since the last call. Before the lease that follows from it is
+        sent: a partition is meaningless to a master that does not know the cut."""
         for chunk, parts, sizes in schedule.chunks.decided() if schedule.chunks else ():
             self._out.note("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
 
     # --- who comes and goes --------------------------------------------------------------------
 
     def learn_cuts(self, member: Member) -> None:
-        """Learn from what a worker that came back holds how its chunks are cut, and note it: a
-        journal that lost this has no place for what any worker has done there."""
+        """Learn from a worker that came back how the chunks of its partitions are cut, and note it.
+
+        Done for all workers before anything else of any: where a power cut took the fact from the
+        journal, there is no place to record what the others have done in these chunks.
+        """
         job = self.job
         if job is not None and job.pass_:
             self._claim(job.schedule, member, ())
             self._note_cuts(job.schedule)
 
     def _claim(self, schedule: Schedule, member: Member, held: Iterable[int]) -> None:
-        """Lease to a worker of an earlier master what it reports to hold, and its checkouts."""
+        """Lease to a worker of an earlier master the blocks that it reports to hold, and adopt its
+        checkouts. What another worker has by now stays there."""
         node, partitions = member.number, member.resume_state.get("partitions", ())
         if schedule.chunks is not None:
             schedule.chunks.learn(partitions)
@@ -341,7 +367,11 @@ class LeaseService:
             schedule.checkouts.adopt(node, partitions)
 
     def came_back(self, member: Member, now: float) -> None:
-        """A worker of an earlier master comes back: adopt what it has leased and reported."""
+        """A worker of an earlier master comes back: adopt what it has leased and reported.
+
+        Results come first, then what is durable, then leases: a block that is done must not be
+        leased again, and a block that it still holds cannot be durable.
+        """
         job, resume_state = self.job, member.resume_state
         if job is None:
             return
@@ -354,7 +384,8 @@ class LeaseService:
                     self._note_done(done, member)
                 elif (chunks := job.schedule.chunks) and chunks.is_undecided(done.number):
                     log.warning(UNDECIDED, done.number)
-            # What it holds may be noted as done, by a master that was lost before it answered.
+            # A block that it holds may be noted as done: the lost master noted the result, and died
+            # before it answered. Its pushes are complete, but not all acknowledged.
             held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
             but = sorted({*resume_state["not_durable"], *held})
             job.schedule.records.make_all_durable(node, but)
@@ -370,14 +401,19 @@ class LeaseService:
         self._claim(schedule, member, held)
 
     def all_back(self, job: Job, now: float) -> None:
-        """All members are back or given up: repeat what the lost master may not have sent."""
+        """All members are back or given up: repeat what the lost master may not have sent.
+
+        Each is harmless when it comes twice. `CameBack` has workers look for free slots of the open
+        clock, which the lost master may have released without telling them.
+        """
         self.answer(now)
         if job.schedule.clocks is not None:
             self.send_workers(messages.CameBack())
         self._sent_clock = -1
 
     def leaving(self, member: Member, now: float) -> None:
-        """Release the blocks of a worker that leaves, but for the one that it finishes."""
+        """Give a worker that leaves nothing more; it finishes the block that it trains, and what it
+        has only prefetched is released when it is gone."""
         if self.job is not None:
             self._out.note("leave", {"node": member.number})
             self.job.schedule.leave(member.number)
@@ -385,7 +421,11 @@ class LeaseService:
         self.answer(now)
 
     def released(self, member: Member, now: float) -> int:
-        """Release the blocks of a worker that is gone; how many."""
+        """Release the blocks of a worker that is gone, which its fence was ordered for; how many.
+
+        They may be leased before the fence is done where a push that comes late is harmless; a
+        schedule `needs` the fence where it is not (a rotation: two writers of a row).
+        """
         job = self.job
         if job is None or not job.pass_:
             return 0
@@ -399,16 +439,19 @@ class LeaseService:
             self._retired(now)
         self.answer(now)
         if numbers and job.schedule.clocks is not None:
+            # All may hold later clocks only, and would wait for one that nobody trains.
             self.send_workers(messages.CameBack())
         return len(numbers)
 
     def last_of(self, member: Member) -> Step | None:
-        """Find the step that a lost worker may have sealed at some shards only."""
+        """The step that a lost worker may have sealed at some shards only; see
+        `ShardOrders.fence`."""
         slots = None if self.job is None else self.job.schedule.slots
         return None if slots is None else slots.last_of(member.number)
 
     def blame(self, member: Member) -> str:
-        """The block that a lost worker was at, in words, if it has cost too many workers."""
+        """Count the loss of a worker at the block that it trained. If that block has cost too many
+        workers, return it in words: its bytes kill whoever trains it, and the job must end."""
         job = self.job
         if job is None:
             return ""
@@ -425,8 +468,13 @@ class LeaseService:
         return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
     def wait_for_late(self, schedule: Schedule, workers: list[Member], now: float) -> bool:
-        """Wait for workers that are not finished when a schedule is closed, and for those that have
-        not begun when it is over; whether there are any."""
+        """Wait for workers whose part of the job is not finished while the training ends; whether
+        there are any.
+
+        Who has had a block is waited for once no block is leased any more (`closed`), and given up
+        by `late_workers.py`. Who has had none has nothing to lose, and is given up as soon as it is
+        quiet.
+        """
         slots = schedule.slots
         waits_for_copy = slots is not None and slots.waits_for_copy
         waits_for_master = waits_for_copy or self._members.returning
@@ -438,15 +486,15 @@ class LeaseService:
         ends = schedule.closed or schedule.over
         idle = [member for member in late if not member.work.begun] if ends else []
         if idle and self.late.quiet(now):
-            for member in idle:  # it may go on with the next job
+            for member in idle:  # it stays a member, and may take part in the next job
                 member.given_up(self._ended_jobs.newest)
-                log.warning("%s is given up: it has not begun", member.name)
+                log.warning("%s has not begun with the job, which ends without it", member.name)
         self.late.step(begun, now, staged=schedule.clocks is not None)
         return any(not member.work.over for member in late)
 
     def _give_up(self, member: Member, why: str, now: float) -> None:
-        """The training ends without what a worker has not finished: it is lost, and fenced before
-        the export reads its rows."""
+        """End the training without what a worker has not finished. The worker is declared lost, so
+        that it is fenced before the export reads rows: its late pushes would tear the model."""
         if self._lifecycle.stopping or member.work.over:
             return
         job, schedule = self.running()
@@ -458,9 +506,12 @@ class LeaseService:
     # --- answers and notes ---------------------------------------------------------------------
 
     def answer(self, now: float) -> None:
-        """Answer what can be answered; the rest waits for blocks that may come back. A refused
-        worker is examined again when the schedule wakes it, and all of them when the job's state
-        has changed: each finished block costs as many looks as workers it wakes."""
+        """Answer what can be answered now; the other calls wait for blocks that may come back.
+
+        A refused worker is examined again when the schedule wakes it, and all of them when the
+        job's state has changed. So a finished block costs as many looks as workers that it wakes:
+        with a look at each of a thousand waiting workers it would cost the master milliseconds.
+        """
         job = self.job
         if job is None:
             return
@@ -471,28 +522,29 @@ class LeaseService:
             self._look_at_all()
         for node in schedule.woken(self._refused):
             self._asking.extend(self._refused.pop(node, ()))
-        unset: list[Call] = []
+        not_ready: list[Call] = []  # to be examined once the shards are ready; in their sequence
         for _ in range(min(len(self._asking), ANSWERS_MAX)):
             call = self._asking.popleft()
             if not self._answer(job, schedule, call, now):
-                unset.append(call)
-        self._asking.extendleft(reversed(unset))
+                not_ready.append(call)
+        self._asking.extendleft(reversed(not_ready))
         self._hand_out(now)
 
     @property
     def busy(self) -> bool:
-        """Whether workers are left that may be answered at once."""
+        """Whether calls remain that may be answered at once: the loop is not to sleep."""
         job = self.job
-        left = self._asking or self._hand_outs_due
-        return bool(left) and job is not None and self._ready(job, job.pass_)
+        due = self._asking or self._hand_outs_due
+        return bool(due) and job is not None and self._ready(job, job.pass_)
 
     def _ready(self, job: Job, pass_: str) -> bool:
-        """Whether the rows are ready for new leases."""
+        """Whether the shards are ready for new leases: they have the clock, or the fence, that the
+        schedule needs."""
         needs = job.schedule.needs
         return pass_ != "train" or not needs or not self._shard_orders.open(needs)
 
     def _end_turn(self, member: Member) -> None:
-        """A worker's part is merged or lost: examine those that wait for their turn."""
+        """A worker's part is merged or lost: examine the workers that wait for their turn."""
         if self._turns.end(member.number):
             for node in [node for node in self._refused if self._turns.held(node)]:
                 self._asking.extend(self._refused.pop(node))
@@ -503,7 +555,7 @@ class LeaseService:
         self._refused.clear()
 
     def _answer(self, job: Job, schedule: Schedule, asking: Call, now: float) -> bool:
-        """Answer a worker, or have it wait; False: until the shards have set their clocks."""
+        """Answer a worker, or have it wait; False: it waits until the shards are ready."""
         member, pass_, call = asking
         if member.number not in self._members.all:
             return True
@@ -536,7 +588,7 @@ class LeaseService:
         return True
 
     def _name_wait(self, schedule: Schedule, member: Member, now: float) -> None:
-        """Name what a worker without a block waits for, unless it still has one."""
+        """Name what a worker waits for, unless it still has a block to train."""
         if self._turns.held(member.number):
             member.wait_for(str(Wait((MASTER,), "merge the survey")), now)
         elif not schedule.records.held_by(member.number):
@@ -575,8 +627,8 @@ class LeaseService:
         self._number_changed = True
 
     def report(self, but: Container[Member] = ()) -> None:
-        """Report to workers their number and the slowest clock, if changed. Once in a turn of the
-        loop: a note to all for each of a thousand that come is a million."""
+        """Report to workers their number and the slowest clock, where these have changed. Once in a
+        turn of the loop: with a thousand workers that join, a note to all for each is a million."""
         job, changed = self.job, self._number_changed
         self._number_changed = False
         if job is None or not job.pass_:

@@ -1,4 +1,6 @@
-"""The schedule of shared blocks (`async`, and each survey): the next one to each worker that asks.
+"""Decides who trains which block where any worker may: the next one to each that asks.
+
+The schedule of `async`, and of each survey.
 
 A policy over the records of `Schedule`.  No files, sockets or time.
 """
@@ -22,7 +24,7 @@ from snailps.pieces import Piece
 
 
 class QueueSchedule(BlockSchedule):
-    """Every entry of the queue, to the next worker that asks."""
+    """The next entry of the queue to each worker that asks."""
 
     queue: BlockQueue
     seats: Seats
@@ -65,12 +67,12 @@ class QueueSchedule(BlockSchedule):
         return numbers
 
     def leave(self, node: int) -> None:
-        """Its seat is for the worker that has waited longest."""
+        """A worker leaves; its seat goes to the worker that has waited longest."""
         super().leave(node)
         self._refused.update(dict.fromkeys(self.seats.leave(node)))
 
     def close(self, size: int | None = None) -> None:
-        """Lease nothing more but what a `limit` leaves. Again: leave nothing."""
+        """Lease nothing more, except what a `limit` leaves; a second call ends that, too."""
         self.queue.is_limited &= not self.closed
         super().close(size)
 
@@ -84,7 +86,7 @@ class QueueSchedule(BlockSchedule):
 
 
 class SurveySchedule(QueueSchedule):
-    """The same for a survey, whose blocks are done when the part with them is merged."""
+    """The same for a survey, where a block is done when the part with its counts is merged."""
 
     survey: SurveyParts
 
@@ -114,7 +116,7 @@ class SurveySchedule(QueueSchedule):
 
     @property
     def progress(self) -> float:
-        """Counted blocks count, too."""
+        """Blocks that are counted and not merged yet count, too."""
         return (self._done_bytes + self.survey.counted_bytes) / self.plan.total_bytes
 
 

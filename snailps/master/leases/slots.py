@@ -1,10 +1,10 @@
-"""Clocks of slots: an entry is a slot of a clock, which shards apply when all of its slots are in.
+"""Owns clocks of slots: an entry is a slot of a clock, which shards apply when all slots are in.
 
     entry -> (clock, slot);  free -> held by a worker -> done;  all done -> the next clock opens
     withhold(checkpoint): the last slot of a clock and all after it wait until its rows are copied
 
-A part of the schedule of synchronous steps.  Says which entries may be leased, by clock; which
-worker gets one the schedule decides.
+A part of the schedule of synchronous steps. Decides which entries may be leased; must not know
+which worker is to get one (`bsp.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from snailps.master.leases.waits import ANY_WORKER, MASTER, NAMED_MAX, Wait
 from snailps.transport.messages.terms import Step
 
 CLOCKS_AHEAD = 2
-"""Clocks leased beyond the first unfinished one: the result depends on it where a limit ends it."""
+"""Clocks leased beyond the first unfinished one. A training that reaches its target ends so many
+clocks later, so results depend on this number."""
 
 
 class SlotClocks:
-    """Entry n is slot ``n % micro_batches`` of clock ``n // micro_batches``. Early clocks are
-    leased first, at most `CLOCKS_AHEAD` after the open one. For a checkpoint the last slot of a
-    clock and all after it are withheld: rows stay as at the beginning of that clock."""
+    """Entry n is slot ``n % micro_batches`` of clock ``n // micro_batches``.
+
+    Early clocks are leased first, at most `CLOCKS_AHEAD` after the open one. For a checkpoint the
+    last slot of a clock and all entries after it are withheld: a clock that lacks a slot is not
+    applied, so rows stay as they were at its beginning until every server has copied them.
+    """
 
     def __init__(
         self,
@@ -46,19 +50,19 @@ class SlotClocks:
         self.is_abandoned = False
         """The open clock is never applied: nothing is leased any more."""
         self.has_news = False
-        """An entry may be free for others than the worker that finished one."""
+        """An entry may be free for workers other than the one that finished an entry."""
         self.free: dict[int, list[int]] = {}
         """By clock: entries that may be leased, ascending."""
         self._is_limited = False
         self._last: dict[int, int] = {}  # the entry that each worker finished last
-        self._filled = 0  # clocks below have been in `free`
+        self._filled = 0  # entries of all clocks below have been put into `free`
         self._holders: dict[int, dict[int, int]] = {}  # by clock: entries held by each worker
-        self._missing: list[tuple[int, int]] | None = None
-        self._withheld = -1  # entries from this one on are not leased; -1: all are
-        self._withheld_for = 0  # checkpoint
-        self._copied = -1  # the last clock that was withheld until it was copied
+        self._missing: list[tuple[int, int]] | None = None  # of `missing`; None: to be found anew
+        self._withheld = -1  # entries from this one on are not leased; -1: none is withheld
+        self._withheld_for = 0  # number of the checkpoint
+        self._copied = -1  # the last clock whose rows were copied while it was withheld
         clocks, counts = np.unique(records.done() // micro_batches, return_counts=True)
-        # By clock that is not complete: entries done.
+        # Entries done, by clock that is not complete.
         self._done_of: dict[int, int] = dict(zip(clocks.tolist(), counts.tolist(), strict=True))
         self._advance()
         self._counted = records.next_not_done(0, self.size)
@@ -98,7 +102,8 @@ class SlotClocks:
         return self.entry(number)
 
     def take_back(self, node: int) -> Entry | None:
-        """Lease a free entry of an earlier clock than those that a worker holds."""
+        """Lease to a worker a free entry of an earlier clock than all that it holds: a lost
+        worker's, for which everyone waits."""
         first, held = min(self.free, default=-1), self.of(node)
         if self.is_abandoned or first < 0 or (held is not None and first >= held):
             return None
@@ -107,9 +112,9 @@ class SlotClocks:
     def adopt(self, number: int, node: int) -> None:
         """Lease this entry, which waits, to a worker that reports to hold it."""
         clock = number // self.micro_batches
-        rest = [n for n in self.free.pop(clock, ()) if n != number]
-        if rest:
-            self.free[clock] = rest
+        others = [n for n in self.free.pop(clock, ()) if n != number]
+        if others:
+            self.free[clock] = others
         self._lease(number, node)
 
     def _lease(self, number: int, node: int) -> None:
@@ -138,14 +143,15 @@ class SlotClocks:
         self.has_news = True
 
     def done(self, number: int, node: int) -> None:
-        """A worker has pushed all of an entry, and seals it next."""
+        """A worker has pushed all of an entry, and seals it next: `Done` comes before the seal, as
+        the last seal of a clock applies it (docs/design/clocks.md)."""
         clock = number // self.micro_batches
         self._done_of[clock] = self._done_of.get(clock, 0) + 1
         self._last[node] = number
         self._advance()
 
     def _advance(self) -> None:
-        """Advance the open clock, and add what may be leased now."""
+        """Advance the open clock past complete ones, and free what may be leased now."""
         while (numbers := self._numbers_of(self.open)) and (
             self._done_of.get(self.open, 0) >= len(numbers)
         ):
@@ -170,23 +176,25 @@ class SlotClocks:
     # --- results ---------------------------------------------------------------------------------
 
     def in_order(self) -> Iterator[tuple[int, BlockResult]]:
-        """Entries and results that count now, in their order, at any order of arrival."""
+        """Yield entries and results that count now, in the sequence of the entries, whatever the
+        sequence of arrival: sums of floats would differ."""
         while self._counted < self.size and self._records.is_done(self._counted):
             yield self._counted, self._records.result(self._counted)
             self._counted += 1
 
     def ended(self, number: int) -> int | None:
-        """The clock whose last result is that of an entry: `place` of `limit`."""
+        """The clock that ends with this entry, as `place` of `limit`; None: the entry ends none."""
         clock, slot = divmod(number, self.micro_batches)
         return clock if slot == self.micro_batches - 1 else None
 
     def unapplied(self) -> list[int]:
-        """What is done of clocks that no shard applies."""
+        """Entries that are done, of clocks that no shard will apply: one of their slots is lost."""
         first = self.open * self.micro_batches
         return [number for number in self._records.done().tolist() if number >= first]
 
     def uncount(self) -> int:
-        """Count nothing of clocks that no shard applies; the first entry that was not counted."""
+        """Take back the count of clocks that no shard will apply; returns the first entry that was
+        not counted before."""
         counted = self._counted
         self._counted = min(counted, self.open * self.micro_batches)
         return counted
@@ -198,7 +206,7 @@ class SlotClocks:
     # --- the end ---------------------------------------------------------------------------------
 
     def close(self, size: int | None) -> None:
-        """End with a whole clock: that of the last entry leased, or of `size` entries."""
+        """End with a whole clock: the one of the last entry leased, or of `size` entries."""
         if not self._is_limited or size is not None:
             last = self._records.last if size is None else size - 1
             self._lease_until(last // self.micro_batches)
@@ -212,15 +220,18 @@ class SlotClocks:
         """Lease nothing after a clock, after which nothing has been leased."""
         self.size = min(self.size, (clock + 1) * self.micro_batches)
         self._missing = None
-        self.free = {at: free for at, free in self.free.items() if at <= clock}
+        self.free = {early: free for early, free in self.free.items() if early <= clock}
 
     # --- checkpoints -----------------------------------------------------------------------------
 
     def withhold(self, checkpoint: int) -> int:
-        """Withhold the last slot of a clock and all after it, until `resume_leases`; returns the
-        clock. It is the first clock after which nothing is leased and whose last slot is not; at
-        the end of the training the clock after the last one. No clock that was copied is withheld
-        again: each is applied however often checkpoints are made."""
+        """Withhold the last slot of a clock and all entries after it, until `resume_leases`;
+        returns the clock.
+
+        It is the first clock after which nothing is leased and whose last slot is not; at the end
+        of the training the clock after the last one. No clock that was copied is withheld again, so
+        that each is applied however often checkpoints are made.
+        """
         assert self._withheld < 0
         if self.is_abandoned:
             return self.open
@@ -232,7 +243,7 @@ class SlotClocks:
         if not numbers:
             return self._clocks
         self._withheld, self._withheld_for, self._missing = numbers[-1], checkpoint, None
-        for later in [at for at in self.free if at >= clock]:
+        for later in [free_clock for free_clock in self.free if free_clock >= clock]:
             self.free[later] = [number for number in self.free[later] if number < self._withheld]
             if not self.free[later]:
                 del self.free[later]
@@ -265,8 +276,9 @@ class SlotClocks:
     # --- waits -----------------------------------------------------------------------------------
 
     def missing(self) -> list[tuple[int, int]]:
-        """Unfinished slots of the open clock, and their workers, `ANY_WORKER` or `MASTER`."""
-        if self._missing is None:  # a thousand may wait for the same
+        """Unfinished slots of the open clock, each with the worker that has it; `ANY_WORKER`: it
+        waits to be leased; `MASTER`: it is withheld."""
+        if self._missing is None:  # found once: a thousand workers may wait for the same slots
             numbers = self._numbers_of(self.open)
             self._missing = [
                 (number % self.micro_batches, self._holder(number))
@@ -280,7 +292,7 @@ class SlotClocks:
         return self._records.holder(number) or ANY_WORKER
 
     def wait_of(self, node: int) -> Wait | None:
-        """What the open clock lacks of others, and who is to finish it; None: nothing."""
+        """What the open clock lacks from others, and who is to finish it; None: nothing."""
         if self.waits_for_copy:
             text = f"copy the rows of clock {self.open} for checkpoint {self._withheld_for}"
             return Wait((MASTER,), text)
@@ -297,12 +309,12 @@ class SlotClocks:
         )
 
     def held_up(self, node: int) -> Wait | None:
-        """What the open clock lacks, where a worker holds entries of later clocks only; None: it
-        can train."""
+        """What the open clock lacks, if a worker holds entries of later clocks only; None: the
+        worker can train."""
         clock = self.of(node)
         return None if clock is None or clock <= self.open else self.wait_of(node)
 
-    # --- what is kept of it ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, Any]:
         return {"consistency": "bsp", "clocks": self.open}

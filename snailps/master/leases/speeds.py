@@ -1,6 +1,9 @@
-"""Sizes of the partitions of a chunk by the speeds of the workers that are to have them.
+"""Decides the sizes of the partitions of a chunk, by the speeds of the workers that get them.
 
-checkouts: units, seconds -> speed of a worker -> sizes, where all alike would take much longer
+checkouts: units, seconds -> speed of a worker -> sizes, where equal ones would take much longer
+
+Other sizes than the last chunk's cost a barrier between the two, in which fast workers wait. So
+sizes stay unless the gain is clear.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RATED_S, RATED_S_MAX = 0.5, 60.0
-"""Seconds of checkouts of which a speed is made: with fewer it is none, of more the last ones."""
+"""Seconds of checkouts from which a speed is made: fewer give none, of more the last ones count."""
 UNEVEN, UNSURE = 1.2, 0.25
-"""Time of a chunk over the least possible from which on sizes change, which costs a barrier.
-`UNSURE` is added for speeds of `RATED_S`, and less of it as the root of their seconds grows."""
+"""Sizes change where a chunk takes `UNEVEN` times the least possible. `UNSURE` is added for speeds
+measured over `RATED_S`; it falls with the root of the seconds measured."""
 SIZE_MEAN = 16
-"""Mean size of partitions that differ."""
+"""Mean size of partitions that differ, an integer each: the resolution of sizes."""
 SIZE_MAX = 2.0
-"""The largest, of the mean: a worker has pairs of so much text in memory."""
+"""Largest size, as a multiple of the mean: a worker holds the pairs of its partition in memory."""
 
 
 class Speeds:
@@ -38,24 +41,25 @@ class Speeds:
         self._work.pop(node, None)
 
     def of(self, node: int) -> float:
-        """Units a second of a worker; 0: not known."""
+        """Units per second of a worker; 0: not known."""
         units, seconds = self._work.get(node, (0.0, 0.0))
         return units / seconds if seconds >= RATED_S else 0.0
 
     def sizes(
         self,
-        owners: Mapping[int, int],  # part -> who is to have it
+        owners: Mapping[int, int],  # part -> the worker that is to have it
         parts: int,
-        before: tuple[int, ...] | None,  # sizes of as many as now; None: there were more or fewer
+        # sizes in the chunk before, if it had as many parts; None: it had more or fewer
+        before: tuple[int, ...] | None,
     ) -> tuple[int, ...]:
-        """Sizes of partitions, so that workers need the same time for each; empty: all alike."""
+        """Sizes of the partitions, so that each takes the same time; empty: all alike."""
         old = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
         speeds = np.array([self.of(owners.get(part, 0)) for part in range(parts)])
         known = speeds > 0
         if before is not None and not known.any():
             return before
-        # A worker that is new, in the place of another one, is taken to be as fast; where there are
-        # more or fewer places, to be as fast as its cores.
+        # A worker without a speed is assumed to be as fast as the one whose part it takes; where
+        # the number of parts has changed, as fast as its cores.
         guess = old
         if before is None:
             cores = [self._cores_of(owners.get(part, 0)) for part in range(parts)]

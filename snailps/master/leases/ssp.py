@@ -1,6 +1,6 @@
-"""The schedule of bounded staleness (`ssp`): every n-th entry belongs to one worker.
+"""Decides who trains which entry under bounded staleness (`ssp`): every n-th belongs to one worker.
 
-    entry -> its owner; a worker that is too far ahead of the slowest gets none at present
+    entry -> its owner; a worker that is too far ahead of the slowest waits
 
 Without a bound it is `async` with `assign: own`. A policy over the records of `Schedule`; `pace.py`
 has the clocks of workers.  No files, sockets or time.
@@ -28,9 +28,11 @@ _FREE = 0
 
 
 class SspSchedule(BlockSchedule):
-    """Entry n belongs to worker n mod W; a worker's clock is how many it has finished. What a
-    worker that leaves has not begun is assigned to the others. One that joins gets a share of what
-    each of the others has left, and the slowest clock, so that no other worker waits for it."""
+    """Entry n belongs to worker n mod W; the clock of a worker counts the entries that it finished.
+
+    Entries that a leaving worker has not begun are assigned to the others. A worker that joins gets
+    a share of what each of the others has left, and the slowest clock: no other waits for it.
+    """
 
     pace: Pace
     seats: Seats
@@ -48,23 +50,25 @@ class SspSchedule(BlockSchedule):
         super().__init__(entries, known, nodes)
         self.seats = Seats(seats)
         nodes = [node for node in nodes if self.seats.take(node)]
-        self.is_flushed = staleness >= 0  # else its workers begin a block before pushes are there
+        # With a bound a worker reports an entry once its pushes are acknowledged: the clock of
+        # others rests on that. Without one it begins the next block meanwhile.
+        self.is_flushed = staleness >= 0
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
-        # The owner of each entry when it was assigned; what is leased or done keeps it.
+        # The owner of each entry, as assigned last; valid while the entry waits.
         self._owner = np.resize(np.array(nodes or [_FREE], np.int32), self.size)
         self._unowned: deque[int] = deque()  # entries of the first worker that joins
         for number in self.records.waiting(0, self.size):
             share = self._left[nodes[number % len(nodes)]] if nodes else self._unowned
             share.append(number)
         self.pace = Pace(self.records, nodes, self.has_left, staleness)
-        self._assigned: set[int] = set()  # workers that were assigned something, until `woken`
+        self._assigned: set[int] = set()  # workers that were assigned entries since `woken`
 
     def has_left(self, node: int) -> bool:
         """Whether a worker has entries of its own that it has not begun."""
         return bool(self._left.get(node))
 
     def _next_of(self, node: int) -> Entry | None:
-        """The next of a worker's own entries, unless it would get too far ahead."""
+        """Lease the next of a worker's own entries, unless it would get too far ahead."""
         if self.closed or not self.has_left(node):
             return None
         if self.pace.is_ahead(node):
@@ -80,12 +84,12 @@ class SspSchedule(BlockSchedule):
         self.pace.has_work(node)
 
     def _busy(self) -> Iterator[int]:
-        """Workers that have work, some of them twice."""
+        """Workers that have work; some come twice."""
         yield from self.records.holders()
         yield from (node for node, share in self._left.items() if share)
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Workers that are no longer too far ahead, and those that were assigned something."""
+        """Workers that are no longer too far ahead, and workers that were assigned entries."""
         assigned, self._assigned = self._assigned, set()
         return sorted(node for node in assigned | self.pace.freed() if node in waiting)
 
@@ -110,7 +114,7 @@ class SspSchedule(BlockSchedule):
         self.seats.keep(node)
 
     def release(self, node: int) -> list[int]:
-        """A worker's leases stay its own while it takes part."""
+        """Return a worker's leases: to its own share while it takes part, else to the others."""
         numbers = self._release_all(node)
         if node in self._left:
             self._give(node, numbers)
@@ -120,7 +124,7 @@ class SspSchedule(BlockSchedule):
         return numbers
 
     def join(self, node: int) -> None:
-        """Give a worker that joins its share of what the others have left, if there is a seat."""
+        """Give a worker that joins its share of what the others have left, if a seat is free."""
         super().join(node)
         if node in self._left or not self.seats.take(node):
             return
@@ -137,8 +141,8 @@ class SspSchedule(BlockSchedule):
         self._may_go(node)
 
     def leave(self, node: int) -> None:
-        """Assign what a worker has not begun to the others, which no longer wait for it; one that
-        waits for its seat gets a share."""
+        """Assign what a worker has not begun to the others, which no longer wait for it; a worker
+        that has waited for its seat gets a share."""
         super().leave(node)
         self.pace.leave(node)
         self._assign(self._left.pop(node, deque()))
@@ -171,8 +175,8 @@ class SspSchedule(BlockSchedule):
 
     @property
     def over(self) -> bool:
-        left = any(self._left.values()) or bool(self._unowned)
-        return not self.records.leased and (self.closed or not left)
+        has_waiting = any(self._left.values()) or bool(self._unowned)
+        return not self.records.leased and (self.closed or not has_waiting)
 
     def snapshot(self) -> dict[str, Any]:
         """``owner`` is valid for entries that are not done."""
@@ -198,5 +202,5 @@ class SspSchedule(BlockSchedule):
         shares: dict[int, list[int]] = {node: share.tolist() for node, share in by_owner}
         self._left = {node: deque(shares.pop(node, ())) for node in self.workers}
         self._unowned = deque(shares.pop(_FREE, ()))
-        for share in shares.values():  # of workers that were to leave
+        for share in shares.values():  # of workers that had left, or were leaving
             self._assign(share)

@@ -1,4 +1,4 @@
-"""Parts of a survey: blocks that a worker has counted, and blocks whose part is being merged.
+"""Owns the parts of a survey: which blocks a worker has counted, and whose part is being merged.
 
     leased -> count -> merge -> merged: done        merge -> failed: its worker's again
 
@@ -14,7 +14,7 @@ from snailps.master.leases.records import BlockRecords, BlockResult
 
 
 class SurveyParts:
-    """The counts that workers have not sent yet, in bytes of their blocks."""
+    """Parts that are not merged yet, measured in bytes of their blocks."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class SurveyParts:
         self.counted_bytes = 0
 
     def count(self, node: int) -> list[int]:
-        """Count a worker's leases as surveyed into its part; returns what is new."""
+        """Count all leases of a worker as surveyed into its part; returns the new ones."""
         records = self._records
         numbers = [n for n in records.held_by(node) if not records.is_counted(n)]
         for number in numbers:
@@ -52,7 +52,7 @@ class SurveyParts:
         self._finish(number, result)
 
     def failed(self, number: int) -> None:
-        """The part with an entry cannot be merged: the entry is its worker's again."""
+        """The part with an entry cannot be merged: its worker holds the entry again."""
         self.counted_bytes -= self._entries.bytes_of(number)
         self._records.merge_failed(number)
 

@@ -1,4 +1,4 @@
-"""Whom a worker without an entry waits for, as names for users.
+"""Names whom a worker without an entry waits for, in words for users.
 
 schedule.wait_of(worker) -> Wait: workers, and what they are to do
 """
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 ANY_WORKER, MASTER = 0, -1
-"""Stand for a worker's number."""
+"""Stand in for a worker's number, where no worker has the entry, or the master is at work."""
 
 
 NAMED_MAX = 8
