@@ -24,6 +24,7 @@ from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, trait_of
 from snailps.config import CHECKPOINT_SETTINGS
+from snailps.config.fields import settings_of
 from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
@@ -264,7 +265,12 @@ class CheckpointController:
 
     def _check_same(self, job: Job | SessionJob, found: Candidate) -> None:
         saved, own = found.manifest.job, job.identity(_MAY_DIFFER)
-        names = [name for name in own if saved.get(name) != own[name]]
+        # A checkpoint of an earlier version lacks newer settings, which have no effect while they
+        # are empty, and may have values of settings that this job does not read: neither makes
+        # another job of it, and a value that is not read could not be given to match.
+        declared = settings_of(type(job.settings))
+        unread = {name for name, one in declared.items() if not one.is_read(job.settings)}
+        names = [n for n in own if n not in unread and saved.get(n, "") != own[n]]
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
         differ = []

@@ -408,6 +408,15 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
         world.controller.check_opened(job, opened)
 
 
+def test_settings_without_effect_make_no_other_job(world, tmp_path):
+    """A checkpoint of 0.1.0 lacks `column`, and has a `bucket` also where no n-gram is read."""
+    words = "snailps.models.word_vectors:WordVectors"
+    job = job_of(tmp_path, worker_class=words, maxn="0", output="x")
+    opened = checkpoint_of(job, bucket="2000000")
+    del opened.candidates[0].manifest.job["column"]
+    world.controller.check_opened(job, opened)
+
+
 def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):
     path = tmp_path / "x.svm"
     path.write_text("0 1:5\n1 1:9\n")
