@@ -1305,6 +1305,25 @@ cdef class Kernels:
                                 &out[0, 0])
             free(room)
 
+    def top_columns(self, const float[:, ::1] scores,
+                    Py_ssize_t top) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The `top` best scores of each row, best first, and their columns: int32, float32[n, top].
+
+        Of equal scores the lower column is first.  -1 where a row has fewer that are above -inf.
+        """
+        cdef Py_ssize_t n = scores.shape[0], columns = scores.shape[1]
+        if top < 0 or columns > 0x7fffffff:
+            raise ValueError(f"top must be at least 0, columns fewer than 2^31; got {top}, {columns}")
+        numbers = np.full((n, top), -1, np.int32)
+        best = np.full((n, top), -np.inf, np.float32)
+        if n == 0 or top == 0 or columns == 0:
+            return numbers, best
+        cdef int32_t[:, ::1] of = numbers
+        cdef float[:, ::1] high = best
+        with nogil:
+            self.table.top_columns(&scores[0, 0], n, columns, top, &of[0, 0], &high[0, 0])
+        return numbers, best
+
     # ---- sparse products ---------------------------------------------------------------------------
 
     cdef object take_csr(self, Csr *x, const int64_t[::1] ptr, const int32_t[::1] rows,

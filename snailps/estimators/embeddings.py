@@ -498,7 +498,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
 
     Parameters
     ----------
-    loss : "squared", "softmax" or "pairwise"
+    loss : "squared", "als", "softmax" or "pairwise"
         "squared" predicts ratings; the others rank items by implicit feedback.
     top : int
         Length of the lists that `evaluate` judges, K in its figures.
@@ -594,18 +594,30 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         return model.scores(ids)
 
     def recommend(
-        self, user: Name, topn: int = 10, without: Iterable[Name] = (), seen: Any = None
+        self,
+        user: Name | None = None,
+        topn: int = 10,
+        without: Iterable[Name] = (),
+        seen: Any = None,
+        *,
+        items: Iterable[Name] | None = None,
+        known: bool = False,
     ) -> Best:
         """Return the `topn` best items for a user.
 
         Parameters
         ----------
-        user : str or int
+        user : str or int, optional
         topn : int
         without : iterable of names
             Items to leave out; an unknown one gives a warning.
         seen : object, optional
             Pairs as in `fit`: the user's items in them are left out.
+        items : iterable of names, optional
+            In the place of `user`: the items of someone whom the training did not have; loss "als".
+        known : bool
+            Do not leave out what the user has in the training.  Loss "als" leaves it out by
+            default, `items` too; models of the other losses do not know it.
 
         Returns
         -------
@@ -615,9 +627,12 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Raises
         ------
         UnknownWord
-            The user is unknown.
+            The user, or one of `items`, is unknown.
+        DataError
+            Neither `user` nor `items` is given, or both; or the loss has no `items`.
         """
-        return self.factors_.recommend(user, topn, without, self._rows_of_names(seen))
+        rows = self._rows_of_names(seen)
+        return self.factors_.recommend(user, topn, without, rows, items=items, known=known)
 
     def most_similar(self, name: Name, topn: int = 10, *, of: str = "items") -> Best:
         """Return the items, or users, whose vectors are most similar to a name's.

@@ -139,6 +139,7 @@ pair_scores = _chosen.pair_scores
 train_ratings = _chosen.train_ratings
 solve_rows = _chosen.solve_rows
 add_gram = _chosen.add_gram
+top_columns = _chosen.top_columns
 unpack_parts = _chosen.unpack_parts
 subtract_parts = _chosen.subtract_parts
 csr_product = _chosen.csr_product

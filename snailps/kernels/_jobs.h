@@ -286,6 +286,8 @@ typedef struct {
     void (*solve_rows)(const snail_solve_job *job, char *scratch, double *loss);
     void (*add_gram)(const float *rows, int64_t count, int64_t stride, int64_t first, int64_t last,
                      float *room, double *out);
+    void (*top_columns)(const float *scores, int64_t rows, int64_t columns, int64_t top,
+                        int32_t *numbers, float *best);
     void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate, float base,
                          float l1);
 

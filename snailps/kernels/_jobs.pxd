@@ -296,6 +296,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*solve_rows)(const SolveJob *job, char *scratch, double *loss) noexcept nogil
         void (*add_gram)(const float *rows, int64_t count, int64_t stride, int64_t first,
                          int64_t last, float *room, double *out) noexcept nogil
+        void (*top_columns)(const float *scores, int64_t rows, int64_t columns, int64_t top,
+                            int32_t *numbers, float *best) noexcept nogil
         void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate,
                              float base, float l1) noexcept nogil
         void (*csr_times_rows)(const Csr *x, const float *table, int64_t stride,

@@ -91,6 +91,7 @@ static snail_kernels snail_table = {
     .solve_scratch = snail_solve_scratch,
     .solve_rows = snail_solve_rows,
     .add_gram = snail_add_gram,
+    .top_columns = snail_top_columns,
     .ftrl_weights = snail_ftrl_weights_of,
     .csr_times_rows = snail_csr_times_rows,
     .csr_columns = snail_csr_columns,

@@ -8,11 +8,12 @@ from connected import connected, results_of
 from twins import least_squares as twin
 
 from snailps.data.name_columns import NameCounts, Names
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, DataError
 from snailps.master.leases import RangeSchedule
-from snailps.models.embeddings import least_squares
-from snailps.models.embeddings.least_squares import Weights, bounds_of
+from snailps.models.embeddings import files, least_squares
+from snailps.models.embeddings.least_squares import Known, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
+from snailps.models.embeddings.queries import FactorModel
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import TABLE
 from snailps.pieces import Piece
@@ -167,3 +168,61 @@ def test_ranges_are_of_all_names_and_about_equal_lines(ranges):
 def test_schedules_that_passes_do_not_have_are_refused(changed, message):
     with pytest.raises(ConfigError, match=message):
         least_squares.check(replace(SETTINGS, **changed))
+
+
+def model_of(tmp_path, lines, **changed):
+    """The model of a file as the job writes it, and its rows."""
+    users, items, _ = rows_of(lines)
+    names = Names(summary_of(lines))
+    pairs = [names.numbers(kind, [line.split()[kind] for line in lines]) for kind in (0, 1)]
+    arrays = {"mean": np.zeros(1), "solver": least_squares.solver_of(SETTINGS, names)}
+    arrays |= Known.of(*[column.astype(np.int32) for column in pairs], len(users)).arrays()
+    for kind, rows in enumerate((users, items)):
+        name = MatrixFactorization.kinds[kind]
+        arrays |= {name: files.packed_names(names.names[kind]), files.rows_of(name): rows}
+    path = files.write(str(tmp_path / "choices.npz"), replace(SETTINGS, **changed), arrays)
+    return FactorModel(path)
+
+
+def test_a_user_is_solved_from_a_list_of_items_as_in_training(tmp_path):
+    lines = sorted(set(lines_of()))
+    model = model_of(tmp_path, lines)
+    user, chosen = "u3", [line.split()[1].decode() for line in lines if line.startswith(b"u3\t")]
+    names = Names(summary_of(lines))
+    weights = Weights.of(SETTINGS, names)
+    rows = model.item_rows
+    penalties = weights.penalties(np.array([len(chosen)]), len(rows))
+    places = np.array([model.items.index(item) for item in chosen])
+    gram = weights.a0 * rows.T @ rows
+    (row,), _ = twin.solve_rows(rows, gram, [0, len(chosen)], places, [], penalties, 5)
+    np.testing.assert_allclose(model.solved(chosen), row, atol=1e-4)
+    assert not {item for item, _ in model.recommend(user, 20)} & {*chosen}
+    assert not {item for item, _ in model.recommend(items=chosen, k=20)} & {*chosen}
+    assert {item for item, _ in model.recommend(user, 25, known=True)} > {*chosen}
+    assert len(model.recommend(items=chosen, k=25, known=True)) == len(model.items)
+
+
+def test_recommend_refuses_what_it_cannot_answer(tmp_path):
+    model = model_of(tmp_path, lines_of())
+    with pytest.raises(DataError, match="expected a user, or the items of one"):
+        model.recommend()
+    with pytest.raises(DataError, match="expected a list of names, got 'i1'"):
+        model.recommend(items="i1")
+    with pytest.raises(DataError, match="'i99' is none of its"):
+        model.recommend(items=["i99"])
+    model.save(tmp_path / "again.npz")
+    again = FactorModel(tmp_path / "again.npz")
+    assert again.recommend("u3") == model.recommend("u3")
+    assert again.recommend(items=["i1"]) == model.recommend(items=["i1"])
+
+
+def test_known_pairs_are_each_kept_once_and_joined():
+    known = Known.of(np.array([1, 0, 1, 1], np.int32), np.array([5, 2, 5, 3], np.int32), 3)
+    assert known.ptr.tolist() == [0, 1, 3, 3]
+    assert known.items.tolist() == [2, 3, 5]
+    before = Known.of(np.array([0, 1], np.int32), np.array([7, 3], np.int32), 2)
+    assert [known.joined(before).of_user(user).tolist() for user in range(3)] == [
+        [2, 7],
+        [3, 5],
+        [],
+    ]

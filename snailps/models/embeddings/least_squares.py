@@ -21,6 +21,7 @@ docs/design/least-squares.md has what was measured.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.range_passes import PassRange, RangePasses
+from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Pending
 from snailps.data.name_columns import Names
@@ -42,6 +44,8 @@ from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
 from snailps.models.rows import Ids, distinct
+
+log = logging.getLogger(__name__)
 
 LINES, GRAMS = "lines", "grams"
 USER, ITEM = 0, 1
@@ -58,6 +62,9 @@ PREPARING = 1
 """Passes over ranges before the first that trains: sums of the first items."""
 LINE_NUMBERS = 2
 """Its own name and the other one, in the lines of a side."""
+KNOWN_PTR, KNOWN_ITEMS = "known.ptr", "known.items"
+KNOWN_MAX = 1 << 24
+"""Lines that the model's file keeps, 4 bytes each, so that recommendations leave them out."""
 NAMES_END = 1 << 24
 """Numbers of names are below this, and exact in float32."""
 
@@ -133,6 +140,78 @@ def tables(settings: MfSettings) -> tuple[Table, ...]:
     return rows, shared_blocks.table(LINES), Table(GRAMS, settings.dim)
 
 
+def solver_of(settings: MfSettings, names: Names) -> NDArray[np.float64]:
+    """What `FactorModel` needs to solve a user that nobody trained: a0 and l2 scale."""
+    weights = Weights.of(settings, names)
+    return np.array([weights.a0, weights.l2 * weights.scale])
+
+
+class NewUsers:
+    """Rows of users that the training did not have, from the rows of all items.
+
+    Half a second of Gram matrix where there are a million items, then some microseconds a user.
+    """
+
+    def __init__(self, items: Floats, solver: NDArray[np.float64]) -> None:
+        self._items, (self._a0, self._factor) = items, solver.tolist()
+        rows = _padded(items)
+        gram = np.zeros((rows.shape[1],) * 2)
+        kernels.add_gram(rows, gram, first=0, last=len(gram))
+        self._gram = (self._a0 * gram).astype(np.float32)
+
+    def solve(self, places: NDArray[np.int64]) -> Floats:
+        """The row, float32 (dim,), of a user who has the items of these numbers."""
+        dim = self._items.shape[1]
+        row = kernels.padded(1, dim)
+        frequency = len(places) + self._a0 * len(self._items)
+        kernels.solve_rows(
+            _padded(np.ascontiguousarray(self._items[places])),
+            self._gram,
+            np.array([0, len(places)]),
+            np.arange(len(places), dtype=np.int32),
+            np.zeros(0, np.float32),
+            np.array([self._factor * frequency**NU], np.float32),
+            row,
+            steps=STEPS,
+            first=0,
+            last=1,
+        )
+        solved: Floats = row[0, :dim].copy()
+        return solved
+
+
+def _padded(rows: Floats) -> Floats:
+    padded = kernels.padded(len(rows), rows.shape[1])
+    if len(rows):
+        kernels.copy_rows(rows, padded)
+    return padded
+
+
+def known_lines(results: Results, settings: MfSettings, names: Names) -> Known | None:
+    """The items of each user in the lines of the training; None if they are too many to keep, or if
+    the training ended before all were read."""
+    total, ranges = int(names.counts[USER].sum()), passes_of(settings, names).ranges
+    if total > KNOWN_MAX:
+        log.warning(
+            "the model's file has no list of the %s lines of the training: recommendations do not "
+            "leave out items that a user has, unless they are given",
+            f"{total:,}",
+        )
+        return None
+    place, counts = ChunkPlace(LINES, USER, USER), list[int]()
+    numbers = np.empty(LINE_NUMBERS * total, np.float32)
+    try:
+        while sum(counts) < total:
+            head = shared_blocks.heads(results, place, [len(counts)])
+            counts.append(int(head[0, ranges - 1]))
+        stops = [LINE_NUMBERS * count for count in counts]
+        shared_blocks.read(results, place, [0] * len(stops), stops, numbers)
+    except LostBlocks:
+        return None
+    users, items = numbers.reshape(-1, LINE_NUMBERS).T.astype(np.int32)
+    return Known.of(users, items, len(names.names[USER]))
+
+
 def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
     """First name of each range, and their number: about as many lines each, in the order of names.
 
@@ -144,6 +223,46 @@ def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
     bounds = np.concatenate(([0], inner, [len(counts)]))
     bounds = np.minimum(np.maximum.accumulate(bounds), len(counts))
     return bounds.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Items of each user, once and ascending: user i has ``items[ptr[i] : ptr[i + 1]]``."""
+
+    ptr: NDArray[np.int64]
+    items: Ids
+
+    @classmethod
+    def of(cls, users: Ids, items: Ids, user_num: int) -> Known:
+        """From pairs in any order, of which some may be equal."""
+        pairs = np.unique(users.astype(np.int64) << 32 | items)
+        counts = np.bincount(pairs >> 32, minlength=user_num)
+        return cls(np.concatenate(([0], np.cumsum(counts))), (pairs & 0xFFFFFFFF).astype(np.int32))
+
+    @classmethod
+    def in_file(cls, arrays: Mapping[str, NDArray[Any]]) -> Known | None:
+        """What a model's file has; None if it has none, as of another loss."""
+        if not {KNOWN_PTR, KNOWN_ITEMS} <= arrays.keys():
+            return None
+        return cls(arrays[KNOWN_PTR].astype(np.int64), arrays[KNOWN_ITEMS].astype(np.int32))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """As a model's file has it."""
+        return {KNOWN_PTR: self.ptr, KNOWN_ITEMS: self.items}
+
+    def joined(self, other: Known) -> Known:
+        """Pairs of either; `other` may be of fewer users."""
+        (users, items), (more_users, more_items) = self.pairs(), other.pairs()
+        both = np.concatenate((users, more_users)), np.concatenate((items, more_items))
+        return Known.of(*both, len(self.ptr) - 1)
+
+    def pairs(self) -> tuple[Ids, Ids]:
+        """Users and items of all pairs."""
+        users = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int32), np.diff(self.ptr))
+        return users, self.items
+
+    def of_user(self, user: int) -> Ids:
+        return self.items[self.ptr[user] : self.ptr[user + 1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +338,7 @@ class RangeTrainer:
             return {"units": 0}
         side, part = _side(terms), terms.range_index
         if task.lines is None:
-            self._assign_gram(side, part, self._padded(task.pulls[0].wait()))
+            self._assign_gram(side, part, _padded(task.pulls[0].wait()))
             return {"units": 0}
         others, grams, *idle = (pull.wait() for pull in task.pulls)
         first, stop = self._names_in(side, part)
@@ -227,7 +346,7 @@ class RangeTrainer:
         rows = kernels.padded(stop - first, self._dim)
         penalties = self.weights.penalties(counts, len(self._counts[1 - side]))
         arguments = (
-            self._padded(others), self._summed(grams), task.lines.ptr, task.lines.places,
+            _padded(others), self._summed(grams), task.lines.ptr, task.lines.places,
             np.zeros(0, np.float32), penalties, rows,
         )  # fmt: skip
         solve = partial(kernels.solve_rows, *arguments, steps=STEPS)
@@ -258,12 +377,6 @@ class RangeTrainer:
 
     def _pull_own(self, side: int, part: int) -> Pending:
         return self._pull(_keys(side, np.arange(*self._names_in(side, part))), TABLE)
-
-    def _padded(self, rows: Floats) -> Floats:
-        padded = kernels.padded(len(rows), self._dim)
-        if len(rows):
-            kernels.copy_rows(rows, padded)
-        return padded
 
     def _in_threads(self, function: Callable[..., Any], edges: list[int]) -> list[Any]:
         """Call a kernel on ranges of rows, one a thread; no row depends on another."""

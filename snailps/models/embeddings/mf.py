@@ -40,7 +40,7 @@ from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
-from snailps.models.embeddings.least_squares import RangeTask, RangeTrainer
+from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrainer
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
 from snailps.models.embeddings.worker import (
@@ -279,7 +279,23 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
-        return {"mean": np.array([encoding_of(names, results.settings).centre])}
+        arrays: dict[str, NDArray[Any]] = {}
+        s: Any = results.settings
+        if solves(s):
+            arrays["solver"] = least_squares.solver_of(s, names)
+            if (known := cls._known(results, names)) is not None:
+                arrays |= known.arrays()
+        return {"mean": np.array([encoding_of(names, results.settings).centre]), **arrays}
+
+    @classmethod
+    def _known(cls, results: Results, names: Names) -> Known | None:
+        """What users have in the lines of the training, and of the model that it continues."""
+        s: Any = results.settings
+        known = least_squares.known_lines(results, s, names)
+        if known is None or not s.continue_from:
+            return known
+        before = Known.in_file(warm_start.arrays_of(cls, s))
+        return known if before is None else known.joined(before)
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:
@@ -393,7 +409,7 @@ def list_figures(
     recall, ndcg = np.zeros(len(asked)), np.zeros(len(asked))
     for first, lists in ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1]):
         here = np.arange(first, first + len(lists))
-        hits = np.isin(here[:, None] * len(items) + lists, truth)
+        hits = np.isin(here[:, None] * len(items) + lists, truth) & (lists >= 0)
         perfect = np.minimum(counts[here], lists.shape[1])
         recall[here] = hits.sum(1) / np.maximum(perfect, 1)
         ndcg[here] = hits @ gains[: lists.shape[1]] / np.maximum(best[perfect], 1e-9)

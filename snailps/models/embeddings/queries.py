@@ -12,7 +12,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from snailps.data.name_columns import NameColumns, lines_of_rows
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.models.embeddings import files, kge, mf, ranking
+from snailps.models.embeddings.least_squares import Known, NewUsers
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
 from snailps.vectors.words import (
     SPELLING_WORDS,
@@ -398,6 +399,8 @@ class FactorModel(NamedRows):
         super().__init__(path, settings, arrays)
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]
+        self._solver = arrays.get("solver")
+        self._known = Known.in_file(arrays)
 
     @property
     def users(self) -> list[Any]:
@@ -410,7 +413,10 @@ class FactorModel(NamedRows):
         return self._names["items"]
 
     def _others(self) -> dict[str, NDArray[Any]]:
-        return {"mean": np.array([self.mean])}
+        arrays: dict[str, NDArray[Any]] = {"mean": np.array([self.mean])}
+        if self._solver is not None:
+            arrays["solver"] = self._solver
+        return arrays | ({} if self._known is None else self._known.arrays())
 
     def _factors(self, kind: str) -> Floats:
         """Return the factors, without the bias of ratings."""
@@ -447,15 +453,53 @@ class FactorModel(NamedRows):
             )
         return found
 
+    @cached_property
+    def _new_users(self) -> NewUsers:
+        if self._solver is None:
+            raise DataError(
+                f"{self.path}: items of a user whom the training did not have need a model of "
+                f"loss als, not {self.settings.loss}: train one with --loss als"
+            )
+        return NewUsers(self.item_rows, self._solver)
+
+    def solved(self, items: Iterable[Name]) -> Floats:
+        """Row of a user with these items, float32 (dim,), as the training would have solved it.
+
+        DataError: the model is of another loss than `als`.  UnknownName: an item is unknown.
+        """
+        places = [self.place("items", item) for item in items]
+        return self._new_users.solve(np.array(places, np.int64))
+
     def recommend(
-        self, user: Name, k: int = 10, without: Iterable[Name] = (), seen: Triples = ()
+        self,
+        user: Name | None = None,
+        k: int = 10,
+        without: Iterable[Name] = (),
+        seen: Triples = (),
+        *,
+        items: Iterable[Name] | None = None,
+        known: bool = False,
     ) -> Best:
-        """Find the `k` best items of a user with their values, but those in `without`, and those
-        that the user has in `seen` pairs."""
-        place, others = (
-            self.place("users", user),
-            (row[1] for row in seen if _same(row[:1], [user])),
-        )
+        """Find the `k` best items of a user with their values.
+
+        Left out are those in `without`, those that the user has in `seen` pairs, and, unless
+        `known`, those that the user has in the training, where the file keeps them (`als`).
+        `items` in the place of `user`: what somebody has whom the training did not have; these are
+        left out, too, unless `known`.
+        """
+        if (user is None) == (items is None):
+            raise DataError("recommend: expected a user, or the items of one, and not both")
+        if items is not None:
+            if isinstance(items, (str, bytes)):
+                raise DataError(f"items: expected a list of names, got {items!r:.60}")
+            items = list(items)
+            row, others = self.solved(items), [] if known else items
+            return self._best("items", self.item_rows @ row, k, without, others)
+        assert user is not None
+        place = self.place("users", user)
+        others = [row[1] for row in seen if _same(row[:1], [user])]
+        if self._known is not None and not known:
+            others += [self._texts["items"][item] for item in self._known.of_user(place).tolist()]
         if self.settings.loss == "squared":
             pairs = np.full((2, len(self.items)), place, np.int32)
             pairs[1] = np.arange(len(self.items))

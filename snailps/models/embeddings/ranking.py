@@ -124,21 +124,20 @@ def figures_of(raw: NDArray[np.float64], filtered: NDArray[np.float64]) -> dict[
 
 def top_lists(
     users: Floats, items: Floats, count: int, seen_users: Ids, seen_items: Ids
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
+) -> Iterator[tuple[int, Ids]]:
     """Ranges of users with each one's best items, best first, but those seen: (first user, items).
 
-    `seen_users`, `seen_items` are pairs; users are rows of `users`.
+    `seen_users`, `seen_items` are pairs; users are rows of `users`.  -1 where a user has seen so
+    many that fewer than `count` are left.
     """
     order = np.argsort(seen_users, kind="stable")
     seen_users, seen_items = seen_users[order], seen_items[order]
     count = min(count, len(items))
 
-    def of(at: slice) -> tuple[int, NDArray[np.int64]]:
+    def of(at: slice) -> tuple[int, Ids]:
         found = users[at] @ items.T
         begin, end = np.searchsorted(seen_users, [at.start, at.stop])
         found[seen_users[begin:end] - at.start, seen_items[begin:end]] = -np.inf
-        best = np.argpartition(-found, count - 1, axis=1)[:, :count]
-        ranked = np.argsort(-np.take_along_axis(found, best, 1), axis=1, kind="stable")
-        return at.start, np.take_along_axis(best, ranked, 1)
+        return at.start, kernels.top_columns(found, count)[0]
 
     yield from _in_threads(of, len(users), len(items))

@@ -109,6 +109,11 @@ def _read(cls: type[Continued], s: Any) -> tuple[JobSettings, dict[str, NDArray[
     return files.read(opened(s), f"a model of {cls.model_name(s)}", cls.Settings, cls.kinds)
 
 
+def arrays_of(cls: type[Continued], s: Any) -> dict[str, NDArray[Any]]:
+    """Arrays of the file that a training continues from."""
+    return _read(cls, s)[1]
+
+
 def put(cls: type[Continued], results: Results) -> None:
     """Set all rows with their state."""
     s: Any = results.settings

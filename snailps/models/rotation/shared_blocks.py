@@ -13,7 +13,7 @@ with its chunk, so a reader sees that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,12 @@ STAMPS = 1 << 20
 _BLOCK_BITS, _ROW_BITS = 24, 24
 AT_ONCE = 1 << 20
 """Numbers of blocks that are pulled together."""
+
+
+class Puller(Protocol):
+    """A worker, or the master's `Results`."""
+
+    def pull(self, table: str, keys: Keys) -> Floats: ...
 
 
 class ChunkPlace(NamedTuple):
@@ -81,7 +87,7 @@ def put(
     worker.push(place.table, keys, rows)
 
 
-def heads(worker: Worker, place: ChunkPlace, indices: Sequence[int]) -> Floats:
+def heads(worker: Puller, place: ChunkPlace, indices: Sequence[int]) -> Floats:
     """Heads of some blocks, (blocks, 256).  LostBlocks: some have none."""
     keys = [place.keys(at, 0, 1) for at in indices]
     found: Floats = worker.pull(place.table, np.concatenate(keys))
@@ -97,7 +103,7 @@ def _check(place: ChunkPlace, rows: Floats, blocks: Sequence[int] | NDArray[np.i
 
 
 def read(
-    worker: Worker,
+    worker: Puller,
     place: ChunkPlace,
     begins: Sequence[int],
     stops: Sequence[int],
