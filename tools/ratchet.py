@@ -27,7 +27,7 @@ PRIVATE = "lines of tests that touch private names"
 PATTERNS = {
     FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
     PARTS: r"\bparts\s*(==|!=|<=|>)\s*1\b|\bsplit\.is_whole\b",
-    ALONE: r"\bare_shared\b|\bhas_bases\b|\bof_workers\(|_ALONE\b|\b\w*outputs is (not )?None\b"
+    ALONE: r"\bothers_push\b|\bhas_bases\b|\bof_workers\(|_ALONE\b|\b\w*outputs is (not )?None\b"
     r"|\b_?recalls\b|\bplaces\.first is\b",
     POLICIES: r"\b(isinstance|cast)\(.*?\b\w*(Schedule|Admission)\b",
     SCHEDULES: r"\bconsistency\s*(==|!=)|\bjob\.(rounds|clocked)\b",

@@ -2,14 +2,14 @@
 
     keys -> PULL (while the block before trains) -> load -> trained rows -> delta, scaled -> PUSH
 
-For clocks (bsp, ssp), which define whose steps a block reads, and for rows that servers delete.
-Invariants:
+For jobs with clocks (bsp, ssp), which define whose steps a block reads, and for rows that servers
+delete, which a kept copy would not notice.  Invariants:
 
-* A pull overtakes own pushes that wait for the socket.  It may lack the deltas of pushes that
-  were not done when it started, and of later ones; `ready` adds these (`Worker.correct`).
-* A push starts when the previous one is done, so a pull lacks that one and all later ones: two
-  where the next block is prepared, more where returned blocks are trained before it.
-* The array of a push is not reused while a pull may lack the push.
+* A pull overtakes this worker's pushes that wait for the socket.  It may lack the deltas of pushes
+  that were not done when it started, and of later ones; `ready` adds them (`Worker.correct`).
+* A push starts when the one before is done.  So a pull lacks that one and all later ones: usually
+  two, more where blocks of a lost worker are trained in between.
+* The array of a push is not used again while a pull may lack that push.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ NO_ROWS = np.empty((0, 0), np.float32)
 
 @dataclass(eq=False)
 class CopiedBlock:
-    """A block's rows; `ready` pulls those at the places `moving` again, and all without `pull`.
+    """The rows of a block.
 
-    `base` are packed rows as pulled, until they are `pushed`; `since` is the first push that the
-    pull may lack.
+    `pull` has them, but `ready` pulls the rows at the places `moving` again (without `pull`: all).
+    `base` are the packed rows as pulled, until they are `pushed`, when it becomes their deltas.
+    `since` is the number of the first push that the pull may lack.
     """
 
     keys: Keys
@@ -47,10 +48,10 @@ class CopiedBlock:
 
 
 class CopiedRows(Rows):
-    """Copies of the rows of a table.
+    """Copies of a table's rows, for each block anew.
 
-    With ``apart(rows)``, a block's rows are pushed and pulled again every so many examples, as rows
-    that all workers train all the time should be: the first pull is that of `ready`.
+    With ``apart(rows)``, a block of that many rows pushes and pulls them again after so many
+    examples, because all workers train them all the time.  Nothing is then pulled ahead.
     """
 
     keeps = False
@@ -60,11 +61,11 @@ class CopiedRows(Rows):
     ) -> None:
         super().__init__(sgd, table)
         self._apart = apart
-        self._pushes: deque[Pending] = deque()  # in flight or still needed, oldest first
-        self._first = 0  # number of the oldest one, of all pushes
-        self._done = 0  # number of the first one that may not be done
-        self._ahead: list[weakref.ref[CopiedBlock]] = []  # prepared, and not trained yet or dropped
-        self._copies: CopiedBlock | None = None  # in training, with `apart`
+        self._pushes: deque[Pending] = deque()  # under way, or lacked by a pull; oldest first
+        self._first = 0  # number of the oldest of these, counting all pushes
+        self._done = 0  # number of the first push that may not be done
+        self._ahead: list[weakref.ref[CopiedBlock]] = []  # prepared blocks, not trained or dropped
+        self._copies: CopiedBlock | None = None  # the block in training, with `apart`
 
     def find(self, keys: Keys) -> Lookup:
         return Lookup(keys, NO_PLACES, NO_PLACES, NO_PLACES)
@@ -75,9 +76,10 @@ class CopiedRows(Rows):
         size: float = np.inf,
         moving: NDArray[np.int64] | None = None,
     ) -> CopiedBlock:
-        """Start to pull; other workers change rows at the places `moving` much.
+        """Number a block's keys, and start to pull its rows.
 
-        The steps of all workers on an old copy of those would add up to too long a step.
+        Rows at the places `moving` are pulled again when the block is trained: other workers change
+        them much, and steps of all workers from an old copy would add up to too long a step.
         """
         if len(found) == 1:
             keys = found[0].keys
@@ -95,7 +97,7 @@ class CopiedRows(Rows):
         return asked
 
     def ready(self, asked: CopiedBlock) -> Trained:
-        """Own deltas are in the rows, whenever they were pulled."""
+        """Wait for the rows, and add this worker's deltas that the pull lacks."""
         sgd = self._sgd
         if asked.pull is None:
             self._copies = asked
@@ -118,18 +120,18 @@ class CopiedRows(Rows):
         if corrected and sgd.derive is not None:
             sgd.in_threads(sgd.derive, copies.base)
         self._project(copies.keys, copies.base)
-        for ref in tuple(self._ahead):  # in place: the preparing thread adds some
+        for ref in tuple(self._ahead):  # removed one by one: the preparing thread appends others
             if ref() in (None, copies):
                 self._ahead.remove(ref)
         self._settle()
 
     def span(self) -> int:
-        """Return the examples of a span; with `apart`, pull rows that were pushed again."""
+        """Examples of the next span; with `apart`, pulls the rows again after `exchange`."""
         sgd, copies = self._sgd, self._copies
         if copies is not None and copies.pushed:
             self._take(copies, sgd.pull_rows(self._table, copies.keys))
             sgd.in_threads(sgd.layout.load, copies.base, *copies.trained)
-        if copies is None or self._apart is None or not self.are_shared:
+        if copies is None or self._apart is None or not self.sharing.others_push:
             return WHOLE
         return self._apart(len(copies.keys))
 
@@ -138,7 +140,7 @@ class CopiedRows(Rows):
             self._push(self._copies, None)
 
     def close(self, asked: CopiedBlock, scale: Scale | None = None) -> bool:
-        """Push the deltas; `asked` is not to be used afterwards."""
+        """Push the deltas; `asked` must not be used afterwards."""
         if not asked.pushed:
             self._push(asked, scale)
         self._sgd.give_trained(asked.trained)
@@ -148,7 +150,7 @@ class CopiedRows(Rows):
     def _push(self, copies: CopiedBlock, scale: Scale | None) -> None:
         sgd, deltas = self._sgd, copies.base
         sgd.in_threads(sgd.layout.subtract, deltas, *copies.trained)
-        if scale is not None and self.are_shared:
+        if scale is not None and self.sharing.others_push:
             scale(copies.trained, deltas)
         self._wait()
         self._settle()
@@ -166,7 +168,7 @@ class CopiedRows(Rows):
         self._done = self._first + len(self._pushes)
 
     def _settle(self) -> None:
-        """Take back the arrays of pushes that are done and in all pulls."""
+        """Take back the arrays of pushes that are done, and that no pull lacks."""
         ahead = [asked.since for ref in tuple(self._ahead) if (asked := ref()) is not None]
         while self._first < min([self._done, *ahead]):
             self._sgd.packed.give(self._pushes.popleft().wait())

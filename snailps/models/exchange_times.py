@@ -1,10 +1,11 @@
-"""When a kept row is exchanged: after the steps of all workers since then would go too far.
+"""When a kept row is exchanged: before the steps of all workers since the last time go too far.
 
     steps of a block -> saw -> frequent rows, an interval each -> due: rows to exchange now
     a period ends -> ripe: rows that go with it                   span: examples until `due` again
 
-Counts and estimates are `kernels/_row_exchange.pyx`'s; no row and no request here.  Times are
-examples that this worker has trained.  docs/design/shared-rows.md.
+Owns the rows that are exchanged between periods, and their intervals.  Times are examples that this
+worker has trained.  `kernels/_row_exchange.pyx` counts and estimates; no row and no request here.
+docs/design/shared-rows.md.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from snailps.models.rows import NO_PLACES, WHOLE, Ids
 DRIFT = 3.0
 """Steps of all workers x rate x curvature after which a row is exchanged."""
 STEPS_MIN = 4
-"""Own steps on a row between two exchanges, at least: an exchange costs as much as some steps."""
+"""This worker's steps on a row between two exchanges, at least: an exchange costs as much as some
+steps."""
 RARE_PERIODS = 4
-"""Periods, as long as the last one, that a rare row waits at most: so much of it is lost with a
-worker that dies."""
+"""Periods, each as long as the last, that a rare row waits at most: so much of what the row has
+learnt is lost with a worker that dies."""
 RARE_DRIFT = 0.5
-"""Part of the drift without which a row waits for a later period."""
+"""Part of the drift below which a row waits for a later period."""
 GROWTH_OF_ALL = 0.08
 """Part of the examples so far, times the workers, after which a row with `growth` is exchanged."""
 FACTOR_DRIFT_OF_ALL = 1.6
 """Drift of factors with AdaGrad, times the workers, after which such a row is exchanged."""
 MEMORY = 0.75
-"""Weight of the counts so far when those of a block are added."""
+"""Weight of earlier counts when the counts of a block are added."""
 HOT_MAX = 1 << 17
-"""Rows, the most frequent ones, that are exchanged between periods."""
+"""Most rows that are exchanged between periods: the most frequent."""
 CHOOSE = 8
-"""Rows and intervals are chosen anew after 1 / CHOOSE of the examples so far, and of a period."""
+"""Rows and intervals are chosen again after 1 / CHOOSE of the examples so far, or of a period."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
 STALE = 100.0
-"""Spans are at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
+"""A span is at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
 SPANS_MIN = 32
 """A span by `STALE` is at most 1 / SPANS_MIN of the examples so far: first steps are long."""
 
@@ -53,11 +55,12 @@ NO_TIMES = np.empty(0, np.float64)
 class ExchangeRule:
     """How far a row goes before it is exchanged.
 
-    `growth`, for rows that begin near zero: a frequent row is exchanged after this part of the
-    examples so far, after `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL` over the workers at the latest,
-    and no span is longer, whatever an exchange costs.  With `rare_steps` one of several workers
-    keeps rows back when a period ends: rows with fewer own steps, or less than `RARE_DRIFT`, for
-    `RARE_PERIODS` at most.
+    `drift` and `steps_min` bound the steps of all workers, and of this one, between two exchanges.
+    `growth` is for rows that start near zero and grow by each other: a frequent row is exchanged
+    after this part of the examples so far, and at the latest after `GROWTH_OF_ALL` or
+    `FACTOR_DRIFT_OF_ALL` over the workers; no span is longer, whatever an exchange costs.
+    `rare_steps` lets rows wait when a period ends: those with fewer steps of this worker, or less
+    than `RARE_DRIFT`, for up to `RARE_PERIODS`.
     """
 
     drift: float = DRIFT
@@ -71,9 +74,10 @@ class ExchangeRule:
 
 
 class ExchangeTimes:
-    """Rows that are exchanged between periods, by place, with their intervals.
+    """The rows that are exchanged between periods, by place, with their intervals.
 
-    `seconds` measures what an exchange costs in examples.
+    ``seconds()`` is the clock by which the cost of an exchange is measured, in examples.  Of the
+    training thread alone.
     """
 
     def __init__(
@@ -85,12 +89,12 @@ class ExchangeTimes:
     ) -> None:
         self._worker, self._estimate, self.rule, self.seconds = worker, estimate, rule, seconds
         self.now = 0.0  # examples trained
-        self._begun = 0.0  # the same when the period began
-        self._period_examples = 0.0  # of a whole period, as far as known
+        self._period_began = 0.0  # `now` when this period began
+        self._period_examples = 0.0  # of the last whole period, or as the first block suggests
         self._periods = 0
         self._choose_at = 0.0
         self._forget()
-        self._shortest = 0.0  # interval of any row
+        self._shortest = 0.0  # shortest interval of a row
         self._example_s = self._exchange_s = 0.0
         self._trains_since: float | None = None
 
@@ -98,12 +102,12 @@ class ExchangeTimes:
         self._hot, self._due, self._interval = NO_PLACES, NO_TIMES, NO_TIMES
 
     def begin_anew(self) -> None:
-        """Rows have other places from now on."""
+        """Forget rows and intervals: rows have other places from now on."""
         self._choose_at = 0.0
         self._forget()
 
     def begin_block(self) -> None:
-        """What comes now is no time of training."""
+        """Start a block: the time until the first span is no time of training."""
         self._trains_since = None
 
     def saw(
@@ -115,7 +119,7 @@ class ExchangeTimes:
         weights: Floats | None,
         period_examples: float,
     ) -> None:
-        """Count a block's steps; `period_examples` are those of a period of such blocks."""
+        """Count a block's steps; a period of such blocks has `period_examples`."""
         rows.count(places, examples, MEMORY, weights)
         if self._periods == 0:
             self._period_examples = period_examples
@@ -123,9 +127,9 @@ class ExchangeTimes:
             self._choose(rows, used)
 
     def _choose(self, rows: RowExchange, used: int) -> None:
-        """Choose the rows that are exchanged between periods, and the intervals."""
+        """Choose the rows that are exchanged between periods, and their intervals."""
         rule = self.rule
-        # Rows that a period exchanges as often gain nothing.
+        # A row with about one exchange a period gains nothing here: the period sends it anyway.
         least = 2 * rule.steps_min * rows.examples / max(1.0, self._period_examples)
         hot = rows.frequent(used, max(least, 1.0))
         if len(hot) > HOT_MAX:
@@ -145,7 +149,7 @@ class ExchangeTimes:
     def _intervals(
         self, rows: RowExchange, places: Ids, drift: float, steps: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Examples between two exchanges (infinite: not counted), and when the last one was."""
+        """Examples between two exchanges (infinite: not counted), and the time of the last one."""
         workers = self._worker.workers
         return rows.intervals(
             self._estimate,
@@ -166,7 +170,9 @@ class ExchangeTimes:
         return int(max(SPAN_MIN, self._shortest, min(cheap, self.now / SPANS_MIN)))
 
     def begin_exchange(self, rows: RowExchange, used: int, examples: int) -> float:
-        """After so many examples, the last ones in `now`; returns when, for `end_exchange`."""
+        """Start an exchange after `examples`, which `now` includes; returns the time, for
+        `end_exchange`.
+        """
         begin = self.seconds()
         if self._trains_since is not None and examples:
             self._example_s = _mean(self._example_s, (begin - self._trains_since) / examples)
@@ -175,7 +181,7 @@ class ExchangeTimes:
         return begin
 
     def due(self) -> Ids:
-        """Rows to exchange now; the intervals stay as chosen, `saw` measures again."""
+        """Take the rows to exchange now; their intervals stay as chosen until `saw`."""
         if len(self._hot) == 0:
             return NO_PLACES
         due = np.flatnonzero(self._due <= self.now)
@@ -188,12 +194,12 @@ class ExchangeTimes:
         self._exchange_s = _mean(self._exchange_s, self._trains_since - begin)
 
     def end_period(self) -> None:
-        self._period_examples = self.now - self._begun
-        self._begun = self.now
+        self._period_examples = self.now - self._period_began
+        self._period_began = self.now
         self._periods += 1
 
     def ripe(self, rows: RowExchange, places: Ids) -> NDArray[np.bool_]:
-        """Which rows are sent at the end of this period."""
+        """Which rows are sent at the end of this period; the others wait for a later one."""
         rule = self.rule
         interval, last = self._intervals(rows, places, RARE_DRIFT * rule.drift, rule.rare_steps)
         np.minimum(interval, RARE_PERIODS * self._period_examples, out=interval)

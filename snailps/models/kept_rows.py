@@ -1,30 +1,31 @@
-"""Rows of one table kept at a worker: trained where they lie, exchanged with the servers by rate.
+"""Rows of one table that a worker keeps: trained in place, exchanged with the servers by rate.
 
     keys of a block -> find, ask: a place each; keys without one -> PULL
     places -> ready: rows to train -> spans of examples, with `exchange` between them
-    exchange: rows that are due -> PUSH share x (local - base), PULL behind it -> answer
+    exchange: rows that are due -> PUSH share x (local - base), then PULL -> answer
               local += answer - (base + pushed); base = answer
     close, every few blocks: rows that were trained -> PUSH, or send_some beside kernels
-    ready: rows that a period has pushed, when a block uses them again -> PULL -> merged
+    ready: rows that a period has pushed, once a block uses them again -> PULL -> merged
 
-Each worker exchanges its copy of a row when the steps of all workers since the last exchange would
-go so far that copies disagree (`exchange_times.py`); a single worker only pushes, and may recall
-the bases of its rows in the place of keeping them (`recalled_bases.py`, with what that pays).  No
-optimiser and no text; the arithmetic is `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md.
+Owns the local rows, their bases, and which rows are on their way.  A worker exchanges its copy of a
+row before the steps of all workers since the last exchange make copies disagree
+(`exchange_times.py`).  A single worker only pushes, and may recall the bases of its rows instead of
+keeping them: `recalled_bases.py` has the benchmark lines that pay for it.  Knows no optimiser and
+no text; the arithmetic is in `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md.
 Invariants:
 
-* `find` and `ask` for a later block may run in other threads while a block trains: they write
-  places; the training thread writes rows, and kernel threads between `ready` and `exchange`.
-  `send_some` reads rows meanwhile.
-* `find` may run in several threads at once, but not while `ask` does.  Blocks are asked for, and
-  trained, in one order.
-* A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
-  that no exchange since their period has sent.
-* After a period is closed, and `send_some` until it returns False, the client has the share of each
-  delta of the trained blocks, but of rows that wait (`rare_steps`): later periods, or `flush`,
-  send these.  The rest goes with later exchanges of the row, is given up where all workers have
-  gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  A single worker's share is all
-  of it.
+* Threads that prepare later blocks call `find` and `ask`, which write places alone.  The training
+  thread writes rows; kernel threads write them between `ready` and `exchange`, while `send_some`
+  may read them.
+* Several threads may call `find` at once, but not while one calls `ask`.  Blocks are asked for and
+  trained in the same order.
+* A row is in one exchange at a time: no exchange starts while answers are missing, but for pulls of
+  rows that no exchange has sent since their period.
+* Once a period is closed and `send_some` has returned False, the client has the share of each delta
+  of the trained blocks, except for rows that wait (`rare_steps`), which later periods or `flush`
+  send.  The rest of a delta goes with later exchanges of its row, is given up where all workers
+  have gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  A single worker's share is
+  the whole delta.
 """
 
 from __future__ import annotations
@@ -56,21 +57,17 @@ from snailps.models.rows import (
     ascending,
 )
 
-CACHE_BYTES = 512 << 20
-"""Memory of one table's kept rows and their numbering."""
-CACHE_BYTES_ALONE = 1 << 30
-"""`CACHE_BYTES` of a single worker, which would pull rows that just do not fit again and again:
-10.9 to 8.1 s of processor time with the classifier's pairs of words."""
 KEY_BYTES = 64
-"""Memory of a key beside its row: its part of the hash table at its emptiest, and its record."""
+"""Memory of a key besides its row: its part of the hash table at its emptiest, and its record."""
 FAR = 10.0
-"""`DRIFT` from which half of a delta's rest is given up with AdaGrad and SGD."""
+"""Drift (`exchange_times.DRIFT`) from which half of a delta's rest is given up, with AdaGrad and
+SGD."""
 LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
-"""Rows of one request; frequent rows are exchanged again once all chunks of a period are merged."""
+"""Rows of one request.  Frequent rows are exchanged again only after all chunks of a period."""
 CHUNK_BYTES = 16 << 20
-"""Deltas of one request without an answer, at most; `CHUNK_ROWS` rows at least."""
+"""Most deltas of one request without an answer; but at least `CHUNK_ROWS` rows."""
 CHUNKS_ON_WAY = 2
 """Requests without an answer that may be unacknowledged."""
 
@@ -79,34 +76,36 @@ RULE = ExchangeRule()
 
 
 def of_curvature(dim: int) -> DriftEstimate:
-    """Make the estimate of rows without state, all of one curvature: `a_step`, at first 0."""
+    """Make the estimate for rows without state that share one curvature, `a_step`, at first 0."""
     return DriftEstimate(SGD, dim, far=FAR)
 
 
 class _Places:
-    """Numbering, rows and measurements of the keys that fit into the memory, by place.
+    """Numbering, rows and counts of the keys that fit into the memory, by place.
 
-    Pages of memory are taken when they are first written, so unused room costs nothing.
+    When the room is used up, other `_Places` follow.  Room that is never written takes no memory.
     """
 
     def __init__(self, sgd: LocalSgd, room: int, *, bases: bool) -> None:
         self.room = min(max(1, room), (1 << 30) - 1)
         self.numbers = KeptNumbers(self.room)
-        self.pulling = False  # whether own deltas of earlier places have arrived
-        self.first: FirstValues | None = None  # of its new keys, as long as no server has them
+        # Whether `ask` may pull: the deltas of the places before, which a pull must see, are sent.
+        self.pulling = False
+        self.first: FirstValues | None = None  # makes new rows, while no server can have them
         layout = sgd.layout
         self.rows = layout.make(self.room)
         self.exchange = RowExchange(self.rows, layout.dim, layout.parts, bases=bases)
-        self.used = 0  # of all blocks that are trained or being trained
+        self.used = 0  # places of blocks that are trained or in training
 
 
 @dataclass(slots=True)
 class KeptBlock:
-    """A block's rows among the kept ones.
+    """The rows of a block among the kept rows.
 
-    `new` are the places that the block uses first, of `new_keys`, which `pull` brings (None:
-    `ready` pulls them, or there are none); `touched` includes them.  `row_num` counts places in
-    use, and `closes` says whether the block is the last of its period.
+    `new` are the places that no earlier block has used, for `new_keys`; `pull` has their rows
+    (None: `ready` pulls or makes them, or there are none).  `touched` are the places that no
+    earlier block of the period has used, `new` included.  `row_num` places are in use once this
+    block is trained; `closes`: it is the last block of its period.
     """
 
     places: _Places
@@ -120,9 +119,10 @@ class KeptBlock:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Rows on their way: pushed, pulled, or pulled behind the push.
+    """Rows on their way: a push, a pull, or a push with a pull after it.
 
-    `pulled` are the places that are answered, `given_up` what local copies at `given_at` lose.
+    The pull is for the places `pulled`.  With its answer, local copies at `pulled[given_at]` lose
+    `given_up`, the part of their delta that nobody gets.
     """
 
     push: Pending | None
@@ -135,11 +135,28 @@ class _Exchange:
 class KeptRows(Rows):
     """Rows of one table, kept at this worker and exchanged by rate.
 
-    `saw` counts a block's steps, between `ready` and the first span.  `rule` says when a row is
-    exchanged.  `room` is the number of kept rows (0: by `CACHE_BYTES`); when it is used up,
-    everything is pushed and the next block begins anew.  With `recalls` a single worker has no
-    bases in memory; with ``fill_first(keys, rows)`` it makes first values itself, until
-    `begin_known` or another worker comes.  With state, the layout of `sgd` must not be split.
+    Parameters
+    ----------
+    estimate : DriftEstimate
+        How far steps go; the model keeps it up to date.
+    rule : ExchangeRule
+        When a row is exchanged.
+    room : int
+        Most kept rows; 0: by `RowSharing.memory_bytes`.  When it is used up, everything is pushed,
+        and the next block starts with no rows.
+    period_blocks : int
+        Blocks of a push period, at least.
+    recalls : bool
+        A single worker keeps no bases in memory.
+    fill_first : callable, optional
+        ``fill_first(keys, rows)`` lets a single worker make first values instead of pulling them,
+        until `begin_known`, or until another worker comes.
+    seconds : callable, optional
+        Clock for the cost of an exchange.
+
+    Notes
+    -----
+    With optimiser state, the layout of `sgd` must not be split.
     """
 
     keeps = True
@@ -161,45 +178,45 @@ class KeptRows(Rows):
         self.estimate, self._room, self._recalls = estimate, room, recalls
         self._period_blocks = period_blocks
         first = None if fill_first is None else FirstValues(fill_first, sgd.layout.width)
-        # A waiting main thread's time says nothing about kernel threads.
+        # With kernel threads, the processor time of this thread, which waits, says nothing.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
-        # Of the preparing thread.
+        # Written by the preparing thread.
         self._asked = self._places_for(0)
         self._asked.pulling = True
-        self._asked.first = None if self.are_shared else first
-        self.numbering = 0  # how often places were given anew
-        self._blocks, self._size = 0, 0.0  # of this period
+        self._asked.first = None if self.sharing.others_push else first
+        self.numbering = 0
+        self._blocks, self._size = 0, 0.0  # of this period, by now
         self._blocks_a_period = period_blocks
-        # Of the training thread.
+        # Written by the training thread.
         self.kept = self._asked
         self._recalled = RecalledBases(sgd, table, first)
         self.times = ExchangeTimes(sgd.worker, estimate, rule, seconds or own_time)
-        self._touched: list[Ids] = []  # in this period
-        self._on_way: deque[_Exchange] = deque()
+        self._touched: list[Ids] = []  # places trained in this period
+        self._on_way: deque[_Exchange] = deque()  # in the order of the requests
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
-        self._waited = 0
-        self._shares = False  # in the last block with other workers
-        self._has_new_company = False
-        self.exchanged = 0
+        self._waited = 0  # spans since rows were last sent between periods
+        self._exchanged_before = False  # whether the block before was one of `exchanges`
+        self._workers_changed = False  # since the block before
+        self.exchanged = 0  # rows sent so far
 
     def begin_known(self) -> None:
         self._asked.first = self.kept.first = None
 
     def workers_changed(self) -> None:
         super().workers_changed()
-        self._has_new_company = True
+        self._workers_changed = True
 
     @property
     def exchanges(self) -> bool:
-        """False for a single worker, which only pushes, and for others until they have bases."""
-        return self.are_shared and self.kept.exchange.has_bases
+        """Not for a single worker, which only pushes, nor until rows have bases."""
+        return self.sharing.others_push and self.kept.exchange.has_bases
 
     def _places_for(self, needed: int) -> _Places:
-        """Places for `needed` rows at least, and for as many as the memory holds."""
-        layout = self._sgd.layout
-        bases = self.are_shared or not self._recalls
+        """Make places for as many rows as the memory holds, and for `needed` at least."""
+        layout, sharing = self._sgd.layout, self.sharing
+        bases = sharing.others_push or not self._recalls
         row_bytes = 4 * (layout.trained_width + bases * layout.width) + KEY_BYTES
-        room = self._room or (CACHE_BYTES if self.are_shared else CACHE_BYTES_ALONE) // row_bytes
+        room = self._room or sharing.memory_bytes // row_bytes
         return _Places(self._sgd, max(room, needed), bases=bases)
 
     # --- in the preparing thread -------------------------------------------------------------
@@ -211,31 +228,32 @@ class KeptRows(Rows):
         return Lookup(NO_KEYS, NO_PLACES, NO_PLACES, self._asked.numbers.touch(places))
 
     def ask(self, found: Sequence[Lookup], size: float = np.inf) -> KeptBlock:
-        """Give the missing keys of a block places and start to pull their rows.
+        """Give a block's missing keys places, and start to pull their rows.
 
-        `found` has all keys of the block and is completed.  `size` is the part of a period that the
-        block is: a period's blocks add up to 1, and are `period_blocks` at least.
+        The lookups `found` have all keys of the block, and are completed.  `size` is the part of a
+        push period that the block is: the blocks of a period add up to 1, and are at least
+        `period_blocks`.
         """
         numbered = self._number(found)
-        if numbered is None:
-            needed = sum(len(one.keys) for one in found)
+        if numbered is None:  # no room: go on with other places, and none of these rows
+            needed = sum(len(lookup.keys) for lookup in found)
             self._asked = self._places_for(needed)
             self.numbering += 1
-            for one in found:
-                again = self.find(one.keys)
-                one.places[:], one.missing, one.touched = (
-                    again.places,
-                    again.missing,
-                    again.touched,
-                )
+            for lookup in found:
+                again = self.find(lookup.keys)
+                # In place: the model's parsed examples refer to this array.
+                lookup.places[:] = again.places
+                lookup.missing, lookup.touched = again.missing, again.touched
             numbered = self._number(found)
             assert numbered is not None
         places, keys, new = self._asked, numbered[0], numbered[1]
         pull = None
+        # New places wait for `ready`: the deltas of the same keys at the old places must be sent
+        # first, or the pull would lack them.
         if len(keys) and places.pulling and places.first is None:
             pull = self._sgd.pull_rows(self._table, keys)
-        fresh = np.arange(new.start, new.stop, dtype=np.int32)
-        touched = np.concatenate([*(one.touched for one in found), fresh])
+        new_places = np.arange(new.start, new.stop, dtype=np.int32)
+        touched = np.concatenate([*(lookup.touched for lookup in found), new_places])
         self._blocks += 1
         self._size += size
         self._blocks_a_period = max(self._period_blocks, ceil(1 / max(size, 1e-6)))
@@ -246,10 +264,10 @@ class KeptRows(Rows):
         return KeptBlock(places, new.stop, new, keys, pull, touched, closes)
 
     def _number(self, found: Sequence[Lookup]) -> tuple[Keys, slice] | None:
-        """New keys and their places; None if there is no room for them."""
+        """Number the missing keys: these keys and their places; None: there is no room."""
         numbers = self._asked.numbers
         first = len(numbers)
-        parts = [numbers.number(one.keys, one.missing, one.places) for one in found]
+        parts = [numbers.number(each.keys, each.missing, each.places) for each in found]
         if not all(fits for _, fits in parts):
             return None
         return np.concatenate([keys for keys, _ in parts]), slice(first, len(numbers))
@@ -257,11 +275,14 @@ class KeptRows(Rows):
     # --- in the training thread --------------------------------------------------------------
 
     def ready(self, asked: KeptBlock) -> Trained:
-        """The rows of all places so far."""
+        """Wait for the rows of a block; returns the rows of all places in use.
+
+        Blocks come in the order of `ask`.
+        """
         kept, places, sgd = asked, asked.places, self._sgd
         if places is not self.kept:
             self._begin_anew(places)
-        if self.are_shared and not places.exchange.has_bases:
+        if self.sharing.others_push and not places.exchange.has_bases:
             self._take_bases()
         new, made = kept.new, places.first
         if new.stop > new.start and kept.pull is None and made is not None:
@@ -281,24 +302,25 @@ class KeptRows(Rows):
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
-        has_new_company, self._has_new_company = self._has_new_company, False
-        if has_new_company:
-            places.exchange.share_anew()
+        workers_changed, self._workers_changed = self._workers_changed, False
+        if workers_changed:
+            places.exchange.share_anew()  # rows that only this worker trained may be others', too
         if self.exchanges:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
-        elif self._shares or (has_new_company and places.exchange.has_bases):
-            # The last exchange with workers that have left, or whose place this one has.
+        elif self._exchanged_before or (workers_changed and places.exchange.has_bases):
+            # This worker is alone now.  Once more it sends and gets everything: what others have
+            # pushed since its last exchange would otherwise never reach its copies.
             self._send_all()
-            known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
-            self._refresh(known, quiet_too=True)
+            earlier = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
+            self._refresh(earlier, quiet_too=True)
             self._settle()
-        self._shares = self.exchanges
+        self._exchanged_before = self.exchanges
         self._touched.append(kept.touched)
         self.times.begin_block()
         return (places.rows[: kept.row_num],)
 
     def _begin_anew(self, places: _Places) -> None:
-        """Push shares of all trained rows, and continue with other places."""
+        """Push shares of all trained rows, and go on with other places."""
         self._send_period(answers=False)
         self._settle()
         self.kept = places
@@ -306,23 +328,25 @@ class KeptRows(Rows):
         self.times.begin_anew()
 
     def _take_bases(self) -> None:
-        """Another worker has joined: push all deltas; the servers' rows are then the bases.
+        """Start to keep bases, because another worker has joined.
 
-        What the other worker pushed to these rows before is lost.
+        All deltas are pushed, and the local rows become the bases.  Recalled bases are what servers
+        have, so servers end with exactly these rows: what the other worker has pushed to them
+        before is lost.
         """
         self._send_all()
         self._settle()
         exchange, used = self.kept.exchange, self.kept.used
         exchange.keep_bases(used)
-        # Sent now, with no steps: else the next deltas would count as all steps since rows came.
+        # Counted as sent now: else the next exchange would count all steps since rows were pulled.
         keys = np.empty(CHUNK_ROWS, np.uint64)
         deltas = np.empty((CHUNK_ROWS, self._sgd.layout.width), np.float32)
         for first in range(0, used, CHUNK_ROWS):
-            some = np.arange(first, min(first + CHUNK_ROWS, used), dtype=np.int32)
-            n = len(some)
+            chunk = np.arange(first, min(first + CHUNK_ROWS, used), dtype=np.int32)
+            n = len(chunk)
             exchange.send(
                 self.estimate,
-                some,
+                chunk,
                 keys[:n],
                 deltas[:n],
                 workers=1,
@@ -331,7 +355,10 @@ class KeptRows(Rows):
             )
 
     def _send_all(self) -> None:
-        """Push all deltas within a period, whose later blocks do not name these rows again."""
+        """Push all deltas in the middle of a period; its end pushes these rows again.
+
+        Later blocks of the period name as `touched` only rows that no block before has used.
+        """
         touched = self._touched
         self._send_period(answers=False)
         self._touched = touched
@@ -339,7 +366,10 @@ class KeptRows(Rows):
     def saw(
         self, places: Ids, examples: int, share: float = 1.0, weights: Floats | None = None
     ) -> None:
-        """Chooses the rows that are exchanged in the block, too."""
+        """Count a block's steps, and choose the rows to exchange between its spans.
+
+        Between `ready` and the first span.
+        """
         if not self.exchanges or examples == 0:
             return
         kept, period_examples = self.kept, examples / share * self._blocks_a_period
@@ -349,7 +379,7 @@ class KeptRows(Rows):
         return self.times.span() if self.exchanges else WHOLE
 
     def exchange(self, examples: int) -> None:
-        """Merge arrived answers, and send rows that are due; no kernel may run meanwhile."""
+        """Merge answers that have arrived, and send rows that are due; no kernel may be running."""
         kept, times = self.kept, self.times
         times.now += examples
         if not self.exchanges:
@@ -363,15 +393,16 @@ class KeptRows(Rows):
         times.end_exchange(begin)
 
     def close(self, asked: KeptBlock, scale: Scale | None = None) -> bool:
-        """Push the deltas of the period's rows, if it ends here, without waiting for answers.
+        """Push the period's deltas if the block ends it, without waiting for answers.
 
-        With several threads, rows without bases are left to `send_some`.
+        With several threads, rows without bases are left to `send_some`, beside the next block.
         """
         if not asked.closes:
             return False
         self._settle()
         self._send_period(answers=self.exchanges)
-        # With one thread a seed gives the same bits each time: no row is read while it is trained.
+        # With one thread the same seed must give the same bits: rows are not read while they are
+        # trained.
         while self._sgd.worker.threads == 1 and self.send_some():
             pass
         self.times.end_period()
@@ -404,7 +435,9 @@ class KeptRows(Rows):
             self._send(chunk, answers=True, all_back=False)
 
     def _send_quietly(self, touched: Ids) -> None:
-        """Send rows without an answer, in chunks: all deltas would take as much memory as rows."""
+        """Send rows without an answer, in chunks: all deltas at once would take the memory of all
+        rows.
+        """
         if not self.kept.exchange.has_bases:
             self._recalled.leave(touched)
             return
@@ -416,9 +449,9 @@ class KeptRows(Rows):
             self._send(chunk, answers=False)
 
     def send_some(self) -> bool:
-        """Send some of the rows that a closed period has left, if their bases were not kept.
+        """Send a piece of the rows that a closed period has left; False: none is left.
 
-        Kernels may train the rows meanwhile: steps that are missed go with the next period.
+        Kernels may train the rows meanwhile: steps that this piece misses go with the next period.
         """
         sgd = self._sgd
         piece = self._recalled.take(self.kept.exchange)
@@ -433,9 +466,11 @@ class KeptRows(Rows):
         return True
 
     def _send(self, places: Ids, *, answers: bool, all_back: bool = True) -> None:
-        """Push shares of the deltas of rows, and start to pull the rows behind the push.
+        """Push shares of the deltas of rows; with `answers`, start to pull the rows after the push.
 
-        Without `all_back`, pull only rows whose local copy gives something up with the answer.
+        The same connection serves push and pull in this order, so the answer includes the push.
+        Without `all_back`, only rows whose local copy gives something up are pulled; other rows are
+        pulled once a block uses them again.
         """
         if len(places) == 0:
             return
@@ -465,25 +500,28 @@ class KeptRows(Rows):
         self._on_way.append(_Exchange(push, pull, pulled, given_up, given_at))
 
     def _pull(self, places: Ids, keys: Keys) -> Pending:
-        """Start to pull kept rows, behind all pushes."""
+        """Start to pull kept rows, after all pushes so far."""
         sgd = self._sgd
         return sgd.worker.pull_async(
             self._table, keys, sgd.packed.take(len(places)), state=sgd.state
         )
 
-    def _refresh(self, known: Ids, *, quiet_too: bool = False) -> None:
-        """Start to pull those of the known rows that were pushed without an answer."""
+    def _refresh(self, earlier: Ids, *, quiet_too: bool = False) -> None:
+        """Start to pull those rows of earlier blocks that were pushed without an answer.
+
+        Rows that nobody else changes (quiet) are pulled more rarely, unless `quiet_too`.
+        """
         places, keys = self.kept.exchange.stale(
-            ascending(known, self.kept.used), quiet_too=quiet_too
+            ascending(earlier, self.kept.used), quiet_too=quiet_too
         )
         for first in range(0, len(places), CHUNK_ROWS):
-            some = slice(first, first + CHUNK_ROWS)
-            pull = self._pull(places[some], keys[some])
-            self._on_way.append(_Exchange(None, pull, places[some], self._no_rows, places[:0]))
+            chunk = slice(first, first + CHUNK_ROWS)
+            pull = self._pull(places[chunk], keys[chunk])
+            self._on_way.append(_Exchange(None, pull, places[chunk], self._no_rows, places[:0]))
             self._waited = 0
 
     def _settle(self, *, wait: bool = True) -> None:
-        """Merge answers in the order of the requests: those that have arrived or, with `wait`, all.
+        """Merge answers in the order of their requests: all, or without `wait` those that are here.
 
         With `wait`, rows that a closed period has left are sent first.
         """
@@ -491,7 +529,7 @@ class KeptRows(Rows):
             pass
         while self._on_way:
             first = self._on_way[0]
-            if not wait and not all(one is None or one.done for one in (first.push, first.pull)):
+            if not wait and not all(each is None or each.done for each in (first.push, first.pull)):
                 return
             self._settle_first()
 
@@ -504,7 +542,7 @@ class KeptRows(Rows):
 
     def _merge(self, exchange: _Exchange, answers: Floats) -> None:
         """Add other workers' changes to kept rows."""
-        if self._sgd.project is not None:  # else their keys are not needed
+        if self._sgd.project is not None:  # to look up keys takes time
             self._project(self.kept.exchange.keys(exchange.pulled), answers)
         self.kept.exchange.merge(
             self.estimate, exchange.pulled, answers, exchange.given_up, exchange.given_at

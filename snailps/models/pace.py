@@ -1,4 +1,4 @@
-"""How much a worker reads at a time, a block, and how much it trains before it pushes, a period."""
+"""How much a worker reads at a time (a block), and trains before it pushes (a push period)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ BLOCK_LEAST = 512
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Blocks of a training, and push periods of its kept rows; those of an only worker are large.
+    """The size of blocks, and of the push periods of kept rows.
 
-    A block is a worker's share of an epoch over `blocks`, at most `bytes_most`.  If that is below
-    `bytes_small`, of which a lease costs more than a tenth of the training, it is up to the share
-    over `blocks_few`.  A period is the least of `period_part` of the training, `period_examples`,
-    and 1 / `period_growth` of the blocks that the worker had so far; without these a block is one.
+    A worker's share of an epoch has `blocks` blocks, of at most `bytes_most`.  Blocks below
+    `bytes_small`, where a lease costs more than a tenth of the training, are enlarged as long as
+    the share still has `blocks_few`.  A period ends after `period_part` of the training, after
+    `period_examples`, or after 1 / `period_growth` of the blocks that the worker has had so far,
+    whichever comes first.  With the defaults each block is a period.
     """
 
     blocks: int
@@ -34,12 +35,12 @@ class Pace:
         return max(BLOCK_LEAST, min(self.bytes_most, max(share, small)))
 
     def period_size(self, block: Block, examples: int, number: int) -> float:
-        """The part of a period that a block is, the `number`-th of this worker, from 1 on."""
+        """The part of a period that a block is: this worker's `number`-th, counted from 1."""
         before, after = block.progress
         of_input = max((after - before) / self.period_part, examples / self.period_examples)
         return max(of_input, self.period_growth / number) or np.inf
 
 
 def of_workers(workers: int, *paces: Pace) -> Pace:
-    """Choose the pace for `workers` of those for one worker, for two, ...; the last is for more."""
+    """Choose from paces for one worker, for two, and so on; the last is for all more, too."""
     return paces[min(workers, len(paces)) - 1]

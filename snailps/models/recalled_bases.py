@@ -1,13 +1,13 @@
-"""Bases of rows that a single worker does not keep: made again, or pulled, when deltas are pushed.
+"""Bases that a single worker does not keep: computed again, or pulled, when deltas are pushed.
 
     new keys -> FirstValues.load -> rows that no server has
-    rows of a closed period -> leave -> chunks -> take: made again | PULLED -> keys, deltas
+    rows of a closed period -> leave -> pieces -> take: made again | PULLED -> keys, deltas
 
-No other worker changes the rows, so what servers have of one is its first value, or what a pull
-says.  It is what a single worker has in the place of bases in memory, and pays
-(docs/design/shared-rows.md, "Memory"; the classifier, whole commands): no bases 1,075 to 855 MB and
-12.2 to 10.1 s of processor time; first values 92 to 65 bytes a word; pieces beside kernels 2.76 to
-2.34 s from the first to the last block.
+Nobody else changes the rows, so the server's copy of a row is its first value, or what a pull
+gives.  Owns the rows of closed periods until their deltas are computed.  This case of
+its own pays (docs/lab/shared-rows.md, "Memory"; the classifier, whole commands): without bases in
+memory 1,075 to 855 MB and 12.2 to 10.1 s of processor time; first values made here 92 to 65 bytes a
+word; pieces sent beside kernels 2.76 to 2.34 s from the first to the last block.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rows import Ids
 
 MADE_BYTES = 128 << 10
-"""Rows whose first values are made at a time: they are in cache when they are copied."""
+"""Rows whose first values are made at a time, so that they are in cache when they are copied."""
 PIECE_BYTES = 1 << 20
-"""Deltas of one request: small enough to stay in the second cache."""
+"""Deltas of one request, small enough for the second-level cache."""
 PULLED_AHEAD = 2
 """Pieces whose bases are pulled before they are needed."""
 
 
 class FirstValues:
-    """First values of rows, as the table declares them: ``fill(keys, rows)``."""
+    """First values of rows as the table declares them, written by ``fill(keys, rows)``."""
 
     def __init__(self, fill: Callable[[Keys, Floats], None], width: int) -> None:
         self._fill, self._width = fill, width
         self._step = max(1, MADE_BYTES // (4 * width))
 
     def load(self, rows: RowExchange, places: Ids, keys: Keys, now: float) -> None:
-        """Give new rows their first values; threads may call it for different rows."""
+        """Give new rows their first values; several threads may do so, for different rows."""
         packed = np.empty((min(len(keys), self._step), self._width), np.float32)
         for first in range(0, len(keys), self._step):
             some = slice(first, first + self._step)
@@ -47,7 +47,7 @@ class FirstValues:
             rows.load(places[some], keys[some], values, now=now)
 
     def subtract(self, rows: RowExchange, places: Ids, keys: Keys, deltas: Floats) -> None:
-        """Write the deltas of rows that were made here."""
+        """Write the deltas of rows that were made here: trained rows less first values."""
         for first in range(0, len(keys), self._step):
             some = slice(first, first + self._step)
             self._fill(keys[some], deltas[some])
@@ -55,20 +55,23 @@ class FirstValues:
 
 
 class RecalledBases:
-    """Rows of closed periods that wait for their bases, in pieces."""
+    """Rows of closed periods that wait for their bases, in pieces; of the training thread alone."""
 
     def __init__(self, sgd: LocalSgd, table: str, first: FirstValues | None) -> None:
         self._sgd, self._table, self._first = sgd, table, first
-        self._made = (0, 0)  # range of places whose rows were made here, and not pushed yet
-        self._pieces: deque[tuple[Ids, bool]] = deque()  # with whether they were made here
+        self._made = (0, 0)  # range of places whose rows were made here, and never pushed
+        self._pieces: deque[tuple[Ids, bool]] = deque()  # and whether its rows were made here
         self._asked: deque[tuple[Ids, Keys, Floats, Pending | None]] = deque()
 
     def made(self, stop: int) -> None:
-        """Note that rows up to the place `stop` were made here."""
+        """Record that rows up to the place `stop` were made here."""
         self._made = self._made[0], stop
 
     def leave(self, touched: Ids) -> None:
-        """Leave the rows of a period, by place and ascending, for `take`."""
+        """Leave the rows of a period, by ascending place, to `take`.
+
+        Rows that were made here and never pushed have first values as bases; other rows are pulled.
+        """
         rows = max(1, PIECE_BYTES // (4 * self._sgd.layout.width))
         self._sgd.packed.drop(rows)
         parts = np.split(touched, np.searchsorted(touched, self._made))
@@ -84,7 +87,7 @@ class RecalledBases:
         return bool(self._pieces or self._asked)
 
     def take(self, rows: RowExchange) -> tuple[Keys, Floats] | None:
-        """Keys and deltas of the next piece; None: nothing is left."""
+        """Give keys and deltas of the next piece; None: nothing is left."""
         while self._pieces and len(self._asked) < PULLED_AHEAD:
             places, made = self._pieces.popleft()
             self._asked.append(self._ask(rows, places, made))
@@ -105,6 +108,6 @@ class RecalledBases:
         keys = rows.keys(places)
         out, pull = self._sgd.packed.take(len(places)), None
         if not made:
-            # With state, hence exactly as the server has the rows, whatever their wire type.
+            # With state, hence as float32, exactly as the server has the rows.
             pull = self._sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
         return places, keys, out, pull

@@ -623,8 +623,8 @@ def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_delta
 
 def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
     several, alone = 4 * (16 + DIM) + kept_rows.KEY_BYTES, 4 * 16 + kept_rows.KEY_BYTES
-    monkeypatch.setattr(kept_rows, "CACHE_BYTES", 3 * several)
-    monkeypatch.setattr(kept_rows, "CACHE_BYTES_ALONE", 6 * alone)
+    monkeypatch.setattr(rows_of, "SHARED", rows_of.RowSharing(True, 3 * several))
+    monkeypatch.setattr(rows_of, "ALONE", rows_of.RowSharing(False, 6 * alone))
     worker = Worker(Store(), room=0, recalls=True)
     rooms = []
     for ids, workers in (([1, 2], 1), ([1, 2, 3, 4], 2), ([5, 6, 7], 2), ([1, 2, 3, 4], 1)):
