@@ -906,7 +906,7 @@ def test_job_whose_loss_is_far_beyond_its_first_one_several_times_has_diverged(b
     job.done(done(number, loss=50 * 600.0, examples=50.0), 1)
     said = f"block {number}: the loss is 600, and began with 5: the training has diverged"
     assert f", {said}" in job.diverged
-    assert "Steps of workers add up (2 here): if fewer learn" in job.diverged
+    assert "The steps of workers add up (2 here): if fewer workers learn" in job.diverged
 
 
 def test_job_that_begins_with_a_small_loss_may_have_larger_ones(begun, monkeypatch):

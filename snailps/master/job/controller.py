@@ -1,10 +1,18 @@
-"""The phases of a job at the master: start, survey, training, export.
+"""Owns the phase of a job at the master: start, survey, training, export.
 
     prepare(job) -> Start to every worker -> leases ... -> summary -> leases ... -> export -> on_end
 
-Owns the phase of the job (`phases.JOB` has the transitions) and its work beside the loop.  Calls of
-workers are in `leases/service.py`, checkpoints in `master/checkpoints.py`.  `now` is monotonic
-seconds.
+    phase changes               by                          `phases.JOB` has the transitions
+    preparing > ready           work beside the loop: the input is found
+    ready > survey | training   the cluster is formed and has a worker
+            > restoring         there is a checkpoint: servers take their rows first
+    survey > training           all parts are merged; the loader may fill tables in between
+    training > exporting        all blocks are done, or the training ends early
+    exporting > idle            the files are written
+
+Long work, and all of the model's class, runs beside the loop (`_beside`), one at a time; the job
+waits for it, and `_side_done` handles its error. Must not know how calls of workers are answered
+(`leases/service.py`) or checkpoints made (`master/checkpoints.py`). `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +65,7 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 SPENT_S = 5.0
-"""Seconds between notes of the time worked: what a takeover may lose of that."""
+"""Seconds between two notes of the time worked, and so the most of it that a takeover loses."""
 Then = Callable[[Any, float], None]
 """Callback of work beside the loop: gets its result, and the time."""
 
@@ -113,10 +121,10 @@ class JobController:
         self.failed = ""  # why the last job of a session failed
         self.interrupted = False
         self._is_formed = False
-        self._starting: dict[Member, None] = {}  # workers that joined, and get the job next
-        self._submitter: int | None = None
-        self._summaries: list[int] = []
-        self._side = 0  # the work beside the loop that the job waits for
+        self._starting: dict[Member, None] = {}  # workers that joined, and get the job in `report`
+        self._submitter: int | None = None  # call of the driver, until the job is prepared
+        self._summaries: list[int] = []  # calls of workers that wait for the summary
+        self._side = 0  # the work beside the loop that the job waits for; 0: none
         self.inspection = Inspection(members, out, services.reader)
         self.expiry = ExpiryClock(out, shard_orders)
         self.checkpoints = CheckpointController(
@@ -127,9 +135,9 @@ class JobController:
         self.export = Export(members, shard_reports, out, advice, self.ended)
         self.worker_wait = WorkerWait(context, advice, above.fail_job)
         self.loading = ExportProgress()  # of reading first rows from a file
-        self._saved_last = False
+        self._saved_last = False  # an interrupted job has begun its last checkpoint
         self._failure: _Failure | None = None  # of an export, while its rows are saved
-        self._saved_before = 0
+        self._saved_before = 0  # checkpoints saved before that
         self._spent_at = 0.0  # when the seconds of work are noted next
 
     @property
@@ -146,8 +154,8 @@ class JobController:
     # --- beginning and resuming ------------------------------------------------------------------
 
     def prepare(self, job: Job, workers: int, call: int | None = None) -> None:
-        """Find the job's input beside the loop, then start it on the formed cluster. With `call` (a
-        submitted job) an error goes to the driver, and the cluster lives on."""
+        """Find the job's input beside the loop, then start the job on the formed cluster. With
+        `call`, of a submitted job, an error goes to the driver, and the cluster stays."""
         self.job, self.figures, self.interrupted = job, {}, False
         self.failed = ""
         self.ended_jobs.newest += 1
@@ -162,7 +170,7 @@ class JobController:
     def _find(self, job: Job, workers: int) -> Opened | None:
         """Find the input and the checkpoints, beside the loop."""
         job.prepare(workers)
-        if self.job is not job:  # given up meanwhile: the folder may be the next job's by now
+        if self.job is not job:  # given up meanwhile: the next job may have opened the folder
             job.close()
             return None
         opened = self._services.files.open(job.settings, resumes=not self.recovery.begun)
@@ -200,9 +208,9 @@ class JobController:
             self.recovery.go_on(self, job, now)
             return
         if not self.recovery.known:
-            # A worker that the last job was ended without still pushes to its tables.
-            behind = any(member.dropped for member in self._members.nodes("worker"))
-            self._members.table_registry.forget_job(now, in_use=behind)
+            # A worker without which the last job has ended may still push to its tables.
+            late = any(member.dropped for member in self._members.nodes("worker"))
+            self._members.table_registry.forget_job(now, in_use=late)
             self.ended_jobs.forget_tables()
             self._shard_orders.expired = 0
             self.expiry.begin(now)
@@ -212,7 +220,7 @@ class JobController:
                     "a job needs a worker, and none is here: raise expected_node_num or start "
                     "workers"
                 )
-            return  # they are gone again: `step` waits for another one
+            return  # the workers have left again: `step` waits for another one
         if self.checkpoints.resumes:
             self._go(JobPhase.RESTORING)
             self.checkpoints.forget_others()
@@ -236,7 +244,7 @@ class JobController:
             self._beside(partial(self._keep, job, state), partial(self._kept, job, state))
 
     def _keep(self, job: Job, state: JobState) -> None:
-        """Note the state as where a master that takes over begins; beside the loop."""
+        """Keep the state from which a master that takes over begins; beside the loop."""
         job.check_room(state.summary)
         self._services.keep_base(state)
         if state.summary is not None:
@@ -309,7 +317,8 @@ class JobController:
         self.inspection.after_round(job, round_, dict(self.figures), then, now)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
-        """Set the clock of all shards; nothing is leased before they have it."""
+        """Set the clock of all shards. Nothing is leased before they have it: a push to a clock
+        that a shard does not expect yet would be dropped with what is staged."""
         self._shard_orders.set_clock(clock, early=job.schedule.rounds is not None, now=now)
 
     def start(self, member: Member) -> None:
@@ -318,8 +327,8 @@ class JobController:
         self._starting[member] = None
 
     def report(self, now: float) -> None:
-        """Report a changed number of workers to all, and the job to new ones. At the end of a turn
-        of the loop: however many join in it, the others hear of it once."""
+        """Report a changed number of workers to all, and the job to new ones. Called at the end of
+        a turn of the loop: however many workers join in it, the others get one message."""
         coming, self._starting = self._starting, {}
         self.leases.report(but=coming)
         workers = len(self._members.joined("worker")) if coming else 0
@@ -333,7 +342,7 @@ class JobController:
             self._start(member, len(workers))
 
     def _start(self, member: Member, workers: int) -> None:
-        self._starting.pop(member, None)  # it joined while the job began, which reaches all workers
+        self._starting.pop(member, None)  # it joined while the job began: `_start_all` is enough
         if self.job is None or self.phase not in AT_WORK or member.dropped:
             return
         member.job_given()
@@ -353,7 +362,7 @@ class JobController:
             self.round.stood_still(seconds)
 
     def step(self, now: float) -> None:
-        """Begin what follows a pass that has ended."""
+        """Advance the job: begin what follows a pass that has ended, look for limits and waits."""
         if self.phase is JobPhase.EXPORTING and self.export.step(now):
             self._end_cancelled()
         self.checkpoints.step(now)
@@ -385,7 +394,7 @@ class JobController:
             self.step_training(job, job.schedule, workers, now)
 
     def _go_on_without(self, job: Job, schedule: Schedule, now: float) -> None:
-        """End the training where it is time to, else wait for a worker: none is left."""
+        """No worker is left: end the training if it is over or limited, else wait for a worker."""
         if job.pass_ == "train":
             if self.round is not None:
                 self.round.step(now)
@@ -399,7 +408,7 @@ class JobController:
         self, job: Job, schedule: Schedule, workers: list[Member], now: float
     ) -> None:
         looks = self.round is not None and self.round.looks
-        if job.diverged and not looks:  # which may say that an earlier round diverged
+        if job.diverged and not looks:  # an inspection may report that an earlier round diverged
             self._above.fail_job(job.diverged)
             return
         if job.refused:
@@ -410,7 +419,7 @@ class JobController:
         self.leases.note_waits(job, schedule, workers, now)
         if self.round is not None:
             self.round.step(now)
-        # After the end of a round: if that is the last one, no part of another one is leased.
+        # After `round.step`, which may end the last round: no entry of another one is leased.
         self._check_limit(job, schedule, now)
         if schedule.clocks is not None or self.leases.busy:
             self.leases.answer(now)  # the shards may have reported that they are ready
@@ -420,7 +429,8 @@ class JobController:
             looking = self.inspection.looking or (self.round is not None and self.round.busy)
             if late or looking or self.checkpoints.running:
                 return
-            # A worker that is gone may still push until all shards have fenced it.
+            # A worker that is gone may still push until all shards have fenced it, and a shard that
+            # changes over is served by nobody: the export would wait for it, or read a torn model.
             if self._shard_orders.busy or self._shard_orders.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
@@ -439,8 +449,9 @@ class JobController:
             self._out.say(f"{limit} reached: finishing the leased blocks, then saving the model")
 
     def snapshot(self, now: float) -> Snapshot | None:
-        """State for a master that takes over, beside the members and the base. None where the
-        journal is not compacted: outside the training, or between its end and the export."""
+        """State of the job for a master that takes over, beside members and base. None where the
+        journal is not to be compacted: outside the training, or between its end and the export,
+        whose few facts are replayed as they are."""
         job = self.job
         if self.phase is not JobPhase.TRAINING or self._side or job is None:
             return None
@@ -462,19 +473,21 @@ class JobController:
 
     @property
     def can_wait(self) -> bool:
-        """Whether there is a job that can wait for a worker; rounds need some workers to begin."""
+        """Whether there is a job that can wait for a worker. Rounds cannot before they begin: how
+        many there are is fixed by the workers at that time."""
         before = self.phase in (JobPhase.RESTORING, JobPhase.SURVEY, JobPhase.LOADING)
         needs_workers = before and self.job is not None and self.job.needs_workers
         return self.phase not in (JobPhase.IDLE, JobPhase.STOPPING) and not needs_workers
 
     @property
     def in_haste(self) -> bool:
-        """Whether workers could be answered, or wait for work beside the loop that ends soon."""
+        """Whether the loop is not to sleep: calls may be answered now, or workers wait for work
+        beside the loop that ends soon."""
         return self.leases.busy or (self.round is not None and self.round.looks)
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows are read from files or saved: no shard is to move then."""
+        """Whether rows are being saved or restored: no shard is to move meanwhile."""
         restores = self.checkpoints.resumes or self.phase is JobPhase.RESTORING
         return self.checkpoints.holds_rows or restores
 
@@ -500,7 +513,7 @@ class JobController:
     # --- what workers ask --------------------------------------------------------------------
 
     def all_back(self, now: float) -> None:
-        """Repeat what the lost master may not have sent: all members are back or given up."""
+        """All members are back or given up: repeat what the lost master may not have sent."""
         job = self.job
         if job is None or self.phase is not JobPhase.TRAINING:
             return
@@ -509,12 +522,13 @@ class JobController:
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.schedule.over:
             lacking = job.schedule.size - job.schedule.finished
+            # Nobody would ask for these blocks: the job would wait for ever.
             self._above.fail_job(
-                f"the journal lacks {lacking} blocks, which the workers have trained and do not "
-                "know any more: it was damaged, or its machine died. Start again with --fresh"
+                f"the journal lacks {lacking} blocks that workers have trained and no longer "
+                "remember: it was damaged, or its machine died. Start again with --fresh"
             )
         if self.round is not None:
-            self.round.lost(now)  # the lost master may not have said so
+            self.round.lost(now)  # the lost master may have died before it ordered this
         self.leases.all_back(job, now)
 
     def came_back(self, member: Member, now: float) -> None:
@@ -527,8 +541,8 @@ class JobController:
             self.start(member)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
-        """A worker has ended its part of the job; or, in a session, of one that ended without it,
-        and gets the present one."""
+        """A worker has ended its part of the job. In a session it may be the part of an earlier job
+        that ended without the worker: then it gets the present one."""
         if member.dropped:
             is_earlier = member.caught_up() != self.ended_jobs.newest
             if is_earlier:
@@ -543,7 +557,8 @@ class JobController:
             self.round.lost(now)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
-        """Send a worker the merged survey, once it is there; a driver that of an ended job."""
+        """Send a worker the summary of the survey once all is merged; a driver the summary of an
+        ended job."""
         if member.role == "driver":
             ended = self.ended_jobs[message.job]
             self._out.reply(call, ended.summary or messages.Summary(b""))
@@ -551,14 +566,14 @@ class JobController:
         job, schedule = self.leases.running()
         if job.summary is not None and job.pass_ == "train":
             self._out.reply(call, job.summary_message())
-        elif not schedule.over:  # the survey began anew, with another master
+        elif not schedule.over:  # another master has begun the survey again
             self._out.reply(call, messages.Again())
         else:
             member.wait_for("the survey to be merged", now)
             self._summaries.append(call)
 
     def _end_survey(self, job: Job) -> str:
-        """Finish the summary, beside the loop; returns what the job will write, in words."""
+        """Make the summary, beside the loop; returns what the job will write, in words."""
         job.end_survey()
         files = job.check_room(job.summary)
         self._services.keep_base(job.base())
@@ -571,7 +586,7 @@ class JobController:
         self.summarised(now)
 
     def summarised(self, now: float) -> None:
-        """Begin the training: the survey is merged and kept."""
+        """The survey is merged, and the journal's base has it: load first rows, or train."""
         self._out.note("summary", {})
         job, _ = self.leases.running()
         assert job.summary is not None
@@ -597,7 +612,7 @@ class JobController:
     # --- beside the loop -----------------------------------------------------------------------
 
     def _beside(self, run: Callable[[], Any], then: Then) -> None:
-        """Run work that the job waits for."""
+        """Run work that the job waits for; `then` gets its result."""
         self._side = self._out.work(run, partial(self._side_done, then))
 
     def _side_done(self, then: Then, done: WorkDone, now: float) -> None:
@@ -630,8 +645,9 @@ class JobController:
     # --- an export that failed -------------------------------------------------------------------
 
     def _keep_rows(self, failure: _Failure, now: float) -> None:
-        """Save a checkpoint of the trained rows before the job fails: what was to write them may be
-        mended. A session keeps its rows until its next job."""
+        """Save a checkpoint of the trained rows before the job fails: the user may mend the code or
+        the disk that failed, and hours of training are not lost. A session keeps its rows until its
+        next job, and a checkpoint under way has them."""
         job = self.job
         assert job is not None
         if self._session or self.checkpoints.running:
@@ -647,7 +663,7 @@ class JobController:
         try:
             opened = self._services.files.open(job.settings, resumes=False, anyway=True)
             self.checkpoints.check_opened(job, opened)
-        except SnailError as error:  # another job's, or a folder that cannot be written
+        except SnailError as error:  # the folder is another job's, or cannot be written
             return error
         return opened
 
@@ -690,7 +706,7 @@ class JobController:
         self._above.export_cancelled(self.export.verdict())
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
-        """Only end the job, whose result an earlier master has written."""
+        """End a job whose result an earlier master has written."""
         job.end_pass(now)
         self._go(JobPhase.EXPORTING)
         self.ended(figures, now)
@@ -706,7 +722,8 @@ class JobController:
         self._above.job_ended(now)
 
     def _warn_of_tables(self, job: Job) -> None:
-        """Name tables that nothing was pushed to: a forgotten push is no error by itself."""
+        """Warn of tables that nothing was pushed to. A forgotten push raises nowhere: the model
+        would be written as it began."""
         names = self._shard_reports.never_pushed() if job.metrics.units else []
         if names:
             who, of = named_method(job.cls, "train"), "tables" if len(names) > 1 else "table"
@@ -715,7 +732,7 @@ class JobController:
             self._out.say(text, logging.WARNING)
 
     def remember(self) -> None:
-        """Keep what a session's job leaves."""
+        """Keep figures, tables and summary of a session's job for its driver."""
         if (job := self.job) is not None:
             summary = None if job.summary is None else job.summary_message()
             tables = dict(self._members.table_registry.tables)
@@ -732,7 +749,7 @@ class JobController:
             self._out.reply(call, self.ended_jobs[message.job].report())
 
     def cancel(self, now: float) -> bool:
-        """Cancel the export of a job that its driver gives up; False: none is under way."""
+        """Cancel the export of a job whose driver gives it up; False: no export is under way."""
         if self.phase is not JobPhase.EXPORTING:
             return False
         if not self.export.cancelled:
@@ -740,15 +757,15 @@ class JobController:
         return True
 
     def abandon(self, text: str, now: float, trace: str = "") -> None:
-        """Give up the failed job of a session and all that it waits for. Requests of its workers
-        are refused. Its rows stay until the next job begins."""
+        """Give up the failed job of a session, and all that it waits for. Calls of its workers are
+        refused. Its rows stay until the next job begins: the driver may want to look at them."""
         job = self.job
         assert job is not None
         self.ended_jobs.keep(EndedJob(to_mapping(job.settings), {}, text, trace))
         self._answer_submitter(ClusterError(with_frames(text, trace)))
-        self._out.disown(self._side)  # its thread may run on for a while, its result ignored
+        self._out.disown(self._side)  # its thread may still run for a while; the result is ignored
         self._side = 0
-        if self.export.progress is not None:  # its thread would go on writing
+        if self.export.progress is not None:  # else its thread would continue to write
             self.export.progress.cancel()
             self._out.put(CancelExport())
         self.export.forget()
@@ -759,7 +776,7 @@ class JobController:
         self.leases.close()
         self.checkpoints.abandon("the job has failed")
         if job.schedule.clocks is not None and self.phase is JobPhase.TRAINING:
-            self._shard_orders.set_clock(0, early=True, now=now)  # drop what the clock has staged
+            self._shard_orders.set_clock(0, early=True, now=now)  # shards drop what is staged
         self.end()
         self._go(JobPhase.STOPPING)
         self.figures, self.failed = {}, text

@@ -1,10 +1,10 @@
-"""Results of a session's ended jobs, for the drivers that ask for them.
+"""Owns the results of a session's ended jobs, for the drivers that ask for them.
 
     keep(number, EndedJob) <- the master    ended_jobs[number].report() -> an answer
 
-    facts of an earlier master -> replay: the job that it was at has failed with it
+    facts of an earlier master -> replay: the job that was at work has failed with that master
 
-Owns the last `ENDED_MAX` of them and who waits for the present one; knows nothing of phases.
+Keeps the last `ENDED_MAX`, and the calls that wait for the present job. Must not know phases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
 
 ENDED_MAX = 16
-"""Number of ended jobs kept: their drivers may ask late."""
+"""Ended jobs that are kept: drivers may ask late."""
 MASTER_DIED = (
     "the master was lost while the job ran, and was started again: what the job had trained is "
     "dropped, unless it has checkpoints. Submit it again"
@@ -30,16 +30,16 @@ MASTER_DIED = (
 
 @dataclass(slots=True)
 class EndedJob:
-    """Figures, failure and tables that a job of a session leaves behind."""
+    """What a job of a session leaves: figures, failure, tables."""
 
     settings: Mapping[str, str]
     figures: Mapping[str, Any]
     failure: str = ""  # why it failed; empty if it ended well
     trace: str = ""  # where in the user's code it failed
-    # None where it failed, or once the next job has begun
+    # None if the job failed, or once the next job has begun and these are dropped
     tables: Mapping[str, tuple[int, Table]] | None = None
     summary: Encoded | None = None
-    again: bool = False  # it failed by no fault of its own: the same job may be submitted again
+    again: bool = False  # it failed with the master: the same job may be submitted again
 
     def report(self) -> messages.Report:
         numbered = None
@@ -79,7 +79,7 @@ class EndedJobs:
         self.newest = 0
         """The job that began last."""
         self.cut_short = False
-        """An earlier master was at a job when it died."""
+        """A job was at work when the earlier master died."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._jobs
@@ -88,7 +88,7 @@ class EndedJobs:
         ended = self._jobs.get(number)
         if ended is None:
             raise ClusterError(
-                f"no job {number} that has ended is known: the master remembers {ENDED_MAX}"
+                f"no ended job has the number {number}: the master remembers the last {ENDED_MAX}"
             )
         return ended
 
@@ -108,7 +108,7 @@ class EndedJobs:
             self._jobs[fact.data["number"]] = EndedJob.of_report(fact.data["job"])
 
     def keep(self, ended: EndedJob) -> None:
-        """Keep the newest job, which has just ended, and answer who waits for that."""
+        """Keep the newest job, which has just ended, and answer the calls that wait for it."""
         self._jobs[self.newest] = ended
         job = outward(ended.report().data, without_secrets)
         self._out.note("ended", {"number": self.newest, "job": job})

@@ -1,8 +1,8 @@
-"""The clock of tables that forget rows: when it ticks, and which rows are deleted.
+"""Decides when the clock of tables that forget rows ticks, and which rows are deleted.
 
     units trained -> ticks -> Expire, by `ShardOrders` -> servers delete what no push touched
 
-Advances the ticks of a job; knows no table and no connection.
+Must not know tables or connections.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from snailps.master.job.job import Job
 from snailps.master.replication.shard_orders import ShardOrders
 
 TICKS = 8
-"""Ticks in the time after which untouched rows are deleted."""
+"""Ticks in the time after which untouched rows are deleted: its resolution."""
 
 
 def oldest_kept(ticks: Sequence[int]) -> int:
-    """Least tick that the last push of a kept row may have left. A push leaves the tick of the
-    shard's clock, which may lag until the shard has the next one, as all shards had before the one
-    after that. However slow the servers were, a row lives `TICKS` from then on."""
+    """The least tick of rows that stay.
+
+    A push leaves the tick of its shard's clock in the row. That clock may lag by one tick: all
+    shards have a tick before the next one is ordered. Counted with that lag, a row lives for at
+    least `TICKS` after its last push, however slow the servers were.
+    """
     until = ticks[-1] - TICKS
     pairs = zip(ticks, ticks[2:], strict=False)
     return max((tick + 1 for tick, over in pairs if over <= until), default=0)
@@ -32,7 +35,8 @@ class ExpiryClock:
         self._tick = 0  # of the shards
 
     def begin(self, now: float) -> None:
-        """Begin a job whose first rows must not seem as old as the last job's end."""
+        """Begin a job: set the clock of shards back, or its first rows would seem to be of the end
+        of the last job."""
         if self._tick:
             self._shard_orders.expire(0, 0, now)
         self._tick = 0

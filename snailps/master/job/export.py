@@ -1,10 +1,10 @@
-"""The export of a job at the master: progress, cancelling, the servers' counters at its end.
+"""Owns the export of a job at the master: its progress, its cancellation, the counters at its end.
 
     training done -> Work(export) -> written(figures) -> on_end        signal -> cancel -> verdict
                   -> Ask(stats) to the servers -> counters
 
-The model writes its files, beside the loop.  The export ends when these are written and each server
-has reported its counters, which figures of the run sum, or is lost.
+The model writes its files, beside the loop. The export ends when these are written and each server
+has reported its counters, which the figures of the run sum, or is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 REPORT_S = 10.0
 """Seconds between log lines on the progress of an export."""
 CANCEL_S = 5.0
-"""Seconds that a cancelled export may take to end."""
+"""Seconds that a cancelled export has to end; then the job ends without waiting for it."""
 
 
 class Export:
@@ -45,10 +45,11 @@ class Export:
         self._reported_at = 0.0
         self._cancelled_at: float | None = None
         self._counters: Broadcast | None = None  # of the servers, while they are asked
-        self._figures: dict[str, Any] | None = None  # of the written result, while those are not in
+        # Figures of the written result, while counters are missing.
+        self._figures: dict[str, Any] | None = None
 
     def begin(self, now: float) -> ExportProgress:
-        """Begin the export; its thread writes its progress into the result."""
+        """Begin the export; its thread keeps the returned progress up to date."""
         self._reported_at = now
         servers, ask = self._members.nodes("server"), messages.Ask("stats")
         counters = Broadcast(self._out, servers, ask, self._take_counters, now, loss="drop")
@@ -65,7 +66,7 @@ class Export:
 
     @property
     def unreported(self) -> Collection[int]:
-        """Servers whose counters alone the job waits for."""
+        """Servers whose counters are all that the job still waits for."""
         return self._counters.left if self._counters and self._figures is not None else ()
 
     def _take_counters(self, counters: Broadcast, now: float) -> None:
@@ -91,7 +92,7 @@ class Export:
         return self._cancelled_at is not None
 
     def cancel(self, now: float) -> None:
-        """Cancel it; unwritten files leave nothing behind."""
+        """Cancel the export. Files that are not complete leave nothing on disk."""
         self._cancelled_at = now
         log.warning("interrupted: ending the export")
         if self.progress is not None:
@@ -103,7 +104,7 @@ class Export:
             self._cancelled_at += seconds
 
     def step(self, now: float) -> bool:
-        """Log its progress; True: it was cancelled, and does not end."""
+        """Log the progress; True: the export was cancelled, and did not end in time."""
         if self._cancelled_at is not None and now - self._cancelled_at > CANCEL_S:
             return True
         if self.progress is not None and now - self._reported_at >= REPORT_S:
@@ -113,7 +114,7 @@ class Export:
         return False
 
     def verdict(self) -> str:
-        """Say what an interrupted export has written, and how to get the rest."""
+        """What an interrupted export has written, and how to get the rest, in words for users."""
         text, advice = "interrupted while saving the model", self._advice()
         if self.progress is None:
             text += "; nothing was saved"

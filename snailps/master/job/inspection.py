@@ -1,9 +1,9 @@
-"""The model's inspections of its own tables: during the training, after each round, at the export.
+"""Decides when the model inspects its own tables: during the training, and after each round.
 
     due -> ModelAccess (numbers, tables, metrics) -> Work(services.reader ...) -> result
 
-Owns when an inspection is due and what a reading of the tables needs; `model_reader.py` reads them.
-`now` is monotonic seconds.
+Makes what any reading of the tables needs, also for the export (`reading`); `model_reader.py` reads
+them. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from snailps.node.effects import WorkDone
 LOOKS = 10
 """Inspections during one training."""
 NUMBERS = 3
-"""Incarnations for one reading of the tables: an export connects three times."""
+"""Incarnations for one reading of the tables: an export connects up to three times."""
 MAP_S = 3.0
-"""Least seconds between maps, over all that ask; each connects to every shard."""
+"""Least seconds between two maps, whoever asks: each map connects to every shard."""
 MAPPED_SHARDS_MAX = 64
+"""Most shards of a cluster that draws maps."""
 SHARP_FROM = 0.02
-"""Share of the training after which rows have directions worth showing."""
+"""Share of the training after which the directions of rows are worth showing."""
 
 
 class Inspection:
     def __init__(self, members: Membership, out: Outbox, reader: Reader) -> None:
         # reads the tables, beside the loop
         self._members, self._out, self._reader = members, out, reader
-        self._begun = 0  # inspections begun
-        self._looks = 0
-        self._looking = 0  # the work of an inspection
+        self._begun = 0  # jobs begun; an older result is ignored
+        self._looks = 0  # inspections of this training so far
+        self._looking = 0  # number of the work of an inspection; 0: none
         self._mapping = False
         self.last_map: Mapping[str, Any] = {}  # of this job; empty before the first
         self._map_due = 0.0
@@ -52,12 +53,12 @@ class Inspection:
         return bool(self._looking)
 
     def reading(self, figures: dict[str, Any]) -> ModelAccess:
-        """Return what a reading of the tables that begins now needs."""
+        """What a reading of the tables that begins now needs."""
         numbers = iter(self._members.reserve(NUMBERS))
         return ModelAccess(numbers, dict(self._members.table_registry.tables), figures)
 
     def step(self, job: Job, figures: dict[str, Any], now: float) -> None:
-        """Have the model's inspector run, once each tenth of the training."""
+        """Have the model's inspector run, once for each tenth of the training."""
         looks = int(job.progress(now) * LOOKS)
         if looks > self._looks and not self._looking:
             self._looks = looks
@@ -69,8 +70,8 @@ class Inspection:
             self._looking = 0
 
     def map(self, job: Job, then: Callable[[Mapping[str, Any]], None], now: float) -> None:
-        """Place named rows in a map; `then` gets it, or the last map of this job. Not in a cluster
-        of more than `MAPPED_SHARDS_MAX` shards."""
+        """Place named rows in a map; `then` gets it, or the last map of this job if one is not due
+        or the cluster has more than `MAPPED_SHARDS_MAX` shards."""
         shards = len(self._members.route.shards) if self._members.route is not None else 0
         if self._mapping or now < self._map_due or not 0 < shards <= MAPPED_SHARDS_MAX:
             then(self.last_map)

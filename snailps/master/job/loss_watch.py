@@ -1,10 +1,10 @@
-"""Notices a training that diverges by its losses, and says what to change.
+"""Detects by the losses that a training diverges, and advises what to change.
 
-    mean loss of each block, in the order of reports -> LossWatch.look -> why it cannot go on, or ""
+    mean loss of each block, in the order of reports -> LossWatch.look -> why it must end, or ""
 
-A loss that is not finite is enough.  A finite one counts where it is `bound` times what the first
-block had (or 1, or what the best constant has), in several blocks: one may have an outlier.
-It knows no leases, and no rows: models report a loss of NaN where rows are beyond their bound.
+One loss that is not finite is enough. A finite loss counts if it exceeds `bound` times the loss of
+the first block (or 1, or the loss of the best constant) in several blocks in a row: a single block
+may have an outlier. Must not know leases or rows: models report NaN where rows exceed their bound.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import math
 from typing import Any
 
 IN_A_ROW = 3
-"""Blocks beyond the bound, one after the other, by which a training has diverged."""
+"""Consecutive blocks beyond the bound after which a training counts as diverged."""
 LEAST = 1.0
-"""Mean loss, at least, that a bound is a multiple of: continued models may begin near 0."""
+"""Least loss of which the bound is a multiple: a model that is trained further may begin near 0."""
 
 
 class LossWatch:
-    """What is known of the losses of one training."""
+    """The losses of one training so far."""
 
     def __init__(self, bound: float, constant: float, settings: Any) -> None:
         self._bound, self._least = bound, max(LEAST, constant)
@@ -28,7 +28,7 @@ class LossWatch:
         self._beyond = 0  # blocks, the last ones
 
     def look(self, where: str, loss: float, workers: int = 1) -> str:
-        """Why the training cannot go on; empty while it can."""
+        """Take the mean loss of a block or round; returns why the training must end, or ""."""
         if math.isfinite(loss):
             if self._first is None:
                 self._first = loss
@@ -40,8 +40,8 @@ class LossWatch:
         else:
             what = f"{loss}"
         return (
-            f"{where}: the loss is {what}: the training has diverged, and more of it would not "
-            f"mend that. {self._advice(workers)}; checkpoints, if any, are as they were saved"
+            f"{where}: the loss is {what}: the training has diverged, and will not recover. "
+            f"{self._advice(workers)}; checkpoints, if any, are as they were saved"
         )
 
     def _advice(self, workers: int) -> str:
@@ -51,6 +51,6 @@ class LossWatch:
         if getattr(s, "method", getattr(s, "optimizer", "")) in ("sgd", "momentum"):
             text += ", or choose optimizer: adagrad"
         return text + (
-            f". Steps of workers add up ({workers} here): if fewer learn with these settings, take "
-            "fewer, or a smaller block_bytes"
+            f". The steps of workers add up ({workers} here): if fewer workers learn with these "
+            "settings, use fewer, or a smaller block_bytes"
         )

@@ -1,10 +1,14 @@
-"""Recovery of a job from the journal of an earlier master of this cluster.
+"""Brings a job back to the state in which an earlier master of this cluster left it.
 
     facts of the journal -> JobRecovery.go_on -> the same calls of Job and Schedule, in order
 
-Replays the journal through the live code path, and repeats orders to servers that the lost master
-may not have given to all; each is idempotent. Workers report their leases and latest results when
-they come back.
+Replays the journal through the live code path: there is no second implementation that could
+differ. Orders to servers that the lost master may not have given to all are repeated; each is
+idempotent. What the journal cannot have, leases and results reported since, workers report when
+they come back (`LeaseService.came_back`), and nothing is leased before that.
+
+The sequence in `_train` matters: state, facts since, members that are gone, clocks, the round, and
+the fences last, so that they are given for everything that was replayed.
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ class JobRecovery:
         self._members, self._shard_orders = members, shard_orders
         self.known = bool(self._facts)
         self.begun = any(fact.kind in ("survey", "train") for fact in self._facts)
-        """Whether the job had begun something that must not be repeated."""
+        """Whether the job had begun a pass, which is resumed and not begun again."""
 
     def go_on(self, controller: Course, job: Job, now: float) -> None:
         """Bring a prepared job to its earlier state, once all members are back or given up.
@@ -113,7 +117,8 @@ class JobRecovery:
         return next((fact.data for fact in reversed(self._facts) if fact.kind == kind), {})
 
     def _resume_time(self, job: Job, begin: str, now: float) -> None:
-        """Continue from the seconds of work noted last: an outage does not count."""
+        """Continue from the seconds of work that were noted last: an outage does not count as
+        training, for `max_seconds` as for the figures."""
         spent = job.spent(now)  # of the state
         for fact in self._facts[self._place_of(begin) + 1 :]:
             spent = fact.data if fact.kind == "spent" else spent
@@ -128,9 +133,8 @@ class JobRecovery:
         base = unpack(self._past.base)
         if sorted(base.sources) != sorted(job.input.sources):
             raise ConfigError(
-                f"{self._past.path}: the input has other files, or files of other "
-                "lengths, than the run had that is to be taken over. Put them back, or begin anew "
-                "with --fresh"
+                f"{self._past.path}: the input has other files, or files of other lengths, than "
+                "the run that is to be taken over. Put them back, or begin anew with --fresh"
             )
         return base
 
@@ -152,10 +156,13 @@ class JobRecovery:
             else:
                 clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
-        for number in self._members.gone:  # the journal may end between the loss and its "retire"
+        # The journal may end between the loss of a worker and its "retire".
+        for number in self._members.gone:
             job.schedule.retire(number)
         controller.expiry.resume(job, now)
         controller.leases.clocks_noted = clocks_set
+        # Only if no worker can have leased anything: shards drop what is staged with that order.
+        # After a power cut the journal may lack "clocks", but then a worker reports a block.
         if job.schedule.clocks is not None and not (clocks_set or self._has_leased()):
             controller.set_clock(job, base.clock, now)
         if controller.round is not None:
@@ -163,7 +170,7 @@ class JobRecovery:
         self._fence(job, now)
 
     def _has_leased(self) -> bool:
-        """Whether a worker has had a block of the training: the clocks were set before that."""
+        """Whether a worker has had a block of the training: shards had their clock before that."""
         states = [member.resume_state for member in self._members.nodes("worker")]
         return any(
             state.get("reported")

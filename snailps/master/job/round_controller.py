@@ -1,11 +1,15 @@
-"""The course of a job in rounds, at the master.
+"""Decides when a round is closed, inspected and followed by the next, in a job in rounds.
 
-    Rounds.ready or deadline -> CloseClock to every server -> answers -> next round
-    -> after_round
+    workers train > ready or deadline > closing (CloseClock) > applied > next round
+                                                                       > inspected (after_round)
 
 Workers train the next round while the model inspects the last one, whose rows stay as they are: no
-round is closed before the inspection has ended. Training after the round that reaches the target is
-never applied. `leases.Rounds` owns the entries, shards own rows. `now` is monotonic seconds.
+round is closed before the inspection has ended. What is trained after the round that reaches the
+target is never applied. `leases.Rounds` owns the entries of a round, shards own rows.
+
+The journal has "close" with its slots before any server is ordered to close, "look" when all have,
+and "round" with the result of the inspection. A master that takes over repeats whichever step was
+noted last; each is idempotent. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -27,8 +31,7 @@ log = logging.getLogger(__name__)
 class RoundController:
     def __init__(
         self,
-        # the journal gets ``close`` with its slots, ``look``, and ``round`` with its metrics
-        out: Outbox,
+        out: Outbox,  # for facts of the round
         job: Job,  # in its training
         rounds: Rounds,  # of its schedule
         shard_orders: ShardOrders,
@@ -40,20 +43,22 @@ class RoundController:
         self._checkpoints, self._inspect, self._fail_job = checkpoints, inspect, fail_job
         self._schedule, self._rounds = job.schedule, rounds
         self._deadline_s = job.deadline_s
-        self._begun: float | None = None
+        self._begun: float | None = None  # when a worker began with the round; None: none has
         self._forgotten = False
         self.closing = False
-        """The round is being applied."""
-        self._looks_at = self._saved_in = -1
+        """Servers have the order to apply the round."""
+        self._looks_at = -1  # the round that is inspected; -1: none
+        self._saved_in = -1  # the last round in which a checkpoint was made
 
     @property
     def looks(self) -> bool:
-        """`InRounds.after_round` is under way, for the previous round."""
+        """Whether the model inspects the previous round: `InRounds.after_round` runs."""
         return self._looks_at >= 0
 
     @property
     def busy(self) -> bool:
-        """A round is being applied or inspected: the training does not end, nothing is saved."""
+        """Whether a round is being applied or inspected: the training does not end meanwhile, and
+        no checkpoint begins."""
         return self.closing or self.looks
 
     def next(self) -> None:
@@ -75,7 +80,7 @@ class RoundController:
             self._looks_at = -1
 
     def repeat(self, now: float) -> None:
-        """Repeat what an earlier master had begun, and not seen ended."""
+        """Repeat the step that an earlier master had begun, and whose end it did not note."""
         if self.closing:
             self.close(self._rounds.done_slots, now)
         elif self.looks:
@@ -88,9 +93,12 @@ class RoundController:
         return [Fact("look", {"round": self._looks_at})] if self.looks else []
 
     def lost(self, now: float) -> None:
-        """A worker was lost with its entry: if no other has begun, begin the round again. Some
-        shards may have its seal. What another worker pushes for the same slot would be dropped
-        there and counted at the others: so all of them first forget the round."""
+        """A worker was lost with its entry: if no other has begun, begin the round again.
+
+        Some shards may have sealed the lost worker's slot. Another worker's pushes to the same slot
+        would be dropped there and counted at the other shards, so all shards first forget the
+        round.
+        """
         if not (self.closing or self._rounds.begun):
             self._begun = None
             self._shard_orders.set_clock(self._rounds.round, early=True, now=now)
@@ -109,14 +117,14 @@ class RoundController:
             self.look(round_, now)
         if self.closing or self._job.has_reached or not self._rounds.begun:
             return
-        if (
-            self._schedule.over and not self._rounds.ready
-        ):  # what all have done at Ctrl-C is not lost
+        # At Ctrl-C a round that all workers have finished is still applied; another one is not.
+        if self._schedule.over and not self._rounds.ready:
             return
         if self._begun is None:
             self._begun = now
         late = self._deadline_s and now - self._begun >= self._deadline_s
-        # Not during the inspection of the last round: this one could not be closed yet.
+        # Not during an inspection: the round could not be closed yet, so late workers may as well
+        # finish meanwhile.
         may_cut = late and not (self._rounds.ready or self.looks)
         if may_cut and (without := self._rounds.cut_off()):
             names = ", ".join(f"worker {node}" for node in without)
@@ -125,8 +133,10 @@ class RoundController:
             self.close(self._rounds.done_slots, now)
 
     def _saves(self, now: float) -> bool:
-        """Whether a checkpoint is written, for which rows stay as they are; or is to begin, which
-        it can between two rounds only. A round waits for one: the next may be due at its end."""
+        """Whether the round waits for a checkpoint: one is being written, for which rows must stay
+        as they are, or is due, and can begin between two rounds only. At most one for each round:
+        with a short interval the next would be due at the end of the first, and no round ever
+        closed."""
         round_ = self._rounds.round
         if self._checkpoints.running:
             self._saved_in = round_

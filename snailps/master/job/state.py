@@ -1,10 +1,11 @@
-"""The state of a job beside its rows: shared by checkpoints, the journal and a takeover.
+"""Owns the form of a job's state beside its rows, for checkpoints, journal and takeover.
 
     Job.dump -> JobState -> JSON, arrays -> decode -> JobState -> Job.begin_pass
     checkpoint: input and progress, in one file (pack, unpack)
     journal: input and first progress in `base` (pack, unpack); later progress as a state
 
-docs/design/job-state.md has its keys, writers and readers. No files here.
+docs/design/job-state.md has its keys, writers and readers. Must not know files; what it reads may
+be a stranger's, so every key is checked, and a `CheckpointError` raised for other data.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class JobState:
 
     about: dict[str, Any]  # for JSON
     arrays: dict[str, NDArray[Any]]
-    blocks: Sequence[Piece] = ()  # those of the input, where it is included
+    blocks: Sequence[Piece] = ()  # of the input, where the state includes it
 
     @property
     def records(self) -> NDArray[Any]:
@@ -46,7 +47,7 @@ class JobState:
 
     @property
     def clock(self) -> int:
-        """In bsp and in rounds the rows are those of the beginning of this clock."""
+        """In bsp and in rounds: the clock at whose beginning the rows were copied; else 0."""
         return int(self.about["clock"])
 
     @property

@@ -1,8 +1,9 @@
-"""The merge of a survey: the parts that workers report, one after the other, into one summary.
+"""Merges the parts of a survey that workers report, one after the other, into one summary.
 
     (number, part) -> Surveyor.add -> Surveyor.result -> summary, at most 255 MiB
 
-Calls the model's class, so it runs beside the loop, one call at a time (`Work`, lane "survey").
+`SurveyMerge` calls the model's class, so it runs beside the loop, one call at a time (`Work`, lane
+"survey"). `PartTurns` bounds the bytes of parts at the master: a thousand workers may have one.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from snailps.errors import ClusterError, ConfigError
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
-"""The summary travels in one message."""
+"""Most bytes of a summary, which travels in one message."""
 PART_BYTES = 24 << 20
-"""Size of a part from which a worker asks for its turn to send it."""
+"""Bytes of a part from which a worker asks for its turn to send it."""
 PART_BYTES_MAX = 2 * PART_BYTES
-"""Size of a part at which a worker stops counting until its turn."""
+"""Bytes of a part at which a worker stops counting until its turn comes."""
 PARTS_BYTES_MAX = 2 * PART_BYTES
-"""Bytes of parts sent or being merged at a time; at least one part is."""
+"""Bytes of parts that are sent or merged at the same time; one part may always be."""
 
 
 class PartTurns:
@@ -35,7 +36,7 @@ class PartTurns:
         return self._held.get(node, 0)
 
     def begin(self, node: int) -> bool:
-        """Begin to merge a worker's part, if it is its turn; False: not yet."""
+        """Begin a worker's turn, if there is room for its part; False: not yet."""
         size = self._held[node]
         if self._sending and sum(self._sending.values()) + size > PARTS_BYTES_MAX:
             return False
@@ -50,13 +51,14 @@ class PartTurns:
 
 class SurveyMerge:
     def __init__(self, surveyor: Surveyor, *, in_order: bool) -> None:
-        # merge parts in the order of their blocks (`bsp`), not of arrival
+        # `in_order`: merge parts in the order of their blocks (`bsp`), not of their arrival
         self._surveyor, self._in_order = surveyor, in_order
         self._next = 0  # the first part that is missing, in order
         self._early: dict[int, bytes] = {}
 
     def add(self, number: int, part: bytes) -> None:
-        """Merge the part of a block; a part at which the surveyor fails is missing."""
+        """Merge the part of a block. A part at which the surveyor raises stays missing: its block
+        is counted again."""
         if not self._in_order:
             self._surveyor.add(part)
             return

@@ -1,6 +1,6 @@
-"""A job without a worker: waits for one, with a limit.
+"""Owns how long a job without a worker waits for one, and says so to users.
 
-the last worker is gone -> step ... -> another one comes: `over`, or the limit: `fail`
+the last worker is gone -> step ... -> another one joins: `over`; or the limit: `fail_job`
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class WorkerWait:
-    """Waits for a worker, with a limit, and not in a session, whose workers are its own."""
+    """The wait for a worker, of `master_time_out` at most. With `on_node_loss: stop`, and in a
+    session, which starts its workers itself, the job fails without a wait."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class WorkerWait:
         self._limit_s = settings.master_time_out if waits else 0.0
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
-        """Lack for which the whole job waits, in words, and since when; usually empty."""
+        """What the whole job waits for, in words, and since when; empty and 0 while it does not."""
 
     def over(self) -> None:
         """Stop waiting: a worker has joined."""
@@ -40,7 +41,7 @@ class WorkerWait:
             self.since += seconds
 
     def step(self, work: str, now: float) -> None:
-        """Wait with `work` left to do and no worker; another one may come."""
+        """The job has `work` left, in words, and no worker: wait, or fail it once time is up."""
         if not self.since:
             self.since, self._notice_at = now, now
         left_s = self._limit_s - (now - self.since)
