@@ -153,7 +153,7 @@ class FilterJob:
                 remarks = dict.fromkeys(of_task, task.path) | remarks
         for remark, path in remarks.items():
             log.warning("%s: %s", path, remark)
-        self._identity = self._identify()
+        self._identity = self.identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         if self.scores is not None:
             self.scores.begin(self.left)
@@ -332,7 +332,7 @@ class FilterJob:
                 raise _changed(path)
         return hashed
 
-    def _identify(self) -> dict[str, Any]:
+    def identify(self) -> dict[str, Any]:
         """Everything that the outputs depend on: command, inputs, models, `VERSION`.
 
         A folder whose identity differs holds another command's results.

@@ -199,7 +199,7 @@ class Launcher:
         self._config = config
         self._servers, self._workers, self._session = servers, workers, session
         self.lines = ChildLines(on_line)
-        self._main, self._on_line = main, self.lines.take
+        self._main, self.on_line = main, self.lines.take
         self.children: list[Child] = []
         self.address = ""
         self.secret = secrets.token_hex(32).encode()
@@ -347,7 +347,7 @@ class Launcher:
                 continue
             all_run = False
             if deaths == self._restarts_max > 0:
-                self._on_line(dead.name, f"{why} again: it is not started again")
+                self.on_line(dead.name, f"{why} again: it is not started again")
         return all_run
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
@@ -362,7 +362,7 @@ class Launcher:
         if dead.process.poll() is None:
             dead.process.kill()
             dead.process.wait()
-        self._on_line(dead.name, f"{why}: it is started again{'' if index else ', to take over'}")
+        self.on_line(dead.name, f"{why}: it is started again{'' if index else ', to take over'}")
         self._main = None  # this process has threads by now
         with contextlib.ExitStack() as pipes:
             try:
@@ -372,7 +372,7 @@ class Launcher:
                     own = {"listen_addr": self.address, "fresh": "false"}
                     pipe = self._spawn_master(own, pipes, give_up)
             except (OSError, ClusterError) as error:  # memory is short: continue with the others
-                self._on_line(dead.name, f"cannot be started again: {error}")
+                self.on_line(dead.name, f"cannot be started again: {error}")
                 return False
             self.children[index] = self.children.pop()
             self.children[index].again = True
@@ -383,7 +383,7 @@ class Launcher:
             try:
                 self._send_address(dead.role, pipe, give_up)
             except ClusterError as error:
-                self._on_line(dead.name, str(error))
+                self.on_line(dead.name, str(error))
                 self.children[index].process.kill()
                 return False
             return True
@@ -569,7 +569,7 @@ class Launcher:
         if child.failed and child.role != "master":
             child.held.append(text)
         elif not child.silent:
-            self._on_line(child.name, text)
+            self.on_line(child.name, text)
 
     def _take(self, stream: IO[str]) -> None:
         """Read the master's output continuously: a full pipe (64 KiB) would block the master."""
@@ -586,15 +586,15 @@ class Launcher:
             for child in self.children:
                 if child.again and child.held and not child.raised:
                     first_line = child.held[0].removeprefix(OWN_ERROR)
-                    self._on_line(child.name, f"it was started again and has ended: {first_line}")
+                    self.on_line(child.name, f"it was started again and has ended: {first_line}")
                     for line in child.held[1:]:
-                        self._on_line(child.name, line)
+                        self.on_line(child.name, line)
                     child.held = []
         errors = [child for child in self.children if child.held and not child.raised]
         first = next(iter(errors), None)
         if first is not None and not (self.children[0].failed or self._interrupted):
             for line in first.held:
-                self._on_line(first.name, line)
+                self.on_line(first.name, line)
         for child in self.children:
             child.held = []
 

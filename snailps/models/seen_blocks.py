@@ -25,24 +25,24 @@ class SeenBlocks(Generic[T]):
 
     def __init__(self, epochs: int, room: int = 0) -> None:
         self._epochs, self._room = epochs, room or SEEN_BYTES_MAX
-        self._numbering = self._bytes = 0
-        self._blocks: dict[tuple[str, int, int], T] = {}
+        self._numbering = self.nbytes = 0
+        self.blocks: dict[tuple[str, int, int], T] = {}
 
     def find(self, block: Block, numbering: int = 0) -> T | None:
         """Find a parsed block, with places of this numbering; None: it must be read."""
         self._begin(numbering)
-        return self._blocks.get((block.path, block.start, block.stop))
+        return self.blocks.get((block.path, block.start, block.stop))
 
     def keep(self, block: Block, seen: T, nbytes: int, numbering: int = 0) -> None:
         """Keep a parsed block for later epochs if there is room; nobody may change it."""
         self._begin(numbering)
-        if block.epoch + 1 < self._epochs and self._bytes + nbytes <= self._room:
-            self._bytes += nbytes
-            self._blocks[block.path, block.start, block.stop] = seen
+        if block.epoch + 1 < self._epochs and self.nbytes + nbytes <= self._room:
+            self.nbytes += nbytes
+            self.blocks[block.path, block.start, block.stop] = seen
 
     def clear(self) -> None:
-        self._bytes = 0
-        self._blocks.clear()
+        self.nbytes = 0
+        self.blocks.clear()
 
     def _begin(self, numbering: int) -> None:
         if numbering != self._numbering:

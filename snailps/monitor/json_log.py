@@ -37,19 +37,19 @@ class JsonLog:
         self._records = self._written = 0
         self._is_behind = False
         write = partial(self._write_all, _open(path))
-        self._lines: Backlog[bytes] = Backlog("snailps-json-log", write, LINES_MAX)
+        self.lines: Backlog[bytes] = Backlog("snailps-json-log", write, LINES_MAX)
 
     def on_status(self, status: Status) -> None:
         record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
         line = json_text({"time": time.time(), **record}) + "\n"
         self._records += 1
-        if not self._lines.put(line.encode()) and not self._is_behind:
+        if not self.lines.put(line.encode()) and not self._is_behind:
             self._is_behind = True
             log.warning("json_log: %s takes no more for now: records are left out", self._path)
 
     def close(self) -> None:
         """Write what is queued, and log how many records are lost."""
-        self._lines.close(END_S)
+        self.lines.close(END_S)
         if lost := self._records - self._written:
             log.warning("json_log: %d of %d records are not in %s", lost, self._records, self._path)
 

@@ -160,15 +160,15 @@ class Watcher:
                 if control is None:
                     address = parse_addr(self.run.address, "the master's address")
                     control = visit(address, DIAL_S, self.run.trust)
-                self._look(control)
+                self.look_once(control)
             except SnailError as error:
-                self._note_lost(error)
+                self.note_lost(error)
                 if control is not None:
                     control.close()
                     control = None
             except Exception:
                 log.exception("cannot read what the master at %s says", self.run.address)
-                self._note_lost(ProtocolError("the master's answer cannot be read here"))
+                self.note_lost(ProtocolError("the master's answer cannot be read here"))
             took_s = self._clock() - begin
             self._pause(max(AGAIN_S if control is None else 0.0, self.period_s() - took_s))
         if control is not None:
@@ -189,7 +189,7 @@ class Watcher:
         least_s = (len(nodes) + len(shards)) / NODES_PER_S
         return max(least_s, IDLE_S if self.idle_s() > LOOKED_S else LOOK_S)
 
-    def _look(self, control: ControlClient) -> None:
+    def look_once(self, control: ControlClient) -> None:
         status = self._ask(control, "status", 2 * DIAL_S)
         with self._changed:
             self._series.add(status, self._clock() - status["elapsed_s"])
@@ -221,7 +221,7 @@ class Watcher:
             raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
         return answer.data
 
-    def _note_lost(self, error: SnailError) -> None:
+    def note_lost(self, error: SnailError) -> None:
         """Note that the master does not answer; keep the last picture, or show the end."""
         ending = self._ending(self.run)
         for _ in range(ENDING_TRIES if self._state == "live" else 0):

@@ -415,9 +415,9 @@ class Ranks:
     def wait_for_slowest(self, staleness: int) -> None:
         """Waits until no other rank is more than `staleness` steps behind this one."""
         if self.world > 1 and self._known < self.steps - staleness:
-            self._until(lambda: self._slowest() >= self.steps - staleness, self._behind)
+            self._until(lambda: self.slowest() >= self.steps - staleness, self.text_of_slowest)
 
-    def _slowest(self) -> float:
+    def slowest(self) -> float:
         rows = self._read(self._others)
         self._known = min(
             (
@@ -429,7 +429,7 @@ class Ranks:
         )
         return self._known
 
-    def _behind(self) -> str:
+    def text_of_slowest(self) -> str:
         rows = self._read(self._others)
         slow = min(
             (i for i, row in enumerate(rows) if i != self.rank and not row[1]),

@@ -47,7 +47,7 @@ def opened(path: Path_) -> Iterator[IO[bytes]]:
         try:
             with gzip.open(path, "rb") as packed:
                 while piece := packed.read(_BYTES_TOGETHER):
-                    _check_room(path, copy, len(piece))
+                    check_room(path, copy, len(piece))
                     copy.write(piece)
             copy.flush()
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -61,7 +61,7 @@ def opened(path: Path_) -> Iterator[IO[bytes]]:
         yield copy
 
 
-def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
+def check_room(path: Path_, copy: IO[bytes], more: int) -> None:
     """Refuse to unpack further if room runs out: a .gz may hold a thousand times its size."""
     folder = tempfile.gettempdir()
     for where, free in ((folder, free_bytes(Path(folder))), ("memory", memory()[0] or None)):

@@ -277,9 +277,9 @@ class Master(Process):
             if descriptor >= 0:
                 (self.cluster.disk.os if name != "_lock" else os).close(descriptor)
                 setattr(journal, name, -1)
-        for descriptor in journal._retired:
+        retired, journal._retired = journal._retired, []
+        for descriptor in retired:
             self.cluster.disk.os.close(descriptor)
-        journal._retired = []
 
     def sync_later(self):
         """The journal's thread that syncs, as events."""

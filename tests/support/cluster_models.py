@@ -367,7 +367,7 @@ class SlowManifest(Counter):
 
     @classmethod
     def check(cls, settings):
-        write = checkpoints._write
+        write = checkpoints.write_file
 
         def stopping(disk, path, data):
             if path.name == NAME:
@@ -375,7 +375,7 @@ class SlowManifest(Counter):
                 wait_at(settings, "manifest-0")
             write(disk, path, data)
 
-        checkpoints._write = stopping  # of the master's process only
+        checkpoints.write_file = stopping  # of the master's process only
 
 
 def wait_at(settings, name):

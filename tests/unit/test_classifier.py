@@ -333,12 +333,17 @@ def test_train_on_a_block_without_anything_to_learn_counts_it_and_moves_nothing(
     np.testing.assert_array_equal(model.pull("output", np.arange(2, dtype=np.uint64)), before)
 
 
+def seen(model):
+    """The blocks that a model keeps for later epochs."""
+    return model._seen
+
+
 def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     model, found, find = make(replace(SMALL, word_ngrams=2)), [], KeptRows.find
     monkeypatch.setattr(KeptRows, "find", lambda rows, keys: found.append(keys) or find(rows, keys))
     batches = [model.prepare(block_of(TEXT))]
     model._places = None  # as for very many buckets: by sorting
-    model._seen.clear()
+    seen(model).clear()
     batches.append(model.prepare(block_of(TEXT)))
     numbered = []
     known = batches[0].asked[0].new_keys  # of places from 0
@@ -376,11 +381,11 @@ def test_block_for_which_there_is_no_room_takes_none_from_smaller_ones(make, mon
     small.piece = replace(small.piece, start=1)
     model = make(SMALL)
     model.prepare(small)
-    monkeypatch.setattr(seen_blocks, "SEEN_BYTES_MAX", model._seen._bytes)
+    monkeypatch.setattr(seen_blocks, "SEEN_BYTES_MAX", seen(model).nbytes)
     model = make(SMALL)
     for block in (block_of(TEXT), small):
         model.prepare(block)
-    assert [start for _, start, _ in model._seen._blocks] == [1]
+    assert [start for _, start, _ in seen(model).blocks] == [1]
 
 
 def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):

@@ -340,9 +340,10 @@ def test_page_of_a_run_that_is_over_before_it_has_begun_is_not_missed(monkeypatc
     page = page_process.PageProcess("127.0.0.1:1", ClusterSettings())
     page.report(said.append)
     reader = next(one for one in threading.enumerate() if one.name == "page")
-    page._process.wait = lambda limit_s: reader.join(limit_s)
+    process = page._process
+    process.wait = lambda limit_s: reader.join(limit_s)
     page.close()
-    page._process.stdout.close()
+    process.stdout.close()
     assert said == []
 
 

@@ -507,7 +507,7 @@ def test_message_of_a_master_that_cannot_be_read_ends_the_node(master, connect, 
     peer = master.peer_of(client)
     text = b'{"is":"Slowest","clock":-7,"node":1}'
     frame = Frame(kind, len(text).to_bytes(4, "little") + text, request=kind == Kind.CALL)
-    master.do(lambda: master.server._send(peer, frame))
+    master.do(lambda: master.server.send_frame(peer, frame))
     assert "not understood here: Slowest.clock" in lost.get(timeout=LIMIT_S)
 
 
@@ -680,7 +680,7 @@ def test_data_connection_is_refused_before_it_is_ready(master):
 def test_dial_leaves_what_follows_ready_in_the_socket(master):
     """A heartbeat right behind READY is for the next reader of the socket."""
     beat = encode_frame(Frame(Kind.HEARTBEAT))
-    send = master.server._send
+    send = master.server.send_frame
 
     def send_with_beat(peer, frame):
         if frame.kind == Kind.READY:
@@ -688,7 +688,7 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
         else:
             send(peer, frame)
 
-    master.do(lambda: setattr(master.server, "_send", send_with_beat))
+    master.do(lambda: setattr(master.server, "send_frame", send_with_beat))
     sock = dialled(master)
     got = b""
     while len(got) < len(beat):

@@ -260,11 +260,10 @@ def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatc
     assert "ZeroDivisionError" in report.data["back"]
 
 
-def test_worker_that_fails_twice_is_sent_away_once(running):
+def test_worker_that_fails_twice_is_sent_away_once(running, monkeypatch):
     """The second word of it comes before it has heard that it is gone."""
-    members = running.master.core.members
-    formed, members._formed = members._formed, True
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(running.master.core.members, "_formed", True)
         with Raw(running.address) as raw:
             raw.say(messages.encode(messages.Register("worker", "h", 1, 1)))
             raw.next()
@@ -273,8 +272,6 @@ def test_worker_that_fails_twice_is_sent_away_once(running):
             raw.say(messages.encode(messages.Lease("train")))
             assert messages.decode(raw.next().body) == messages.Stop(True, "failed: planted")
             assert "was sent away" in str(remote_error(raw.next()))
-    finally:
-        members._formed = formed
     assert running.status()["phase"] == "forming"
 
 

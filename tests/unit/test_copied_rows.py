@@ -183,12 +183,13 @@ def test_block_that_is_dropped_holds_no_array():
         asked = model.ask(keys)
         list(model.ready(asked))
         model.close(asked)
-    assert len(model.rows[0]._pushes) == 3
+    pushes = model.rows[0]._pushes
+    assert len(pushes) == 3
     del dropped
     asked = model.ask(keys)
     list(model.ready(asked))
     model.close(asked)
-    assert len(model.rows[0]._pushes) <= 2
+    assert len(pushes) <= 2
     model.finish()
 
 

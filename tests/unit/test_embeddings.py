@@ -147,7 +147,7 @@ def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
             model = in_order(make(settings, workers=workers, summary=summary))
             losses = [train(model, RATINGS, progress=(0, 0.1))["loss"] for _ in range(40)]
             assert np.mean(losses[-5:]) < falls_to * losses[0]
-            assert len(model._seen._blocks) == 1
+            assert len(model._seen.blocks) == 1
 
 
 def test_mf_learns_ratings_of_any_unit_alike():

@@ -385,7 +385,7 @@ def test_arrays_are_written_once_a_second_and_at_the_end(folder):
     evaluator, found = RoundEvaluator(settings), []
     for round_, seconds in enumerate((0.1, 0.2, 1.3, 1.4)):
         evaluator.look(Tables(settings, seconds), round_)
-        evaluator._wait()
+        evaluator.wait()
         lines = read_history(folder / "out.history.jsonl")[1]
         found.append((saved_round(folder), len(lines)))
     assert found == [(1, 1), (1, 2), (3, 3), (3, 4)]
@@ -420,5 +420,5 @@ def test_arrays_of_the_last_good_round_are_written_when_a_loss_is_no_number(fold
     evaluator = RoundEvaluator(settings)
     for round_, value in enumerate((0.0, 0.0, np.nan)):
         evaluator.look(Tables(settings, 0.1, value), round_)
-    evaluator._wait()
+    evaluator.wait()
     assert saved_round(folder) == 2

@@ -278,9 +278,9 @@ def test_dictionary_costs_no_more_than_its_values(model, tmp_path, monkeypatch, 
     table = pa.table({"text": ["up"] * 997, "url": column})
     write_parquet(tmp_path / "a.parquet", table)
     groups = []
-    write_group = parquet.ParquetTarget._write_group
+    write_group = parquet.ParquetTarget.write_group
     monkeypatch.setattr(
-        parquet.ParquetTarget, "_write_group",
+        parquet.ParquetTarget, "write_group",
         lambda target: (groups.append(target._bytes), write_group(target)),
     )  # fmt: skip
     keep(model, tmp_path / "a.parquet", tmp_path / "out")

@@ -232,7 +232,7 @@ def test_load_packed_file_cut_short_or_without_room_says_so(tmp_path, monkeypatc
 
     path.write_bytes(gzip.compress(KINDS["text"]))
 
-    monkeypatch.setattr("snailps.vectors.opening._check_room", fails(errno.ENOSPC))
+    monkeypatch.setattr("snailps.vectors.opening.check_room", fails(errno.ENOSPC))
     with pytest.raises(ModelFileError, match="No space left on device; make room, or name another"):
         load(path)
 

@@ -115,23 +115,6 @@ def test_node_that_gets_no_heartbeat_connection_any_more_ends():
         master.pulses[-1].close()
         assert node.ended.wait(LIMIT_S)
         assert node.verdict.code == EXIT_FAILED
-        assert "heartbeat_timeout" in node.verdict.text
-
-
-def test_node_whose_heartbeat_connection_is_lost_says_so():
-    with joined(10 * LIMIT_S) as (joins, _):
-        node = Node(Role.DRIVER, joins.settings)  # whose connection is closed from the beginning
-        node._control = joins.control
-        node.welcome = replace(joins.welcome, timeout_s=0.4)
-        ours, theirs = socket.socketpair()
-        theirs.close()
-        node._pulse = HeartbeatThread(1.0)
-        node._pulse.add(ours, 0, 1.0)
-        node._pulse.start()
-        until(lambda: node._pulse.closed() == {0}, "the loss of the connection")
-        node._watch()
-        node._pulse.stop()
-        assert node.verdict.code == EXIT_FAILED
         assert "heartbeat connection" in node.verdict.text
         assert "heartbeat_timeout" in node.verdict.text
 

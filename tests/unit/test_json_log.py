@@ -57,7 +57,7 @@ def test_reader_that_has_stopped_holds_nothing_up_and_what_is_lost_is_said(fifo,
     assert caplog.text.count("takes no more for now: records are left out") == 1
     assert f"{total} of {total} records are not in {fifo}" in caplog.text
     os.close(reader)
-    log._lines.close(LIMIT_S)  # else its thread says in the next test that the pipe is broken
+    log.lines.close(LIMIT_S)  # else its thread says in the next test that the pipe is broken
 
 
 def test_pipe_that_nothing_reads_holds_nothing_up(fifo, caplog, is_stuck):
@@ -66,7 +66,7 @@ def test_pipe_that_nothing_reads_holds_nothing_up(fifo, caplog, is_stuck):
     log.close()
     assert f"1 of 1 records are not in {fifo}" in caplog.text
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    log._lines._end.result(LIMIT_S)
+    log.lines._end.result(LIMIT_S)
     os.close(reader)
 
 

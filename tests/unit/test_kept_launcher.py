@@ -192,7 +192,7 @@ def test_child_that_does_not_read_its_settings_is_not_waited_for_for_ever(monkey
     one.children = [Child("master", Process()), Child("worker", Process())]
     one.children[1].process.terminate()
     monkeypatch.setattr(launcher, "SEND_S", 0.0)
-    lines, one._on_line, one.address = [], lambda *line: lines.append(line), "h:1"
+    lines, one.on_line, one.address = [], lambda *line: lines.append(line), "h:1"
     monkeypatch.setattr(one, "listen_to", lambda child: None)
     assert not one.restart(1, "it was killed")
     assert "the worker does not read its settings" in lines[-1][1]

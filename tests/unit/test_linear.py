@@ -54,6 +54,11 @@ def settings_of(**values):
     return RawConfig.from_mapping(values, "job.conf:{key}").build(LinearSettings)
 
 
+def read(model, text):
+    """The examples of a text, as the model reads a block."""
+    return model._reader.read(text.encode())
+
+
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
@@ -198,7 +203,7 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     model.prefetch = prefetch
     # Blocks of whole groups of examples that are trained together.
     results = train_all(model, ["".join(rows[at : at + 96]) for at in range(0, 900, 96)])
-    batch = model._reader.read(text.encode())
+    batch = read(model, text)
     start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)
     want, loss, _ = twin.train_linear(
         start, batch.ptr, batch.places, batch.values, batch.labels, batch.weights,
@@ -289,7 +294,7 @@ def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch, 
     assert len(block.prepared.batch) == 8
     result = model.train(block)
     flush(model)
-    batch = model._reader.read(text.encode())
+    batch = read(model, text)
     start = np.zeros((len(batch.keys), 3), np.float32)
     want, loss, _ = twin.train_linear(
         start, batch.ptr, batch.places, batch.values, batch.labels, batch.weights,

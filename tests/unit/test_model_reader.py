@@ -55,4 +55,4 @@ def test_export_that_was_cancelled_makes_no_later_reading_give_up():
     readers.connects = progress.cancel
     with pytest.raises(ExportCancelled):
         readers.export(job("first"), READING, progress)
-    assert not readers._gives_up()
+    assert not readers.gives_up()

@@ -504,11 +504,16 @@ def test_master_that_hangs_up_before_it_says_how_it_ended_is_not_shown_as_lost(
 ):
     monkeypatch.setattr(watcher_module, "ENDING_S", 0.0)
     endings, states = iter([None, None, Ending(0)]), []
-    one = Watcher(RUN, ending=lambda run: next(endings))
-    monkeypatch.setattr(one, "_renew", lambda: states.append(one._state))
-    one._look(control)
-    one._note_lost(ConnectionLost("the master is gone: closed"))
-    assert states == ["live", "ended"]
+
+    def ending(run):
+        states.append(json.loads(one.picture())["state"])
+        return next(endings)
+
+    one = Watcher(RUN, ending=ending)
+    one.look_once(control)
+    one.note_lost(ConnectionLost("the master is gone: closed"))
+    states.append(json.loads(one.picture())["state"])
+    assert states == ["live", "live", "live", "ended"]
 
 
 def test_watcher_shows_the_last_picture_of_a_lost_master(control, monkeypatch):

@@ -140,12 +140,13 @@ PATHS = ["https://u:old@h/x?sig=1&part=1", "https://u:old@h/x?sig=2&part=2", "ht
 
 
 def found_input(monkeypatch, paths):
-    made = JobInput(*_logistic())
+    cls, settings = _logistic()
+    made = JobInput(cls, settings)
     monkeypatch.setattr(
         job_input, "expand", lambda inputs, scratch: [Source(path, 100) for path in paths]
     )
     made.find()
-    made.cut(made._settings, 1, 1)
+    made.cut(settings, 1, 1)
     return made
 
 
@@ -215,7 +216,7 @@ def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch)
         judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}), tasks=[task],
         _versions={"m.bin": "v"},
     )  # fmt: skip
-    assert "old" not in json.dumps(FilterJob._identify(one))
+    assert "old" not in json.dumps(FilterJob.identify(one))
     monkeypatch.setattr(kept_scores, "version_now", lambda path: "v")
     scores = ScoreFolder(tmp_path, {"m": "m.bin"}, "text")
     assert "old" not in json.dumps(scores.header(task, "m"))

@@ -641,7 +641,7 @@ def test_rows_are_durable_before_the_next_checkout_begins(monkeypatch: pytest.Mo
         return push_all(self)
 
     monkeypatch.setattr(rotation, "train", noted)
-    monkeypatch.setattr(trainer, "_comes_first", lambda coming, tasks: bool(coming.result() or 1))
+    monkeypatch.setattr(trainer, "comes_first", lambda coming, tasks: bool(coming.result() or 1))
     monkeypatch.setattr(InputExchange, "push_all", counted)
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]

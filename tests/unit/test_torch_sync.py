@@ -263,8 +263,9 @@ def test_steps_are_counted_beyond_what_float32_has(store, low):
     for step in range(5):
         net(torch.ones(1, 2)).sum().backward()
         assert kept(nn.Linear(2, 1), mode="ssp", world=2)._ranks.steps == low + step + 1
-    assert synced._ranks._slowest() == low
-    assert "rank 1, which has made" in synced._ranks._behind()
+    ranks = synced._ranks
+    assert ranks.slowest() == low
+    assert "rank 1, which has made" in ranks.text_of_slowest()
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -389,9 +390,10 @@ def test_parameters_without_a_gradient_are_not_pushed(store):
     store.pushes.clear()
     heads[1](torch.ones(1, 3)).sum().backward()
     (table, keys, values, _) = store.pushes[0]
-    of = synced.dense._starts[2]
+    starts = synced.dense._starts
+    of = starts[2]
     assert (table, keys.min()) == ("net", of)
-    assert len(keys) == synced.dense._starts[-1] - of
+    assert len(keys) == starts[-1] - of
     assert values[0, :6].tolist() == [1.0] * 6
     before = len(store.pushes)
     for one in heads.parameters():

@@ -163,14 +163,14 @@ class ArrowTarget(Target):
             self._waiting.append(kept.cast(self._schema))
             self._bytes += kept.nbytes
         if self._bytes >= GROUP_BYTES:
-            self._write_group()
+            self.write_group()
 
     def close(self) -> None:
         if self._waiting:
-            self._write_group()
+            self.write_group()
         self._writer.close()
 
-    def _write_group(self) -> None:
+    def write_group(self) -> None:
         table = arrow_module().Table.from_batches(self._waiting, self._schema)
         self._write_table(table)
         self._waiting, self._bytes = [], 0

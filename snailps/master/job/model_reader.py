@@ -188,7 +188,7 @@ class ModelReader:
         finally:
             close()
 
-    def _gives_up(self) -> bool:
+    def gives_up(self) -> bool:
         progress = self._progress
         return self._closed.is_set() or (progress is not None and progress.cancelled)
 
@@ -209,7 +209,7 @@ class ModelReader:
                 job=self._cluster_id,
                 timeout_s=self._timeout_s,
                 trust=self._trust,
-                give_up=self._gives_up,
+                give_up=self.gives_up,
                 superseded=superseded,
             )
 

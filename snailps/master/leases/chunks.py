@@ -66,7 +66,7 @@ class Chunks:
         self.count = entries.count // blocks * self._in_epoch
         self._starts = [chunk * blocks // self._in_epoch for chunk in range(self._in_epoch + 1)]
         self._blocks_most = int(np.diff(self._starts).max())
-        self._stride = self._blocks_most + rotation.most_parts
+        self.stride = self._blocks_most + rotation.most_parts
         extent = extent or NEW_EXTENT
         self.first = min(int(extent["open"]), self.count)
         """The first chunk with partitions left."""
@@ -75,10 +75,10 @@ class Chunks:
         """The most parts of a chunk so far."""
         self.last_parts, self.last_sizes = 0, tuple[int, ...]()
         """How the chunk that was cut last is cut."""
-        self.records = BlockRecords((CHUNKS_AHEAD + 1) * self._stride, self.first * self._stride)
+        self.records = BlockRecords((CHUNKS_AHEAD + 1) * self.stride, self.first * self.stride)
         if known is not None and self.first < self.count:  # else that run had more epochs
             # A run of more epochs may have finished partitions of chunks that this one lacks.
-            self.records.resume(known[: (self.count - self.first) * self._stride])
+            self.records.resume(known[: (self.count - self.first) * self.stride])
         self.records.finished += self._closed_blocks + self._closed_partitions
         self._open: deque[Chunk] = deque()
         self._durable: dict[int, set[int]] = {}  # durable checkouts of each unfinished partition
@@ -92,31 +92,31 @@ class Chunks:
     # --- numbers -------------------------------------------------------------------------------
 
     def is_partition(self, number: int) -> bool:
-        return number % self._stride >= self._blocks_most
+        return number % self.stride >= self._blocks_most
 
     def encodes(self, number: int) -> bool:
         """Whether an entry is a block to encode for all workers, and not trained."""
         return not self.is_partition(number)
 
     def chunk_of(self, number: int) -> int:
-        return number // self._stride
+        return number // self.stride
 
     def epoch_of(self, number: int) -> int:
         return self.chunk_of(number) // self._in_epoch
 
     def number(self, chunk: int, part: int) -> int:
         """The entry of a partition."""
-        return chunk * self._stride + self._blocks_most + part
+        return chunk * self.stride + self._blocks_most + part
 
     def part(self, number: int) -> int:
-        return number % self._stride - self._blocks_most
+        return number % self.stride - self._blocks_most
 
     def blocks_in(self, chunk: int) -> int:
         place = chunk % self._in_epoch
         return self._starts[place + 1] - self._starts[place]
 
     def blocks_of(self, chunk: int) -> range:
-        first = chunk * self._stride
+        first = chunk * self.stride
         return range(first, first + self.blocks_in(chunk))
 
     def partitions_of(self, chunk: int) -> range:
@@ -156,7 +156,7 @@ class Chunks:
         epoch, place = divmod(chunk, self._in_epoch)
         start, count = self._starts[place], self.blocks_in(chunk)
         if self.encodes(number):
-            index = number % self._stride
+            index = number % self.stride
             plain = self.entries.entry(epoch * len(self.entries.blocks) + start + index)
             return replace(plain, number=number, terms=ChunkBlock(chunk, index, count))
         parts = self.at(chunk).parts
@@ -297,7 +297,7 @@ class Chunks:
         while self._open and self._open[0].parts and not self._open[0].undone:
             self._closed_partitions += self._open.popleft().parts
             self.first += 1
-            self.records.forget(self.first * self._stride)
+            self.records.forget(self.first * self.stride)
         self._open_more()
 
     def _open_more(self) -> None:
@@ -391,7 +391,7 @@ class Chunks:
         not encoded. The rows of a checkpoint are copied after its records. Meanwhile the last
         partition of a chunk may end, and a later chunk overwrite the encoded rows of its blocks."""
         outcomes = self.records.durable()
-        outcomes[np.arange(len(outcomes)) % self._stride < self._blocks_most] = 0
+        outcomes[np.arange(len(outcomes)) % self.stride < self._blocks_most] = 0
         return outcomes
 
     def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
@@ -400,7 +400,7 @@ class Chunks:
         done = float(self.bytes_before(self.first))
         for number in numbers:
             if self.is_partition(number):
-                done += self.bytes_of_part(self.first * self._stride + number)
+                done += self.bytes_of_part(self.first * self.stride + number)
         return min(1.0, done / self.entries.total_bytes)
 
     def progress(self, done_share: Callable[[int], float]) -> float:

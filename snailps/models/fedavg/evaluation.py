@@ -88,7 +88,7 @@ class RoundEvaluator:
 
     def _write(self, seconds: float, history: Callable[[], None] = _nothing) -> None:
         """Start to write a history, and the arrays if they are due after `seconds` of training."""
-        self._wait()
+        self.wait()
         due = None
         if seconds >= self._saved_s + SAVE_EVERY_S:
             due, self._unsaved = self._unsaved, None
@@ -143,10 +143,10 @@ class RoundEvaluator:
                 labels = self._labels(results.figures)
                 history = partial(self._save_history, self._history[:], labels)
         self._write(math.inf, history)
-        self._wait()
+        self.wait()
         return [str(path) for path in self._paths().values()] if self._history else []
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         if self._writing is not None:
             self._writing.result()  # a full disk ends the job
             self._writing = None

@@ -338,7 +338,7 @@ class _Training:
         coming, queued = self._trainer.ahead.submit(self._check_out), None
         while True:
             if queued is not None and (
-                self._makes_durable(queued) or not _comes_first(coming, queued.tasks)
+                self._makes_durable(queued) or not comes_first(coming, queued.tasks)
             ):
                 self._finish(queued)  # another worker may wait for its partition
                 queued = None
@@ -435,7 +435,7 @@ class _Training:
         self._block.checkouts.check_in(part, figures, durable=pushes is not None)
 
 
-def _comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:
+def comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:
     """Whether the next checkout comes before these kernels are done."""
     while not coming.done() and (at_work := [task for task in tasks if not task.done()]):
         wait([coming, *at_work], return_when=FIRST_COMPLETED)

@@ -326,7 +326,7 @@ class ControlServer:
             answer = ProtocolError(f"this message cannot be handled here: {what}", "failed")
             if self._unhandled.note(show(peer.address), why):
                 log.error("what %s said cannot be handled:", show(peer.address), exc_info=True)
-        self._send(peer, error_frame(answer))
+        self.send_frame(peer, error_frame(answer))
         self._drop(peer, why, linger=True)
 
     def _take_all(self, peer: Peer, data: bytes) -> None:
@@ -337,7 +337,7 @@ class ControlServer:
 
     def _take(self, peer: Peer, frame: Frame) -> None:
         if peer.hello is None:
-            self._send(peer, peer.session.receive(frame))
+            self.send_frame(peer, peer.session.receive(frame))
             self._flush(peer)  # a heartbeat connection has another owner next
             if peer.session.ready and peer in self.peers:
                 self._admit(peer)
@@ -376,7 +376,7 @@ class ControlServer:
     def _replier(self, peer: Peer, request: int) -> Reply:
         def reply(answer: messages.Message | Encoded | SnailError) -> None:
             if isinstance(answer, SnailError):
-                self._send(peer, error_frame(answer, request))
+                self.send_frame(peer, error_frame(answer, request))
             else:
                 self._say(peer, Kind.ANSWER, answer, request)
 
@@ -397,7 +397,7 @@ class ControlServer:
             self._encoded = (message, Encoded(message))
         return self._encoded[1]
 
-    def _send(self, peer: Peer, frame: Frame) -> None:
+    def send_frame(self, peer: Peer, frame: Frame) -> None:
         if peer in self.peers:
             peer.out.add(encode_frame(frame, pack=True))
             self._added(peer)
