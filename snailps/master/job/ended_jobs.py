@@ -88,7 +88,7 @@ class EndedJobs:
         ended = self._jobs.get(number)
         if ended is None:
             raise ClusterError(
-                f"no ended job has the number {number}: the master remembers the last {ENDED_MAX}"
+                f"no job {number} is known to have ended: the master remembers the last {ENDED_MAX}"
             )
         return ended
 
