@@ -367,7 +367,7 @@ class SlowManifest(Counter):
 
     @classmethod
     def check(cls, settings):
-        write = checkpoints.write_file
+        write = checkpoints.write_or_refuse
 
         def stopping(disk, path, data):
             if path.name == NAME:
@@ -375,7 +375,7 @@ class SlowManifest(Counter):
                 wait_at(settings, "manifest-0")
             write(disk, path, data)
 
-        checkpoints.write_file = stopping  # of the master's process only
+        checkpoints.write_or_refuse = stopping  # of the master's process only
 
 
 def wait_at(settings, name):

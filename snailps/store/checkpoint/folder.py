@@ -159,7 +159,7 @@ class CheckpointFolder:
             plain = {"through": number, "why": why, "crc32c": _sum_of(number, why)}
             text = json.dumps(plain) + "\n"
             part = self.path / f"{PASSED}.part"
-            write_file(self._disk, part, text.encode())
+            write_or_refuse(self._disk, part, text.encode())
             try:
                 self._disk.rename(part, self.path / PASSED)
                 sync_folder(self._disk, self.path)
@@ -222,7 +222,7 @@ class CheckpointFolder:
                 f"{part}: its files hold {held:,} of {manifest.frag_num:,} fragments: a shard was "
                 "not served, or by two servers"
             )
-        write_file(self._disk, part / NAME, manifest.to_bytes())
+        write_or_refuse(self._disk, part / NAME, manifest.to_bytes())
         path = part.with_suffix("")
         try:
             sync_folder(self._disk, part)
@@ -273,7 +273,7 @@ class CheckpointFolder:
 
 def write_course(part: Path, data: bytes, disk: Disk = OS_DISK) -> FileEntry:
     """Write what the job needs to continue into a checkpoint's folder."""
-    write_file(disk, part / COURSE, data)
+    write_or_refuse(disk, part / COURSE, data)
     return FileEntry(COURSE, len(data), 0, 0, 0, 0, crc32c(data))
 
 
@@ -281,7 +281,7 @@ def _sum_of(through: int, why: str) -> str:
     return f"{crc32c(json.dumps([through, why]).encode()):08x}"
 
 
-def write_file(disk: Disk, path: Path, data: bytes) -> None:
+def write_or_refuse(disk: Disk, path: Path, data: bytes) -> None:
     try:
         write_file(disk, path, data)
     except OSError as error:
