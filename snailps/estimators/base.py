@@ -340,7 +340,7 @@ class Estimator(Routed):
             setting = self.parameters.by_name.get(name)
             wanted = chosen.get(name, self.parameters.defaults.get(name, value))
             # "auto" means the value that the first fit chose, so it always matches.
-            if wanted != value and not (setting is not None and setting.auto and wanted == "auto"):
+            if wanted != value and not (setting is not None and wanted == "auto"):
                 raise ParameterError(
                     f"{type(self).__name__}: {name}: the fitted model has {value!r:.80}, got "
                     f"{getattr(self, name, wanted)!r:.80}: partial_fit continues that model; call "

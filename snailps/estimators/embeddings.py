@@ -67,13 +67,13 @@ class NameEstimator(Estimator):
         finds_values = data.continues and y is None
         rows = self._rows_of(X, y, columns=columns, usual=before, finds_values=finds_values)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
-            choices = self._lines.valued and self.loss != "squared"
+            choices = self._lines.valued and self.loss not in ("auto", "squared")
             spooled, whole, values = spool_names(rows, choices=choices, on_bytes=display.show)
         with spooled:
             if self.loss == "squared" and not values.number:
                 raise DataError(
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
-                    " give them as y, or choose loss='softmax', which ranks items"
+                    " give them as y, or choose loss='als', which ranks items"
                 )
             yield Source(
                 spooled,
@@ -229,7 +229,7 @@ class NameEstimator(Estimator):
     def _rows_of_names(self, X: Any) -> Iterator[tuple[str, ...]]:
         """Yield the rows of X, which answers leave out; nothing if X is None."""
         if X is not None:
-            choices = self._lines.valued and self._model.settings.loss != "squared"
+            choices = self._lines.valued and not self._model.settings.predicts
             for names, _, _ in self._pieces(X, finds_values=choices, choices=choices):
                 yield from zip(*names, strict=True)
 
@@ -498,8 +498,9 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
 
     Parameters
     ----------
-    loss : "squared", "als", "softmax" or "pairwise"
-        "squared" predicts ratings; the others rank items by implicit feedback.
+    loss : "auto", "squared", "als", "softmax" or "pairwise"
+        "squared" predicts ratings; the others rank items by implicit feedback.  "auto": "squared"
+        where rows have values, else "als".
     top : int
         Length of the lists that `evaluate` judges, K in its figures.
     dim, negatives, shared, lr, l2, epochs, ...
@@ -590,7 +591,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         if hasattr(X, "tocoo"):  # an answer for each entry, so duplicates are not added up here
             entries = X.tocoo()
             X = np.column_stack((entries.row, entries.col))
-        ids, _ = self._numbered(X, needs_all=model.settings.loss != "squared")
+        ids, _ = self._numbered(X, needs_all=not model.settings.predicts)
         return model.scores(ids)
 
     def recommend(
@@ -681,7 +682,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             Loss "squared" lacks values; or no row remains for a ranking.
         """
         model = self.factors_
-        rated = model.settings.loss == "squared"
+        rated = model.settings.predicts
         ids, values = self._numbered(X, y, finds_values=True, choices=not rated)
         good = (ids >= 0).all(0)
         unknown = {"unknown": int((~good).sum())}

@@ -49,7 +49,12 @@ NO_TRIPLES = "pairs.txt: expected lines of head relation tail"
         (KnowledgeGraph, KgeSettings(), b"\0\1\2\xff" * 99, "txt is no text, but binary data"),
         (KnowledgeGraph, KgeSettings(), None, "^input: not found: .*pairs.txt does not exist"),
         (KnowledgeGraph, KgeSettings(valid=("pairs.txt",)), b"u1 i1\n", f"valid: .*{NO_TRIPLES}"),
-        (MatrixFactorization, MfSettings(), b"u1 i1\nu2 i2\n", "without values"),
+        (
+            MatrixFactorization,
+            MfSettings(loss="squared"),
+            b"u1 i1\nu2 i2\n",
+            "without values",
+        ),
     ],
 )  # fmt: skip
 def test_check_refuses_input_of_another_kind(tmp_path, monkeypatch, cls, settings, data, said):

@@ -226,3 +226,16 @@ def test_known_pairs_are_each_kept_once_and_joined():
         [3, 5],
         [],
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "loss"), [(b"u1 i1\nu2 i1\n", "als"), (b"u1 i1 4\n", "squared"), (None, "squared")]
+)
+def test_loss_is_chosen_by_whether_lines_have_values(tmp_path, data, loss):
+    path = tmp_path / "lines.txt"
+    if data is not None:
+        path.write_bytes(data)
+    settings = MfSettings(input=(str(path),))
+    assert MatrixFactorization.adopt(settings, lambda name: None).loss == loss
+    softmax = replace(settings, loss="softmax")
+    assert MatrixFactorization.adopt(softmax, lambda name: None).loss == "softmax"

@@ -158,9 +158,10 @@ def test_evaluation_of_ratings_and_of_lists(jobs):
 
 def test_values_are_needed_by_the_squared_loss_only(jobs):
     with pytest.raises(DataError, match="loss='squared' predicts values, and X has none"):
-        snailps.MatrixFactorization().fit([(1, 2)])
-    snailps.MatrixFactorization(loss="pairwise").fit([(1, 2)])
-    assert jobs.lines == ["1,2"]
+        snailps.MatrixFactorization(loss="squared").fit([(1, 2)])
+    for loss in ("pairwise", "auto"):
+        snailps.MatrixFactorization(loss=loss).fit([(1, 2)])
+        assert jobs.lines == ["1,2"]
 
 
 def test_rankings_learn_and_are_judged_by_entries_above_0(jobs):

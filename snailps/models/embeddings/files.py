@@ -79,6 +79,19 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
         raise DataError(f"{setting}: {str(error).removeprefix('input ')}") from None
 
 
+def have_values(columns: NameColumns, paths: Sequence[str]) -> bool:
+    """Whether the first lines have values; True where they cannot be read, which `check_heads`
+    reports."""
+    try:
+        for path in files_of(paths)[:HEADS_MAX] if paths else ():
+            head = head_of(path)
+            if len(lines := columns.read(head, path, 0, head)):
+                return bool(len(lines.values))
+    except DataError:
+        pass
+    return True
+
+
 def _refuse_table(path: str, columns: NameColumns) -> None:
     format = format_of(path)
     if format and (said := FORMATS[format].said):

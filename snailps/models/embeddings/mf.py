@@ -80,16 +80,18 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @property
     def init(self) -> str:
-        return {"squared": "factors", "als": "normal"}.get(self.settings.loss, "uniform")
+        if self.settings.predicts:
+            return "factors"
+        return "normal" if solves(self.settings) else "uniform"
 
     @property
     def draws(self) -> bool:
-        return self.settings.loss != "squared"
+        return not self.settings.predicts
 
     @classmethod
     def _may_rotate(cls, settings: MfSettings) -> bool:
         """Ratings do.  Rankings do not: their items must meet those of other partitions."""
-        return settings.loss == "squared" and cls.rotates(settings)
+        return settings.predicts and cls.rotates(settings)
 
     @classmethod
     def block_bytes(cls, settings: MfSettings, total_bytes: int, workers: int) -> int:
@@ -173,7 +175,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
         s = self.settings
         users, items = batch.places
-        if s.loss == "squared":
+        if s.predicts:
             loss = kernels.train_ratings(
                 rows,
                 s.row_dim,
@@ -206,12 +208,22 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def curvature(self, rows: Floats) -> float:
         """Squares of the other factor, and 1 of a bias; of a logistic loss a quarter."""
         squares = float(np.square(rows, dtype=np.float32).sum(1).mean())
-        return 1 + squares if self.settings.loss == "squared" else 0.25 * squares
+        return 1 + squares if self.settings.predicts else 0.25 * squares
 
     @classmethod
     def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
         surveyor = ChoiceSurveyor if ranks(settings) else NameSurveyor
         return surveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
+
+    @classmethod
+    def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
+        """Take what a model has that training continues; else choose the loss by the lines."""
+        adopted: Any = warm_start.adopt(cls, settings, explicit)
+        if adopted.loss == "auto":
+            rated = files.have_values(cls.columns, adopted.input)
+            adopted = replace(adopted, loss="squared" if rated else "als")
+        chosen: JobSettings = adopted
+        return chosen
 
     @classmethod
     def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
@@ -237,7 +249,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
-        if settings.loss != "squared":
+        if ranks(settings):
             return
         for name, paths in (("input", settings.input), ("test", settings.test)):
             for path in files_of(paths)[: files.HEADS_MAX] if paths else ():
@@ -275,7 +287,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
         rows, s = cls.rows_of_kind(results, names, kind), results.settings
         assert isinstance(s, MfSettings)
-        return in_units(rows, encoding_of(names, s)) if s.loss == "squared" else rows
+        return in_units(rows, encoding_of(names, s)) if s.predicts else rows
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
@@ -327,7 +339,7 @@ def solves(settings: Any) -> bool:
 
 def ranks(settings: Any) -> bool:
     """Whether items are ranked, else values are learnt."""
-    return bool(settings.loss != "squared")
+    return not settings.predicts
 
 
 def encoding_of(names: Names, settings: Any = None) -> Encoding:

@@ -433,7 +433,7 @@ class FactorModel(NamedRows):
 
         Unknown names of ratings count as average; DataError: a name of a ranking is not known.
         """
-        if self.settings.loss != "squared":
+        if not self.settings.predicts:
             return float(self.vector("users", user) @ self.vector("items", item))
         pair = [self.numbers("users", [str(user)]), self.numbers("items", [str(item)])]
         return float(self.scores(np.array(pair))[0])
@@ -443,7 +443,7 @@ class FactorModel(NamedRows):
 
         `pairs` are users and items, int32 (2, n); of ratings -1 for unknown ones.
         """
-        if self.settings.loss == "squared":
+        if self.settings.predicts:
             return mf.ratings(self.mean, self.user_rows, self.item_rows, pairs)
         found = np.empty(pairs.shape[1], np.float32)
         for at in range(0, len(found), SCORED):
@@ -500,7 +500,7 @@ class FactorModel(NamedRows):
         others = [row[1] for row in seen if _same(row[:1], [user])]
         if self._known is not None and not known:
             others += [self._texts["items"][item] for item in self._known.of_user(place).tolist()]
-        if self.settings.loss == "squared":
+        if self.settings.predicts:
             pairs = np.full((2, len(self.items)), place, np.int32)
             pairs[1] = np.arange(len(self.items))
             return self._best("items", self.scores(pairs), k, without, others)

@@ -20,7 +20,7 @@ from snailps.models.shared_settings import KEEP_STATE, TEST
 ADAGRAD = {"method": ("adagrad",)}
 RANKINGS = {"loss": ("softmax", "pairwise")}
 LISTS = {"loss": ("als", "softmax", "pairwise")}
-STEPWISE = {"loss": ("squared", "softmax", "pairwise")}
+STEPWISE = {"loss": ("auto", "squared", "softmax", "pairwise")}
 LEAST_SQUARES = {"loss": ("als",)}
 L2_AUTO, L2 = -1, 0.06
 """What stands for `l2: auto`, and what it is for losses that are trained by steps."""
@@ -221,12 +221,13 @@ class KgeSettings(EmbeddingSettings):
 class MfSettings(EmbeddingSettings):
     """Settings of matrix factorisation; the defaults suit some 1,000,000 lines."""
 
-    loss: Literal["squared", "als", "softmax", "pairwise"] = setting(
-        "squared",
+    loss: Literal["auto", "squared", "als", "softmax", "pairwise"] = setting(
+        "auto",
         help="`squared`: predicts the value of each line, with biases. The others rank items of "
         "pairs without values: `als` by alternating least squares over all pairs, `softmax` and "
-        "`pairwise` among negatives: cross entropy, BPR.",
-        when="`als` if lines are clicks, plays or purchases.",
+        "`pairwise` among negatives: cross entropy, BPR. `auto`: `squared` where lines have "
+        "values, else `als`.",
+        when="`als` if lines with values are clicks, plays or purchases.",
     )
     a0: float = setting(
         0.0,
@@ -298,19 +299,24 @@ class MfSettings(EmbeddingSettings):
     shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "encoding")
 
     @property
+    def predicts(self) -> bool:
+        """Whether values are predicted, else items ranked."""
+        return self.loss in ("squared", "auto")
+
+    @property
     def method(self) -> str:
         """Access method of the rows: plain steps for ratings, AdaGrad for rankings; rows that are
         solved are assigned."""
         if self.loss == "als":
             return "add"
         if self.optimizer == "auto":
-            return "sgd" if self.loss == "squared" else "adagrad"
+            return "sgd" if self.predicts else "adagrad"
         return self.optimizer
 
     @property
     def rate(self) -> float:
         """`lr`, or the choice for the loss."""
-        if self.loss == "squared":
+        if self.predicts:
             return self.lr or (0.08 if self.method == "sgd" else 0.05)
         return self.lr or (0.3 if self.method == "adagrad" else 0.05)
 
@@ -320,11 +326,11 @@ class MfSettings(EmbeddingSettings):
 
     @property
     def row_dim(self) -> int:
-        return self.dim + (self.loss == "squared")
+        return self.dim + self.predicts
 
     @property
     def first_scale(self) -> float:
         """`scale`, or the choice for the loss: solved rows begin small, as in the paper."""
-        if self.scale or self.loss == "squared":
+        if self.scale or self.predicts:
             return self.scale or 0.1
         return (0.1 if self.loss == "als" else 0.5) / float(self.dim**0.5)

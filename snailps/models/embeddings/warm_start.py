@@ -136,7 +136,7 @@ def put(cls: type[Continued], results: Results) -> None:
 
 def needs_encoding(before: Any, path: str) -> None:
     """Refuse ratings of a file that does not say how they were encoded."""
-    if before.loss == "squared" and not before.encoding:
+    if before.predicts and not before.encoding:
         raise ConfigError(
             f"{path}: continue_from: an earlier version wrote the file, without the deviation of "
             "its values: train that model again"
