@@ -1,10 +1,10 @@
-"""Arrays of an untrusted ``.npz``: sizes are compared before memory is allocated.
+"""Reads arrays of an untrusted ``.npz``: sizes are checked before memory is allocated.
 
     beginning of a .npy -> npy_header -> shape, order, type
     member of an archive -> member_of -> Member: its header -> values_of -> array
     archive -> arrays_of -> arrays by name
 
-Opens no file, and unpickles nothing.  Functions raise `OSError` or one of `DAMAGED`.
+Never unpickles.  Must not open files.  Functions raise `OSError` or one of `DAMAGED`.
 """
 
 from __future__ import annotations
@@ -38,25 +38,28 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors of `zipfile` and NumPy for archives that are damaged, encrypted or malicious."""
+"""What `zipfile` and NumPy raise for archives that are damaged, encrypted or malicious."""
 EXPANDED_MAX = 100
 EXPANDED_BYTES = 16 << 20
-"""A larger array may be `EXPANDED_MAX` times its size in the file: deflate could announce 1,000."""
+"""An array above 16 MiB may be at most `EXPANDED_MAX` times its packed size.
+
+Deflate packs up to 1,000 times, so a small file could claim all memory."""
 _HEAD_BYTES = 4096
+"""Bytes of a member read for its header."""
 _COLUMN = re.compile(r"\(\s*'([^']*)'\s*,\s*'([^']*)'\s*\)")
 _VALUES = {
     "descr": rf"'[^']*' | \[ (?: \s* {_COLUMN.pattern} \s* (?: , | (?=\]) ) )+ \s* \]",
     "fortran_order": r"True | False",
     "shape": r"\( \s* (?: (?: -?\d+L? \s* , \s* )+ (?: -?\d+L? \s* )? )? \)",
 }
-"""Forms of the values of a header: a type or columns (name, type), a truth value, sizes."""
+"""Forms of a header's values: a type, or (name, type) of each column; a truth value; sizes."""
 _FORMS = [rf"'{name}' \s* : \s* (?P<{name}> {value} )" for name, value in _VALUES.items()]
 _FIELD = re.compile(r"\s* (?: " + " | ".join(_FORMS) + r" ) \s* (?: , | (?=\}) )", re.VERBOSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An array of an archive before its values are read; they begin at byte `at` of the member."""
+    """An array of an archive whose header was checked; values begin at byte `at` of the member."""
 
     info: zipfile.ZipInfo
     shape: tuple[int, ...]
@@ -70,23 +73,24 @@ class Member:
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape of a ``.npy``, whether in Fortran order, and type; `DAMAGED` if it is none.
+    """Shape, whether in Fortran order, and type of a ``.npy``; `DAMAGED` if it is none.
 
-    NumPy reads it by `ast`, which fails by chance where two threads of Python 3.11 parse at once.
+    Not by NumPy, which parses the header with `ast`: in Python 3.11 that fails by chance when two
+    threads parse at once.
     """
     width = {(1, 0): 2, (2, 0): 4}[np.lib.format.read_magic(file)]
     size = int.from_bytes(file.read(width), "little")
     text = file.read(size).decode("latin-1")
     fields: dict[str, str] = {}
-    at = len(text) - len(text.lstrip()) + 1  # behind the brace
-    while (field := _FIELD.match(text, at)) is not None:
+    offset = len(text) - len(text.lstrip()) + 1  # behind the brace
+    while (field := _FIELD.match(text, offset)) is not None:
         fields |= {name: value for name, value in field.groupdict().items() if value is not None}
-        at = field.end()
-    braces = text.lstrip()[:1] + text[at:].strip()
+        offset = field.end()
+    braces = text.lstrip()[:1] + text[offset:].strip()
     if braces != "{}" or len(fields) < len(_VALUES) or len(text) < size:
         raise ValueError(f"it has no header of an array: {text!r:.200}")
     kind, names = fields["descr"], _COLUMN.findall(fields["descr"])
-    shape = tuple(int(one) for one in re.findall(r"-?\d+", fields["shape"]))
+    shape = tuple(int(size) for size in re.findall(r"-?\d+", fields["shape"]))
     try:
         dtype = np.dtype(names or kind.strip("'"))
     except TypeError as error:
@@ -95,7 +99,10 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> Member:
-    """Read the header of an array, compared with the sizes of archive and file."""
+    """The header of an array, checked against the sizes that archive and file have.
+
+    ValueError: it claims more than it can hold, or a type with Python objects.
+    """
     is_stored = info.compress_type == zipfile.ZIP_STORED
     most = info.compress_size if is_stored else info.compress_size * EXPANDED_MAX + EXPANDED_BYTES
     if info.compress_size > file_bytes or info.file_size > most:
@@ -116,12 +123,12 @@ def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) 
 
 
 def values_of(archive: zipfile.ZipFile, member: Member) -> NDArray[Any]:
-    """Read the array, its checksum compared."""
+    """The array of a member; zipfile's error if its checksum differs."""
     array = np.empty(math.prod(member.shape), member.dtype)
     into, filled = array.view(np.uint8).data, 0
     with archive.open(member.info) as file:
         file.read(member.at)
-        while data := file.read(1 << 20):  # to the end, where the checksum is compared
+        while data := file.read(1 << 20):  # to the end, where zipfile compares the checksum
             into[filled : filled + len(data)] = data
             filled += len(data)
     if filled != len(into):
@@ -130,9 +137,12 @@ def values_of(archive: zipfile.ZipFile, member: Member) -> NDArray[Any]:
 
 
 def arrays_of(archive: zipfile.ZipFile, file_bytes: int) -> dict[str, NDArray[Any]]:
-    """All arrays, by name, of an archive of `file_bytes` bytes."""
+    """All arrays by name, of an archive in a file of `file_bytes` bytes."""
     infos = archive.infolist()
+    # Members that overlap would be unpacked many times from the same bytes.
     if sum(info.compress_size for info in infos) > file_bytes:
         raise ValueError(f"its members announce more than the file's {file_bytes:,} bytes")
     members = [member_of(archive, info, file_bytes) for info in infos]
-    return {one.info.filename.removesuffix(".npy"): values_of(archive, one) for one in members}
+    return {
+        member.info.filename.removesuffix(".npy"): values_of(archive, member) for member in members
+    }

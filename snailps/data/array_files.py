@@ -1,12 +1,12 @@
 """Dense examples in files: idx (MNIST's format), NumPy's .npy, dense matrix files.
 
-    path -> read_header -> Section: type, shape, where the values begin  (also packed)
+    path -> read_header -> Section: type, shape, where the values begin  (also of packed files)
     path -> Scratch -> read_array -> array mapped from the file
     files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
 
-An idx file has two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes,
-then the values in C order, all big endian.  A matrix file has its labels, too.  Must not know what
-a class means.
+Owns the idx format: two zero bytes, a code of the type, the number of axes, the size of each as 4
+bytes, then the values in C order, all big endian.  A matrix file holds its labels itself.  Must not
+know what a class means.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _NPY_MAGIC = b"\x93NUMPY"
 _BEGINNING_BYTES = 10_240
 """NumPy reads at most 10,000 bytes of header from an untrusted file."""
 AXES_MAX = 8
+"""Most axes of an array of examples."""
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 """Parts of MNIST's file names that distinguish examples from labels."""
 
 
 def is_array_file(path: str) -> bool:
-    """Whether a file is idx or ``.npy``, by its first bytes; of a pipe nothing is read."""
+    """Whether a file is idx or ``.npy``, by its first bytes; a pipe is not read, and is neither."""
     if is_pipe(path) or Path(path).is_dir():
         return False
     try:
@@ -52,12 +53,15 @@ def is_array_file(path: str) -> bool:
 
 
 def read_header(path: str, name: str = "values") -> Section:
-    """Where the examples or labels of a file lie; the first axis counts them."""
+    """Where the array `name` (values, labels, weights) of a file lies; its first axis is examples.
+
+    DataError: unreadable, malformed, empty, or without such an array.
+    """
     return _section(path, name)[0]
 
 
 def _section(path: str, name: str) -> tuple[Section, int]:
-    """An array, and the length of its file."""
+    """An array of a file, and the length that the file has to have."""
     sections, size = _sections(path)
     if name not in sections:
         raise DataError(f"{path} has no {name}: write the file with y")
@@ -65,7 +69,10 @@ def _section(path: str, name: str) -> tuple[Section, int]:
 
 
 def _sections(path: str) -> tuple[dict[str, Section], int]:
-    """The arrays of a file by name, and its length; labels are the values of a file of labels."""
+    """The arrays of a file by name, and its length.
+
+    A file with one array may be examples or labels: it has the array under both names.
+    """
     try:
         begin = _beginning(path)
         if is_matrix(begin):
@@ -79,7 +86,10 @@ def _sections(path: str) -> tuple[dict[str, Section], int]:
         raise DataError(f"cannot read {path}: {why}") from None
     for section in sections.values():
         if 0 in section.shape:
-            raise DataError(f"{path} is empty: its shape is {section.shape}")
+            raise DataError(
+                f"{path} is empty: expected at least one example, got an array of shape "
+                f"{section.shape}"
+            )
     return sections, size
 
 
@@ -117,7 +127,7 @@ def _header_of_npy(begin: bytes, path: str) -> Section:
     if is_fortran and len(shape) > 1:
         raise DataError(
             f"{path} has its values column by column (Fortran order): save "
-            "numpy.ascontiguousarray of the array"
+            "numpy.ascontiguousarray(array) instead"
         )
     if not shape or len(shape) > AXES_MAX:
         raise DataError(f"{path}: expected 1 to {AXES_MAX} axes, got {len(shape)}")
@@ -126,7 +136,7 @@ def _header_of_npy(begin: bytes, path: str) -> Section:
 
 def _sections_of_matrix(begin: bytes, path: str) -> tuple[dict[str, Section], int]:
     if is_packed(path):
-        raise DataError(f"{path}: dense matrix files cannot be packed: unpack it")
+        raise DataError(f"{path}: a dense matrix file is mapped, so it cannot be packed: unpack it")
     size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size
     header = read_matrix_header(begin, size, path)
     if not header.dense:
@@ -138,18 +148,19 @@ def _sections_of_matrix(begin: bytes, path: str) -> tuple[dict[str, Section], in
 
 
 def read_array(path: str, scratch: Scratch, name: str = "values") -> NDArray[Any]:
-    """Map an array of a file, read-only, of its type (perhaps big endian).
+    """Map an array of a file, read-only, in its own type, which may be big endian.
 
-    A packed file is unpacked by `scratch`, which must stay open while the array is used.
+    `scratch` unpacks a packed file, and must stay open while the array is used.  DataError: the
+    file does not have the length that its header says.
     """
     section, size = _section(path, name)
     local = scratch.local(path, section.start, section.stop)
     try:
-        found = local.stat().st_size
-        if found != size:
+        length = local.stat().st_size
+        if length != size:
             raise DataError(
-                f"{path}: expected {size:,} bytes for shape {section.shape}, got {found:,}: "
-                "a file that was cut off, or another format"
+                f"{path}: expected {size:,} bytes for shape {section.shape}, got {length:,}: it "
+                "was cut off, or has another format: copy it again"
             )
         return np.memmap(local, section.dtype, "r", section.start, section.shape)
     except OSError as error:
@@ -157,23 +168,23 @@ def read_array(path: str, scratch: Scratch, name: str = "values") -> NDArray[Any
 
 
 def labels_of(images: str, option: str = "--labels") -> str:
-    """Path of the labels of `images`, by MNIST's names or by `X` and `y`; a matrix file has its
-    own.
+    """The file with the labels of `images`, found by its name.
 
-    `option` names the labels' file where the names do not, for messages.
+    MNIST's names, or `X` and `y` for ``.npy``; packed or not.  A matrix file holds its labels
+    itself.  DataError: no such file; the message advises `option`, which names the file.
     """
     path = Path(images)
-    with suppress(OSError, *DAMAGED):  # reading the examples raises the error again
+    with suppress(OSError, *DAMAGED):  # reported when the examples are read
         begin = _beginning(images)
         if is_matrix(begin):
             return images
         if not begin.startswith(_NPY_MAGIC):
-            _header_of_idx(begin, images)  # what is no array at all has no labels to be named
+            _header_of_idx(begin, images)  # a file that is no array should hear that first
     part, other_part = ("X", "y") if path.suffix == ".npy" else (IMAGES, LABELS)
     if part not in path.name:
         raise DataError(
-            f"{images}: its labels cannot be found by its name, which lacks {part!r}: "
-            f"name their file by {option}"
+            f"{images}: its labels cannot be found by its name, which lacks {part!r}: name their "
+            f"file with {option}"
         )
     beside = path.with_name(path.name.replace(part, other_part))
     other = beside.with_suffix("") if beside.suffix == ".gz" else Path(f"{beside}.gz")
@@ -181,16 +192,17 @@ def labels_of(images: str, option: str = "--labels") -> str:
         if candidate.exists():
             return str(candidate)
     raise DataError(
-        f"expected the labels of {images} in {beside}, which does not exist: name their file by "
+        f"expected the labels of {images} in {beside}, which does not exist: name their file with "
         f"{option}"
     )
 
 
 class Labelled:
-    """Examples with their classes, from pairs of files of examples and of their labels.
+    """Examples with their classes, from pairs of a file of examples and a file of labels.
 
-    Examples stay in their files, which processes of a machine share; labels are in memory.
-    `weights`, float32 (n,), are those of matrix files; empty: all 1.  `scratch` must stay open.
+    Examples are mapped from their files, so that processes of a machine share them; labels are in
+    memory.  `weights`, float32 (n,), come from matrix files; empty: all 1.  `scratch` must stay
+    open while this is used.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], scratch: Scratch) -> None:
@@ -209,12 +221,12 @@ class Labelled:
         self._first = np.cumsum([0, *(len(part) for part in self._parts)])
         self.labels = np.concatenate([classes_of(labels, scratch) for _, labels in pairs])
         self.weights = np.zeros(0, np.float32)
-        found = [weights_of(images, scratch) for images, _ in pairs]
-        if any(len(weights) for weights in found):
+        by_file = [weights_of(images, scratch) for images, _ in pairs]
+        if any(len(weights) for weights in by_file):
             self.weights = np.concatenate(
                 [
                     weights if len(weights) else np.ones(header.shape[0], np.float32)
-                    for weights, header in zip(found, self.headers, strict=True)
+                    for weights, header in zip(by_file, self.headers, strict=True)
                 ]
             )
 
@@ -222,18 +234,19 @@ class Labelled:
         return len(self.labels)
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The examples with these numbers, float32 (n, width), copied."""
         if len(self._parts) == 1:
             return np.asarray(self._parts[0][numbers], np.float32)
         out = np.empty((len(numbers), self.width), np.float32)
         of_part = np.searchsorted(self._first, numbers, side="right") - 1
         for number, part in enumerate(self._parts):
-            own = of_part == number
-            out[own] = part[numbers[own] - self._first[number]]
+            is_here = of_part == number
+            out[is_here] = part[numbers[is_here] - self._first[number]]
         return out
 
 
 def check_pair(images: str, labels: str) -> Section:
-    """Where the examples lie; refuse labels that do not fit them."""
+    """Where the examples lie; DataError: the files do not have an example and a label per row."""
     header, other = read_header(images), read_header(labels, "labels")
     if len(header.shape) < 2:
         raise DataError(
@@ -254,23 +267,27 @@ def check_pair(images: str, labels: str) -> Section:
 
 
 def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
-    """Class numbers of a file of labels, int64 (n,); refuse negative and broken ones."""
-    given = read_array(path, scratch, "labels")
+    """Class numbers of a file of labels, int64 (n,); DataError: negative or not whole ones."""
+    stored = read_array(path, scratch, "labels")
     with np.errstate(invalid="ignore"):  # NaN is refused below
-        labels = np.asarray(given, np.int64)
-    if given.dtype.kind == "f" and (odd := np.flatnonzero(labels != given)).size:
-        at = int(odd[0])
-        raise DataError(f"{path}: expected class numbers from 0 on, got {given[at]} in row {at:,}")
+        labels = np.asarray(stored, np.int64)
+    if stored.dtype.kind == "f" and (odd := np.flatnonzero(labels != stored)).size:
+        row = int(odd[0])
+        raise DataError(
+            f"{path}: expected class numbers from 0 on, got {stored[row]} in row {row:,}"
+        )
     if labels.min() < 0:
         raise DataError(f"{path}: expected class numbers from 0 on, got {labels.min()}")
     return labels
 
 
 def weights_of(path: str, scratch: Scratch) -> NDArray[np.float32]:
-    """Weights of the examples of a matrix file; empty if it has none, or is another file."""
+    """Weights of the examples of a matrix file, float32 (n,); empty: the file has none."""
     if "weights" not in _sections(path)[0]:
         return np.zeros(0, np.float32)
     weights: NDArray[np.float32] = np.array(read_array(path, scratch, "weights"))
-    if (at := first_not_weight(weights)) >= 0:
-        raise DataError(f"{path}: row {at:,} has weight {weights[at]}: expected 0 and above")
+    if (row := first_not_weight(weights)) >= 0:
+        raise DataError(
+            f"{path}: row {row:,} has weight {weights[row]}: expected a finite number of 0 or more"
+        )
     return weights

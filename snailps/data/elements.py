@@ -1,11 +1,12 @@
-"""Python's data, read as columns: tables of any library, columns, lists, generators.
+"""Data of Python libraries, read as columns: tables, arrays, lists, generators.
 
-    data of any library -> native -> the same of a library that is known here; whole: in memory
+    data of any library -> native -> the same in a library that is known here; whole: in memory
     DataFrame, Table, dict of lists -> table_of -> DataTable: columns by name, each a Column
     data, column -> elements_of -> Elements(values, count, name), a stream
 
-Owns the fast way to read each library's columns: a piece at a time, by its own conversion.  Calls
-only methods of the objects; pyarrow is imported where one offers its data as Arrow's.  No files.
+Owns how each library's columns are read fast: a piece at a time, by its own conversion.  Calls only
+methods of the objects, so no library is imported for its users' data; pyarrow is, where an object
+offers itself as Arrow data.  Must not know files.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError, SnailError
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_, Decimal)
-"""Types of Python's and NumPy's numbers and truth values."""
+"""Types of numbers and truth values in Python and NumPy."""
 ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool|decimal[0-9]*\(.*\)")
 _ARROW_RUNS = re.compile(r"run_end_encoded<")
 _ARROW_CODES = re.compile(r"dictionary<values=u?(int|float|double|bool).*")
 _ARROW_TEXT = ("string", "large_string", "string_view", "binary", "large_binary")
 PIECE = 1 << 14
-"""Elements converted together."""
+"""Elements converted at a time."""
 _BATCH = 1024
+"""Rows that a Hugging Face dataset is asked for at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Elements in order, once; `count` is None if unknown.
+    """Elements in order, to be iterated over once; `count` is None if unknown.
 
-    Messages call the whole `name` (``a list of 12 elements``, ``column 'text' of a DataFrame``) and
-    one of them `row` (``element``, ``row``).
+    Messages call the whole `name` (``a list of 12 elements``, ``column 'text' of a DataFrame``),
+    and one element `row` (``element``, ``row``).
     """
 
     values: Iterable[Any]
@@ -50,38 +52,51 @@ class Elements:
     name: str
     row: str = "element"
     digits: int = 53
-    """Of its floats, in bits: whole numbers of more are not all among them."""
+    """Bits of the significand of its floats: they cannot hold every larger whole number."""
 
     def at(self, number: int) -> str:
+        """Words for an element, for messages."""
         return f"{self.row} {number:,} of {self.name}"
 
 
 _DIGITS = {"bfloat16": 8, "float16": 11, "halffloat": 11, "float32": 24, "float": 24}
-"""By the name of a type, in lower case; of pyarrow's and PyTorch's, too."""
+"""Bits of a float type's significand, by the name in NumPy, pyarrow or PyTorch, in lower case."""
 
 
 def digits_of(data: Any) -> int:
-    """Bits of the digits of the floats that an array, a column or a scalar has; of others 53."""
-    kind = getattr(data, "dtype", None) or getattr(data, "type", None)
-    if isinstance(kind, np.dtype):
-        kind = kind.name
-    name = str(kind).lower().removesuffix("[pyarrow]").removeprefix("torch.")
+    """Bits of the significand of the floats in an array, column or scalar; 53 for other types."""
+    dtype = getattr(data, "dtype", None) or getattr(data, "type", None)
+    if isinstance(dtype, np.dtype):
+        dtype = dtype.name
+    name = str(dtype).lower().removesuffix("[pyarrow]").removeprefix("torch.")
     return _DIGITS.get(name, 53)
 
 
 def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Elements:
-    """Read any container; `column` selects one of a table with several, `what` is for messages.
+    """The elements of any container, as a stream.
 
-    Takes lists, tuples, ranges, generators and other iterables; NumPy arrays; Series and DataFrames
-    of pandas and polars; Arrays, ChunkedArrays, Tables, RecordBatches, RecordBatchReaders and
-    Datasets of pyarrow; Hugging Face's datasets, streamed or not; dicts of columns; what `native`
-    makes one of these.
+    Parameters
+    ----------
+    data : object
+        A list, tuple, range, generator or other iterable; a NumPy array; a Series or DataFrame of
+        pandas or polars; an Array, ChunkedArray, Table, RecordBatch, RecordBatchReader or Dataset
+        of pyarrow; a Hugging Face dataset, streamed or not; a dict of columns; what `native` makes
+        one of these.
+    column : str
+        Column of a table; may be left out if there is only one.
+    what : str
+        What the caller calls the data, for messages.
+
+    Raises
+    ------
+    DataError
+        A path or a single text, data without order, or no such column.
     """
     data = native(data, what)
     if isinstance(data, (str, os.PathLike)):
         raise DataError(
-            f"{what}: expected a list or the like, got the {_kind(data)} {str(data)!r:.60}, "
-            "which is taken as the path of a file. Put text into a list: [text]"
+            f"{what}: expected a list or the like, got the {_kind(data)} {str(data)!r:.60}, which "
+            "would be the path of a file. Put text into a list: [text]"
         )
     if isinstance(data, (bytes, bytearray, memoryview)):
         raise DataError(f"{what}: expected a list of texts, got {a_kind(data)}: put it into a list")
@@ -101,8 +116,8 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
     if is_stream(data):
         name = _only(list(data.schema.names), column, a_kind(data), what)
         reader = data.scanner(columns=[name]).to_reader() if hasattr(data, "scanner") else data
-        batches = (one for batch in reader for one in _sliced(_ArrowColumn(batch.column(name))))
-        return Elements(batches, None, f"column {name!r} of {a_kind(data)}", "row")
+        values = (value for batch in reader for value in _sliced(_ArrowColumn(batch.column(name))))
+        return Elements(values, None, f"column {name!r} of {a_kind(data)}", "row")
     if library == "datasets" and (isinstance(data, Mapping) or hasattr(data, "iter")):
         return _of_datasets(data, column, what)
     if isinstance(data, Mapping):
@@ -111,7 +126,7 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
         of_dict = f"column {name!r} of a dict"
         return Elements(inner.values, inner.count, of_dict, "row", inner.digits)
     if isinstance(data, Set):
-        raise DataError(f"{what}: {a_kind(data)} has no order: give a list")
+        raise DataError(f"{what}: expected elements in order, got {a_kind(data)}: give a list")
     if column:
         raise DataError(
             f"{what}: column={column!r} names a column of a table, but {a_kind(data)} has none"
@@ -128,26 +143,29 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
 
 
 def a_kind(value: object) -> str:
-    """The type of a value with its article, for messages: ``a list``, ``an int``."""
+    """The type of a value with an article, for messages: ``a list``, ``an int``."""
     kind = type(value).__name__
     return f"{'an' if kind[:1].lower() in 'aeio' else 'a'} {kind}"
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is None, a float NaN, or pandas' NA or NaT."""
+    """Whether a value is missing: None, a float NaN, pandas' NA or NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
 
 
 def refuse_masked(data: Any, what: str) -> None:
-    """Refuse an array of `numpy.ma` that hides elements: NumPy's functions would read these."""
+    """DataError: a masked array (`numpy.ma`) that hides elements.
+
+    NumPy's functions, and the loops in C, would read what is hidden.
+    """
     if type(data) is np.ndarray or not isinstance(data, np.ndarray):
         return
     if np.any(hidden := getattr(data, "mask", False)):
         raise DataError(
-            f"{what}: {np.count_nonzero(hidden):,} elements of the masked array are hidden: "
-            "expected all: give filled(value), or leave such rows out"
+            f"{what}: expected an array without hidden elements, got a masked one that hides "
+            f"{np.count_nonzero(hidden):,}: give filled(value), or leave such rows out"
         )
 
 
@@ -155,20 +173,21 @@ _BUILT_IN = (
     str, bytes, bytearray, memoryview, os.PathLike, list, tuple, range, Mapping, Set,
 )  # fmt: skip
 _PLAIN = frozenset((str, bytes, list, tuple, np.ndarray))
-"""Types of most calls for one text, or a few: asking them what they offer would take a tenth."""
+"""Types of most calls.  A predict of one text would spend a tenth of its time on asking them what
+they offer."""
 _NAMES = ("columns", "column_names", "__dataframe__")
-"""Attributes of what has columns by name."""
+"""Attributes of objects that have columns by name."""
 _AT_ONCE = ("__getitem__", "__array__", "__dataframe__")
-"""Attributes of what gives more than one row after another."""
+"""Attributes of objects that can be read otherwise than by iterating."""
 
 
 def native(data: Any, what: str = "X") -> Any:
-    """Data of another library as a library that is known here has it; all else as it is.
+    """Convert a table of another library to one that is known here; return other data unchanged.
 
-    By what its type offers, the first of: a frame of another library (narwhals' ``to_native``);
-    rows that are still to be computed (Dask, a LazyFrame of polars); Arrow's stream or array
-    (duckdb, ibis, arro3, nanoarrow, ...); ``to_pandas``.  DataError: a table that offers none, as
-    NumPy would take its columns by place, whatever they are called.
+    By the first thing that its type offers: ``to_native`` (narwhals); a computation (Dask, polars'
+    LazyFrame); an Arrow stream or array (duckdb, ibis, arro3, nanoarrow, ...); ``to_pandas``.
+    DataError: a table that offers none of these.  NumPy would read its columns by place, whatever
+    they are called, and the model would learn from the wrong ones.
     """
     if isinstance(data, _BUILT_IN):
         return data
@@ -186,23 +205,24 @@ def native(data: Any, what: str = "X") -> Any:
     if hasattr(kind, "to_pandas"):
         return _converted(data, data.to_pandas, what)
     is_named = any(hasattr(kind, name) or name in getattr(data, "__dict__", ()) for name in _NAMES)
-    # What can only be iterated over gives its rows, whatever attributes a user's class has.
+    # A user's class that can only be iterated over gives rows, whatever attributes it has.
     only_rows = hasattr(kind, "__iter__") and not any(hasattr(kind, name) for name in _AT_ONCE)
     if is_named and not only_rows:
         raise DataError(
-            f"{what}: {a_kind(data)} (of {kind.__module__}) is a table of a library that is not "
-            "known here, and has neither __arrow_c_stream__ nor to_pandas: give a DataFrame of "
-            "pandas or polars, or a pyarrow.Table"
+            f"{what}: {a_kind(data)} (of {kind.__module__}) is a table of an unknown library, and "
+            "has neither __arrow_c_stream__ nor to_pandas: give a DataFrame of pandas or polars, "
+            "or a pyarrow.Table"
         )
     return data
 
 
 def whole(data: Any, what: str = "X") -> Any:
-    """`native` data that is in memory: readers and datasets of tables are read to their end."""
+    """`native` data in memory: readers and datasets of tables are read to their end."""
     if type(data) in _PLAIN:
         return data
     data = native(data, what)
-    if library_of(data) == "datasets" and not isinstance(data, Sequence):  # as its columns are
+    # A column of a Hugging Face dataset is a sequence, and already one of values.
+    if library_of(data) == "datasets" and not isinstance(data, Sequence):
         return arrow_of(data)
     if not is_stream(data):
         return data
@@ -210,35 +230,38 @@ def whole(data: Any, what: str = "X") -> Any:
 
 
 def is_stream(data: Any) -> bool:
-    """Whether data is a RecordBatchReader or Dataset of pyarrow: rows to be read."""
+    """Whether data is a RecordBatchReader or Dataset of pyarrow: its rows are still to be read."""
     return library_of(data) == "pyarrow" and (
         hasattr(data, "read_next_batch") or (hasattr(data, "to_table") and hasattr(data, "schema"))
     )
 
 
 def column_of(data: Any, what: str) -> Any:
-    """`native` data that is one column; of a table that is not known here its only one."""
-    found = whole(data, what)
-    table = None if found is data else table_of(found)
+    """`whole` data that is meant to be one column.
+
+    If conversion made a table of it, which must have one column only, that column.
+    """
+    converted = whole(data, what)
+    table = None if converted is data else table_of(converted)
     if table is None:
-        return found
+        return converted
     return table.column(_only(table.columns, "", a_kind(data), what)).data
 
 
 def _of_arrow(data: Any) -> Any:
-    """What offers Arrow's stream or array as a Table, or as a ChunkedArray if it is a column."""
+    """An object that offers an Arrow stream or array, as a Table, or a ChunkedArray if a column."""
     try:
         arrow = optional_module("pyarrow", f"reading {a_kind(data)}", "snailps[data]")
     except ConfigError:
         if not hasattr(type(data), "to_pandas"):
             raise
         return data.to_pandas()
-    found = arrow.chunked_array(data)
-    return arrow.Table.from_struct_array(found) if arrow.types.is_struct(found.type) else found
+    array = arrow.chunked_array(data)
+    return arrow.Table.from_struct_array(array) if arrow.types.is_struct(array.type) else array
 
 
 def _converted(data: Any, convert: Callable[[], Any], what: str) -> Any:
-    """What a library makes of its data; its errors, of any kind, as DataError."""
+    """The result of a library's own conversion; any error of it becomes DataError."""
     try:
         return convert()
     except SnailError:
@@ -250,16 +273,16 @@ def _converted(data: Any, convert: Callable[[], Any], what: str) -> Any:
 
 
 def library_of(data: Any) -> str:
-    """The library whose class, or subclass, an object's is; empty: none that is known here."""
+    """The known library that an object's class, or a base class, belongs to; empty: none."""
     names = (cls.__module__.partition(".")[0] for cls in type(data).__mro__)
     return next((name for name in names if name in _LIBRARIES), "")
 
 
 class Column(ABC):
-    """A column of some library; slices become Python values or an array."""
+    """A column of some library, which converts ranges of rows to Python values or to an array."""
 
     mark = ""
-    """An attribute that columns of the library have."""
+    """An attribute by which a column of the library is recognised."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -272,47 +295,54 @@ class Column(ABC):
         """Whether the column has numbers or truth values."""
 
     def has_codes(self) -> bool:
-        """Whether its numbers are categories, by its type."""
+        """Whether its type says that its numbers are categories."""
         return False
 
     def is_null(self) -> bool:
-        """Whether it has no value, nor a type that says which it may have."""
+        """Whether it has neither values nor a type that would say what they are."""
         return False
 
     @abstractmethod
     def numbers(self, first: int, last: int) -> NDArray[Any]:
-        """Numbers of some rows, NaN for missing ones."""
+        """Rows `first` to before `last` as an array, NaN for missing values.
+
+        If a value is no number, an array of objects, or the library's error.
+        """
 
     @abstractmethod
     def values(self, first: int, last: int) -> list[Any]:
-        """Python's values of some rows, None or NaN for missing ones."""
+        """Rows `first` to before `last` as Python values, None or NaN for missing ones."""
 
 
 class ListColumn(Column):
+    """A list of Python values."""
+
     def is_numeric(self) -> bool:
-        return all(isinstance(one, NUMBERS) or is_missing(one) for one in self.data)
+        return all(isinstance(value, NUMBERS) or is_missing(value) for value in self.data)
 
     def numbers(self, first: int, last: int) -> NDArray[Any]:
-        """Other values unchanged."""
-        found = [math.nan if one is None else one for one in self.data[first:last]]
-        if all(isinstance(one, NUMBERS) for one in found):
+        numbers = [math.nan if value is None else value for value in self.data[first:last]]
+        if all(isinstance(number, NUMBERS) for number in numbers):
             try:
-                return np.array(found, np.float64)
+                return np.array(numbers, np.float64)
             except OverflowError:  # integers of more than 308 digits
-                return np.array([_float(one) for one in found], np.float64)
-        return objects_of(found)
+                return np.array([_float(number) for number in numbers], np.float64)
+        return objects_of(numbers)
 
     def values(self, first: int, last: int) -> list[Any]:
-        found: list[Any] = self.data[first:last]
-        return found
+        values: list[Any] = self.data[first:last]
+        return values
 
 
 class _PandasColumn(Column):
     mark = "tolist"
 
     def is_numeric(self) -> bool:
-        """Judge by type, of objects by the values: truth values with missing ones are objects, as
-        by `pandas.read_csv`, and so are decimals and what some databases answer."""
+        """By the type; of objects by the values.
+
+        `pandas.read_csv` makes objects of truth values with missing ones; decimals, and what some
+        databases return, are objects too.
+        """
         dtype = self.data.dtype
         if dtype.name == "object":
             return _kind_of_objects(self.data) in _PANDAS_NUMBERS
@@ -338,8 +368,8 @@ class _PandasColumn(Column):
         return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
 
     def values(self, first: int, last: int) -> list[Any]:
-        found: list[Any] = getattr(self.data, "iloc", self.data)[first:last].tolist()
-        return found
+        values: list[Any] = getattr(self.data, "iloc", self.data)[first:last].tolist()
+        return values
 
 
 _PANDAS_NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float", "decimal")
@@ -356,7 +386,8 @@ def _kind_of_objects(series: Any) -> str:
 
 
 def _floats_of(values: Iterable[Any]) -> NDArray[np.float64]:
-    return np.array([math.nan if is_missing(one) else _float(one) for one in values], np.float64)
+    numbers = [math.nan if is_missing(value) else _float(value) for value in values]
+    return np.array(numbers, np.float64)
 
 
 class _PolarsColumn(Column):
@@ -375,17 +406,17 @@ class _PolarsColumn(Column):
         return np.asarray(part.to_numpy())
 
     def values(self, first: int, last: int) -> list[Any]:
-        found: list[Any] = self.data.slice(first, last - first).to_list()
-        return found
+        values: list[Any] = self.data.slice(first, last - first).to_list()
+        return values
 
 
 class _ArrowColumn(Column):
     mark = "to_pylist"
 
     def is_numeric(self) -> bool:
-        of = self.data.type
-        of = of.value_type if _ARROW_RUNS.match(str(of)) else of
-        return bool(ARROW_NUMBER.fullmatch(str(of)))
+        kind = self.data.type
+        kind = kind.value_type if _ARROW_RUNS.match(str(kind)) else kind
+        return bool(ARROW_NUMBER.fullmatch(str(kind)))
 
     def is_null(self) -> bool:
         return str(self.data.type) == "null"
@@ -402,18 +433,17 @@ class _ArrowColumn(Column):
         return np.asarray(part.to_numpy(**options))
 
     def numbers(self, first: int, last: int) -> NDArray[Any]:
-        """Null becomes NaN; truth values with nulls are objects."""
-        found = self._array(first, last)
-        if found.dtype == object:
-            return _floats_of(found)
-        return found
+        array = self._array(first, last)
+        if array.dtype == object:  # truth values with nulls
+            return _floats_of(array)
+        return array
 
     def values(self, first: int, last: int) -> list[Any]:
         if str(self.data.type) in _ARROW_TEXT:  # a tenth of the time of `to_pylist`
-            found: list[Any] = self._array(first, last).tolist()
+            values: list[Any] = self._array(first, last).tolist()
         else:
-            found = self.data.slice(first, last - first).to_pylist()
-        return found
+            values = self.data.slice(first, last - first).to_pylist()
+        return values
 
 
 _COLUMNS: dict[str, type[Column]] = {
@@ -424,7 +454,7 @@ _LIBRARIES = (*_COLUMNS, "numpy", "scipy", "datasets")
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """Columns by name, called `name` in messages."""
+    """A table: column names, number of rows, and a `Column` by name; messages call it `name`."""
 
     columns: Sequence[Any]
     rows: int
@@ -433,7 +463,10 @@ class DataTable:
 
 
 def table_of(data: Any) -> DataTable | None:
-    """Columns of a DataFrame (pandas, polars), a Table or RecordBatch (pyarrow); None: no table."""
+    """A DataFrame (pandas, polars), Table or RecordBatch (pyarrow) as a DataTable; None: no table.
+
+    The only place that decides what a table in memory is.
+    """
     library = library_of(data)
     if library == "pyarrow" and hasattr(data, "schema") and hasattr(data, "column"):
         names, get = list(data.schema.names), data.column
@@ -447,21 +480,22 @@ def table_of(data: Any) -> DataTable | None:
 
 
 def table_of_lists(columns: Mapping[Any, list[Any]], name: str) -> DataTable:
+    """A table of lists of equal length; `name` is for messages."""
     rows = len(next(iter(columns.values()))) if columns else 0
     return DataTable(list(columns), rows, name, lambda column: ListColumn(columns[column]))
 
 
 def arrow_of(dataset: Any) -> Any:
-    """The table of a Hugging Face `Dataset`, most of it still in its files."""
+    """A Hugging Face `Dataset` as a pyarrow Table; most of it stays in its memory-mapped files."""
     if isinstance(dataset, Mapping):
         raise DataError(f"X: {_several_datasets(dataset)}")
     if not isinstance(dataset, Sized):
         raise DataError(
-            f"X: {a_kind(dataset)} is not there as a whole, and its columns are not known "
-            "before: load it without streaming, or train on its Parquet files with label_column"
+            f"X: {a_kind(dataset)} is a stream, whose columns are not known before it is read: "
+            "load it without streaming, or train on its Parquet files with label_column"
         )
-    whole: Any = dataset
-    return whole.with_format("arrow")[:]
+    sized: Any = dataset
+    return sized.with_format("arrow")[:]
 
 
 def _several_datasets(data: Mapping[Any, Any]) -> str:
@@ -469,12 +503,14 @@ def _several_datasets(data: Mapping[Any, Any]) -> str:
 
 
 def objects_of(values: Sequence[Any]) -> NDArray[np.object_]:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
+    """A one-dimensional array of objects, even if all of them are lists of equal length."""
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
 
 
 def _float(value: Any) -> float:
+    """The nearest float; infinite beyond its range."""
     try:
         return float(value)
     except OverflowError:
@@ -486,7 +522,7 @@ def _of_numpy(data: Any, column: str, what: str) -> Elements:
     if data.ndim == 0:
         raise DataError(f"{what}: expected an array with elements, got one of shape ()")
     _no_column(column, "an array", what)
-    pieces = (data[at : at + PIECE].tolist() for at in range(0, len(data), PIECE))
+    pieces = (data[begin : begin + PIECE].tolist() for begin in range(0, len(data), PIECE))
     name = f"an array of {data.dtype} and shape {data.shape}"
     return Elements(chain.from_iterable(pieces), len(data), name, digits=digits_of(data))
 
@@ -508,48 +544,53 @@ def _of_datasets(data: Any, column: str, what: str) -> Elements:
 
 
 def _plain(values: Any) -> Iterable[Any]:
-    """Python's own values of a batch, in any format of the dataset."""
+    """The Python values of a batch, whatever format the dataset was set to."""
     for convert in ("to_pylist", "to_list", "tolist"):
         if hasattr(values, convert):
-            found: Iterable[Any] = getattr(values, convert)()
-            return found
+            plain: Iterable[Any] = getattr(values, convert)()
+            return plain
     return values if isinstance(values, Iterable) else [values]
 
 
 def _sliced(column: Column) -> Iterator[Any]:
+    """All values of a column, converted `PIECE` at a time."""
     for begin in range(0, len(column), PIECE):
         yield from column.values(begin, min(begin + PIECE, len(column)))
 
 
-def _column(names: Sequence[Any], column: str, of: str, what: str) -> Any:
-    if column != "":  # 0 is a name of pandas
+def _column(names: Sequence[Any], column: str, whose: str, what: str) -> Any:
+    """The name of the column to read: `column`, or the only one."""
+    if column != "":  # not by truth: pandas may call a column 0
         if column in names:
             return column
-        raise DataError(f"{what}: {of} has no column {column!r}; it has {shown_names(names)}")
+        raise DataError(f"{what}: {whose} has no column {column!r}; it has {shown_names(names)}")
     if len(names) == 1:
         return names[0]
     raise DataError(
-        f"{what}: say which column of {of} to read, column=...; it has {shown_names(names)}"
+        f"{what}: say which column of {whose} to read, column=...; it has {shown_names(names)}"
     )
 
 
-def _only(names: Sequence[Any], column: str, of: str, what: str) -> Any:
-    """`_column`, of which a table has no second one."""
-    name = _column(names, column, of, what)
+def _only(names: Sequence[Any], column: str, whose: str, what: str) -> Any:
+    """`_column`; DataError if several columns have that name."""
+    name = _column(names, column, whose, what)
     if names.count(name) > 1:
-        raise DataError(f"{what}: {of} has several columns {name!r}")
+        raise DataError(f"{what}: {whose} has several columns {name!r}: rename all but one")
     return name
 
 
-def _no_column(column: str, of: str, what: str) -> None:
+def _no_column(column: str, whose: str, what: str) -> None:
+    """DataError: a column is named of data that has none."""
     if column:
-        raise DataError(f"{what}: column={column!r} names a column of a table, but {of} has none")
+        raise DataError(
+            f"{what}: column={column!r} names a column of a table, but {whose} has none"
+        )
 
 
 def _length(data: Any) -> int | None:
     try:
         return len(data) if isinstance(data, Sized) else None
-    except TypeError:  # a class whose __len__ fails
+    except TypeError:  # has __len__, which refuses: a streamed dataset, say
         return None
 
 
@@ -558,5 +599,6 @@ def _kind(value: object) -> str:
 
 
 def shown_names(names: Sequence[Any]) -> str:
+    """Up to eight names for a message, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:8])
     return (shown or "none") + (f" and {len(names) - 8} more" if len(names) > 8 else "")

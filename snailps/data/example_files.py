@@ -1,11 +1,11 @@
-"""Rows of files as examples: tables that name their columns, lines of LIBSVM, matrix files, pipes.
+"""Files as an estimator's X: tables that name their columns, lines of LIBSVM, matrix files, pipes.
 
     paths, column of labels, declarations -> example_files -> TableExamples or LineExamples
-    -> pieces -> Piece, as those of a matrix in memory        -> labels: those of the pieces so far
+    -> pieces -> Piece, as of a matrix in memory      -> labels: of the pieces read so far
 
-A table of plain numbers only has columns by number, as an array has; one with texts, or with
-declarations of other kinds, has features by name.  Memory stays bounded but for the labels: a piece
-of the rows at a time.  No models, no cluster.
+Owns whether columns are known by number or by name: a table of plain numbers has columns by number,
+like an array; one with texts, or with declarations of other kinds, has features by name.  Rows are
+read piece by piece; labels of all rows are in memory.  Must not know models or clusters.
 """
 
 from __future__ import annotations
@@ -47,17 +47,25 @@ from snailps.errors import DataError
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = KEY_LIMIT + 1
-"""Number of columns of lines: unknown, keys may be any."""
+"""Number of columns of lines that nobody has counted: any key is allowed."""
 _MISSING = "leave such rows out, or fill them"
 
 
 class ExampleFiles(RowsSource):
     """Examples of files.
 
-    `names` are the columns that are features, empty: numbers only.  `by_name`: features are known
-    by name, else by number.  `declared` has ``name:kind`` of the columns, empty: numbers only.
-    `label` is the column of the labels, or empty.  `has_fields`: entries have own fields, below
-    `field_num`.
+    Attributes
+    ----------
+    names : list of str
+        Columns that are features; empty for files without names.
+    by_name : bool
+        Features are known by name, else by number.
+    declared : tuple of str
+        ``name:kind`` of the columns; empty for files without names.
+    label : str
+        Column of the labels, or empty.
+    has_fields, field_num
+        Whether entries have fields, and the bound of these.
     """
 
     names: list[str]
@@ -75,17 +83,17 @@ class ExampleFiles(RowsSource):
         if dense:
             if self.by_name:
                 raise DataError(
-                    f"X: {self.name} has texts, or columns that are declared as others than "
-                    "numeric: this estimator takes numbers"
+                    f"X: {self.name} has texts, or columns declared as other than numeric: this "
+                    "estimator takes numbers. Leave these columns out"
                 )
             self.flags = Flags.DENSE | Flags.VALUES
 
     @abstractmethod
     def labels(self) -> NDArray[Any]:
-        """Labels of the pieces so far."""
+        """Labels of the pieces read so far."""
 
     def weights(self) -> NDArray[np.float32] | None:
-        """Weights of the rows of the pieces so far, if the files have them."""
+        """Weights of the rows read so far; None: the files have none."""
         return None
 
 
@@ -104,26 +112,51 @@ def example_files(
 ) -> ExampleFiles:
     """The examples of files, folders, globs, URLs and named pipes.
 
-    `label` and `columns` (``name:kind`` of some) are of tables.  `names`: all features in order, as
-    a model decides; undeclared ones are numbers.  `infer`: they are those of the first table.
-    `others`: ignore further columns.  `by_name`: name features even if all are plain numbers.
-    `kinds`: what a model has seen of names, before what is inferred.
-    `lines`: format and columns of `ExampleReader`, also for CSV and TSV whose first line does not
-    have `names`.
+    Parameters
+    ----------
+    paths : sequence of str
+        All tables, or none of them.
+    label : str
+        Column of the labels, for tables.
+    columns : sequence of str
+        Declarations ``name:kind`` of some columns, for tables.
+    names : sequence of str
+        All features in order, as a model knows them; undeclared ones are numeric.  Empty: the
+        columns of the first table.
+    infer : bool
+        Infer the kinds of `names` from the first table.
+    others : bool
+        Ignore further columns instead of refusing them.
+    needs_labels : bool
+        Labels have to exist.
+    by_name : bool
+        Name features even if all of them are plain numbers.
+    kinds : mapping
+        Kinds by name that a model knows; they win over inferred ones.
+    lines : mapping
+        `format` and `columns` of `ExampleReader` for a model that was trained on lines.  Used for
+        CSV and TSV too, if their first line does not have the model's names.
+
+    Raises
+    ------
+    DataError
+        Tables beside other files, a missing column, or a label where there can be none.
     """
     files = files_of(paths)
     tables = [format_of(path) is not None for path in files]
     if any(tables) != all(tables):
-        one = files[tables.index(not tables[0])]
+        other = files[tables.index(not tables[0])]
         raise DataError(
-            f"X: {files[0]} and {one}: expected tables ({ENDINGS}), or files that are none"
+            f"X: {files[0]} and {other}: expected only tables ({ENDINGS}), or none: give them one "
+            "kind after the other"
         )
     if lines and not (tables[0] and _has_names(files[0], names, lines["columns"])):
-        own = [column.name for column in columns_of(lines["columns"]) if column.kind is Kind.LABEL]
-        if label and label not in own:
+        declared = columns_of(lines["columns"])
+        labels = [column.name for column in declared if column.kind is Kind.LABEL]
+        if label and label not in labels:
             raise DataError(
-                f"y: {files[0]} has no names of columns in its first line: its columns are those "
-                f"of training, with the labels in {own[0]!r:.60}; got {label!r:.60}"
+                f"y: {files[0]} has no column names in its first line, so its columns are taken to "
+                f"be those of the training, with the labels in {labels[0]!r:.60}; got {label!r:.60}"
             )
         return LineExamples(files, paths, needs_labels, lines)
     if tables[0]:
@@ -131,20 +164,22 @@ def example_files(
             from snailps.data.table_files import names_of
 
             raise DataError(
-                f"y: {files[0]} is a table: expected the name of its column of labels, one of "
-                f"{names_of(files[0])}"
+                f"y: {files[0]} is a table: expected the name of the column that has the labels, "
+                f"one of {names_of(files[0])}"
             )
         return TableExamples(files, label, columns, names, others, infer, by_name, kinds)
     if label or columns:
         what = f"y: expected None, got {label!r:.60}" if label else "columns: expected none"
         raise DataError(
-            f"{what}: {files[0]} is no table, its lines or rows begin with their labels. The names "
-            f"of tables end in {ENDINGS}"
+            f"{what}: {files[0]} is no table: each line or row begins with its label. The names of "
+            f"tables end in {ENDINGS}"
         )
     return LineExamples(files, paths, needs_labels, lines)
 
 
 class TableExamples(ExampleFiles):
+    """Rows of tables that name their columns; made by `example_files`."""
+
     def __init__(
         self,
         files: Sequence[str],
@@ -160,23 +195,26 @@ class TableExamples(ExampleFiles):
 
         self._files, self.label, self._others = files, label, others
         if names and infer:
-            found = columns_by_name(complete(files, columns, label), label)
-            inferred = {column.name: column for column in found}
+            every = columns_by_name(complete(files, columns, label), label)
+            inferred = {column.name: column for column in every}
             missing = [name for name in names if name not in inferred]
             if missing:
                 raise DataError(
-                    f"{files[0]} has no column {missing[0]!r:.60}, which the model knows"
+                    f"{files[0]} has no column {missing[0]!r:.60}, which the model was trained on"
                 )
             self._columns = [inferred[name] for name in names]
         elif names:
-            known = {column.name: column for column in columns_by_name(columns, label)}
-            given = [known.get(name, Column(name, Kind.NUMERIC)) for name in names]
-            ignored = [column for column in known.values() if not column.is_feature]
-            self._columns = [*given, *ignored]
+            declared = {column.name: column for column in columns_by_name(columns, label)}
+            features = [declared.get(name, Column(name, Kind.NUMERIC)) for name in names]
+            ignored = [column for column in declared.values() if not column.is_feature]
+            self._columns = [*features, *ignored]
         else:
+            every = columns_of(complete(files, columns, label), needs_label=False)
             self._columns = [
-                Column(one.name, kinds[one.name]) if one.is_feature and one.name in kinds else one
-                for one in columns_of(complete(files, columns, label), needs_label=False)
+                Column(column.name, kinds[column.name])
+                if column.is_feature and column.name in kinds
+                else column
+                for column in every
             ]
         self.declared = tuple(map(declaration_of, self._columns))
         features = [column for column in self._columns if column.is_feature]
@@ -215,7 +253,10 @@ class TableExamples(ExampleFiles):
         return self._labels.whole()
 
     def _numbered(self, piece: Piece, path: str, first: int) -> Piece:
-        """Number the columns of a piece: by the fields that it has by name."""
+        """A piece with column numbers as keys, without the hashes of names.
+
+        Columns are plain numbers here, so an entry's field is its column's number.
+        """
         assert piece.ptr is not None
         assert piece.fields is not None
         assert piece.values is not None
@@ -223,24 +264,28 @@ class TableExamples(ExampleFiles):
         if self.dense:
             if len(keys) != piece.rows * self.columns:
                 row = int(np.flatnonzero(np.diff(piece.ptr) != self.columns)[0])
-                there = set(keys[piece.ptr[row] : piece.ptr[row + 1]].tolist())
-                name = next(name for at, name in enumerate(self.names) if at not in there)
+                present = set(keys[piece.ptr[row] : piece.ptr[row + 1]].tolist())
+                name = next(name for column, name in enumerate(self.names) if column not in present)
                 raise DataError(
                     f"{path}: column {name!r}, row {first + row:,} is missing: dense examples have "
                     f"all values: {_MISSING}"
                 )
             return dense_piece(piece.ptr, keys, values, self.columns)
         ptr = piece.ptr
-        kept = values != 0  # as in arrays
-        if not kept.all():
-            ptr = np.concatenate(([0], np.cumsum(kept)))[ptr].astype(np.int64)
-            keys, values = keys[kept], values[kept]
+        is_entry = values != 0  # an array's zeros are no entries either
+        if not is_entry.all():
+            ptr = np.concatenate(([0], np.cumsum(is_entry)))[ptr].astype(np.int64)
+            keys, values = keys[is_entry], values[is_entry]
         fields = None if self._fields is None else self._fields[keys]
         return Piece(ptr, keys, values, fields)
 
 
 class LineExamples(ExampleFiles):
-    """Rows of text with a label at the beginning of each line, and of matrix files."""
+    """Lines of text, each with its label in front, and rows of matrix files.
+
+    The number of columns, and whether entries have fields, may be known only after reading: what
+    the first file shows holds for all, and a pipe is looked at while it is read.
+    """
 
     def __init__(
         self,
@@ -270,6 +315,7 @@ class LineExamples(ExampleFiles):
             self._look()
 
     def _look(self) -> None:
+        """Learn format, fields and columns from the beginning of the first file."""
         path = self._files[0]
         with read_errors(path), open_input(path) as file:
             head = file.read(HEAD_BYTES)
@@ -292,7 +338,7 @@ class LineExamples(ExampleFiles):
             self.columns = header.columns
 
     def leave_out_fields(self) -> None:
-        """Give no entry's field, whether or not a file has them."""
+        """Drop the fields of entries, if the files have any."""
         self._is_plain, self.has_fields = True, False
         self.flags &= ~Flags.FIELDS
 
@@ -301,16 +347,19 @@ class LineExamples(ExampleFiles):
         return self.columns < UNKNOWN
 
     def expect(self, columns: int, who: str) -> None:
-        """Refuse keys beyond the columns of a model that was fitted on so many."""
+        """Refuse keys beyond the `columns` that a model, `who` in messages, was fitted on."""
         if not self.columns < UNKNOWN or self.columns <= columns:
             self.columns, self._expected_by = columns, who
 
     def count_columns(self) -> None:
-        """Read the files once for the number of columns, largest key + 1; refuse pipes."""
+        """Read the files once to count the columns: the largest key + 1.
+
+        DataError: a pipe, which cannot be read again.
+        """
         if self._is_pipe:
             raise DataError(
-                f"X: {self.name} is a pipe, and how many columns it has is not known before its "
-                "end: dense examples need that. Give a file"
+                f"X: {self.name} is a pipe, whose number of columns is known only at its end, and "
+                "dense examples need it before: give a file"
             )
         self.columns = 0
         for piece in self._read(False):
@@ -323,9 +372,9 @@ class LineExamples(ExampleFiles):
         yield from self._read(self.dense)
 
     def labels(self) -> NDArray[Any]:
-        """Integers, if all are whole."""
-        found = np.concatenate(self._reported) if self._reported else np.empty(0, np.float32)
-        return _whole_if_all(found.astype(np.float64))
+        """The labels of the pieces read so far; int64 if all of them are whole."""
+        labels = np.concatenate(self._reported) if self._reported else np.empty(0, np.float32)
+        return _whole_if_all(labels.astype(np.float64))
 
     def weights(self) -> NDArray[np.float32] | None:
         return np.concatenate(self._weights) if any(map(len, self._weights)) else None
@@ -335,19 +384,19 @@ class LineExamples(ExampleFiles):
             if is_matrix(data) and read_header(data, len(data), path).dense:
                 piece = self._of_dense(data, path, dense)
             else:
-                found = self._reader.read(data, path, start)
-                self._add(found.labels, found.weights, path)
-                fields = found.fields if len(found.fields) else None
-                piece = Piece(found.ptr, found.keys, found.values, fields)
+                read = self._reader.read(data, path, start)
+                self._add(read.labels, read.weights, path)
+                fields = read.fields if len(read.fields) else None
+                piece = Piece(read.ptr, read.keys, read.values, fields)
                 if dense:
-                    self._check_keys(found.keys, path)
-                    piece = dense_piece(found.ptr, found.keys, found.values, self.columns)
+                    self._check_keys(read.keys, path)
+                    piece = dense_piece(read.ptr, read.keys, read.values, self.columns)
             if piece.ptr is not None:
                 piece = self._with_fields(piece, path)
             yield piece
 
     def _with_fields(self, piece: Piece, path: str) -> Piece:
-        """Give a piece the same fields as all others."""
+        """A piece whose entries have fields if and only if those of all other pieces have."""
         assert piece.ptr is not None
         assert piece.keys is not None
         fields = piece.fields
@@ -356,7 +405,9 @@ class LineExamples(ExampleFiles):
         if self._fields is not None:
             fields = self._fields[piece.keys.astype(np.int64)]
         elif fields is None and self.has_fields and piece.entries:
-            raise DataError(f"X: {path} has no fields, and what is before it has")
+            raise DataError(
+                f"X: {path} has no fields, but the files before it have: give files of one format"
+            )
         elif fields is None and self.has_fields:
             fields = np.empty(0, np.int32)
         elif not self.has_fields:
@@ -375,12 +426,13 @@ class LineExamples(ExampleFiles):
             if self._expected_by:
                 wanted = (
                     f"{self._expected_by} was fitted on columns 0 to {self.columns - 1:,}. Lines "
-                    "that number from 1 go with a model of such lines, or of a matrix that has an "
+                    "that number from 1 go with a model of such lines, or of a matrix with an "
                     "empty column 0"
                 )
             raise DataError(f"X: {path} has column {int(keys.max()):,}: {wanted}")
 
     def _of_dense(self, data: bytes, path: str, dense: bool) -> Piece:
+        """The rows of a block of a dense matrix file, as they are or (not `dense`) sparse."""
         header = read_header(data, len(data), path)
         if self._needs_labels:
             check_labels(data, path)
@@ -405,7 +457,10 @@ class LineExamples(ExampleFiles):
         count = len(labels) if rows is None else rows
         self._reported.append(np.asarray(labels) if len(labels) else np.zeros(count, np.float32))
         if self._weights and any(map(len, self._weights)) != bool(len(weights)) and count:
-            raise DataError(f"X: {path}: some of the files have weights of examples, others none")
+            raise DataError(
+                f"X: {path}: some files have weights of examples, others none: write all of them "
+                "with sample_weight, or none"
+            )
         self._weights.append(np.asarray(weights))
 
     def _texts(self) -> Iterator[tuple[bytes, str, int]]:
@@ -422,7 +477,11 @@ class LineExamples(ExampleFiles):
 
 
 def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of whole lines of a stream, each with its offset; refuses matrix files."""
+    """Whole lines of a stream, piece by piece: data, `path`, and offset.
+
+    From a terminal one line at a time, so that each is answered at once.  DataError: a matrix file,
+    whose blocks need seeking.
+    """
     start = 0
     for data in whole_lines(stream, path, 1 if stream.isatty() else BLOCK_BYTES, text=False):
         if start == 0 and is_matrix(data):
@@ -432,7 +491,11 @@ def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
 
 
 def _has_names(path: str, names: Sequence[str], declared: Sequence[str]) -> bool:
-    """Whether a table names these columns; a row of CSV may have a few of them as its cells."""
+    """Whether a table's first line names these columns, so that it is read by name.
+
+    If the line has as many cells as the training's lines had, all declared names have to be in it:
+    a row may have a few of them as its cells by chance.
+    """
     from snailps.data.formats.separated import first_cells
 
     cells = first_cells(path)
@@ -445,20 +508,21 @@ def _has_names(path: str, names: Sequence[str], declared: Sequence[str]) -> bool
 
 
 def is_named(declared: str) -> bool:
-    """Whether a column makes features by name: it is a feature, but no plain number."""
+    """Whether a declared column makes features by name: it is a feature, but no plain number."""
     column = columns_of([declared], needs_label=False)[0]
     return column.is_feature and (column.kind is not Kind.NUMERIC or column.log)
 
 
 class _Labels:
-    """Labels of tables: all numbers, or all texts, of files of any format."""
+    """Labels of tables in files of any format: all numbers, or all texts."""
 
     def __init__(self, are_numbers: bool, column: str) -> None:
         self._are_numbers, self._column = are_numbers, column
         self._parts: list[NDArray[Any]] = []
         self._shared: dict[Any, Any] = {}
+        """Each different label once: millions of rows share a few texts."""
         self._paths: dict[str, str] = {}
-        """The first file with labels of each kind."""
+        """The first file with labels of each kind, for the error of both."""
 
     def clear(self) -> None:
         self._parts.clear()
@@ -466,43 +530,47 @@ class _Labels:
         self._paths.clear()
 
     def add(self, labels: NDArray[Any] | list[Any], path: str, first: int) -> None:
-        """Add the labels of some rows, of which `first` is the first in its file."""
+        """Add the labels of consecutive rows; `first` is the number of the first one in `path`."""
         if isinstance(labels, list):
-            texts = all(one is None or isinstance(one, str) for one in labels)
-            read = self._cells if texts and self._are_numbers else self._values
+            are_texts = all(label is None or isinstance(label, str) for label in labels)
+            read = self._cells if are_texts and self._are_numbers else self._values
             labels = read(labels, path, first)
         self._look_at(labels, path)
         self._parts.append(labels)
 
     def _cells(self, labels: list[Any], path: str, first: int) -> NDArray[Any]:
-        """Texts, such as cells of CSV, that are numbers."""
-        if all(one in TRUTH for one in labels):
-            return np.array([TRUTH[one] for one in labels], np.bool_)
+        """Labels as numbers, from texts such as cells of CSV."""
+        if all(label in TRUTH for label in labels):
+            return np.array([TRUTH[label] for label in labels], np.bool_)
         try:
             return _numbers(labels)
         except ValueError:
-            row = next(at for at, one in enumerate(labels) if one and not is_number(one))
+            row = next(
+                place for place, label in enumerate(labels) if label and not is_number(label)
+            )
             like = self._paths.get("numbers", path)
             raise DataError(
                 f"{path}: column {self._column!r}, row {first + row:,} is {labels[row]!r:.60}: "
-                f"expected a number as label, as those of the first rows of {like} are"
+                f"expected a number as label, as in the first rows of {like}"
             ) from None
 
     def _values(self, labels: list[Any], path: str, first: int) -> NDArray[Any]:
-        """Values of any type, each in memory once."""
-        found, share = np.empty(len(labels), object), self._shared.setdefault
+        """Labels of any type as objects, each different one once in memory."""
+        values, share = np.empty(len(labels), object), self._shared.setdefault
         try:
-            found[:] = [None if one == "" else share((type(one), one), one) for one in labels]
+            values[:] = [
+                None if label == "" else share((type(label), label), label) for label in labels
+            ]
         except TypeError:
             raise DataError(
-                f"{path}: column {self._column!r} has lists: expected one label a row"
+                f"{path}: column {self._column!r} has lists: expected one label per row"
             ) from None
-        return found
+        return values
 
     def _look_at(self, labels: NDArray[Any], path: str) -> None:
         """Refuse texts beside numbers."""
-        some = labels if labels.dtype == object else labels[:1]
-        for is_text in {isinstance(one, str) for one in some if one is not None}:
+        sample = labels if labels.dtype == object else labels[:1]
+        for is_text in {isinstance(label, str) for label in sample if label is not None}:
             self._paths.setdefault("texts" if is_text else "numbers", path)
         if len(self._paths) > 1:
             got = " and ".join(f"{kind} in {where}" for kind, where in self._paths.items())
@@ -511,20 +579,22 @@ class _Labels:
             )
 
     def whole(self) -> NDArray[Any]:
-        found = np.concatenate(self._parts) if self._parts else np.empty(0)
-        if found.dtype.kind != "f" or not np.isfinite(found).all():
-            return found
-        return _whole_if_all(found)
+        """All labels; int64 if they are whole numbers."""
+        labels = np.concatenate(self._parts) if self._parts else np.empty(0)
+        if labels.dtype.kind != "f" or not np.isfinite(labels).all():
+            return labels
+        return _whole_if_all(labels)
 
 
-def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
-    """Convert to int64 if all numbers are whole and below 2^53."""
-    is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) < 1 << 53
-    return found.astype(np.int64) if is_whole else found
+def _whole_if_all(numbers: NDArray[Any]) -> NDArray[Any]:
+    """The numbers as int64 if all are whole and below 2^53; else unchanged."""
+    is_whole = (numbers == np.floor(numbers)).all() and np.abs(numbers).max(initial=0) < 1 << 53
+    return numbers.astype(np.int64) if is_whole else numbers
 
 
 def _numbers(cells: list[Any]) -> NDArray[Any]:
+    """Numbers of cells: int64 if all are whole, else float64, NaN for empty ones."""
     try:
-        return np.array([int(one) for one in cells], np.int64)
+        return np.array([int(cell) for cell in cells], np.int64)
     except (TypeError, ValueError, OverflowError):
-        return np.array([float(TRUTH.get(one, one or "nan")) for one in cells], np.float64)
+        return np.array([float(TRUTH.get(cell, cell or "nan")) for cell in cells], np.float64)

@@ -1,10 +1,10 @@
-"""Rows of features by name: tables and lists of dicts become keys and values, as cells of CSV do.
+"""Rows with named features: tables and lists of dicts become keys and values, as cells of CSV do.
 
-    DataTable, declared columns -> Rule.piece -> Piece, for tables in memory (TableRows), in files
+    DataTable, declared columns -> Rule.piece -> Piece, for tables in memory (TableRows) and files
     [{name: number or text}, ...] -> DictRows.pieces -> Piece
 
-docs/design/columns.md says how tables of all kinds come to one rule, which is C.  A missing value
-or empty text makes no entry.  Calls only methods of the given objects, no library.
+A missing value or empty text makes no entry.  docs/design/columns.md says how tables of all kinds
+come to one rule, which is written in C.  Must not know libraries: calls methods of the objects.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 PIECE_CELLS = 1 << 18
+"""Cells of a table, or entries of dicts, in a piece."""
 NAMES_KEPT = 1 << 20
-"""Cached hashes of (name, text): dicts repeat them."""
+"""Cached hashes of (name, text), since dicts repeat them; the cache is emptied beyond."""
 KINDS_MAX = 1 << 16
-"""Names of dicts whose kinds a model knows, below."""
-_STR = "str or a missing value, as the column is none of numbers. Convert it, or leave it out"
+"""A model remembers the kinds of fewer names of dicts; of more it remembers none."""
+_STR = "a str or a missing value, since the column is not numeric. Convert it, or leave it out"
 _ANY_TEXT = "a text or a number. Declare {}:ignore in columns if it is no feature"
-_AS_FITTED = "a number, as the column had when the model was fitted: convert it"
+_AS_FITTED = "a number, since the column had numbers when the model was fitted: convert it"
 NAMED = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
-"""Flags of rows whose features are named, each column a field."""
+"""Flags of rows with named features; an entry's field is its column."""
 
 
 Fields = Sequence[int] | NDArray[Any]
@@ -51,11 +52,12 @@ Fields = Sequence[int] | NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows: sparse with `ptr` (int64 (n + 1,), from 0) and `keys` (uint32 or uint64), or
-    dense.
+    """Consecutive rows of examples, sparse or dense.
 
-    `values` are float32, or uint8 if dense; None: all 1.  `fields` are int32.  `dense_rows` counts
-    dense rows.  `labels` are those that came with the rows.
+    Sparse: row i has the entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,), from 0) of
+    `keys` (uint32 or uint64), `values` (float32; None: all 1) and `fields` (int32, or None).
+    Dense: `values` (float32 or uint8) row by row, `dense_rows` of them; `ptr` and `keys` are None.
+    `labels`: labels that came with the rows, or None.
     """
 
     ptr: NDArray[np.int64] | None
@@ -80,23 +82,31 @@ class Piece:
 def dense_piece(
     ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32] | int, columns: int
 ) -> Piece:
-    """Rows with all their values; DataError if memory has no room."""
+    """Rows with all their values, zeros included; DataError: not enough memory."""
     try:
         x = np.zeros((len(ptr) - 1, columns), np.float32)
     except (MemoryError, ValueError):
         raise DataError(
             f"X: no memory for {len(ptr) - 1:,} dense rows of {columns:,} values: number the "
-            "columns from 0 on, or choose an estimator of sparse examples"
+            "columns from 0 without gaps, or choose an estimator for sparse examples"
         ) from None
     x[np.repeat(np.arange(len(x)), np.diff(ptr)), keys.astype(np.int64)] = values
     return Piece(None, None, x.ravel(), None, len(x))
 
 
 class RowsSource(ABC):
-    """A source of rows of examples, called `name` in messages.
+    """A source of rows of examples.
 
-    `flags` are the file's, without values if all are 1 and `entries` is unknown; `rows` and
-    `entries` are -1 before the last piece if unknown; `columns` 0 means hashed keys.
+    Attributes
+    ----------
+    name : str
+        Describes the data, for messages.
+    flags : Flags
+        Of the matrix file that the rows make.  VALUES may be set though all values will be 1.
+    rows, entries : int
+        How many there are; -1: unknown before the last piece.
+    columns : int
+        Keys are below; 0: keys are hashes.
     """
 
     name: str
@@ -105,32 +115,36 @@ class RowsSource(ABC):
     entries: int
     columns: int
     has_label = False
-    """Whether `labels` may be called: a column was named."""
+    """Whether `labels` may be called: a column of labels was named."""
 
     @property
     def dense(self) -> bool:
         return Flags.DENSE in self.flags
 
     def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
-        """Set how rows are given: with these fields of the columns, or with all their values."""
+        """Set the form of the pieces, before the first one.
+
+        `fields`: the field of each column.  `dense`: rows with all their values.  DataError: this
+        source cannot have that form.
+        """
         if fields is not None:
             raise DataError(f"fields: expected none for {self.name}: its columns are its fields")
         if dense:
-            raise DataError(f"X: {self.name} is not dense: make an array of it")
+            raise DataError(f"X: {self.name} is not dense: convert it to an array")
 
     def labels(self) -> Any:
         raise NotImplementedError
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
-        """All rows in order; DataError for a value that no example can have."""
+        """All rows in order; DataError: a value that no example can have, with its row."""
 
 
 class Rule:
-    """Makes examples of rows of a table: the features of docs/sparse_data.md, by `_cells.h`.
+    """Makes examples from rows of a table: the features of docs/sparse_data.md, by `_cells.h`.
 
-    `columns` are declared; an entry's field is its column's number among those with features.
-    `path` begins messages; empty: of a table without declarations, whose texts are str.
+    `columns`: declarations; an entry's field is its column's number among the features.  `path`:
+    for messages; empty: a table in memory without declarations, whose texts have to be str.
     """
 
     def __init__(self, columns: Sequence[Column], path: str = "") -> None:
@@ -140,9 +154,9 @@ class Rule:
         self._reader = RowReader(self.features, b",", 0, 0, False)
 
     def piece(self, table: DataTable, first: int, last: int, number: int) -> Piece:
-        """The examples of some rows, without labels if the table has none.
+        """The examples of rows `first` to before `last`, without labels if the table has none.
 
-        `number` is that of the first one, for messages.
+        `number`: the first row's number, for messages.
         """
         columns = [
             self.floats(table, column, first, last, number)
@@ -151,65 +165,74 @@ class Rule:
             for column in self.features
         ]
         text_of, expected = (_text, _ANY_TEXT) if self._path else (None, _STR)
-        found, odd = self._reader.of_columns(columns, last - first, text_of)
-        if odd is not None:
-            row, name = odd[0], self.features[odd[1]].name
-            value = columns[odd[1]][row]
+        examples, odd_cell = self._reader.of_columns(columns, last - first, text_of)
+        if odd_cell is not None:
+            row, name = odd_cell[0], self.features[odd_cell[1]].name
+            value = columns[odd_cell[1]][row]
             raise self._wrong(name, number + row, value, expected.format(name))
         labels = None
         if self._label is not None and self._label.name in table.columns:
             labels = self._labels(table, self._label, first, last, number)
-        return Piece(found.ptr, found.keys, found.values, found.fields, labels=labels)
+        return Piece(examples.ptr, examples.keys, examples.values, examples.fields, labels=labels)
 
     def _texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """Texts of a column; numbers of one without a declaration have their own in its place."""
+        """Texts of a categorical column.
+
+        Without declarations the type decides, and numbers that are categories by type (pandas'
+        category, Arrow's dictionary) become their texts here.  With declarations any number may be
+        a category, and the loop asks for its text.
+        """
         values: list[Any] = column.values(first, last)
         if self._path or not (column.is_numeric() or column.has_codes()):
             return values
-        return [None if is_missing(one) else _text(one) for one in values]
+        return [None if is_missing(value) else _text(value) for value in values]
 
     def floats(
         self, table: DataTable, column: Column, first: int, last: int, number: int
     ) -> NDArray[np.float32]:
-        """A column's numbers, NaN where one is missing."""
+        """A column's numbers as float32, NaN where one is missing."""
         expected = f"a number. Declare {column.name}:categorical in columns if it has texts"
         if self._path in ("", "X"):
             expected = _AS_FITTED
-        given = self._given(table, column.name, first, last, number, expected)
-        found = floats(given)
-        if (infinite := np.isinf(found)).any():
-            at = int(infinite.argmax())
-            bounds = "finite numbers within float32's range, or none"
-            raise self._wrong(column.name, number + at, given[at], bounds)
-        return found
+        numbers = self.numbers(table, column.name, first, last, number, expected)
+        narrow = floats(numbers)
+        if (infinite := np.isinf(narrow)).any():
+            row = int(infinite.argmax())
+            bounds = "a finite number within float32's range, or a missing value"
+            raise self._wrong(column.name, number + row, numbers[row], bounds)
+        return narrow
 
     def _labels(
         self, table: DataTable, column: Column, first: int, last: int, number: int
     ) -> NDArray[np.float64]:
         expected = "a number as label: number the classes from 0 on"
-        given = self._given(table, column.name, first, last, number, expected)
-        labels = np.asarray(given, np.float64)
-        if (at := first_not_finite(floats(labels))) >= 0:
-            raise self._wrong(column.name, number + at, given[at], "a label, a finite number")
+        numbers = self.numbers(table, column.name, first, last, number, expected)
+        labels = np.asarray(numbers, np.float64)
+        if (row := first_not_finite(floats(labels))) >= 0:
+            raise self._wrong(column.name, number + row, numbers[row], "a label, a finite number")
         return labels
 
-    def _given(
+    def numbers(
         self, table: DataTable, name: str, first: int, last: int, number: int, expected: str
     ) -> NDArray[Any]:
-        """A column's numbers, NaN where one is missing; refuses others."""
+        """A column's numbers in their own type, NaN where one is missing.
+
+        DataError, with `expected`: a value is no number.
+        """
         column = table.column(name)
         try:
-            given = column.numbers(first, last)
-        except (TypeError, ValueError, NotImplementedError):  # NumPy's of texts, pyarrow's
-            given = objects_of(column.values(first, last))
-        if given.dtype.kind not in "biuf":
-            if given.dtype.kind != "O":  # the numbers of times are no numbers of a user
-                given = objects_of(column.values(first, last))
-            given = objects_of([math.nan if is_missing(one) else one for one in given.tolist()])
-            for at, one in enumerate(given.tolist()):
-                if not isinstance(one, NUMBERS):
-                    raise self._wrong(name, number + at, one, expected)
-        return given
+            numbers = column.numbers(first, last)
+        except (TypeError, ValueError, NotImplementedError):  # NumPy for texts, and pyarrow
+            numbers = objects_of(column.values(first, last))
+        if numbers.dtype.kind not in "biuf":
+            if numbers.dtype.kind != "O":  # a time is stored as a number, but is none to its user
+                numbers = objects_of(column.values(first, last))
+            values = [math.nan if is_missing(value) else value for value in numbers.tolist()]
+            numbers = objects_of(values)
+            for row, value in enumerate(values):
+                if not isinstance(value, NUMBERS):
+                    raise self._wrong(name, number + row, value, expected)
+        return numbers
 
     def _wrong(self, column: str, row: int, value: object, expected: str) -> DataError:
         bare = value.item() if isinstance(value, np.generic) else value
@@ -219,7 +242,10 @@ class Rule:
 
 
 def _text(value: Any) -> Any:
-    """Shortest decimal text of a number; true and false as in JSON."""
+    """The text of a number as a category: the shortest decimal, true and false as in JSON.
+
+    Values of other types are returned unchanged.
+    """
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):
@@ -230,14 +256,15 @@ def _text(value: Any) -> Any:
 
 
 def numbers_of(table: DataTable, name: Any) -> NDArray[Any]:
-    """A column's numbers, NaN where one is missing; DataError of the column for others."""
-    return Rule((), "X")._given(table, name, 0, table.rows, 0, _AS_FITTED)
+    """All numbers of a column, NaN where one is missing; DataError: a value is no number."""
+    return Rule((), "X").numbers(table, name, 0, table.rows, 0, _AS_FITTED)
 
 
 class TableRows(RowsSource):
-    """Rows of a table in memory, whose columns are as declared, or by type numbers or texts.
+    """Rows of a table in memory.
 
-    `kinds`: kinds of the columns that a model knows by name; they win over the types.
+    Columns are what `declared` says; without it, numbers or texts by their types.  `kinds`: kinds
+    by name that a model knows; they win over the types.
     """
 
     def __init__(
@@ -256,8 +283,7 @@ class TableRows(RowsSource):
             return
         names = _names_of_features(table, label)
         by_type = {name: kind_of_column(table.column(name)) for name in names}
-        known = {name: (kinds or {}).get(name, kind) for name, kind in by_type.items()}
-        columns = [Column(name, kind) for name, kind in known.items()]
+        columns = [Column(name, (kinds or {}).get(name, kind)) for name, kind in by_type.items()]
         self._rule = Rule(columns)
 
     def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
@@ -267,7 +293,8 @@ class TableRows(RowsSource):
         for column in self._rule.features:
             if column.kind is Kind.CATEGORICAL:
                 raise DataError(
-                    f"column {column.name!r}: expected numbers, as examples are to be dense"
+                    f"column {column.name!r}: expected numbers, since examples are dense: leave it "
+                    "out, or encode it"
                 )
         self.columns = len(self._rule.features)
         self.entries = self.rows * self.columns
@@ -275,7 +302,7 @@ class TableRows(RowsSource):
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """What its columns are, as ``name:kind``."""
+        """Declarations ``name:kind`` of its features."""
         return tuple(map(declaration_of, self._rule.features))
 
     def labels(self) -> Any:
@@ -292,7 +319,9 @@ class TableRows(RowsSource):
 
     def _dense(self, first: int, last: int) -> Piece:
         features = self._rule.features
-        columns = [self._rule.floats(self._table, one, first, last, first) for one in features]
+        columns = [
+            self._rule.floats(self._table, column, first, last, first) for column in features
+        ]
         x = np.stack(columns, axis=1)
         missing = np.argwhere(np.isnan(x))
         if len(missing):
@@ -305,20 +334,26 @@ class TableRows(RowsSource):
 
 
 def kind_of_column(column: Any) -> Kind:
-    """What the type of a table's column makes it; without type and values it is of numbers, so that
-    a text in it is refused where it comes, as in files."""
+    """Kind of a column by its type.
+
+    A column without type and values counts as numeric, so that a later text in it is refused with
+    its row, as in files.
+    """
     return Kind.NUMERIC if column.is_numeric() or column.is_null() else Kind.CATEGORICAL
 
 
 def table_of_dicts(rows: Sequence[Any], names: Sequence[str]) -> DataTable:
-    """The columns of these names of a list of dicts; None where a dict lacks one."""
+    """A list of dicts as a table with these columns; None where a dict lacks a name.
+
+    DataError: an element is no dict, or no dict has any of the names.
+    """
     for number, row in enumerate(rows):
         _check_dict(row, number)
     name = f"a {type(rows).__name__} of {len(rows):,} dicts"
     if rows and not any(row.keys() & set(names) for row in rows):
         raise DataError(
-            f"X: {name} has none of the model's columns, {shown_names(names)}; element 0 has "
-            f"{shown_names(list(rows[0]))}"
+            f"X: {name} has none of the model's columns, which are {shown_names(names)}; element 0 "
+            f"has {shown_names(list(rows[0]))}"
         )
     return table_of_lists({name: [row.get(name) for row in rows] for name in names}, name)
 
@@ -334,7 +369,9 @@ def _check_dict(row: Any, number: int) -> None:
 def _names_of_features(table: DataTable, label: str) -> list[str]:
     odd = [column for column in table.columns if not isinstance(column, str)]
     if odd:
-        raise DataError(f"X: expected names of columns that are str, got {odd[0]!r:.80}")
+        raise DataError(
+            f"X: expected column names of type str, got {odd[0]!r:.80}: rename the column"
+        )
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
         raise DataError(f"X: expected every column once, got {twice[0]!r} more than once")
@@ -344,14 +381,15 @@ def _names_of_features(table: DataTable, label: str) -> list[str]:
         )
     names = [name for name in table.columns if name != label]
     if not names:
-        raise DataError(f"X: {table.name} has no column of features")
+        raise DataError(f"X: {table.name} has no column of features, only the labels")
     return names
 
 
 class DictRows(RowsSource):
-    """Rows of features by name, each a number or a text.
+    """A list of dicts from names to numbers or texts.
 
-    `seen` are kinds of names that a model has seen as numbers only, or as texts only.
+    There are no columns: names are hashed as they come.  `seen`: kinds of the names that a model
+    has seen with numbers only, or with texts only; other values of them are refused.
     """
 
     def __init__(self, rows: Sequence[Any], seen: Mapping[str, Kind] | None = None) -> None:
@@ -359,15 +397,17 @@ class DictRows(RowsSource):
         self.rows, self.columns, self.entries = len(rows), 0, -1
         self.flags = Flags.VALUES | Flags.WIDE | Flags.HASHED
         self.name = f"a {type(rows).__name__} of {len(rows):,} dicts"
-        self._kept: dict[tuple[str, str], int] = {}
+        self._keys: dict[tuple[str, str], int] = {}
+        """Cached hashes by name and text; the text of a number is empty."""
         self._seeds: dict[str, int] = {}
+        """Cached hashes of names."""
         self._kinds: dict[str, Kind] = {}
-        """By name; LABEL: it had numbers and texts."""
+        """By name; LABEL stands for both numbers and texts."""
 
     def kinds(self) -> dict[str, Kind]:
-        """Kinds of the names in all pieces so far, and of those that were seen before.
+        """Kinds of the names in the pieces read so far, and of those seen before.
 
-        Names that have both numbers and texts are left out; empty of `KINDS_MAX` names and more.
+        Names with both numbers and texts are left out; empty from `KINDS_MAX` names on.
         """
         every = {**self._kinds, **self._seen}
         if len(every) >= KINDS_MAX:
@@ -375,7 +415,7 @@ class DictRows(RowsSource):
         return {name: kind for name, kind in every.items() if kind is not Kind.LABEL}
 
     def pieces(self) -> Iterator[Piece]:
-        ptr, keys, values, kept = [0], [], [], self._kept
+        ptr, keys, values, cached = [0], [], [], self._keys
         for number, row in enumerate(self._rows):
             _check_dict(row, number)
             for name, value in row.items():
@@ -389,7 +429,7 @@ class DictRows(RowsSource):
                         amount = self._amount(name, value, number)
                     if amount != amount:
                         continue
-                key = kept.get((name, text))
+                key = cached.get((name, text))
                 keys.append(self._key(name, text, number) if key is None else key)
                 values.append(amount)
             ptr.append(len(keys))
@@ -415,20 +455,19 @@ class DictRows(RowsSource):
         )
 
     def _piece(self, ptr: list[int], keys: list[int], values: list[float], last: int) -> Piece:
-        found = floats(np.array(values, np.float64))
-        if (at := first_not_finite(found)) >= 0:
-            row = last - len(ptr) + 2 + int(np.searchsorted(ptr, at, side="right")) - 1
+        """A piece; `last` is the number of its last row, for messages."""
+        narrow = floats(np.array(values, np.float64))
+        if (entry := first_not_finite(narrow)) >= 0:
+            row = last - len(ptr) + 2 + int(np.searchsorted(ptr, entry, side="right")) - 1
             raise DataError(
-                f"X: element {row:,} has the value {values[at]}: expected finite numbers within "
-                "float32's range"
+                f"X: element {row:,} has the value {values[entry]}: expected a finite number "
+                "within float32's range"
             )
-        whole = np.array(keys, np.uint64) >> np.uint64(1)
-        return Piece(np.array(ptr, np.int64), whole, found, None)
+        file_keys = np.array(keys, np.uint64) >> np.uint64(1)  # the upper 63 bits of the hash
+        return Piece(np.array(ptr, np.int64), file_keys, narrow, None)
 
     def _key(self, name: Any, text: str, number: int) -> int:
-        found = self._kept.get((name, text))
-        if found is not None:
-            return found
+        """The 64-bit hash of a name and a text, cached; `number` of the row, for messages."""
         if not isinstance(name, str):
             raise DataError(f"X: element {number:,} has the name {name!r:.80}: expected a str")
         try:
@@ -437,18 +476,22 @@ class DictRows(RowsSource):
             key = hash_bytes(self._seeds[name], text.encode())
         except UnicodeEncodeError:
             raise DataError(
-                f"X: element {number:,} has a text for {name!r:.80} that is no Unicode (lone "
-                "surrogates)"
+                f"X: element {number:,} has a name or text with a lone surrogate, {name!r:.80}: it "
+                "is no text. Decode the bytes that it comes from"
             ) from None
-        if len(self._kept) >= NAMES_KEPT:
-            self._kept.clear()
+        if len(self._keys) >= NAMES_KEPT:
+            self._keys.clear()
             self._seeds.clear()
         self._look_at(name, text, number)
-        self._kept[name, text] = key
+        self._keys[name, text] = key
         return key
 
     def _look_at(self, name: str, text: str, number: int) -> None:
-        """Note what a name has; refuse what the model has not seen of it."""
+        """Note the kind of a name's value; refuse one that the model has not seen.
+
+        Called when a hash is not cached, so not for each entry: hashes of a name's numbers and
+        of its texts are different cache entries, so each kind is seen at least once.
+        """
         kind = Kind.CATEGORICAL if text else Kind.NUMERIC
         wanted = self._seen.get(name, kind)
         if wanted is not kind:

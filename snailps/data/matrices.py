@@ -1,10 +1,11 @@
-"""X of an estimator, whatever it is, as one value: a source of rows, and what its columns are.
+"""An estimator's X, of whatever type, as one value: a source of rows, and what its columns are.
 
     X [, Known] -> matrix_of -> Matrix: TableRows, DictRows, DenseRows or SparseRows
     Matrix, Known -> check_columns
 
-X is recognised here and nowhere below: a `Matrix` has rows.  `Known` is what a fitted model
-knows of its columns.  `sklearn.utils.estimator_checks` looks for these words in errors.
+Owns the question what X is: code below gets a `Matrix` and does not ask again.  `Known` is what a
+fitted model knows of its columns.  Several errors have scikit-learn's wording, because
+`sklearn.utils.estimator_checks` looks for it.  Must not know models.
 """
 
 from __future__ import annotations
@@ -40,17 +41,31 @@ _ARRAYS = ("__array__", "__array_interface__", "__array_struct__", "__getitem__"
 
 
 class NotNumbers(DataError, TypeError):
-    """X has elements that cannot be numbers."""
+    """X has elements that cannot be numbers; also a TypeError, as scikit-learn expects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a fitted model knows of its columns.
 
-    `by_name`: features are known by name, not by number; `names` are those of the columns, None if
-    it has none.  `declared` are its columns as ``name:kind``, `kinds` of names in dicts, `label`
-    the column of labels in files.  `columns` is their number, -1 if unknown, and `last` then the
-    last feature with a row, or -1.
+    Attributes
+    ----------
+    who : str
+        The estimator, for messages.
+    by_name : bool
+        Features are known by name, else by number.
+    names : tuple or None
+        Column names, if the training data had some.
+    declared : tuple of str
+        Columns as ``name:kind``.
+    kinds : mapping
+        Kinds of the names in dicts.
+    label : str
+        Column of the labels in files.
+    columns : int
+        Number of columns; -1: unknown (trained on lines).
+    last : int
+        If `columns` is unknown, the largest feature with a row; -1: none.
     """
 
     who: str
@@ -65,9 +80,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Rows of examples; `columns` of dicts and lines are -1.
+    """Rows of examples, and their columns.
 
-    `by_name`: features are known by name: of tables with texts, and dicts.
+    `columns`: how many there are; -1 for dicts and lines.  `by_name`: features are known by name,
+    which is so for tables with texts, and dicts.
     """
 
     source: RowsSource
@@ -78,20 +94,22 @@ class Matrix:
 
     @property
     def rows(self) -> int:
-        """Number of rows; -1 before rows of files are read."""
+        """Number of rows; -1: the rows of files are not read yet."""
         return self.source.rows
 
     @property
     def files(self) -> ExampleFiles | None:
-        """Files that the rows are read from, if any."""
+        """The files that the rows are read from; None: they are in memory."""
         return self.source if isinstance(self.source, ExampleFiles) else None
 
 
 def matrix_of(X: Any, *, numeric: bool, known: Known | None = None, others: bool = True) -> Matrix:
     """X as examples; a sparse matrix or an array of numbers is not copied.
 
-    `numeric`: refuse tables with texts, and dicts.  Columns are what a fitted model knows; without
-    `others` a dict may have no further name.
+    `numeric`: refuse tables with texts, and dicts.  `known`: what a fitted model knows of its
+    columns, which then decides what X's columns are.  `others`: dicts may have names that the model
+    does not know, which are ignored.  DataError: X is none of the types that are read, is empty, or
+    has values that cannot be numbers.
     """
     X = whole(X)
     is_sparse = library_of(X) == "scipy" and hasattr(X, "tocsr")
@@ -110,8 +128,8 @@ def matrix_of(X: Any, *, numeric: bool, known: Known | None = None, others: bool
         matrix = _of_dicts(X, known, others)
     elif isinstance(X, (list, tuple)) and X and table_of(native(X[0])) is not None:
         raise DataError(
-            f"X: {a_kind(X)} of {len(X):,} tables, {a_kind(X[0])} first: expected one table. "
-            "Concatenate them, batches by pyarrow.Table.from_batches(X)"
+            f"X: expected one table, got {a_kind(X)} of {len(X):,}, of which the first is "
+            f"{a_kind(X[0])}: concatenate them, record batches by pyarrow.Table.from_batches(X)"
         )
     else:
         matrix = _of_array(X if is_sparse else _array(X), is_sparse)
@@ -124,6 +142,7 @@ def matrix_of(X: Any, *, numeric: bool, known: Known | None = None, others: bool
 
 
 def _refuse_empty(rows: int, columns: int) -> None:
+    """DataError, in scikit-learn's words: no rows or no columns."""
     if lacking := "sample" if rows == 0 else "feature" if columns == 0 else "":
         raise DataError(
             f"X: Found array with 0 {lacking}(s) (shape=({rows}, {columns})) while a minimum of 1 "
@@ -132,7 +151,7 @@ def _refuse_empty(rows: int, columns: int) -> None:
 
 
 def _of_dicts(X: Sequence[Any], known: Known | None, others: bool) -> Matrix:
-    """Dicts as rows of the table that a model was fitted on, or as features by name."""
+    """Dicts as rows of the table that the model was fitted on; without one, features by name."""
     if known is None or known.names is None:
         return Matrix(DictRows(X, known.kinds if known else None), -1, by_name=True)
     table = table_of_dicts(X, known.names)
@@ -140,12 +159,15 @@ def _of_dicts(X: Sequence[Any], known: Known | None, others: bool) -> Matrix:
         names = set(known.names)
         other = next((name for row in X for name in row if name not in names), None)
         if other is not None:
-            raise DataError(f"X: {table.name} has {other!r:.60}, which is no column of the model")
+            raise DataError(
+                f"X: {table.name} has the name {other!r:.60}, which is no column of the model: "
+                "leave it out"
+            )
     return _of_table(table, known)
 
 
 def _of_table(table: DataTable, known: Known | None) -> Matrix:
-    """A table of numbers as an array; one with texts, or of a model by name, as it is."""
+    """A table of numbers as an array; one with texts, or for a model by name, column by column."""
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
         raise DataError(f"X: expected every column once, got {twice[0]!r:.80} more than once")
@@ -166,7 +188,11 @@ def _of_table(table: DataTable, known: Known | None) -> Matrix:
 
 
 def _array(X: Any) -> NDArray[Any]:
-    """X as an array of numbers, if NumPy defines what its elements are."""
+    """X as an array of numbers.
+
+    DataError: X offers nothing that NumPy would read elements from; else NumPy would make an array
+    of one object of it.
+    """
     if not (isinstance(X, (Sequence, Number)) or any(hasattr(X, name) for name in _ARRAYS)):
         raise DataError(f"{_EXPECTED}; got {a_kind(X)} (of {type(X).__module__})")
     refuse_masked(X, "X")
@@ -202,7 +228,7 @@ def _of_array(X: Any, is_sparse: bool) -> Matrix:
 
 
 def check_columns(matrix: Matrix, known: Known) -> None:
-    """Refuse other columns than a fitted model knows."""
+    """DataError: X has other columns than the model was fitted on: number, names or order."""
     if matrix.by_name != known.by_name:
         kinds = ("columns by number", "features by name (a table with texts, or dicts)")
         raise DataError(
@@ -218,13 +244,13 @@ def check_columns(matrix: Matrix, known: Known) -> None:
     if known.columns < 0 and is_short and matrix.files is None:
         raise DataError(
             f"X has columns 0 to {matrix.columns - 1}, but {known.who} was fitted on lines with "
-            f"features up to {known.last}: column 0 is feature 0. Lines that number from 1 go with "
-            "a matrix that has an empty column 0"
+            f"features up to {known.last}: column 0 is feature 0. If the lines number from 1, give "
+            "a matrix with an empty column 0"
         )
     if known.names is not None and matrix.names is not None:
         pairs = zip(matrix.names, known.names, strict=False)
         for wrong, expected in (pair for pair in pairs if pair[0] != pair[1]):
             raise DataError(
                 "The feature names should match those that were passed during fit, in their order; "
-                f"got {wrong!r:.80} in the place of {expected!r:.80}"
+                f"got {wrong!r:.80} instead of {expected!r:.80}"
             )

@@ -1,14 +1,14 @@
-"""Binary files of examples: the format, and the blocks that are cut out of a file.
+"""Matrix files, binary files of examples: the format, and blocks that are cut out of a file.
 
     head, size -> read_header -> Header -> sections: where each array lies
-    file, ranges of bytes -> read_matrix_block -> bytes, a matrix file of these rows alone
+    file, ranges of bytes -> read_matrix_block -> bytes: a matrix file of these rows
     bytes -> read_header, Header.array -> arrays, not copied
     bytes -> examples_of -> Examples
 
-docs/sparse_data.md has the layout; the header determines a file's length.  Bytes [a, b) of a file
-of B bytes have the rows ceil(a * rows / B) to before ceil(b * rows / B): **the blocks of a file
-partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts arrays,
-`matrix_writer.py` writes files.  No text.
+Owns the layout (docs/sparse_data.md); the header determines a file's length.  Bytes [a, b) of a
+file of B bytes have the rows ceil(a * rows / B) to before ceil(b * rows / B): **the blocks of a
+file partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts arrays,
+`matrix_writer.py` writes files.  Must not know text.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ VERSION = 1
 HEADER_BYTES = 64
 ALIGNMENT = 64
 OF_ROWS = ("labels", "weights")
-"""Sections with a number for each row, in dense files, too."""
+"""Sections with one number per row; the others have one per entry, or are `ptr`."""
 LABELS_MAX = 2
-"""Earlier versions wrote it for whole numbers from 0."""
+"""Largest value of the header's `labels`: earlier versions wrote 2 for whole numbers from 0 on."""
 KEY_LIMIT = 1 << 63
-"""Keys are below; models use the others for their own rows."""
+"""Keys of examples are below; models use the others for rows of their own."""
 HEAD_ROWS = 500
-"""Rows of a head."""
+"""Rows of `head_of_matrix`."""
 _HEADER = struct.Struct("<8sIIQQQQI")
 _AGAIN = "Write the file again with snailps.write_matrix"
 
 
 class Flags(IntFlag):
     VALUES = 1
-    """Values of entries; without, all are 1."""
+    """Entries have values; without it all are 1."""
     FIELDS = 2
     WIDE = 4
     """Keys of 64 bits instead of 32."""
     HASHED = 8
-    """Keys are hashes of names (sparse_data.md), without the lowest bit; else column numbers."""
+    """Keys are the upper 63 bits of hashes of names (sparse_data.md); else column numbers."""
     DENSE = 16
     """Rows of `columns` values, without pointers and keys."""
     BYTES = 32
     """Dense values are uint8."""
     WEIGHTS = 64
     WIDE_LABELS = 128
-    """Labels of 64 bits instead of 32, which have no room for them."""
+    """Labels are float64, written where one of them is no float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Where an array lies in a file: from byte `start` on."""
+    """Where an array lies in a file: from byte `start` to before `stop`."""
 
     start: int
     dtype: np.dtype[Any]
@@ -72,7 +72,7 @@ class Section:
 
     @property
     def width(self) -> int:
-        """Values of an element of the first axis."""
+        """Values per example, which is an element of the first axis."""
         return math.prod(self.shape[1:])
 
     @property
@@ -82,10 +82,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a matrix file, or of a block of one.
+    """The header of a matrix file, or of a block of one.
 
-    `labels` is 0 if there are none.  Keys are below `columns`; 0: any.  `first_row` is the first
-    row's number in the block's file.
+    `labels`: 0 if there are none.  Keys are below `columns`; 0: below `KEY_LIMIT`.  `first_row`:
+    the number of a block's first row in its file, for messages.
     """
 
     flags: Flags
@@ -111,7 +111,8 @@ class Header:
         return self.columns or KEY_LIMIT
 
     def sections(self) -> dict[str, Section]:
-        """The arrays that the file has, by name, in order."""
+        """The arrays of the file by name, in order.  Nothing but the header decides where they lie,
+        so a block can be fetched before the rest of the file."""
         flags, rows, entries = self.flags, (self.rows,), (self.nonzeros,)
         arrays = {
             "labels": (self.labels, "<f8" if Flags.WIDE_LABELS in flags else "<f4", rows),
@@ -125,12 +126,12 @@ class Header:
             "fields": (Flags.FIELDS in flags, "<i4", entries),
             "weights": (Flags.WEIGHTS in flags, "<f4", rows),
         }
-        found, at = {}, HEADER_BYTES
-        for name, (is_there, code, shape) in arrays.items():
-            if is_there:
-                found[name] = Section(at, np.dtype(code), shape)
-                at = aligned(found[name].stop)
-        return found
+        sections, offset = {}, HEADER_BYTES
+        for name, (is_present, code, shape) in arrays.items():
+            if is_present:
+                sections[name] = Section(offset, np.dtype(code), shape)
+                offset = aligned(sections[name].stop)
+        return sections
 
     @property
     def size(self) -> int:
@@ -139,7 +140,7 @@ class Header:
         return aligned(max(stops, default=HEADER_BYTES))
 
     def array(self, data: bytes, name: str) -> NDArray[Any]:
-        """An array of a file or block in memory, not copied; empty if absent."""
+        """An array of a file or block in memory, as a view; empty if the file has none."""
         section = self.sections().get(name)
         if section is None:
             return np.empty(0, np.int32 if name == "fields" else np.float32)
@@ -161,11 +162,15 @@ def is_matrix(head: bytes) -> bool:
 
 
 def read_header(head: bytes, size: int, path: str) -> Header:
-    """Read and check the header of a file or block of `size` bytes."""
+    """Read and check the header of a file or block of `size` bytes; `path` is for messages.
+
+    DataError: cut off, of another version, contradictory, or the length is not what it says.  After
+    this check the header's numbers can be trusted as sizes of allocations.
+    """
     if len(head) < HEADER_BYTES or not is_matrix(head):
         raise DataError(
-            f"{path}: expected a matrix file of at least {HEADER_BYTES} bytes, got "
-            f"{head[:8].hex(' ') or 'nothing'}: it was cut off. {_AGAIN}"
+            f"{path}: expected a matrix file of at least {HEADER_BYTES} bytes, got one that begins "
+            f"with {head[:8].hex(' ') or 'nothing'}: it was cut off. {_AGAIN}"
         )
     _, version, flags, rows, nonzeros, columns, first, labels = _HEADER.unpack_from(head)
     if version != VERSION or flags > sum(Flags) or labels > LABELS_MAX:
@@ -181,13 +186,20 @@ def read_header(head: bytes, size: int, path: str) -> Header:
             f"{path}: expected {header.size:,} bytes for {rows:,} rows and {nonzeros:,} entries, "
             f"got {size:,}: it was cut off or changed. {_AGAIN}"
         )
-    if rows > size:  # rows without values and labels
-        raise DataError(f"{path}: expected rows of some bytes, got {rows:,} in {size:,}. {_AGAIN}")
+    if rows > size:  # rows without any section would take no bytes: any number of them fits
+        raise DataError(
+            f"{path}: expected rows of at least a byte each, got {rows:,} rows in {size:,} bytes. "
+            f"{_AGAIN}"
+        )
     return header
 
 
 def _contradiction(header: Header, trailing: bool) -> str:
-    """Say what contradicts itself in a header; empty: nothing."""
+    """What contradicts itself in a header; empty: nothing.
+
+    `trailing`: bytes behind its last field are not 0, so a later version may have given them a
+    meaning.
+    """
     flags = header.flags
     if trailing:
         return "bytes that have to be 0 are not"
@@ -214,11 +226,11 @@ def _contradiction(header: Header, trailing: bool) -> str:
 def read_matrix_block(
     file: IO[bytes], path: str, ranges: Sequence[tuple[int, int]], size: int
 ) -> bytes:
-    """The rows of ranges of bytes of an open matrix file, as a matrix file of their own.
+    """The rows of ranges of bytes of an open matrix file, as a matrix file; empty without rows.
 
-    `ranges` have first and last (exclusive) bytes, ascending; `size` is the file's.  Empty without
-    rows.  A copy at the speed of memory, without the GIL; checks pointers only at ends of ranges,
-    the reader checks entries.
+    `ranges`: first and last (exclusive) bytes, ascending; `size`: the file's length.  Copies at the
+    speed of memory, without the GIL.  Checks pointers at the ends of ranges only, which is all that
+    the copy relies on; `examples_of` checks what is inside.
     """
     header = _header_of(file, path, size)
     return _rows(file, path, header, header.rows_of(ranges))
@@ -232,21 +244,22 @@ def rows_of_matrix(
 
 
 def head_of_matrix(file: IO[bytes], path: str) -> bytes:
-    """The first `HEAD_ROWS` rows of an open matrix file, as a matrix file of their own."""
+    """The first `HEAD_ROWS` rows of an open matrix file, as a matrix file."""
     header = _header_of(file, path, file.seek(0, os.SEEK_END))
     return _rows(file, path, header, [(0, min(header.rows, HEAD_ROWS))])
 
 
 def size_of_labels(file: IO[bytes], path: str) -> int:
-    """Bytes that `labels_of_matrix` reads."""
+    """Bytes that `labels_of_matrix` would read."""
     sections = _header_of(file, path, file.seek(0, os.SEEK_END)).sections()
-    return sum(one.stop - one.start for name, one in sections.items() if name in OF_ROWS)
+    of_rows = [section for name, section in sections.items() if name in OF_ROWS]
+    return sum(section.stop - section.start for section in of_rows)
 
 
 def labels_of_matrix(file: IO[bytes], path: str) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """Labels of all rows of an open matrix file, 0 if it has none, and their weights, if any."""
+    """Labels (float64; 0 if there are none) and weights (empty: none) of all rows of a file."""
     header = _header_of(file, path, file.seek(0, os.SEEK_END))
-    found: dict[str, NDArray[Any]] = {
+    arrays: dict[str, NDArray[Any]] = {
         "labels": np.zeros(header.rows),
         "weights": np.empty(0, np.float32),
     }
@@ -254,8 +267,8 @@ def labels_of_matrix(file: IO[bytes], path: str) -> tuple[NDArray[np.float64], N
         if name in OF_ROWS:
             file.seek(section.start)
             data = file.read(section.stop - section.start)
-            found[name] = np.frombuffer(data, section.dtype, header.rows)
-    return found["labels"].astype(np.float64), found["weights"]
+            arrays[name] = np.frombuffer(data, section.dtype, header.rows)
+    return arrays["labels"].astype(np.float64), arrays["weights"]
 
 
 def _header_of(file: IO[bytes], path: str, size: int) -> Header:
@@ -264,6 +277,7 @@ def _header_of(file: IO[bytes], path: str, size: int) -> Header:
 
 
 def _rows(file: IO[bytes], path: str, header: Header, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """Ranges of rows as a matrix file: one pass over the pointers, then one gathering read."""
     wanted = np.array([(first, last) for first, last in ranges if first < last], np.int64)
     if not len(wanted):
         return b""
@@ -276,32 +290,35 @@ def _rows(file: IO[bytes], path: str, header: Header, ranges: Sequence[tuple[int
         ends = np.cumsum(counts + 1) - 1
         entries = np.stack((ptr[ends - counts], ptr[ends]), axis=1)
         odd = (entries[:, 0] < 0) | (entries[:, 0] > entries[:, 1])
-        for at in np.flatnonzero(odd | (entries[:, 1] > header.nonzeros)).tolist():
-            (first, last), (begin, end) = wanted[at].tolist(), entries[at].tolist()
+        for place in np.flatnonzero(odd | (entries[:, 1] > header.nonzeros)).tolist():
+            (first, last), (begin, end) = wanted[place].tolist(), entries[place].tolist()
             raise DataError(
                 f"{path}: rows {first:,} to {last - 1:,} have the entries {begin:,} to {end:,} "
                 f"of {header.nonzeros:,}: the file is damaged. {_AGAIN}"
             )
-        # Pointers of each range, minus its first one, plus the entries before.
+        # Shift the pointers of each range to follow those of the range before.
         before = np.cumsum(entries[:, 1] - entries[:, 0]) - entries[:, 1]
         ptr = np.delete(ptr, ends - counts) + np.repeat(before, counts)
     nonzeros = int((entries[:, 1] - entries[:, 0]).sum())
-    # Of the first range; `blocks.place_in_file` places the others.
+    # Right for the first range only; `blocks.place_in_file` places rows of the others.
     first_row = int(wanted[0, 0]) + header.first_row
     block = replace(header, rows=int(counts.sum()), nonzeros=nonzeros, first_row=first_row)
-    found, buffers = [np.empty((0, 3), np.int64)], [(0, block.pack())]
+    copies, buffers = [np.empty((0, 3), np.int64)], [(0, block.pack())]
     for name, section in block.sections().items():
         if name == "ptr":
             buffers.append((section.start, bytes(8) + ptr.tobytes()))
         else:
-            of_it = wanted if name in OF_ROWS else entries
-            begin, item = sections[name].start, section.dtype.itemsize
-            found.append(_in_sequence(of_it, section.start, begin, item))
-    return gather(file, block.size, buffers, np.concatenate(found))
+            items = wanted if name in OF_ROWS else entries
+            begin, item_bytes = sections[name].start, section.dtype.itemsize
+            copies.append(_in_sequence(items, section.start, begin, item_bytes))
+    return gather(file, block.size, buffers, np.concatenate(copies))
 
 
 def _in_sequence(ranges: NDArray[np.int64], to: int, begin: int, item: int) -> NDArray[np.int64]:
-    """Target offset, offset in the file and bytes of ranges of items; these begin at `begin`."""
+    """Copies of ranges of items one after another: target offset, offset in the file, bytes.
+
+    The section begins at byte `begin` of the file, the copies at `to`; an item has `item` bytes.
+    """
     sizes = (ranges[:, 1] - ranges[:, 0]) * item
     return np.stack((to + np.cumsum(sizes) - sizes, begin + ranges[:, 0] * item, sizes), axis=1)
 
@@ -312,17 +329,17 @@ def gather(
     buffers: list[tuple[int, bytes]],
     pieces: NDArray[np.int64] | list[tuple[int, int, int]],
 ) -> bytes:
-    """`gathered` of an open file; of one without a descriptor, no local one, with another copy."""
+    """`gathered` from an open file; from one without a descriptor (a driver's) by its `read`."""
     try:
         return gathered(file.fileno(), size, buffers, pieces)
     except io.UnsupportedOperation:
-        found = []
-        for to, at, length in np.asarray(pieces).tolist():
-            file.seek(at)
-            found.append((to, file.read(length)))
-            if len(found[-1][1]) < length:
-                raise OSError(0, f"it ends before byte {at + length:,}") from None
-        return gathered(-1, size, sorted(buffers + found), [])
+        copies = []
+        for to, offset, length in np.asarray(pieces).tolist():
+            file.seek(offset)
+            copies.append((to, file.read(length)))
+            if len(copies[-1][1]) < length:
+                raise OSError(0, f"it ends before byte {offset + length:,}") from None
+        return gathered(-1, size, sorted(buffers + copies), [])
 
 
 def examples_of(
@@ -333,12 +350,14 @@ def examples_of(
     part: tuple[int, int] | None = None,
     place: Callable[[int], tuple[str, int]] | None = None,
 ) -> Examples:
-    """Rows of a matrix file or block in memory as checked examples; labels are 0 if absent.
+    """Rows of a matrix file or block in memory as checked examples; labels are 0 if it has none.
 
-    `hash_bits` is as for text; `part` is a range of rows.  `place` gives file and number there
-    (-1: unknown) of row i of `data`, for messages.  Refuses dense and damaged rows.  Values and
-    fields are views of `data`; labels and keys are converted in one pass.  Threads may take
-    different rows.
+    `hash_bits` as for text; `part` is a range of rows.  `place`, for messages, gives the file and
+    the number there (-1: unknown) of a row of `data`.  Values and fields are views of `data`;
+    labels and keys are converted in one pass.  Threads may read different rows.
+
+    DataError: dense rows, or a damaged row: pointers, a key, value, field, label or weight out of
+    range.
     """
     header = read_header(data, len(data), path)
     if header.dense:
@@ -352,35 +371,35 @@ def examples_of(
 
     def damaged(row: int, what: str) -> DataError:
         number = first + row
-        at = header.first_row + number if place is None else place(number)[1]
-        where = f"row {at:,}" if at >= 0 else f"row {number:,} of a block"
+        in_file = header.first_row + number if place is None else place(number)[1]
+        where = f"row {in_file:,}" if in_file >= 0 else f"row {number:,} of a block"
         return DataError(f"{path}: {where} {what}: damaged. {_AGAIN}")
 
     def row_of(entry: int) -> int:
         return int(np.searchsorted(ptr, begin + entry, side="right")) - 1
 
-    if (at := first_falling(ptr)) >= 0:
-        raise damaged(at - 1, "has its entries' end before their beginning")
+    # Pointers before all else: they say where the other arrays are read.
+    if (row := first_falling(ptr)) >= 0:
+        raise damaged(row - 1, "has its entries' end before their beginning")
     if not 0 <= begin <= end <= header.nonzeros:
         raise damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
     stored = header.array(data, "keys")[begin:end]
-    keys, at = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
-    if at >= 0:
-        key, limit = int(stored[at]), header.key_limit
-        raise damaged(row_of(at), f"has key {key:,}: expected keys below {limit:,}")
+    keys, entry = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
+    if entry >= 0:
+        key, limit = int(stored[entry]), header.key_limit
+        raise damaged(row_of(entry), f"has key {key:,}: expected keys below {limit:,}")
     values = header.array(data, "values")[begin:end]
-    if (at := first_not_finite(values)) >= 0:
-        raise damaged(row_of(at), f"has value {values[at]}: expected finite ones")
+    if (entry := first_not_finite(values)) >= 0:
+        raise damaged(row_of(entry), f"has value {values[entry]}: expected finite ones")
     fields = header.array(data, "fields")[begin:end]
     if len(fields) and (low := int(fields.min())) < 0:
-        at = int(fields.argmin())
-        raise damaged(row_of(at), f"has field {low}: expected 0 and above")
+        raise damaged(row_of(int(fields.argmin())), f"has field {low}: expected 0 and above")
     labels = header.array(data, "labels")[first:last].astype(np.float64)
-    if (at := first_not_finite(floats(labels))) >= 0:
-        raise damaged(at, f"has label {labels[at]}: expected finite ones within float32's range")
+    if (row := first_not_finite(floats(labels))) >= 0:
+        raise damaged(row, f"has label {labels[row]}: expected finite ones within float32's range")
     weights = header.array(data, "weights")[first:last]
-    if (at := first_not_weight(weights)) >= 0:
-        raise damaged(at, f"has weight {weights[at]}: expected 0 and above")
+    if (row := first_not_weight(weights)) >= 0:
+        raise damaged(row, f"has weight {weights[row]}: expected 0 and above")
     if not header.labels:
         labels = np.zeros(last - first)
     if Flags.VALUES not in header.flags:
@@ -389,26 +408,26 @@ def examples_of(
 
 
 def floats(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert to float32; larger numbers become infinite."""
+    """Numbers as float32, contiguous; those beyond its range become infinite."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, np.float32)
 
 
 def first_not_weight(weights: NDArray[np.float32]) -> int:
     """Index of the first number that is negative, NaN or infinite; -1: all are weights."""
-    if (at := first_not_finite(weights)) >= 0 or len(weights) == 0:
-        return at
+    if (place := first_not_finite(weights)) >= 0 or len(weights) == 0:
+        return place
     return int(weights.argmin()) if weights.min() < 0 else -1
 
 
 def check_labels(head: bytes, path: str) -> None:
-    """Refuse the head of a matrix file without labels; accept all else."""
+    """DataError: a matrix file without labels.  Other data passes."""
     if is_matrix(head) and not read_header(head, len(head), path).labels:
-        raise DataError(f"{path} has no labels: write the file with y")
+        raise DataError(f"{path} has no labels: write the file again, with y")
 
 
 def even_rows(data: bytes, path: str, parts: int) -> list[int]:
-    """Edges of at most `parts` ranges of a block's rows with about equal entries."""
+    """Edges of at most `parts` ranges of a block's rows with about equally many entries."""
     header = read_header(data, len(data), path)
     if header.dense:
         return [0, header.rows]
@@ -422,9 +441,9 @@ _all_ones = np.ones(1 << 16, np.float32)
 
 
 def _ones(count: int) -> NDArray[np.float32]:
-    """A shared read-only array of `count` ones."""
+    """An array of `count` ones, shared by all callers: do not write to it."""
     global _all_ones
-    ones = _all_ones
+    ones = _all_ones  # a thread that grows it at the same time makes another one, equally right
     if len(ones) < count:
         _all_ones = ones = np.ones(count, np.float32)
     return ones[:count]

@@ -1,10 +1,10 @@
-"""Rows of Python's matrices in pieces: arrays, `scipy.sparse`, tables and lists of dicts.
+"""Rows of matrices in memory, in pieces: arrays, `scipy.sparse`; tables and lists of dicts.
 
     X -> rows_source -> RowsSource -> pieces of about a million entries, values checked
     piece -> examples_of_piece -> Examples, without a file
 
-A matrix is not copied where it has the types of matrix files.  Tables and dicts are in
-`feature_rows`.  Imports no library: calls the objects' own methods.  Must not know files, labels or
+A matrix whose arrays have the types of matrix files is not copied.  Tables and dicts are in
+`feature_rows`.  Imports no library: calls methods of the objects.  Must not know files, labels or
 weights.
 """
 
@@ -25,6 +25,7 @@ from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
 from snailps.errors import DataError
 
 PIECE_ENTRIES = 1 << 20
+"""Entries, or rows if these have fewer entries, of a piece: it bounds copies."""
 
 
 def rows_source(
@@ -53,12 +54,15 @@ def rows_source(
         )
     source.write_as(fields=fields, dense=dense)
     if label and not source.has_label:
-        raise DataError(f"label: {source.name} has no columns of names: pass the labels as y")
+        raise DataError(
+            f"label: {source.name} has no column names, so none is {label!r:.60}: pass the labels "
+            "as y"
+        )
     return source
 
 
 class SparseRows(RowsSource):
-    """Rows of a matrix of `scipy.sparse`, with their zeros if they are to be `dense`."""
+    """Rows of a `scipy.sparse` matrix; with their zeros if they are written dense."""
 
     _fields: NDArray[np.int32] | None = None
 
@@ -71,11 +75,12 @@ class SparseRows(RowsSource):
         if X.format != "csr":
             X = X.tocsr()
         self._take(X)
-        # Models would take an entry that a row has twice for two features.
+        # A row may have a column twice, and scipy means the sum; a model would take it for two
+        # features.
         if self.entries >= 2 and not X.has_canonical_format:
             self._take(summed(X))
         if self.columns == 0 and self.entries:
-            raise DataError("X has entries, but no columns")
+            raise DataError("X has entries, but no columns: its shape is wrong")
         self.flags = Flags.VALUES
 
     def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
@@ -90,25 +95,31 @@ class SparseRows(RowsSource):
             self.flags |= Flags.WIDE
 
     def _take(self, X: Any) -> None:
-        """Take and check the arrays of a CSR matrix."""
+        """Take the arrays of a CSR matrix, checked: scipy does not check what its users put in."""
         self._ptr, self._keys = np.asarray(X.indptr, np.int64), np.asarray(X.indices)
         self._values = np.asarray(X.data)
         if self._values.dtype.kind not in "biuf":
             raise DataError(f"X: expected numbers, got {self._values.dtype}")
         ptr = self._ptr
         if len(ptr) != self.rows + 1 or first_falling(ptr) >= 0 or ptr[0] < 0:
-            raise DataError("X: its row pointers (indptr) are not those of a CSR matrix")
+            raise DataError(
+                "X: its row pointers (indptr) do not ascend from 0 or more, one per row and one "
+                "more: it is no valid CSR matrix"
+            )
         self.entries = int(ptr[-1] - ptr[0])
         if ptr[-1] > min(len(self._keys), len(self._values)):
-            raise DataError(f"X: its row pointers end at entry {ptr[-1]:,}, but it has fewer")
+            raise DataError(
+                f"X: its row pointers end at entry {ptr[-1]:,}, but it has fewer entries: it is no "
+                "valid CSR matrix"
+            )
 
     def _all_ones(self) -> bool:
         values = self._values[self._ptr[0] : self._ptr[-1]]
         firsts = range(0, len(values), PIECE_ENTRIES)
-        return all((values[at : at + PIECE_ENTRIES] == 1).all() for at in firsts)
+        return all((values[first : first + PIECE_ENTRIES] == 1).all() for first in firsts)
 
     def pieces(self) -> Iterator[Piece]:
-        """Views, where the matrix has the file's types."""
+        """As in `RowsSource`; views of the matrix where it has the file's types."""
         ptr = self._ptr
         key_type = np.dtype(np.uint64 if self.columns > 1 << 32 else np.uint32)
         for first, last in _even(np.arange(len(ptr)) * self.columns if self.dense else ptr):
@@ -127,16 +138,16 @@ class SparseRows(RowsSource):
                 fields = self._fields[keys]
             values = floats(self._values[a:b]) if Flags.VALUES in self.flags else None
             if values is not None:
-                check_finite(values, lambda at: f"row {_row_of(ptr, first, at)}", "X")  # noqa: B023
-            own = ptr[first : last + 1] - ptr[first]
+                check_finite(values, lambda entry: f"row {_row_of(ptr, first, entry)}", "X")  # noqa: B023
+            piece_ptr = ptr[first : last + 1] - ptr[first]
             if values is not None and self.dense:
-                yield dense_piece(own, stored, values, self.columns)
+                yield dense_piece(piece_ptr, stored, values, self.columns)
             else:
-                yield Piece(own, stored, values, fields)
+                yield Piece(piece_ptr, stored, values, fields)
 
 
 def summed(X: Any) -> Any:
-    """A CSR matrix with entries that occur twice added; X itself if it is only not sorted."""
+    """A CSR matrix in which entries at the same place are added; X itself if there are none."""
     ptr = np.asarray(X.indptr)
     first, last = int(ptr[0]), int(ptr[-1])
     try:
@@ -144,13 +155,13 @@ def summed(X: Any) -> Any:
             (X.data[first:last].copy(), X.indices[first:last].copy(), ptr - ptr[0]), shape=X.shape
         )
         copy.sum_duplicates()
-    except (TypeError, ValueError):  # `pieces` reports what is wrong
+    except (TypeError, ValueError):  # `pieces` says what is wrong with the matrix
         return X
     return X if copy.nnz == last - first else copy
 
 
 class DenseRows(RowsSource):
-    """Rows of an array of two axes, without zeros unless it stays dense; then of more axes, too."""
+    """Rows of an array: sparse, without its zeros, or dense.  A dense one may have more axes."""
 
     _fields: NDArray[np.int32] | None = None
 
@@ -168,7 +179,9 @@ class DenseRows(RowsSource):
 
     @staticmethod
     def _wrong_shape(shape: tuple[int, ...]) -> DataError:
-        return DataError(f"X: expected two axes, got shape {shape}: a row an example")
+        return DataError(
+            f"X: expected an array of two axes, a row for each example, got shape {shape}"
+        )
 
     def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
         if len(self._shape) > 2 and not dense:
@@ -185,7 +198,7 @@ class DenseRows(RowsSource):
                 self.flags |= Flags.FIELDS
             firsts = range(0, self.rows, self._step)
             self.entries = sum(
-                int(np.count_nonzero(self._x[at : at + self._step])) for at in firsts
+                int(np.count_nonzero(self._x[first : first + self._step])) for first in firsts
             )
 
     def pieces(self) -> Iterator[Piece]:
@@ -194,43 +207,48 @@ class DenseRows(RowsSource):
             if Flags.BYTES in self.flags:
                 yield Piece(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
                 continue
-            given, x = x, floats(x)
+            exact, x = x, floats(x)
+            width = self.columns
             check_finite(
                 x.ravel(),
-                lambda at: f"row {first + at // self.columns:,}, column {at % self.columns:,}",  # noqa: B023
+                lambda place: f"row {first + place // width:,}, column {place % width:,}",  # noqa: B023
                 "X",
             )
             if Flags.DENSE in self.flags:
                 yield Piece(None, None, x.ravel(), None, len(x))
                 continue
-            rows, columns = np.nonzero(given)  # keeps entries that round to 0
+            # By the exact values, as counted in `write_as`: some round to 0 as float32.
+            rows, columns = np.nonzero(exact)
             ptr = np.searchsorted(rows, np.arange(len(x) + 1))
             fields = None if self._fields is None else self._fields[columns]
             yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
 
 
 def _fields_of(fields: Fields | None, columns: int, dense: bool) -> NDArray[np.int32] | None:
+    """The field of each column, checked."""
     if fields is None:
         return None
     if dense:
-        raise DataError("fields: expected none with dense=True")
-    found = np.asarray(fields)
-    if found.shape != (columns,) or found.dtype.kind not in "iu" or found.min(initial=0) < 0:
+        raise DataError("fields: expected none with dense=True, got some: leave fields out")
+    checked = np.asarray(fields)
+    is_whole = checked.dtype.kind in "iu"
+    if checked.shape != (columns,) or not is_whole or checked.min(initial=0) < 0:
         raise DataError(
             f"fields: expected a number from 0 on for each of {columns:,} columns, got "
-            f"{found.dtype} of shape {found.shape}"
+            f"{checked.dtype} of shape {checked.shape}"
         )
-    if found.max(initial=0) >= 1 << 31:
-        raise DataError(f"fields: expected numbers below 2^31, got {found.max()}")
-    return found.astype(np.int32)
+    if checked.max(initial=0) >= 1 << 31:
+        raise DataError(f"fields: expected numbers below 2^31, got {checked.max()}")
+    return checked.astype(np.int32)
 
 
 def check_finite(values: NDArray[np.float32], where: Callable[[int], str], name: str) -> None:
-    at = first_not_finite(values)
-    if at >= 0:
-        value = "NaN" if np.isnan(values[at]) else str(values[at])  # as scikit-learn has it
+    """DataError: a value is NaN or infinite; `where` says where its index is, `name` in what."""
+    place = first_not_finite(values)
+    if place >= 0:
+        value = "NaN" if np.isnan(values[place]) else str(values[place])  # scikit-learn's spelling
         raise DataError(
-            f"{name}: {where(at)} has value {value}: expected finite numbers within "
+            f"{name}: {where(place)} has value {value}: expected finite numbers within "
             "float32's range. Fill missing values, or leave such rows out"
         )
 
@@ -251,7 +269,7 @@ def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
 
 
 def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> Examples:
-    """Labels are 0."""
+    """A sparse piece as examples with labels 0; keys folded to `hash_bits` (0: not)."""
     assert piece.ptr is not None
     assert piece.keys is not None
     hashed = Flags.HASHED in source.flags

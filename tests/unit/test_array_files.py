@@ -222,11 +222,11 @@ def test_dense_matrix_file_that_is_packed_or_cut_is_refused(tmp_path, scratch):
 @pytest.mark.parametrize(
     ("asked", "option", "message"),
     [
-        ("digits.gz", [], r"lacks 'images-idx3': name their file by --labels$"),
-        ("y_train.npy", [], "lacks 'X': name their file by --labels"),
+        ("digits.gz", [], r"lacks 'images-idx3': name their file with --labels$"),
+        ("y_train.npy", [], "lacks 'X': name their file with --labels"),
         (
             "t10k-images-idx3-ubyte", ["--test-labels"],
-            "does not exist: name their file by --test-labels$",
+            "does not exist: name their file with --test-labels$",
         ),
     ],
 )  # fmt: skip

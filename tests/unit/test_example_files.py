@@ -196,7 +196,12 @@ def test_model_decides_on_names_and_passes_over_others(write):
 @pytest.mark.parametrize(
     ("name", "text", "label", "message"),
     [
-        ("x.csv", CSV, "", "is a table: expected the name of its column of labels, one of 'a'"),
+        (
+            "x.csv",
+            CSV,
+            "",
+            "is a table: expected the name of the column that has the labels, one of 'a'",
+        ),
         ("x.csv", CSV, "z", "has no column 'z'"),
         (
             "x.csv",
@@ -205,7 +210,7 @@ def test_model_decides_on_names_and_passes_over_others(write):
             "Cells of .csv are separated by ',', of .tsv by tabs; got ';'",
         ),
         ("x.tsv", "a,y\n1,0\n", "y", "of .tsv by tabs; got ','"),
-        ("x.svm", LINES, "y", "is no table, its lines or rows begin with their labels"),
+        ("x.svm", LINES, "y", "is no table: each line or row begins with its label"),
         ("x.svm", b"\x89PNG\r\n\x1a\n" + bytes(80), "", "PNG"),
         ("x.csv", "a,y\n1,2\n1,x\n", "y", None),
         ("x.svm", "1 a:b\n", "", "line 1"),

@@ -148,7 +148,7 @@ def test_file_without_labels_has_none(tmp_path):
     write_matrix(tmp_path / "a", matrix(3, 3))
     assert header_of(tmp_path / "a").labels == 0
     assert read(tmp_path / "a", needs_labels=False).labels.tolist() == [0, 0, 0]
-    with pytest.raises(DataError, match="a has no labels: write the file with y"):
+    with pytest.raises(DataError, match="a has no labels: write the file again, with y"):
         read(tmp_path / "a")
 
 
@@ -220,8 +220,8 @@ def broken_csr(**arrays):
         (np.eye(3), np.array([1, None, 2]), "y: label 1 is None: expected numbers"),
         (np.eye(3), np.ones((3, 2)), "y: expected one axis, got shape"),
         (np.zeros((0, 3)), None, "has no rows"),
-        (np.ones(3), None, "expected two axes, got shape"),
-        (np.ones((3, 2, 2)), None, "expected two axes"),
+        (np.ones(3), None, "expected an array of two axes, .* got shape"),
+        (np.ones((3, 2, 2)), None, "expected an array of two axes"),
         (np.array([["a"]]), None, "expected numbers, got an array of <U1"),
         (np.array([[1, 2], [3, np.nan]]), None, "row 1, column 1 has value NaN"),
         (np.array([[1e39]]), None, "row 0, column 0 has value inf.*float32"),
@@ -239,7 +239,7 @@ def broken_csr(**arrays):
         ([{"a": 1 + 2j}], None, r"element 0 has .1.2j. .complex. for 'a'"),
         ([{"a": 10**400}], None, "element 0 has the value inf"),
         ([{3: 1}], None, "element 0 has the name 3: expected a str"),
-        ([{"a": "\ud800"}], None, "no Unicode"),
+        ([{"a": "\ud800"}], None, "lone surrogate"),
         ([], None, "has no rows"),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
@@ -256,7 +256,7 @@ def test_what_are_no_examples_is_refused_and_told(tmp_path, x, y, message):
         ({"fields": [0, 1]}, "fields: expected a number from 0 on for each of 3 columns"),
         ({"fields": [0, 1, -1]}, "fields: expected a number from 0 on"),
         ({"fields": [0, 1, 1 << 31]}, "below 2.31"),
-        ({"label": "y"}, "label: .* has no columns of names"),
+        ({"label": "y"}, "label: .* has no column names"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path, options, message):
@@ -366,9 +366,9 @@ def test_table_of_numbers_may_be_dense(tmp_path):
     [
         ({"a": [1, 2]}, {"label": "y"}, "has no column 'y': a"),
         ({"y": [1, 2]}, {"label": "y"}, "no column of features"),
-        ({"a": ["x", 3]}, {}, r"column 'a', row 1 is 3 \(int\): expected str or a missing"),
+        ({"a": ["x", 3]}, {}, r"column 'a', row 1 is 3 \(int\): expected a str or a missing"),
         ({"a": [1, math.inf]}, {}, "column 'a', row 1 is inf"),
-        ({0: [1, 2]}, {}, "names of columns that are str, got 0"),
+        ({0: [1, 2]}, {}, "column names of type str, got 0"),
         ({"a": [1, 2]}, {"fields": [0]}, "fields: expected none"),
         ({"a": ["x", "y"]}, {"dense": True}, "column 'a': expected numbers"),
         ({"a": [1, None]}, {"dense": True}, "column 'a', row 1 is missing"),

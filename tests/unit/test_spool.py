@@ -154,11 +154,11 @@ def test_spool_text_other_number_of_labels_is_refused(folder, labels):
 @pytest.mark.parametrize(
     ("data", "options", "why"),
     [
-        ("some text", {}, "taken as the path of a file"),
-        (Path("x"), {}, "taken as the path of a file"),
+        ("some text", {}, "would be the path of a file"),
+        (Path("x"), {}, "would be the path of a file"),
         (b"some text", {}, "put it into a list"),
         (3, {}, "got an int"),
-        ({"a", "b"}, {}, "has no order"),
+        ({"a", "b"}, {}, "expected elements in order"),
         ([], {}, "the data is empty"),
         (iter(()), {}, "the data is empty"),
         (["a", 1.5], {}, "element 1 of a list of 2 is a float: expected str or a list of str"),
