@@ -1,8 +1,9 @@
-"""Work beside the master's loop: a thread for each, or for all of a lane, one after the other.
+"""Owns the threads of work beside the master's loop: one for each work, or one for a lane.
 
     Work -> BackgroundTasks.begin -> thread -> BackgroundTasks.ended -> WorkDone
 
-For the master's loop; only `run` is called in other threads.
+Works of a lane run one after the other, in the sequence in which they were begun. All methods are
+for the master's loop; other threads only run a work's `run`, and call `wake`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class BackgroundTasks:
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake  # called by any thread when `ended` has a result
         self._running: dict[int, Future[Any]] = {}
-        self._lanes: dict[str, deque[Work]] = {}  # work that waits behind a running one
+        self._lanes: dict[str, deque[Work]] = {}  # by lane with a running work: works that wait
         self._lane_of: dict[int, str] = {}
 
     def begin(self, work: Work) -> None:
@@ -39,17 +40,17 @@ class BackgroundTasks:
         future.add_done_callback(lambda _: self._wake())
 
     def ended(self) -> list[WorkDone]:
-        """Results finished since the last call."""
+        """Works that have ended since the last call, with result or error."""
         if not self._running:
             return []
-        found = []
+        works = []
         for number in [n for n, future in self._running.items() if future.done()]:
             future = self._running.pop(number)
             error = future.exception()
             result = future.result() if error is None else None
-            found.append(WorkDone(number, result, error))
+            works.append(WorkDone(number, result, error))
             self._next_of(self._lane_of.pop(number, ""))
-        return found
+        return works
 
     def _next_of(self, lane: str) -> None:
         if not lane:
@@ -65,13 +66,13 @@ class BackgroundTasks:
         return lane in self._lanes
 
     def wait_first(self, limit_s: float) -> None:
-        """Wait for the first to end, and raise its error."""
+        """Wait up to `limit_s` for one of the running works to end, and raise its error."""
         done, _ = wait(self._running.values(), limit_s, FIRST_COMPLETED)
         for future in done:
             future.result()
 
     def wait_all(self, limit_s: float, lane: str = "") -> None:
-        """Wait for all work of a lane, or all under way; ignore the results."""
+        """Wait up to `limit_s` for all works of a lane, or all that run; ignore their results."""
         until = time.monotonic() + limit_s
         while self.has(lane) if lane else self._running:
             left_s = until - time.monotonic()

@@ -1,9 +1,9 @@
-"""Checkpoints as files: folders opened, begun, completed, pruned; beside the master's loop.
+"""Owns the checkpoint folder of a job on disk: opens, begins, completes and prunes.
 
     open -> candidates, newest first      begin -> part -> complete -> manifest, rename, prune
 
-Every method blocks on the disk and runs as a `Work`. `checkpoints.py` decides when a checkpoint is
-made and what belongs to it; servers write the rows.
+Every method blocks on the disk and runs as a `Work`. Must not decide when a checkpoint is made or
+what belongs to it: `checkpoints.py` does. Servers write the rows into the folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class CheckpointFiles:
     def open(
         self, settings: CheckpointSettings, *, resumes: bool, anyway: bool = False
     ) -> Opened | None:
-        """Open a job's folder, None without checkpoints; an error if all there are damaged."""
+        """Open and lock a job's folder; None if the job has no checkpoints. CheckpointError if
+        there are some and all are damaged: to train from the start must be the user's decision."""
         self.release(self._taken, "")
         if not (settings.saves_checkpoints or settings.checkpoint_dir or anyway):
             return None
@@ -59,41 +60,43 @@ class CheckpointFiles:
         if settings.fresh and resumes:
             folder.set_passed("begun anew with --fresh")
         candidates, bad = [], []
-        for one in folder.candidates():
-            if one.state == "good":
-                assert one.manifest is not None
-                candidates.append(self._candidate(one.number, str(one.path), one.manifest))
+        for found in folder.candidates():
+            if found.state == "good":
+                assert found.manifest is not None
+                candidates.append(self._candidate(found.number, str(found.path), found.manifest))
             else:
-                log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
-                bad.append(one)
-        if not candidates and any(one.state == "damaged" for one in bad):
+                log.warning("checkpoint %d is %s: %s", found.number, found.state, found.why)
+                bad.append(found)
+        if not candidates and any(found.state == "damaged" for found in bad):
             raise CheckpointError(
-                f"{path}: no checkpoint here is good, and {bad[0].number} is {bad[0].state}: "
+                f"{path}: no checkpoint here can be used, and {bad[0].number} is {bad[0].state}: "
                 f"{bad[0].why}. Mend it, or begin anew with --fresh"
             )
         return Opened(self._taken, str(path), candidates)
 
     def find(self, folder: str) -> Opened:
-        """The good checkpoints of a folder, or the one whose folder it is, newest first.
+        """The good checkpoints of a folder, newest first; or the one checkpoint whose folder it is.
 
-        Not locked, as nothing is written.  DataError: there is none; CheckpointError: none is good.
+        Not locked, as nothing is written. DataError: there is no checkpoint; CheckpointError: none
+        is good.
         """
         everything = found_at(Path(folder))
-        good = [one for one in reversed(everything) if one.state == "good"]
+        good = [found for found in reversed(everything) if found.state == "good"]
         if not good:
             last = everything[-1]
             raise CheckpointError(
                 f"{folder}: no good checkpoint: {last.number} is {last.state}: {last.why}"
             )
         return Opened(0, folder, [
-            self._candidate(one.number, str(one.path), one.manifest)
-            for one in good if one.manifest is not None
+            self._candidate(found.number, str(found.path), found.manifest)
+            for found in good if found.manifest is not None
         ])  # fmt: skip
 
     def _candidate(self, number: int, path: str, manifest: Manifest) -> Candidate:
-        """One of several: its state is gone before the next one's is read."""
-        found = Candidate(number, path, manifest, [])
-        return replace(found, sources=self.read_state(found).sources)
+        """A candidate with the sources of its job. Its state, of up to hundreds of MB, is dropped
+        before the next candidate's is read."""
+        candidate = Candidate(number, path, manifest, [])
+        return replace(candidate, sources=self.read_state(candidate).sources)
 
     def read_state(self, candidate: Candidate) -> JobState:
         return unpack(read_course(Path(candidate.path), candidate.manifest, self._disk))
@@ -103,7 +106,8 @@ class CheckpointFiles:
         self._folder.clear()
 
     def begin(self, above: int, cluster_id: int, needed_bytes: int) -> Begun:
-        """Begin a checkpoint with a number above `above`; an error if the disk lacks room."""
+        """Begin a checkpoint with a number above `above`. CheckpointError if the disk has no room
+        for `needed_bytes`: better now than when servers have written half of it."""
         folder = self._folder
         assert folder is not None
         saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -129,7 +133,8 @@ class CheckpointFiles:
         about: dict[str, Any],
         kept: int,
     ) -> Completed:
-        """Give a checkpoint its name, now that all files are there, and remove the oldest ones."""
+        """Give a checkpoint its name, as all of its files are on disk, and remove the oldest ones
+        but `kept`. Raises, and gives it no name, if a file or the manifest cannot be written."""
         folder, part, number = self._folder, Path(begun.part), begun.number
         if folder is None or folder.path != part.parent:
             raise CheckpointError(f"checkpoint {number}: its job is over")
@@ -145,13 +150,13 @@ class CheckpointFiles:
         return Completed(str(path), manifest.rows, manifest.total_bytes)
 
     def drop(self, begun: Begun) -> None:
-        """Remove a failed checkpoint; servers that still write to it find their files gone."""
+        """Remove a failed checkpoint; a server that still writes to it finds its files gone."""
         self._disk.remove_tree(Path(begun.part))
 
     def release(self, taken: int, why: str) -> None:
         with self._guard:
             if taken != self._taken:
-                return  # another job has opened its own
+                return  # the next job has opened its folder already
             folder, self._folder = self._folder, None
         if folder is not None:
             if why:

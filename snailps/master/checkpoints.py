@@ -1,4 +1,4 @@
-"""Checkpoints at the master: when one is due, what belongs to it, and restoring one.
+"""Decides when a checkpoint is made, what belongs to it, and which one is restored.
 
     due -> Save to every server -> Saved of all -> manifest, rename (`Files`) -> old ones removed
     candidates, newest first -> Load to every server -> Loaded of all -> the job resumes
@@ -7,9 +7,13 @@
     restoring   state > tables > load > done                failed: StopSaving, the next candidate
                 a server is lost: StopSaving, the same one again once its standbys serve
 
-Both are records that each answer advances by a step. In brackets: in bsp, where rows are saved as
-at the beginning of a clock, a slot of that clock is withheld until then. Servers write and read the
-rows themselves.
+Both are records that each answer advances by a step. In brackets: in bsp, rows are saved as they
+are at the beginning of a clock, and a slot of that clock is withheld until then. Servers write and
+read the rows themselves; files of the master are touched by `checkpoint_files.py`, in works.
+
+A checkpoint gets its name when all of it is on disk, and not before: whatever fails leaves a folder
+without a name, which the next master removes. The job's state is dumped before servers are ordered
+to save, so a block that counts as durable in the state has its rows in the files.
 """
 
 from __future__ import annotations
@@ -47,11 +51,11 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LATE_S = 10.0
-"""Seconds without a byte moved after which a save or a restore is logged."""
+"""Seconds without a byte written or read after which the log says so."""
 STALL_S = 120.0
-"""Seconds without a byte moved after which it is given up."""
+"""Seconds without a byte written or read after which a save or restore is given up."""
 RETRY_S = 10.0
-"""Least pause after a failed save."""
+"""Least seconds between a failed save and the next one."""
 SHOWN_CHARS = 60
 """Length to which a setting is cut in an error."""
 _MAY_DIFFER = {
@@ -59,7 +63,7 @@ _MAY_DIFFER = {
     "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
     "max_seconds", "target_loss", "rounds", "target", "deadline",
 }  # fmt: skip
-"""Settings that may differ when a job resumes; of the input, the files found are compared."""
+"""Settings that may differ when a job resumes. Instead of `input` the files found are compared."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,27 +74,27 @@ class _Pending:
     begun_at: float
     broadcast: Broadcast | None = None  # the order under way
     moved: int = -1  # bytes that servers have written or read, as last reported
-    # when `moved` changed or the step began, plus the time this process was stopped since
+    # when `moved` changed or the step began, plus the time that this process was stopped since
     since: float = 0.0
-    late: bool = False
+    late: bool = False  # the log has said that this step is late
     work: int = 0  # number of the work beside the loop; 0: none
-    step: str = ""  # what servers do without a `broadcast`
+    step: str = ""  # what servers do while there is no `broadcast`, for an error
 
     def enter(self, now: float, step: str = "make their tables") -> None:
         self.moved, self.since, self.late, self.broadcast = -1, now, False, None
         self.step = step
 
     def stalls(self, now: float) -> str:
-        """Why it is to be given up; empty while it makes progress."""
+        """Why this is to be given up; empty while it makes progress."""
         broadcast = self.broadcast
         if broadcast is None:
             silent_s = now - self.since
             if self.work and silent_s > LATE_S and not self.late:
                 self.late = True
-                log.warning("a checkpoint waits for the master's disk: %.0f s", silent_s)
+                log.warning("a checkpoint waits for the disk of the master: %.0f s", silent_s)
             if self.work or silent_s <= STALL_S:
                 return ""
-            return f"no answer in {STALL_S:.0f} s: servers did not {self.step}"
+            return f"servers did not {self.step} in {STALL_S:.0f} s"
         moved = sum(int(member.reports.stats.get("saved_bytes", 0)) for member in self.servers)
         if moved != self.moved:
             self.moved, self.since, self.late = moved, now, False
@@ -112,8 +116,8 @@ class _Pending:
 class _Saving(_Pending):
     job: Job | SessionJob = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    clock: int = -1  # in bsp: the schedule withholds a slot of it until the rows are saved
-    state: JobState | None = None  # in bsp, as of the beginning of `clock`
+    clock: int = -1  # in bsp: the clock of which a slot is withheld until the rows are saved
+    state: JobState | None = None  # in bsp: as it is at the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
     begun: Begun | None = None
     files: list[dict[str, Any]] = field(default_factory=list)
@@ -128,11 +132,13 @@ class _Saving(_Pending):
 class _Restoring(_Pending):
     """A restore from the first candidate that can be used."""
 
-    left: list[Candidate] = field(default_factory=list)
-    state: JobState | None = None  # of the first one
-    waits: bool = False  # for the standbys of a lost server to serve, and
-    stopping: bool = False  # for the others to stop reading
-    failures: list[str] = field(default_factory=list)  # of candidates before
+    left: list[Candidate] = field(default_factory=list)  # not tried yet, newest first
+    state: JobState | None = None  # of the first of these
+    # A server was lost: the restore begins again when its standbys serve (`waits`) and the other
+    # servers have stopped reading (`stopping`).
+    waits: bool = False
+    stopping: bool = False
+    failures: list[str] = field(default_factory=list)  # why earlier candidates could not be used
 
     @property
     def number(self) -> int:
@@ -141,7 +147,8 @@ class _Restoring(_Pending):
 
 @dataclass(slots=True)
 class Numbers:
-    """The highest number that checkpoints of a session have, by which servers report on them."""
+    """The highest number of any checkpoint of a session. Servers report by number, so two folders
+    must not use the same one."""
 
     newest: int = 0
 
@@ -151,20 +158,20 @@ def _nothing(result: Any, now: float) -> None:
 
 
 def _resume_leases(job: Job | SessionJob) -> None:
-    """Release what was withheld until the rows are copied."""
+    """Release the entries that were withheld until the rows are copied."""
     if (slots := job.schedule.slots) is not None:
         slots.resume_leases()
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What follows on a checkpoint of a controller."""
+    """What a controller's owner does after a checkpoint."""
 
     restored: Callable[[JobState, int, float], None]  # with the number of rows
     not_restored: Callable[[SnailError], None]
     saved: Callable[[Completed, float], None] = _nothing  # it has its name
     not_saved: Callable[[str, float], None] = _nothing  # the log says why, too
-    # whether all tables that are restored go with the job; else with an earlier job
+    # whether restored tables belong to the present job; else they are a session's
     of_job: bool = True
     level: int = logging.WARNING  # of the line about what was restored
     advice: str = "Mend one, or begin anew with --fresh"  # where none could be used
@@ -199,12 +206,12 @@ class CheckpointController:
         )  # fmt: skip
 
     def _reset(self) -> None:
-        self._taken = 0
+        self._taken = 0  # number of this use of the folder
         self._path = ""  # of the folder; empty: the job has no checkpoints
         self._candidates: list[Candidate] = []
         self._interval_s, self._period, self._kept = 0.0, 0, 1
-        self._pushes_saved = 0
-        self._number = 0  # of the newest that was begun
+        self._pushes_saved = 0  # pushes when the last save began
+        self._number = 0  # of the newest checkpoint that was begun
         self.saved = 0
         self.continued_from = 0
         self._newest: tuple[int, float] | None = None  # number, share of the training
@@ -222,8 +229,8 @@ class CheckpointController:
     def opened(
         self, job: Job | SessionJob, opened: Opened | None, now: float, *, resumes: bool
     ) -> None:
-        """Begin a job with the checkpoints found; if not `resumes`, it continues from the journal
-        and the servers still have its tables."""
+        """Begin a job with the checkpoints found. Without `resumes` it continues from the journal:
+        servers still have its rows, which are newer than any checkpoint."""
         self._reset()
         self._job, self._begun_at = job, now
         if opened is None:
@@ -244,7 +251,7 @@ class CheckpointController:
         return bool(self._candidates)
 
     def restored(self, now: float) -> tuple[float, str, float | None]:
-        """Progress of reading rows: share, text, and seconds left if known."""
+        """Progress of a restore: share (0 to 1), text, and seconds left if known."""
         restoring = self._restoring
         if restoring is None or not restoring.left:
             return 0.0, "", None
@@ -260,7 +267,7 @@ class CheckpointController:
         return share, text, left_s
 
     def forget_others(self) -> None:
-        """Have servers drop saves and loads that a lost master ordered."""
+        """Have servers end saves and loads that a lost master ordered."""
         self._stop_saving(self._members.nodes("server"))
 
     def _check_same(self, job: Job | SessionJob, found: Candidate) -> None:
@@ -292,7 +299,7 @@ class CheckpointController:
         self._check_methods(job, found)
 
     def check_rows(self, job: SessionJob, found: Candidate) -> None:
-        """Refuse rows that cannot be put into this cluster; of whichever job they are."""
+        """Refuse rows that this cluster cannot take, of whichever job they are."""
         if differ := self._differs_in_fragments(found):
             raise ConfigError(
                 f"{found.path}: {differ[0]}: fragments are fixed for the life of a model. Start "
@@ -327,7 +334,7 @@ class CheckpointController:
         if (restoring := self._restoring) is None:
             return
         if restoring.waits and not restoring.stopping:
-            if not self._shard_orders.moving:  # which has a limit of its own
+            if not self._shard_orders.moving:  # a change-over has a limit of its own
                 self._try_next(restoring, now)
         elif why := restoring.stalls(now):
             self._load_failed(restoring, why, now)
@@ -338,7 +345,7 @@ class CheckpointController:
         self._pushes_saved = self.pushes  # of earlier jobs of a session
 
     def check(self, job: Job | SessionJob, now: float) -> bool:
-        """Begin one where it is due; not while a shard changes over. Whether it was begun."""
+        """Begin a checkpoint if one is due and no shard changes over; whether it was begun."""
         begins = not self._shard_orders.moving and self.is_due(now)
         if begins:
             self.begin(job, now)
@@ -350,11 +357,11 @@ class CheckpointController:
         return self._shard_reports.sum("pushes")
 
     def is_due(self, now: float) -> bool:
-        """Whether one is to begin."""
+        """Whether a checkpoint is due, by time or by pushes."""
         if self.running or not self.writes:
             return False
         pushes = self.pushes
-        # pushes of a lost server are not counted
+        # The sum falls when a server is lost: its pushes are in no report any more.
         self._pushes_saved = min(self._pushes_saved, pushes)
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
         in_work = self._period and pushes - self._pushes_saved >= self._period
@@ -382,13 +389,13 @@ class CheckpointController:
         """Take a server's report; ignored while no checkpoint is under way."""
         saved = isinstance(message, messages.Saved)
         pending: _Saving | _Restoring | None = self._saving if saved else self._restoring
-        # Another number is that of a checkpoint that was given up.
+        # Another number belongs to a checkpoint that was given up.
         if pending is not None and pending.broadcast and message.number == pending.number:
             pending.broadcast.heard(member, message, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """Fail the save that a lost server belongs to: it cannot become complete. Begin a restore
-        again: the checkpoint is as good as it was, and rows are put in the place of others."""
+        """Fail the save in which a lost server takes part: it can never be complete. Begin a
+        restore again: the checkpoint is still good, and loaded rows replace what is there."""
         if self._saving is not None and self._saving.broadcast is not None:
             self._saving.broadcast.lost(member, why, now)
         if (restoring := self._restoring) is None:
@@ -397,12 +404,12 @@ class CheckpointController:
         if restoring.broadcast is not None:
             restoring.broadcast.forget()
         others = [server for server in restoring.servers if server is not member]
-        # A loss of another one before these have answered asks the rest of them again.
-        left, failures = restoring.left, restoring.failures
-        restoring = _Restoring(others, now, left=left, waits=True, failures=failures)
+        # If another server is lost before these have answered, the remaining ones are asked again.
+        candidates, failures = restoring.left, restoring.failures
+        restoring = _Restoring(others, now, left=candidates, waits=True, failures=failures)
         self._restoring = restoring
         restoring.enter(now, "stop reading")
-        # After the answers no `Loaded` comes of what these have read so far.
+        # Once these have answered, no `Loaded` of what they have read so far can come any more.
         stop, stopped = messages.StopSaving(), partial(self._stopped, restoring)
         restoring.stopping = True
         Broadcast(self._out, others, stop, stopped, now, loss="drop")
@@ -411,7 +418,7 @@ class CheckpointController:
         restoring.stopping = False
 
     def abandon(self, why: str) -> None:
-        """Give up the save or restore under way: the job has failed, and the servers live on."""
+        """Give up the save or restore under way: the job has failed, and the servers stay."""
         if self._saving is None and self._restoring is None:
             return
         log.warning("a checkpoint is given up: %s", why)
@@ -437,9 +444,9 @@ class CheckpointController:
         self._path = ""
 
     def figures(self) -> dict[str, Any]:
-        """Metrics, empty without checkpoints; an interrupted run resumes from ``checkpoint``."""
-        found = {"checkpoints": self.saved, "continued_from": self.continued_from}
-        figures: dict[str, Any] = {name: number for name, number in found.items() if number}
+        """Metrics; empty without checkpoints. An interrupted run resumes from ``checkpoint``."""
+        counts = {"checkpoints": self.saved, "continued_from": self.continued_from}
+        figures: dict[str, Any] = {name: count for name, count in counts.items() if count}
         if self._path and self._newest is not None:
             number, share = self._newest
             figures["checkpoint"] = {"number": number, "progress": share, "path": self._path}
@@ -458,7 +465,8 @@ class CheckpointController:
         }
 
     def advice(self) -> str:
-        """Tell the user of a failed job about its checkpoints; empty without any."""
+        """From which checkpoint a failed job can resume, in words for users; empty without
+        checkpoints."""
         if not self._path:
             return ""
         if self._restoring is not None and self._restoring.left:
@@ -474,7 +482,7 @@ class CheckpointController:
         )
 
     def advice_to_export(self) -> str:
-        """Tell the user of a failed export how to export again."""
+        """How to export again after a failed export, in words for users."""
         assert self._newest is not None
         return (
             f"The trained rows are checkpoint {self._newest[0]} in {self._path}: the same command "
@@ -498,7 +506,7 @@ class CheckpointController:
         saving = self._saving = _Saving([], now, job=job, tables=tables)
         saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
-        # Never the number of a failed checkpoint: servers may still report on that.
+        # Above the number of any failed checkpoint: servers may still report on it.
         above = max(self._number, self.numbers.newest)
         begin = partial(self._files.begin, above, self._members.cluster_id, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
@@ -506,7 +514,7 @@ class CheckpointController:
     def dump_job(
         self, job: Job | SessionJob, clock: int, now: float
     ) -> tuple[JobState, dict[str, Any]]:
-        """State of the job, and its description for the manifest."""
+        """State of the job at this clock, and its description for the manifest."""
         state = job.dump(now, clock=clock)
         share = job.schedule.plan.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
@@ -534,14 +542,14 @@ class CheckpointController:
         self._save_when_open(saving, now)
 
     def _save_when_open(self, saving: _Saving, now: float) -> None:
-        """Order the save, in bsp as soon as its clock is open. Until then it costs nothing. From
-        then on no shard begins to move; one that changes over is waited for."""
+        """Order the save; in bsp once its clock is open, and until then nothing is held up. From
+        the dump of the state on no shard begins to move; one that changes over is waited for."""
         slots = saving.job.schedule.slots
         if saving.begun is None:
             return
         if saving.state is None:
             if slots is not None and not slots.comes(saving.clock):
-                why = f"the training ends before clock {saving.clock}, whose rows it is of"
+                why = f"the training ends before clock {saving.clock}, whose rows it was to save"
                 self._save_failed(saving, CheckpointError(why), now)
                 return
             if slots is not None and slots.open < saving.clock:
@@ -555,7 +563,7 @@ class CheckpointController:
         if not saving.late and now - saving.since > LATE_S:
             saving.late = True
             log.info(
-                "checkpoint %d waits for clock %d to begin, this is clock %d",
+                "checkpoint %d waits for clock %d to begin; the present one is %d",
                 saving.number, saving.clock, open_clock,
             )  # fmt: skip
 
@@ -646,7 +654,8 @@ class CheckpointController:
     # --- restoring ---------------------------------------------------------------------------
 
     def restore(self, now: float) -> None:
-        """Restore the newest usable candidate; `JobController.restored` follows."""
+        """Restore the newest candidate that can be used; `Hooks.restored` follows, or
+        `not_restored`."""
         restoring = self._restoring = _Restoring([], now, left=list(self._candidates))
         self._try_next(restoring, now)
 
@@ -688,8 +697,8 @@ class CheckpointController:
         self._members.table_registry.adopt(declared, made, now, of_job=of_job)
 
     def _belongs(self, name: str, manifest: Manifest) -> bool:
-        """Whether a job restores a table: what drivers have declared meanwhile, and the job has not
-        used, stays as it is."""
+        """Whether a job restores a table. One that a driver has declared, and the job has not used,
+        stays as it is: the driver may have pushed to it since."""
         used = manifest.job.get("tables_of_job")  # None: written before this was noted
         return used is None or name in used or not self._members.table_registry.is_of_driver(name)
 
@@ -716,7 +725,7 @@ class CheckpointController:
             messages.Load(candidate.number, candidate.path, tables),
             partial(self._loaded, restoring),
             now,
-            loss="wait",  # `lost` begins again
+            loss="wait",  # `lost` begins the restore again
             expects=messages.Loaded,
         )
 
@@ -752,15 +761,15 @@ class CheckpointController:
 
 
 def _unheard(answer: Answer, now: float) -> None:
-    """Ignore answers to `StopSaving`."""
+    """Ignore the answer to `StopSaving`: a server that refuses reports by a number that is over."""
 
 
 def _ignored(done: WorkDone, now: float) -> None:
-    """Ignore the result: the next master removes what could not be removed now."""
+    """Ignore the result: the next master removes what could not be removed by this one."""
 
 
 def _bytes_of(servers: Sequence[Member]) -> int:
-    """About the size of a checkpoint on disk."""
+    """About how many bytes a checkpoint takes on disk."""
     return sum(
         int(table["row_bytes"]) + 8 * int(table["rows"])
         for member in servers

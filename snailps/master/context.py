@@ -1,7 +1,7 @@
-"""What all parts of the core share: settings, the cluster's numbers, the outbox. A value.
+"""Declares what all parts of the core share: settings, the cluster's numbers, the outbox. A value.
 
 A part gets the parts that it uses by name, in its constructor. What it asks of parts that are made
-after it, and so know it, is a Protocol beside it (`Above`), which `MasterCore` answers.
+after it, which know it, is a Protocol beside it (`Above`); `MasterCore` answers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Context:
     out: Outbox
     cluster_id: int  # number of this forming of the cluster; nodes of another one are refused
     begun: float  # monotonic seconds
-    # jobs are submitted, and what the session keeps; None: it runs one job and ends
+    # what a session keeps, to which drivers submit jobs; None: the master runs one job and ends
     session: SessionJob | None = None
-    # the session outlives its drivers; workers of a failed job begin anew
+    # the session outlives its drivers; workers of a failed job restart
     lasting: bool = False
-    nodes_stay: bool = True  # servers and workers outlive the master's process
+    nodes_stay: bool = True  # servers and workers outlive the process of the master

@@ -1,12 +1,14 @@
-"""The master's core: events in, effects out.
+"""Dispatches events and messages to the parts of the master that own their subject.
 
     Event, now -> MasterCore.handle -> membership, job, replication, ... -> list of Effect
 
-No socket, clock, thread or file here, nor in what it owns: `process.py` feeds events and performs
-effects, in order.
-
-Dispatches events and messages to the parts that own them: `lifecycle.py` (phase, verdict),
+Makes the parts, each with the neighbours that it uses: `lifecycle.py` (phase, verdict),
 `membership.py`, `heartbeats.py`, `departures.py` (losses), `job/controller.py`, `replication/`.
+Answers what these ask of parts above them.
+
+Neither the core nor any part may have a socket, clock, thread or file: `process.py` feeds events
+and performs effects in their sequence. So the same events have the same effects in a test, in the
+simulation and in a cluster (docs/design/master-core.md).
 """
 
 from __future__ import annotations
@@ -54,12 +56,14 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 AWAY_S = 5.0
-"""Seconds without an event after which the master was stopped: there is one each 50 ms."""
+"""Seconds without an event from which the master must have been stopped: one comes every 50 ms."""
 STATS_S = 1.0
+"""Seconds between two requests for the counters of servers."""
 BACK_S = 3.0
-"""Seconds for members to reconnect after the result is written, to hear that the run is over."""
+"""Seconds that members have to come back to a master that only ends a finished run: they are to
+hear that it is over."""
 DRIVERS_S = 1.0
-"""Seconds in which drivers hear that a cluster ends."""
+"""Seconds that drivers have to hear that the cluster ends."""
 _BEFORE = (JobPhase.IDLE, JobPhase.PREPARING, JobPhase.READY)
 _BEGUN = (*AT_WORK, JobPhase.EXPORTING)
 
@@ -70,21 +74,23 @@ class MasterCore:
         context: Context,
         # work beside the loop, the model's class included; the core only passes it on
         services: Services,
-        past: Recovered | None = None,  # what an earlier master of this cluster left
+        past: Recovered | None = None,  # state that an earlier master of this cluster left
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
         self.context, self.services, self.own_rss_mb = context, services, own_rss_mb
         self.out, self.session = context.out, context.session is not None
         self._stats_at = 0.0
-        self._parked: list[Received] = []  # until all members are back and the job resumes
-        self._early: list[Received] = []  # until the cluster is formed
+        # Messages that wait until all members are back and the job resumes; and calls that wait
+        # until the cluster is formed, or a session's rows are ready. In their sequence.
+        self._parked: list[Received] = []
+        self._early: list[Received] = []
 
         facts = past.facts if past is not None else []
         self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
         self.members = members = Membership(context, lifecycle, self, facts, services.sync_journal)
         self.replication = ReplicationController(context, members, lifecycle, self)
         self.shard_reports = ShardReports(members, lifecycle, self.replication)
-        # A session's journal has no job that goes on, but which ones there were.
+        # A session's journal names its jobs, but no master can continue them.
         self.job_controller = JobController(
             context,
             services,
@@ -132,9 +138,12 @@ class MasterCore:
     # --- events ------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Return the effects of an event. An error that a peer's message causes is an effect
-        (`Broken`); one raised here is a defect, and the effects decided before it are left in
-        `out`."""
+        """Return the effects of an event, to be performed in their sequence before the next event.
+
+        `now` is monotonic seconds. An error that a peer's message causes is an effect (`Broken`)
+        for that peer alone. An error raised here is a defect of the master; the effects decided
+        before it are left in `out`.
+        """
         away_s, self.lifecycle.now = now - self.lifecycle.now, now
         if away_s > AWAY_S:
             self._stood_still(away_s, now)
@@ -142,8 +151,9 @@ class MasterCore:
         return self.out.take()
 
     def _stood_still(self, seconds: float, now: float) -> None:
-        """Extend all limits, before anything is judged by them: this process was stopped, and the
-        others perhaps with it. Heartbeats have a limit of their own."""
+        """Extend all limits by the time that this process was stopped, before anything is judged by
+        them: the others may have been stopped with it. Heartbeats have a rule of their own
+        (`HeartbeatMonitor.step`)."""
         self.members.stood_still(seconds)
         self.replication.stood_still(seconds)
         self.departures.stood_still(seconds)
@@ -174,7 +184,8 @@ class MasterCore:
             self.rows.begin()
 
     def _received(self, event: Received, now: float) -> None:
-        """Handle a message; an error in it ends its sender only."""
+        """Handle a message. An error in it breaks its sender only: no peer can end the cluster by
+        what it sends."""
         try:
             self._take(event, now)
         except Exception as error:
@@ -194,7 +205,7 @@ class MasterCore:
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
         if self.lifecycle.stopping:
             return
-        if self.session:  # all but the newest places of shards counts for good
+        if self.session:  # every other fact stays; of the places of shards only the newest count
             self.out.put(Compact(Snapshot({}, {}, self.members.shard_facts())))
         else:
             self.job_controller.compact(now)
@@ -221,7 +232,8 @@ class MasterCore:
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
-        # After all that may begin to save rows: a shard that is to move waits for that.
+        # After everything that may begin to save rows: no shard moves while rows are saved, so a
+        # move that began first would delay the checkpoint.
         if not self.lifecycle.stopping and not self.members.returning:
             holds = self.job_controller.holds_rows or self.rows.holds_rows
             self.replication.step(holds, now)
@@ -238,7 +250,7 @@ class MasterCore:
         self._take_early(now)
 
     def _take_early(self, now: float) -> None:
-        """Take the calls that had to wait; some have to go on waiting."""
+        """Take the calls that had to wait; `_waits` may put some of them back."""
         early, self._early = self._early, []
         for event in early:
             self._received(event, now)
@@ -282,7 +294,7 @@ class MasterCore:
         self._of_job(lambda: self.job_controller.step(now), now)
 
     def _of_job(self, do: Callable[[], None], now: float) -> None:
-        """Run a job callback; in a session an error fails the job, not the cluster."""
+        """Run a callback of the job. In a session an error fails the job, and not the cluster."""
         try:
             do()
         except Exception as error:
@@ -295,20 +307,26 @@ class MasterCore:
 
     @property
     def _job_is_where_it_was(self) -> bool:
-        """Whether the job of an earlier master can resume, or a session without one."""
+        """Whether the job of an earlier master is replayed and can resume; in a session, whether
+        the cluster is formed."""
         if self.session:
             return not self.lifecycle.forming
         job_controller = self.job_controller
         return job_controller.job is not None and job_controller.phase not in _BEFORE
 
     def _go_on(self, now: float) -> None:
-        """Resume the job with the members that are back."""
+        """End the return of an earlier master's members: resume the job with those that are back.
+
+        In this sequence: cuts of chunks from all workers, then what each holds, then the losses
+        (which release leases), then messages that came meanwhile. A loss that was judged before a
+        worker had reported its blocks would give these to others.
+        """
         self.members.returning = False
         if self.session:
             self._session_goes_on(now)
         here = [m for m in self.members.joined("worker") if m.stay in (Stay.HERE, Stay.LEAVING)]
         for member in here:
-            if member.resume_state:  # of all, before what any has done
+            if member.resume_state:  # for all workers, before anything that one of them has done
                 self.out.fence(member.peer, partial(self.job_controller.leases.learn_cuts, member))
         for member in here:
             if member.resume_state:
@@ -323,13 +341,13 @@ class MasterCore:
             self._received(event, now)
 
     def _session_goes_on(self, now: float) -> None:
-        """Repeat what the lost master may not have given to all servers; end what it did for jobs.
+        """Repeat orders that the lost master may not have given to all servers, and end its job.
 
-        Workers that were at work have results that nobody waits for: they begin anew.
+        Workers that were at work restart: nobody waits for their results.
         """
         self.members.table_registry.remake(now)
         lost = [number for number, is_lost in self.members.gone.items() if is_lost]
-        for number in lost:  # one fence refuses all that are below
+        for number in lost:  # one fence also refuses all numbers below `Membership.below`
             if number >= self.members.below or number == lost[-1]:
                 self.replication.shard_orders.fence(number, now)
         self.rows.checkpoints.forget_others()
@@ -341,7 +359,7 @@ class MasterCore:
     def _come_back(self, member: Member, now: float) -> None:
         try:
             self.job_controller.came_back(member, now)
-        except Exception as error:  # of the state that it reported
+        except Exception as error:  # in the state that it reported
             self.out.put(Broken(member.peer, error))
 
     def job_ended(self, now: float) -> None:
@@ -362,9 +380,11 @@ class MasterCore:
     # --- the end -----------------------------------------------------------------------------
 
     def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
-        """Fail the job, and the cluster unless it is a session. A session's workers are stopped, as
-        user code may hang or requests wait for a clock; the session starts others. The next job
-        begins when they are gone and fenced."""
+        """Fail the job, and the cluster unless it is a session.
+
+        A session's workers are stopped, as user code may hang or requests wait for a clock; the
+        session starts others. The next job begins when the old ones are gone and fenced.
+        """
         job_controller = self.job_controller
         forming = self.lifecycle.forming
         if not self.session or job_controller.job is None or forming:
@@ -375,7 +395,8 @@ class MasterCore:
         log.warning("the job has failed: %s", text)
         begun = job_controller.phase in _BEGUN
         workers = [m for m in self.members.nodes("worker") if begun and not m.finished]
-        # Before their requests are refused: they end for this reason, not for that.
+        # Before `abandon` refuses their requests: a worker's log should name the failure, and not
+        # the refusal that follows from it.
         self.departures.send_away(workers, text, self.lifecycle.now)
         job_controller.abandon(text, self.lifecycle.now, trace)
         self.replication.figures()  # metrics of this job are not the next one's
@@ -394,16 +415,16 @@ class MasterCore:
             self.members.send(member, stop)
 
     def _check_stopped(self, now: float) -> None:
-        """End when all members have left, or after a while without them."""
+        """End once all members have left, or `GOODBYE_S` after they got the order to end."""
         stopped_at = self.lifecycle.stopped_at
         here = [member for member in self.members.all.values() if member.peer != NO_PEER]
         assert stopped_at is not None
-        nodes = [member for member in here if member.role != "driver"]  # others may never look
+        nodes = [member for member in here if member.role != "driver"]  # a driver may never look
         limit_s = GOODBYE_S if nodes else DRIVERS_S
         if self.lifecycle.over or (here and now - stopped_at < limit_s):
             return
         if nodes:
-            log.warning("%s did not say goodbye within %.0f s", names_of(nodes), GOODBYE_S)
+            log.warning("%s did not end within %.0f s", names_of(nodes), GOODBYE_S)
         job = self.job_controller.job
         if job is not None and job.pass_ == "train" and not self.lifecycle.failed:
             self._collect_figures(now)
@@ -524,14 +545,16 @@ class MasterCore:
         take(member, message, call, now)
 
     def _waits(self, message: messages.Message, now: float) -> bool:
-        """Whether a call waits: for the cluster, or for what is done with a session's rows."""
+        """Whether a call waits: until the cluster is formed, or for a session's rows."""
         if isinstance(message, messages.Declare):
-            # While it forms servers may still be replaced, and their shards moved.
+            # While the cluster forms servers may still be replaced, and their shards moved.
             return self.lifecycle.forming or not self.rows.is_open
         if not isinstance(message, _NEEDS_ROWS) or self.lifecycle.forming:
             return False
         if isinstance(message, messages.Submit):
-            self.rows.check(now)  # due since the last job: there may be no other time for it
+            # A checkpoint of the session that is due goes first: with jobs in close succession
+            # there may be no other time for it.
+            self.rows.check(now)
             return self.rows.busy
         return self.rows.busy or self.submissions.loading
 
@@ -546,7 +569,7 @@ class MasterCore:
         if member is None:
             raise ProtocolError(f"{type(message).__name__} before Register")
         if member.stay is Stay.GONE:
-            return  # it was stopped, and may not know yet
+            return  # it was stopped, and may not have heard of that yet
         take = self._notes.get(type(message))
         if take is None:
             raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
@@ -569,7 +592,7 @@ class MasterCore:
             self._take(leaving, now)
 
     def _shutdown(self, member: Member, message: messages.Shutdown, call: int, now: float) -> None:
-        if not self.session:  # its driver only watches
+        if not self.session:  # here a driver only watches
             raise ClusterError("this cluster ends with its own job: interrupt its master")
         self.out.reply(call, messages.Ok())
         self.rows.save_last(partial(self.lifecycle.stop, EXIT_OK, "ended by the driver"))
@@ -577,14 +600,14 @@ class MasterCore:
     def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
         job = self.job_controller.job
         if ask.what == "tables":
-            found = self.members.table_registry.named()
-            self.out.reply(call, messages.Report({"tables": found}))
+            tables = self.members.table_registry.named()
+            self.out.reply(call, messages.Report({"tables": tables}))
         elif ask.what == "map":
             if job is None or self.reported_phase != "training":
                 self.out.reply(call, messages.Report({}))
                 return
             self.job_controller.inspection.map(
-                job, lambda found: self.out.reply(call, messages.Report(dict(found))), now
+                job, lambda places: self.out.reply(call, messages.Report(dict(places))), now
             )
         else:
             self.members.ask_status(call, now)
@@ -595,7 +618,7 @@ class MasterCore:
         note: messages.Backed | messages.Unbacked | messages.Yielded,
         now: float,
     ) -> None:
-        if not self.lifecycle.stopping:  # else members part because the cluster ends
+        if not self.lifecycle.stopping:  # else standbys are lost because the cluster ends
             self.replication.note(member, note, now)
 
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
@@ -603,7 +626,7 @@ class MasterCore:
         idle = self.session and self.job_controller.job is None
         if message.why in ("SIGINT", "SIGHUP") and not idle:  # the job is to end
             self.interrupts.ask()
-        elif not self.lifecycle.stopping:  # else it has the order to end already
+        elif not self.lifecycle.stopping:  # else the member has the order to end already
             self.departures.leave(member, now)
 
     # --- reporting ---------------------------------------------------------------------------
@@ -621,6 +644,6 @@ class MasterCore:
 
 
 _NEEDS_ROWS = (messages.Submit, messages.SaveRows, messages.LoadRows)
-"""Not while a session saves or loads rows."""
+"""Calls that wait while a session saves or loads rows."""
 _BEFORE_THE_JOB = (messages.Register, messages.Rejoin, messages.Ask)
-"""Handled while members of an earlier master come back; other messages wait."""
+"""Messages that are handled while members of an earlier master come back; all others wait."""

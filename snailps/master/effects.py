@@ -1,9 +1,9 @@
-"""Effects: what `MasterCore.handle` returns, and the outbox that collects them.
+"""Declares the effects that `MasterCore.handle` returns, and owns the outbox that collects them.
 
-    parts of the core -> Outbox -> list of Effect -> performer.py performs them, in order
+    parts of the core -> Outbox -> list of Effect -> performer.py performs them, in sequence
 
-The order is a promise: a `Note` is with the kernel before a `Send` behind it leaves, so no peer
-knows more than a master that takes over. Declarations and a queue, no I/O.
+The sequence is a promise: a `Note` is with the kernel before a `Send` after it leaves, so no peer
+ever knows more than a master that takes over. No I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from snailps.transport import messages
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """An entry of the journal; `data` is that of `Outbox.note` after a round trip through JSON."""
+    """An entry of the journal; `data` are the values of `Outbox.note` as JSON returns them."""
 
     kind: str
     data: dict[str, Any]
@@ -38,9 +38,9 @@ class Snapshot:
     """State of a job that replaces the facts that led to it."""
 
     state: dict[str, Any]  # for JSON
-    # too large for JSON; unchanged until the next snapshot is taken
+    # too large for JSON; a thread writes them, so they must not change before the next snapshot
     arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
-    # follow the state in the journal, in place of facts of the same kinds
+    # facts that follow the state in the journal, and replace all of their kinds
     facts: Sequence[Fact] = ()
 
 
@@ -115,13 +115,13 @@ class CancelExport(Effect):
 
 @dataclass(frozen=True, slots=True)
 class LeaveRounds(Effect):
-    """Close the connections for looks after rounds."""
+    """Close the connection by which the model inspects rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnose(Effect):
-    """Examine why expected nodes are missing, once half of `limit_s` is over. Replaces an earlier
-    one; an empty `wait` ends the search."""
+    """Find out why expected nodes are missing, once half of `limit_s` is over. Replaces an earlier
+    search; an empty `wait` only ends it."""
 
     wait: Literal["", "nodes", "connections"] = ""
     limit_s: float = 0.0
@@ -130,7 +130,8 @@ class Diagnose(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Say(Effect):
-    """A log line, written after the journal has its facts; `reported`: as a status event, too."""
+    """A log line that a user may act on, written after the journal has the facts behind it;
+    `reported`: the display shows it as a status event anyway."""
 
     text: str
     level: int = logging.INFO
@@ -160,13 +161,14 @@ OF_SESSION = frozenset(
     ("numbers", "route", "member", "gone", "shards", "table", "drop", "stopped", "open", "job",
      "ended")
 )  # fmt: skip
-"""Kinds of facts that the journal of a session has: what its jobs do is not among them."""
+"""Kinds of facts in the journal of a session. What its jobs do is not among them: no master could
+continue a job whose class only a driver has."""
 
 
 class Outbox(EffectQueue):
     def __init__(self, *, kept: bool = False, session: bool = False) -> None:
         super().__init__()
-        self.kept = kept  # there is a journal: a dead master can be started again
+        self.kept = kept  # there is a journal: another master could continue
         self._session = session
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
@@ -186,16 +188,17 @@ class Outbox(EffectQueue):
         self._effects.append(Close(peer))
 
     def fence(self, peer: int, do: Callable[[], None]) -> None:
-        """Do what a peer asked for; an error of that breaks this peer only."""
+        """Do what a peer asked for; an error breaks this peer only."""
         try:
             do()
         except Exception as error:
             self._effects.append(Broken(peer, error))
 
     def answered(self, number: int, answer: Answer, now: float) -> None:
+        """Call the callback of an order with its answer."""
         peer, on_answer = self._orders.pop(number)
         if isinstance(answer, ConnectionLost):
-            on_answer(answer, now)  # not data of the peer: an error here is ours
+            on_answer(answer, now)  # no data of a peer: an error here is a defect of ours
         else:
             self.fence(peer, partial(on_answer, answer, now))
 

@@ -1,4 +1,4 @@
-"""The events that `MasterCore.handle` takes. Declarations only.
+"""Declares the events that `MasterCore.handle` takes.
 
     sockets, threads, signals, the clock -> process.py -> Event -> MasterCore
 
@@ -32,7 +32,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Listening(Event):
-    """Members can connect from now on."""
+    """Members can connect from now on: limits of forming count from here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
-"""Interrupts: what signals at the master, or at a member, mean for the job.
+"""Decides what signals at the master, or at a member, mean for the job.
 
     signal(number), SIGINT at a member, all servers leaving -> Interrupts
-        -> the training ends early and is exported, the master leaves, the cluster ends
+        -> the training ends early and is exported, the master leaves, or the cluster ends
 
-SIGINT, and SIGHUP of a terminal that is closed: end early, save the model.
-SIGTERM: leave, so that the job goes on when this master is started again. Where nothing could go
-on (there is no journal, or servers and workers end with this process), it is SIGINT.
-Of these two the last one counts.
-While the model is written the first signal changes nothing, as that is what it asks for.
-A second signal ends the export, and the master leaves; before the export SIGINT ends the cluster.
+    SIGINT, SIGHUP (a terminal is closed)  end the training early and save the model
+    SIGTERM                                leave: the job goes on when this master is started again.
+                                           Where nothing could go on (no journal, or servers and
+                                           workers end with this process), the same as SIGINT
+    one of each                            the last one counts
+    a second SIGINT before the export      ends the cluster without a result
+    the first one during the export        nothing: the model is being saved already
+    one more during the export             ends the export; the master leaves if it can
 
 docs/operations.md has the table, which `tests/cluster/test_signals.py` plays with real processes.
 `now` is monotonic seconds.
@@ -34,10 +36,10 @@ from snailps.node.status import Phase
 log = logging.getLogger(__name__)
 
 LEAVE_S = 3.0
-"""Seconds from SIGTERM to leaving. If all servers get SIGTERM meanwhile, the whole cluster is to
-end (`docker stack rm`, `kubectl delete`): nothing could go on, so the model is saved.
-Another SIGTERM in this time is the same one: Slurm sends it to each process of a batch script,
-which passes it on."""
+"""Seconds from SIGTERM until the master leaves. If all servers get SIGTERM meanwhile, the whole
+cluster is being removed (`docker stack rm`, `kubectl delete`) and nothing could go on, so the model
+is saved instead. Another SIGTERM in this time counts as the same one: Slurm sends it to each
+process of a batch script, and the script passes it on."""
 
 
 class Interrupts:
@@ -51,28 +53,28 @@ class Interrupts:
         self._out, self._nodes_stay = context.out, context.nodes_stay
         self._lifecycle, self._job_controller = lifecycle, job_controller
         self._save_last = save_last
-        self._wait_s = context.settings.master_time_out  # that nodes wait for the next master
-        self._code = EXIT_INTERRUPTED  # of leaving, by the last signal
+        self._wait_s = context.settings.master_time_out  # seconds that nodes wait for a master
+        self._code = EXIT_INTERRUPTED  # exit code if the master leaves, by the last signal
         self._leave_at: float | None = None  # when the master leaves, after SIGTERM
-        self._terminated_at = -math.inf
-        self._servers_leave = ""  # why the cluster ends, if all servers are to leave
+        self._terminated_at = -math.inf  # when the last SIGTERM came
+        self._servers_leave = ""  # why the cluster ends, once all servers are to leave
         self.forget()
 
     def forget(self) -> None:
         """Reset for the next job."""
         self._signals = 0
-        self._stops = 0  # of these, that ask for the end of the job
+        self._stops = 0  # signals that ask for the end of the job
         self._early = 0  # signals before the export began
-        self._asked = False
-        self._is_noted = False  # that the export goes on was said
+        self._asked = False  # a member has had SIGINT
+        self._is_noted = False  # the log has said that the export goes on
 
     @property
     def may_leave(self) -> bool:
-        """Whether the next master can go on: there is a journal, and its nodes stay."""
+        """Whether another master could continue: there is a journal, and the nodes stay."""
         return self._nodes_stay and self._out.kept
 
     def signal(self, number: int, now: float) -> None:
-        """A signal at this process."""
+        """Take a signal at this process; `step` acts on it."""
         if number == signal.SIGTERM:
             again, self._terminated_at = now - self._terminated_at < LEAVE_S, now
             if again:
@@ -87,11 +89,12 @@ class Interrupts:
             self._leave_at = now + LEAVE_S
 
     def ask(self) -> None:
-        """SIGINT at a member; counts as one signal, however often it comes."""
+        """Take SIGINT at a member: one signal, however many members get it (Ctrl-C reaches all
+        processes of a terminal)."""
         self._asked, self._leave_at = True, None
 
     def step(self, now: float) -> None:
-        """Act on signals received."""
+        """Act on the signals received."""
         leaves = self._leave_at is not None
         if self._lifecycle.ending or not (
             self._signals or self._asked or leaves or self._servers_leave
@@ -104,7 +107,7 @@ class Interrupts:
         self._early = self._signals
         leaves = leaves and self.may_leave  # the journal may have failed since
         if self._servers_leave and phase is not JobPhase.TRAINING and self._stops < 2:
-            if phase is JobPhase.IDLE:  # of a session, whose job has ended for it
+            if phase is JobPhase.IDLE:  # of a session; its job has ended for this
                 self._end_without_servers()
             return
         if leaves and not self._servers_leave:
@@ -124,7 +127,7 @@ class Interrupts:
             self._job_controller.interrupt(now)
 
     def leave(self, why: str) -> None:
-        """End this process alone; the next master goes on from the journal."""
+        """End this process alone; another master continues from the journal."""
         text = (
             f"{why}. Servers and workers keep what they have: within {self._wait_s:.0f} s "
             "(master_time_out) the same command goes on"
@@ -132,7 +135,8 @@ class Interrupts:
         self._lifecycle.leave(self._code, text)
 
     def _step_export(self, now: float) -> None:
-        """The first signal is what the export is for; one more ends it, the next one at once."""
+        """Signals during the export: the first one asks for what is being done; one more cancels
+        the export; the next one ends the cluster, or this master, at once."""
         export = self._job_controller.export
         more = self._signals - max(1, self._early)
         if more > 1 and self.may_leave:
@@ -143,20 +147,21 @@ class Interrupts:
             export.cancel(now)
         elif more == 0 and not self._early and not self._is_noted:
             self._is_noted = True
-            log.warning("the model is being saved, which goes on to its end: one more ends that")
+            log.warning("the model is being saved, and that continues: interrupt again to stop it")
 
     def all_servers_leave(self, text: str, now: float) -> None:
-        """All servers are to leave, with all rows: save the model first, if there is one."""
+        """All servers are to leave, and all rows with them: save the model first, if there is
+        one."""
         self._servers_leave = text
         if self._job_controller.phase is JobPhase.TRAINING:
             log.warning("%s", text)
             self._job_controller.interrupt(now)
-        # else they stay until the export ends
+        # During an export servers stay until it ends.
         elif self._job_controller.phase is not JobPhase.EXPORTING:
             self._end_without_servers()
 
     def _end_without_servers(self) -> None:
-        # A session that nothing is done in ends as by a signal at its master.
+        # An idle session ends as it does by a signal at its master.
         idle = self._job_controller.phase is JobPhase.IDLE and not self._lifecycle.forming
         code = EXIT_INTERRUPTED if idle else EXIT_FAILED
         self._save_last(partial(self._lifecycle.fail, self._servers_leave, code))

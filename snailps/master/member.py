@@ -1,8 +1,9 @@
-"""A process that belongs to the cluster, as the master sees it.
+"""Owns what the master knows of one process of the cluster.
 
     Register / Rejoin -> Member      what happens to it -> its phases      -> name, phases, waits
 
-Owns what is known of one process, and writes it: no other module assigns a field.  Decides nothing.
+No other module assigns a field: each event has a method, and what may follow is in the tables of
+`phases.py`. Must not decide anything; `membership.py` and `departures.py` do.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from snailps.master.phases import (
 log = logging.getLogger(__name__)
 
 WAIT_LOGGED_S = 3.0
-"""Seconds that a worker waits for others before a log line."""
+"""Seconds that a worker waits for others before the log says so."""
 RATE_WINDOW_S = 10.0
-"""Window of rates, seconds."""
+"""Seconds over which rates are measured."""
 _SECONDS_LEAST = 1e-6
-"""Resolution of clocks."""
+"""Least time to divide by: the resolution of clocks."""
 NAMED_MAX = 8
-"""Members that a message names one by one."""
+"""Members that a message names one by one; it counts the others."""
 
 NO_PEER = 0
-"""Number of a missing connection: what is sent to it is dropped."""
+"""Number of a missing connection; what is sent to it is dropped."""
 _READY, _GIVEN_UP = Reach.READY, Work.GIVEN_UP
-"""For what is asked of a thousand members in each turn: an enum's own look-up takes 0.1 us more."""
+"""Bound once for properties that each turn asks of a thousand members: to look up a member of an
+enum takes 0.1 us longer."""
 _WORK_OF = {"survey": "counts", "train": "trains"}
 """Event of a block, by its pass."""
 
@@ -51,8 +53,8 @@ class Rate:
     _checkout_units: int = 0
 
     def trained(self, units: int, seconds: float, now: float, *, checkout: bool = False) -> None:
-        """Note training of `units`. In a rotation the units of a `checkout` are a part of the
-        units of its lease, which follow."""
+        """Note that `units` were trained. In a rotation the units of a `checkout` are reported
+        again with its lease, and not counted twice."""
         if not self._units or now - self._units[-1][0] > RATE_WINDOW_S:
             self._units.clear()
             self._since = now - seconds
@@ -61,7 +63,7 @@ class Rate:
         self._units.append((now, new))
 
     def per_s(self, now: float) -> float | None:
-        """None before the first training."""
+        """Units per second; None before the first training."""
         if not self._units:
             return None
         while len(self._units) > 1 and now - self._units[0][0] > RATE_WINDOW_S:
@@ -72,7 +74,7 @@ class Rate:
 
 @dataclass(eq=False, slots=True)
 class Reports:
-    """What a process has reported of itself, and the report before, for rates."""
+    """The last report of a process on itself, and the one before, for rates."""
 
     stats: dict[str, Any] = field(default_factory=dict)
     stats_before: dict[str, Any] = field(default_factory=dict)
@@ -112,23 +114,23 @@ class Member:
     reach: Reach = Reach.REGISTERED
     stay: Stay = Stay.HERE
     work: Work = Work.IDLE
-    late: bool = False  # it joined after the start of the cluster, in a session of the job
-    declared: bool = False  # a table: before that a process can push to none
-    routed_at: float = 0.0  # when it was sent the route that it does not have yet
-    epoch: int = 0  # of the route that it took last
+    late: bool = False  # it joined after the cluster had formed; in a session, after the job began
+    declared: bool = False  # it has declared a table: before that it can push to none
+    routed_at: float = 0.0  # when it was sent the route that it has not acknowledged yet
+    epoch: int = 0  # of the route that it acknowledged last
     missed: str = ""  # why it was lost; empty unless `Stay.MISSED`
     given_up_in: int = 0  # number of the job; 0 unless `Work.GIVEN_UP`
     resume_state: dict[str, Any] = field(default_factory=dict)  # of `Rejoin.state`
     figures: dict[str, Any] = field(default_factory=dict)  # its last `Finished` or `Bye`
     reports: Reports = field(default_factory=Reports)
-    # of this job:
+    # of the present job:
     done: int = 0  # blocks
-    block_since: float = 0.0  # when it began its present block, or asked for it; 0: neither
+    block_since: float = 0.0  # when it began its present block, or asked for one; 0: neither
     fetched: int = 0  # blocks whose bytes the master sent it
     lacks: str = ""  # the path that it could not open
     rate: Rate = field(default_factory=Rate)
     waits: str = ""  # what it waits for, in words for users; see `wait_for`
-    waited_s: float = 0.0  # waits for others
+    waited_s: float = 0.0  # seconds that it has waited for others, present wait excluded
     _waits_since: float = 0.0
     _wait_logged: bool = False
 
@@ -153,22 +155,22 @@ class Member:
 
     @property
     def away(self) -> bool:
-        """Whether it is still to come back."""
+        """Whether an earlier master knew it, and it has not come back yet."""
         return self.reach is Reach.AWAY and self.stay is not Stay.MISSED
 
     @property
     def leaving(self) -> bool:
-        """Whether it goes, or has gone, as it was asked to."""
+        """Whether it leaves, or has left, because it was asked to."""
         return self.stay.asked
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether a block that is free may be its."""
+        """Whether it may get a free block."""
         return self.work is not _GIVEN_UP and not self.stay.asked
 
     @property
     def dropped(self) -> bool:
-        """Whether the job ends without what it is still at."""
+        """Whether the job ends without the blocks that it has not finished."""
         return self.work is _GIVEN_UP
 
     @property
@@ -267,7 +269,7 @@ class Member:
         self.done = self.fetched = 0
 
     def resumed(self, pass_: str) -> None:
-        """It has told a new master what it has of the job."""
+        """It has reported to a new master what it has of the job."""
         self.work = after(WORK, self.work, _WORK_OF[pass_])
 
     def leased(self, pass_: str, now: float) -> None:
@@ -277,7 +279,7 @@ class Member:
         self.work = after(WORK, self.work, _WORK_OF[pass_])
 
     def block_done(self, blocks: int, now: float) -> None:
-        """A block ends; `blocks` of it are counted now."""
+        """A block ends; `blocks` are counted now: 0 if they were before, or count elsewhere."""
         self.done += blocks
         self.block_since = now
 
@@ -295,11 +297,11 @@ class Member:
         self.figures = figures
 
     def given_up(self, job: int) -> None:
-        """A job ends without what it is still at."""
+        """A job ends without the blocks that it has not finished."""
         self.work, self.given_up_in = after(WORK, self.work, "given_up"), job
 
     def caught_up(self) -> int:
-        """It has ended its part of a job that was ended without it; the number of that job."""
+        """It has ended its part of a job that ended without it; returns the number of that job."""
         self.work = after(WORK, self.work, "caught_up")
         job, self.given_up_in = self.given_up_in, 0
         return job
@@ -310,7 +312,7 @@ class Member:
     # --- waits ---------------------------------------------------------------------------------
 
     def wait_for(self, what: str, now: float) -> None:
-        """Set what it waits for; empty: nothing."""
+        """Set what it waits for, in words; empty: nothing. A changed text continues the wait."""
         if what and not self.waits:
             self._waits_since = now
         elif self.waits and not what:
@@ -322,7 +324,7 @@ class Member:
         self.waits = what
 
     def log_wait(self, now: float) -> None:
-        """Log a long wait, once."""
+        """Log a wait of more than `WAIT_LOGGED_S`, once; its end is logged, too."""
         waited_s = now - self._waits_since
         if self.waits and not self._wait_logged and waited_s >= WAIT_LOGGED_S:
             self._wait_logged = True
@@ -333,7 +335,7 @@ class Member:
 
 
 def names_of(members: list[Member]) -> str:
-    """Members in a message: each one, or the first few and a count of the rest."""
+    """Members in a message: each one, or the first few and a count of the others."""
     names = [member.name for member in members[:NAMED_MAX]]
     if len(members) > NAMED_MAX:
         names.append(f"{len(members) - NAMED_MAX} more")

@@ -1,9 +1,11 @@
-"""The members of the cluster, and its first route.
+"""Owns the list of members and the route, and forms the cluster.
 
     Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
+    Rejoin -> the same Member, under another master -> its route, if it lacks it
 
-Owns the list of members, which the journal has too, and the route; names missing members.  Must not
-know jobs (`job/controller.py`).  Connections are numbers, and `now` is monotonic seconds.
+Names who is missing. The journal has every member and route before anyone is told, so that a master
+that takes over knows everyone who may hold rows or blocks. Must not know jobs
+(`job/controller.py`). Connections are numbers; `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -29,26 +31,29 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 NOTICE_S = 5.0
+"""Seconds between log lines that name what is missing."""
 LOSSES_PER_NODE = 3
-"""Processes that may be lost while the cluster forms, for each node expected."""
+"""Processes that may be lost while the cluster forms, for each node expected; then it fails."""
 SHOWN_MAX = 8
-"""Addresses in a message."""
+"""Most addresses in a message."""
 USAGE_AT_ONCE = 50
-"""Workers asked at once for their usage: each of a thousand every 20 s."""
+"""Workers asked at once for their usage; each of a thousand is asked every 20 s."""
 LONG_S = 2.0
-"""Seconds at a block after which a worker is asked what it waits for, before a status is told."""
+"""Seconds at a block after which a worker is asked what it waits for, before a status is made."""
 ASKED_MAX = 64
-"""Workers that are asked for one status: where more are stuck, these say why."""
+"""Most workers asked for one status: if more are stuck, these say why."""
 ANSWER_S = 0.3
-"""Seconds that a status waits for their replies."""
+"""Seconds that a status waits for their answers."""
 NUMBERS_AHEAD = 64
-"""Numbers that a master that takes over skips, or they might be given twice."""
+"""Numbers that are noted before they are given out. A master that takes over skips them, as its
+journal cannot say which of them were used; a number given twice would undo a fence."""
 READERS_FROM = 1 << 30
-"""Incarnations of the master's own readers: node numbers, which are names, stay small."""
+"""First incarnation of the master's own readers, so that node numbers, which are names, stay
+small."""
 
 
 class Above(Protocol):
-    """What becomes of members that have got the route."""
+    """What membership asks of the parts above it."""
 
     def ready(self, member: Member, now: float) -> None:
         """A member took the route."""
@@ -70,7 +75,7 @@ class Membership:
         self.cluster_id, self.out = context.cluster_id, context.out
         self._lifecycle, self._above = lifecycle, above
         self.peers: dict[int, Member] = {}  # by connection
-        self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
+        self.gone: dict[int, bool] = {}  # numbers that must not come back -> whether it was lost
         self.shards: dict[str, Any] = {}  # places of the shards, as in the journal
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
@@ -81,15 +86,16 @@ class Membership:
             context.settings.modules,
             sync_journal,
         )
+        # The message of the present route: it is large, and the same for all.
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
         self._route_unsent = False  # a route is made, and not sent yet
         self._next_number = self._below = 1
         self._next_reader = READERS_FROM
-        self._given_before = 0  # numbers below may be of members that another master knew
-        self._numbers_kept = self._readers_kept = 0
-        self.left: list[Member] = []
-        self._asked: set[int] = set()  # workers that have not said yet what they wait for
-        self._status_calls: list[int] = []
+        self._given_before = 0  # numbers below may be those of members that another master knew
+        self._numbers_kept = self._readers_kept = 0  # numbers below are noted in the journal
+        self.left: list[Member] = []  # members that are gone, for their figures
+        self._asked: set[int] = set()  # workers that were asked for a status, and have not answered
+        self._status_calls: list[int] = []  # calls that wait for these answers
         self._status_due = 0.0
         self.since = context.begun  # when the present step of forming began
         self._notice_at = self.since + NOTICE_S
@@ -100,7 +106,8 @@ class Membership:
         for fact in facts:
             self._replay(fact)
         self.returning = self.formed_before
-        """Members of an earlier master are coming back: losses are handled when the job resumes."""
+        """Members of an earlier master are coming back. Until the job resumes losses are only
+        noted, and messages about the job wait."""
 
     @property
     def frag_num(self) -> int:
@@ -118,13 +125,13 @@ class Membership:
         return member.role if member is not None else ""
 
     def disconnect(self, member: Member) -> None:
-        """Close a member's connection, once all messages are sent."""
+        """Close a member's connection once everything queued for it is sent."""
         if member.peer != NO_PEER:
             self.out.close(member.peer)
             self.gone_peer(member.peer)
 
     def gone_peer(self, peer: int) -> Member | None:
-        """A connection is gone; returns its member."""
+        """Forget a connection that is gone; returns its member."""
         member = self.peers.pop(peer, None)
         if member is not None:
             member.disconnected()
@@ -135,20 +142,20 @@ class Membership:
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
 
     def cores_of(self, number: int) -> float:
-        """Cores that a member may keep busy; 1 of one that is not known."""
+        """Cores that a member may keep busy; 1 if the member is unknown."""
         return self.all[number].cores if number in self.all else 1.0
 
     def joined(self, role: str) -> list[Member]:
-        """Members of a role, without newcomers that still connect."""
+        """Members of a role, without newcomers that still connect: no decision waits for these."""
         return [member for member in self.nodes(role) if member.reach.joined]
 
     @property
     def sent_away(self) -> list[Member]:
-        """Workers of a failed job that have yet to leave."""
+        """Workers of a failed job that have not left yet."""
         return [member for member in self.nodes("worker") if member.stay is Stay.SENT_AWAY]
 
     def endpoints(self) -> list[list[Any]]:
-        """Servers' shards, each with a name for it."""
+        """The address of each shard, with the name of its server."""
         return [
             [f"server {member.number}", list(endpoint)]
             for member in self.nodes("server")
@@ -157,7 +164,8 @@ class Membership:
 
     @property
     def below(self) -> int:
-        """All numbers below are of servers, which push nothing, or will never push again."""
+        """The least number that may still push. All numbers below are gone, or are servers, which
+        push nothing; shards need to remember no fence below it (`Fence.below`)."""
         while self._below < self._next_number and not self._may_push(self._below):
             self._below += 1
         return self._below
@@ -173,14 +181,14 @@ class Membership:
         self.out.put(Diagnose("nodes", self._settings.master_time_out))
 
     def new_number(self) -> int:
-        """A number for a node and its incarnation, never given twice."""
+        """A number for a node, which is its incarnation, too; never given twice in a run."""
         self._next_number += 1
         if self._next_number > self._numbers_kept - NUMBERS_AHEAD // 2:
             self.out.note(*self.keep_numbers())
         return self._next_number - 1
 
     def reserve(self, count: int) -> range:
-        """Incarnations for work beside the loop, which no node has."""
+        """Incarnations for the master's own connections to shards; no node has them."""
         first = self._next_reader
         self._next_reader += count
         if self._next_reader > self._readers_kept - NUMBERS_AHEAD // 2:
@@ -188,7 +196,7 @@ class Membership:
         return range(first, self._next_reader)
 
     def keep_numbers(self) -> tuple[str, dict[str, Any]]:
-        """The fact that numbers are given out: a master that takes over begins behind them."""
+        """The fact that numbers are given out; a master that takes over begins after them."""
         self._numbers_kept = self._next_number + NUMBERS_AHEAD
         self._readers_kept = self._next_reader + NUMBERS_AHEAD
         return "numbers", {"until": self._numbers_kept, "readers_until": self._readers_kept}
@@ -216,7 +224,7 @@ class Membership:
                 reach=Reach.AWAY,
                 late=data["late"],
                 since=self.since,
-                declared=True,  # it may have
+                declared=True,  # unknown, so it must be fenced when it is lost
             )
         elif fact.kind == "gone":
             self.gone[data["number"]] = data["lost"]
@@ -231,12 +239,16 @@ class Membership:
             self.table_registry.replay(fact)
 
     def rejoin(self, event: Received, message: messages.Rejoin, now: float) -> Member:
-        """Take back a member of an earlier master of this cluster. SnailError if it does not belong
-        here any more; the text is for its own log."""
+        """Take back a member of an earlier master of this cluster. SnailError if it no longer
+        belongs here: its work is given to others, or its run is over. Its own log gets the text.
+
+        A member that the journal lacks, as after a power cut, is taken back too if its number was
+        given out and it cannot hold anything that others have by now.
+        """
         if message.job != self.cluster_id:
             raise ClusterError(
-                "another run has begun here: the run of this process is over, and its rows and "
-                "blocks are not used any more"
+                "another run has begun here. The run of this process is over, and its rows and "
+                "blocks are no longer used"
             )
         peer = event.peer
         if peer in self.peers:
@@ -253,12 +265,12 @@ class Membership:
                 f"{message.role} {number} was given up: its connection was lost, and others do its "
                 "work. Start it anew"
             )
-        known = member is not None
+        in_journal = member is not None
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")
-            given = number < self._given_before  # the journal is ahead of all that were given
-            unknown = message.role == "driver" and not self._session
-            if unknown or not given or (self._formed and holds and message.role != "driver"):
+            was_given = number < self._given_before  # numbers are noted before they are given out
+            refused = message.role == "driver" and not self._session
+            if refused or not was_given or (self._formed and holds and message.role != "driver"):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(host, port) for host, port in message.endpoints]
             member = Member(
@@ -285,7 +297,8 @@ class Membership:
         self._epoch = max(self._epoch, message.epoch)
         if self.route is not None:
             has_it = message.epoch == self.route.epoch and not self._formed
-            if not known and (has_it or not member.late):  # the others are noted once they joined
+            # A late member without the route is noted once it has joined.
+            if not in_journal and (has_it or not member.late):
                 self._note_member(member)
             if has_it:
                 member.route_taken(message.epoch)
@@ -313,7 +326,8 @@ class Membership:
         self.out.reply(event.call, welcome)
 
     def _note_member(self, member: Member) -> None:
-        """Note a member: a master that takes over waits for it, and knows a session's drivers."""
+        """Note a member, for which a master that takes over will wait. Of drivers only those of a
+        session: others hold nothing."""
         if member.role != "driver" or self._session:
             self.out.note(
                 "member",
@@ -330,8 +344,8 @@ class Membership:
     # --- joining ---------------------------------------------------------------------------
 
     def register(self, event: Received, message: messages.Register, now: float) -> None:
-        """Take in a new member, before the start or after it. SnailError if it is refused; the text
-        is for its own log."""
+        """Take in a new member, while the cluster forms or later. SnailError if it is refused; its
+        own log gets the text."""
         role, peer = message.role, event.peer
         endpoints = [(host, port) for host, port in message.endpoints]
         if peer in self.peers:
@@ -354,12 +368,15 @@ class Membership:
         log.info("%s registered from %s", member.name, format_addr(*event.address))
         self._welcome(event, member)
         if self.route is not None:
-            if not member.late:  # the others were noted when the route was made
+            # Members before it were noted when the route was made; a late one is noted once it has
+            # the route.
+            if not member.late:
                 self._note_member(member)
             self._send_route(member, now)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
-        """Keep the metrics of a member that left or was lost; of a driver that it is gone."""
+        """Remove a member that left or was lost; its number must not come back. The figures of a
+        server or worker stay."""
         if self.all.pop(member.number, None) is None:
             return
         if member.role != "driver":
@@ -379,7 +396,7 @@ class Membership:
             member.stood_still(seconds)
 
     def missing(self) -> str:
-        """The members that are missing, in words; empty once the cluster is formed."""
+        """The members that are missing, in words for users; empty once the cluster is formed."""
         if self._formed:
             return ""
         if self.route is not None:
@@ -388,8 +405,8 @@ class Membership:
                 return f"{away} to come back"
         lacks = "" if self.formed_before else self._lacks()
         if lacks:
-            there = names_of(self.nodes()) or "none"
-            return f"{lacks} (here: {there})"
+            here = names_of(self.nodes()) or "none"
+            return f"{lacks} (here: {here})"
         return f"{names_of(self._slow())} to connect to every server"
 
     def _lacks(self) -> str:
@@ -406,8 +423,8 @@ class Membership:
         return text
 
     def _lacking(self) -> tuple[int, int, int]:
-        """Nodes, servers and workers that a first route still needs. More than expected do no harm:
-        a newcomer of any role may come before the last server or the first worker."""
+        """How many nodes, servers and workers a first route still needs. More than expected do no
+        harm: a newcomer of any role may come before the last server or the first worker."""
         wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
         wanted_servers = max(1, wanted_servers)
         works = wanted == wanted_servers or bool(self.nodes("worker")) or self._session
@@ -418,13 +435,13 @@ class Membership:
         )
 
     def _slow(self) -> list[Member]:
-        """The members whose answer the cluster still needs to be complete."""
+        """The members whose acknowledgement of the route the cluster still needs."""
         nodes = [m for m in self.nodes() if not (m.has_route or m.missed)]
         # A cluster that was complete before does not wait for newcomers.
         return [m for m in nodes if m.joined] if self.formed_before else nodes
 
     def check_formed(self, now: float) -> bool:
-        """Take the next step of forming if it is time; True once, when all have the route."""
+        """Take the next step of forming if it is possible; True once, when all have the route."""
         if not self.formed_before:
             self._withdraw()
             if self._lacks():
@@ -447,11 +464,11 @@ class Membership:
         return False
 
     def check_joining(self, now: float) -> None:
-        """Give up members that have had the route for too long without reaching every server."""
+        """Drop members that have had the route for `init_timeout` and do not reach every server."""
         limit_s = self._settings.init_timeout
         for member in self.nodes():
             if self.route is None:
-                return  # there is none yet, or its server was given up just now
+                return  # none is made yet, or `unready` below has withdrawn it with its server
             waits = not (member.has_route or member.away or member.missed)
             if waits and now - member.routed_at > limit_s:
                 shards = ", ".join(
@@ -482,7 +499,8 @@ class Membership:
             self._notice_at = self.since  # logged at once
 
     def _withdraw(self) -> None:
-        """Withdraw a first route that names a lost server."""
+        """Withdraw a first route that names a lost server. Its epoch is never used again: members
+        may have it."""
         if self.route is None or {shard.server for shard in self.route.shards} <= set(self.all):
             return
         log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
@@ -491,10 +509,11 @@ class Membership:
             member.route_withdrawn()
 
     def _wait_for_more(self, now: float) -> None:
-        """Wait for missing members, with a limit; log from time to time which."""
+        """Wait for missing members, up to `master_time_out`; log from time to time who is
+        missing."""
         limit_s = self._settings.master_time_out
         if now - self.since > limit_s:
-            lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
+            lost = f" Lost meanwhile: {'; '.join(self._lost[-3:])}." if self._lost else ""
             self._lifecycle.fail(
                 f"waited {limit_s:.0f} s (master_time_out) for {self.missing()}.{lost} "
                 + self._advice()
@@ -505,12 +524,12 @@ class Membership:
             log.info("waiting for %s, %.0f s left", self.missing(), left_s)
 
     def _advice(self) -> str:
-        """Advise a user about missing nodes."""
+        """What a user can do about missing nodes."""
         nodes, servers, _ = self._lacking()
         if nodes:
             return "Were they started, with this master_addr?"
         role = "server" if servers else "worker"
-        return f"There are nodes enough: start another {role}, or correct expected_servers"
+        return f"There are enough nodes: start another {role}, or correct expected_servers"
 
     def _make_route(self, now: float) -> None:
         shards = [
@@ -534,10 +553,11 @@ class Membership:
         for member in self.all.values():
             self._note_member(member)
         self._note_route()
-        self._route_unsent = True  # in the next turn: with a thousand members either takes 25 ms
+        # Sent in the next turn: with a thousand members making and sending take 25 ms each.
+        self._route_unsent = True
 
     def shard_facts(self) -> list[Fact]:
-        """Where the shards are, in one fact for all that were noted."""
+        """Where the shards are, in one fact that replaces all that were noted."""
         return [Fact("shards", self.shards)] if self.shards else []
 
     def take(self, route: Route) -> None:
@@ -551,7 +571,7 @@ class Membership:
         self.out.put(Rerouted(self.route))
 
     def send_route(self, now: float) -> None:
-        """Send all members the route, servers first."""
+        """Send all members the route, servers first: their shards know it when others connect."""
         for member in sorted(self.all.values(), key=lambda m: m.role != "server"):
             self._send_route(member, now)
 
@@ -566,9 +586,11 @@ class Membership:
     def _took_route(self, member: Member, route: Route, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
             return  # the loss itself is reported
-        old = route is not self.route  # before the start a newer one has other servers
+        # A newer route is on its way to the member. While the cluster forms it has other servers,
+        # so having reached the old ones means nothing.
+        old = route is not self.route
         if old and (not self._formed or isinstance(answer, SnailError)):
-            return  # it gets, or has got, the newer one
+            return
         if isinstance(answer, SnailError):
             if member.number in self.all and member.role != "driver":
                 self._above.unready(member, f"cannot use the route: {answer}", now)
@@ -583,7 +605,8 @@ class Membership:
     # --- statistics ---------------------------------------------------------------------------
 
     def ask_usage(self) -> None:
-        """Ask some workers, in turn, for their usage; servers report it with their stats."""
+        """Ask some workers for their usage, others the next time; servers report it with their
+        stats."""
         workers = self.joined("worker")
         workers.sort(key=lambda worker: (worker.number <= self._usage_at, worker.number))
         for member in workers[:USAGE_AT_ONCE]:
@@ -591,12 +614,13 @@ class Membership:
             self.order(member, messages.Ask("stats"), partial(self._note_usage, member))
 
     def _note_usage(self, member: Member, answer: Answer, now: float) -> None:
-        # Not its waits: they may be over, as the block may be.
+        # Only the usage: what the worker waited for then may be over by the next status.
         if isinstance(answer, messages.Report):
             member.reports.take_usage(answer.data)
 
     def ask_status(self, call: int, now: float) -> None:
-        """Answer soon with the status; workers that are long at a block first report why."""
+        """Answer a call with the status, soon: workers that are long at a block first report what
+        they wait for."""
         if not self._status_calls:
             self._status_due = now + ANSWER_S
         self._status_calls.append(call)
@@ -615,7 +639,7 @@ class Membership:
             member.reports.take_stats(answer.data, now)
 
     def report_status(self, now: float) -> None:
-        """Answer once the workers that were asked have answered, or time is up."""
+        """Answer the status calls once the workers that were asked have answered, or time is up."""
         if self._status_calls and (not self._asked or now >= self._status_due):
             self.out.put(ReportStatus(self._status_calls))
             self._status_calls = []

@@ -1,10 +1,11 @@
-"""Performs the effects of a `MasterCore`: what is for peers by itself, the rest by its process.
+"""Performs the effects of a `MasterCore`: those for peers itself, the others by its process.
 
     message of a Peer -> received -> Received, Gone -> the core
     Send, Order, Answering, Close, Broken -> perform -> a Peer; an effect that fails -> its receiver
 
-Owns the numbers of connections and of calls that have no answer yet.  Knows no socket: the
-control server is given.
+Owns the numbers of connections, and of calls that have no answer yet. Must not know sockets: the
+control server is given. Effects are performed in sequence, and one that fails does not keep the
+later ones from being performed: they were decided in the belief that all are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
-    """What sends to peers: a `ControlServer`."""
+    """The part that sends to peers: a `ControlServer`."""
 
     def note(self, peer: Peer, message: messages.Message) -> None: ...
 
@@ -116,8 +117,8 @@ class Performer:
                 self._not_performed(effect, error)
 
     def _not_performed(self, effect: Effect, error: Exception) -> None:
-        """An effect has failed by itself, as a message that cannot be encoded: its receiver alone
-        hears of it, and what was decided after it is performed."""
+        """An effect has failed, as a message that cannot be encoded: only its receiver is told, and
+        effects after it are performed."""
         log.error("%s failed at the master", type(effect).__name__, exc_info=error)
         why = error if isinstance(error, SnailError) else ClusterError(explain(error))
         if isinstance(effect, Answering):
@@ -149,7 +150,7 @@ class Performer:
         asked = self._replies.get(effect.call)
         if asked is not None:
             peer, reply = asked
-            reply(effect.answer)  # where that fails the call is still open
+            reply(effect.answer)  # before the call is forgotten: if this fails, it gets the error
             self._replies.pop(effect.call, None)
             self._calls.get(peer, set()).discard(effect.call)
 

@@ -1,10 +1,10 @@
-"""Phases of a cluster, its job, a member and a shard, and which may follow which.
+"""Owns the tables of phases: of a cluster, its job, a member and a shard, and what may follow.
 
-    cluster_step, job_step, after: what a table does not have is a defect, and raises
+    cluster_step, job_step, after: a transition that a table lacks is a defect, and raises
 
 Values of a cluster's and a job's phase are words of `status` (`node.status.Phase`);
-`status_report.py` makes the words for a member.  `member.py` alone writes a member's phases, and
-`replication/placement.py` a shard's.
+`status_report.py` makes the words for a member. Who writes a phase: `lifecycle.py` the cluster's,
+`job/controller.py` the job's, `member.py` a member's, `replication/placement.py` a shard's.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class ClusterPhase(str, enum.Enum):
 class JobPhase(str, enum.Enum):
     IDLE = "idle"  # there is none
     PREPARING = "preparing"  # its input is being found
-    READY = "ready"  # ... and found: it waits for the cluster, or a worker
+    READY = "ready"  # its input is found: it waits for the cluster, or for a worker
     RESTORING = "restoring"  # servers take their rows from a checkpoint
     SURVEY = "survey"
     LOADING = "loading"  # the model's class fills tables
     TRAINING = "training"
     EXPORTING = "exporting"
-    STOPPING = "stopping"  # it has failed; its workers are stopped
+    STOPPING = "stopping"  # it has failed, in a session: its workers are being stopped
 
 
 AT_WORK = (JobPhase.SURVEY, JobPhase.LOADING, JobPhase.TRAINING)
@@ -74,8 +74,8 @@ def job_step(old: JobPhase, new: JobPhase) -> JobPhase:
 
 
 class Reach(enum.Enum):
-    """How far a member has come. `joined`: it has reached every server once, also under an earlier
-    master, and is no newcomer that may go unmissed."""
+    """How far a member has come. `joined`: it has reached every server once, under this master or
+    an earlier one. Before that it holds nothing, and its loss is none for the job."""
 
     AWAY = "away", True  # the journal of an earlier master has it, and it is not back yet
     BACK = "back", True  # it came back, and lacks the present route
@@ -89,15 +89,15 @@ class Reach(enum.Enum):
 
 
 class Stay(enum.Enum):
-    """Whether a member stays. `asked`: it goes, or has gone, as it was asked to."""
+    """Whether a member stays. `asked`: it leaves, or has left, because it was asked to."""
 
-    HERE = "here", False  # for all that is known
+    HERE = "here", False  # as far as the master knows
     LEAVING = "leaving", True  # asked to leave: a worker ends its block, a server's shards move
     SENT_AWAY = "sent away", False  # a worker whose job has failed, in a session
     STOPPING = "stopping", False  # the cluster ends
-    LEFT = "left", True  # it has said goodbye, as asked
-    ENDED = "ended", False  # it has said goodbye unasked, or as the cluster ends
-    MISSED = "missed", False  # lost while an earlier master's members return: judged afterwards
+    LEFT = "left", True  # it has said goodbye, after it was asked to leave
+    ENDED = "ended", False  # it has said goodbye unasked, or because the cluster ends
+    MISSED = "missed", False  # lost while members of an earlier master return: judged afterwards
     GONE = "gone", False  # its connection is closed
 
     def __init__(self, word: str, asked: bool) -> None:
@@ -105,9 +105,9 @@ class Stay(enum.Enum):
 
 
 class Work(enum.Enum):
-    """What a worker does of the job; other members stay `IDLE`. `begun`: it has had a block.
-    `ended`: no block is left for it, and all of its pushes are acknowledged. `over`: the job waits
-    for nothing of it."""
+    """A worker's part in the job; other members stay `IDLE`. `begun`: it has had a block. `ended`:
+    no block is left for it, and all of its pushes are acknowledged. `over`: the job no longer waits
+    for it."""
 
     IDLE = "idle", False, False, False  # it has no job
     STARTING = "starting", False, False, False  # it has been sent the job
@@ -115,7 +115,7 @@ class Work(enum.Enum):
     TRAINING = "training", True, False, False  # it has had a block of the training
     FINISHED = "finished", True, True, True  # its part of the job is done
     SPARED = "spared", False, True, True  # the same, and it has had no block
-    GIVEN_UP = "given up", False, False, True  # the job ends without what it is still at
+    GIVEN_UP = "given up", False, False, True  # the job ends without its unfinished blocks
 
     def __init__(self, word: str, begun: bool, ended: bool, over: bool) -> None:
         self.begun, self.ended, self.over = begun, ended, over
@@ -259,7 +259,7 @@ class Step(str, enum.Enum):
 
     SERVING = ""  # nothing: its primary serves
     YIELDING = "yielding"  # the primary hands over all that it acknowledged, and goes
-    SWAPPING = "swapping"  # ... and becomes the standby of its standby
+    SWAPPING = "swapping"  # the same, but the primary becomes the standby of its standby
     PROMOTING = "promoting"  # its new primary is ordered to serve
 
 
@@ -274,6 +274,6 @@ _Phase = TypeVar("_Phase", bound=enum.Enum)
 
 
 def after(table: Mapping[_Phase, Mapping[str, _Phase]], phase: _Phase, event: str) -> _Phase:
-    """The phase that follows an event; what the table lacks is a defect."""
+    """The phase that follows an event. An event that the table lacks is a defect: raises."""
     assert event in table[phase], f"{type(phase).__name__} {phase.name} does not take {event!r}"
     return table[phase][event]

@@ -1,10 +1,10 @@
-"""The master's process: sockets, files, threads and the clock round a `MasterCore`.
+"""Owns the master's process: sockets, files, threads and the clock round a `MasterCore`.
 
     ControlServer, HeartbeatThread, BackgroundTasks, signals, time -> Event -> MasterCore.handle
     -> list of Effect -> messages, journal, threads
 
-Owns the loop, numbers connections and calls, and performs effects in order: a fact is with the
-kernel before a peer learns of it. Decides nothing.
+Runs the loop: everything in it, and so the whole core, is in one thread. Effects are performed in
+sequence, so a fact is with the kernel before a peer learns of it. Must not decide anything.
 """
 
 from __future__ import annotations
@@ -83,14 +83,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP_S = 0.05
+"""Most seconds of a turn without a message, and so between two `Tick`s."""
 HASTE_S = 0.001
+"""The same while calls may be answered in the next turn (`JobController.in_haste`)."""
 PREPARE_S = 1.0
 """Seconds that the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
+"""Period of the status for the display."""
 POINTS_S = 1.0
 """Period of points of the history and of TensorBoard's curves."""
 CURVE_NODES_PER_S = 100
-"""For these, likewise as `NODES_PER_S`."""
+"""What `NODES_PER_S` is for the display, for TensorBoard's curves."""
 HEARTBEATS_S = 0.25
 """Period of heartbeat checks."""
 USAGE_S = 1.0
@@ -98,7 +101,7 @@ USAGE_S = 1.0
 FOLDER_S = 10.0
 """Seconds to wait for the checkpoint folder to record the end of the run."""
 WORKS_END_S = 1.0
-"""Seconds that the end of the master waits for work beside its loop."""
+"""Seconds that the end of the master waits for work beside its loop, which is then abandoned."""
 _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 
 
@@ -108,7 +111,7 @@ class _Services:
         reader: ModelReader,
         journal: Journal,
         *,
-        keeps_base: bool,  # where a training begins: a session's ends with its master
+        keeps_base: bool,  # the state at which a training begins; a session's job needs none
         accept_source: bool,
         source_key: str,
     ) -> None:
@@ -243,7 +246,7 @@ class Master:
         return self.core.lifecycle.code
 
     def _end_run(self) -> None:
-        """The run is over: nobody takes it over."""
+        """Remove the journal: the run is over, and nobody is to take it over."""
         trained = self.job is not None and self.job.pass_ == "train"
         if trained and not self.core.lifecycle.failed:
             self._observers.end()
@@ -271,7 +274,7 @@ class Master:
 
     @property
     def left(self) -> bool:
-        """It has ended alone, for the next master to go on."""
+        """Whether it has ended alone, so that another master can continue."""
         return self.core.lifecycle.left
 
     @property
@@ -316,7 +319,8 @@ class Master:
             signal.signal(number, note)
 
     def _open(self, listener: Listener, job: Job | None) -> bool:
-        """Make the core and all round it; whether it takes over from an earlier master."""
+        """Make the core and everything round it; returns whether it takes over from an earlier
+        master."""
         settings, now = self._settings, time.monotonic()
         self._log_tail.open()
         wall_s = time.time() - now
@@ -436,10 +440,10 @@ class Master:
         if self._diagnosis is not None:
             self._diagnosis.cancel()
         self._reader.close()
-        self._tasks.wait_all(WORKS_END_S)  # an export removes what it has not written
-        for one in (job, self.core.job_controller.job):
-            if one is not None:
-                one.close()
+        self._tasks.wait_all(WORKS_END_S)  # a cancelled export removes its incomplete files
+        for either in (job, self.core.job_controller.job):
+            if either is not None:
+                either.close()
         self._server.close()
         self._heartbeats.stop()
         self._observers.close()
@@ -453,7 +457,7 @@ class Master:
         self._server.wake()
 
     def _turn(self) -> None:
-        """One turn: messages of peers, finished work, time."""
+        """One turn of the loop: messages of peers, finished work, heartbeats, signals, time."""
         server, core = self._server, self.core
         server.step(HASTE_S if core.job_controller.in_haste else STEP_S)
         for ended in self._tasks.ended():
@@ -478,7 +482,7 @@ class Master:
             _spare_collector()
         if core.job_controller.phase is not self._phase:
             self._phase = core.job_controller.phase
-            if self._phase is JobPhase.TRAINING:  # counts of words, estimates of rows
+            if self._phase is JobPhase.TRAINING:  # the survey's counts are not needed any more
                 release_memory()
         self._probe_service.step()
         while self._scrapes:
@@ -492,8 +496,8 @@ class Master:
     # --- metrics -------------------------------------------------------------------------------
 
     def _scrape(self) -> list[Sample]:
-        """Metrics for their server's thread, made by the loop, which owns the core. WaitTimeout if
-        the loop is busy, or has ended."""
+        """Metrics for the thread of the metrics server. The loop makes them, as no other thread may
+        read the core. WaitTimeout if the loop is busy, or has ended."""
         asked: Future[list[Sample]] = Future()
         self._scrapes.append(asked)
         self._wake()
@@ -518,7 +522,11 @@ class Master:
         asked.set_result(samples)
 
     def _feed(self, event: Event) -> None:
-        """Hand the core an event, and perform its effects and all that follow."""
+        """Hand the core an event, and perform its effects and those of the events that follow.
+
+        Performing an effect may feed an event (a lost connection, a refused order). It waits in
+        `_events` until the effects of this one are performed: the core is never entered twice.
+        """
         self._events.append(event)
         if self._is_feeding:
             return
@@ -549,7 +557,7 @@ class Master:
         self.performer.received(peer, message, reply)
 
     def _on_heartbeat_connection(self, hello: Hello, sock: socket.socket) -> None:
-        """Keep a member's heartbeat connection; close others."""
+        """Keep a heartbeat connection of a present member; close any other."""
         members = self.core.members
         member = members.all.get(hello.node)
         if member is None or hello.incarnation != member.number or hello.job != members.cluster_id:
@@ -597,7 +605,8 @@ def _say(effect: effects.Say) -> None:
 
 @contextlib.contextmanager
 def _beginning() -> Iterator[None]:
-    """Turn errors of the model's class about its job into one sentence that ends the master."""
+    """Turn an error of the model's class while its job begins into one sentence that ends the
+    master."""
     try:
         yield
     except SnailError:
@@ -608,10 +617,10 @@ def _beginning() -> Iterator[None]:
 
 
 def _not_noted(kind: str, data: dict[str, Any]) -> None:
-    """The course of a session's job ends with its master."""
+    """Nothing is noted: the history of a session's job ends with its master."""
 
 
 def _spare_collector() -> None:
-    """Exclude all present objects, most of which stay, from garbage collection. A full collection
-    in a turn of the loop takes 40 ms at a thousand nodes."""
+    """Exclude all present objects, most of which stay, from garbage collection: a full collection
+    in a turn of the loop takes 40 ms with a thousand nodes."""
     gc.freeze()

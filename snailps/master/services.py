@@ -1,9 +1,9 @@
-"""Work that takes long, does I/O or runs the model's class: run as a `Work`, beside the loop.
+"""Declares the work that takes long, does I/O or runs the model's class.
 
     core -> Work(services.reader.export ...) -> process.py calls it in a thread -> WorkDone
 
-The core calls none of it itself. `process.py` has the real ones (files, connections, threads),
-tests have their own.
+The core must not call any of it: it only puts it into a `Work`. `process.py` has the real services
+(files, connections, threads), tests have their own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A job's checkpoint folder and its good checkpoints, newest first. `taken`: the number of this
-    use of the folder, for `Files.release`."""
+    """A job's checkpoint folder and its good checkpoints, newest first. `taken` is the number of
+    this use of the folder, for `Files.release`."""
 
     taken: int
     path: str
@@ -75,7 +75,7 @@ class Files(Protocol):
         """Open a job's checkpoint folder; `anyway`: also of a job that makes no checkpoints."""
 
     def find(self, folder: str) -> Opened:
-        """The good checkpoints in a folder that need not be a job's of here; only read."""
+        """The good checkpoints in a folder, of whichever job; nothing is written to it."""
 
     def read_state(self, candidate: Candidate) -> JobState:
         """Read the state of a checkpoint's job, a summary of up to 255 MiB in it."""
@@ -84,7 +84,7 @@ class Files(Protocol):
         """Remove what an earlier master left incomplete."""
 
     def begin(self, above: int, cluster_id: int, needed_bytes: int) -> Begun:
-        """Begins a checkpoint."""
+        """Begin a checkpoint with a number above `above`."""
 
     def complete(
         self,
@@ -104,7 +104,7 @@ class Files(Protocol):
         """Remove a failed checkpoint."""
 
     def release(self, taken: int, why: str) -> None:
-        """Close the folder; with a `why`, nothing may resume from its checkpoints."""
+        """Close the folder; with a `why`, no job may resume from its checkpoints any more."""
 
 
 class Reader(Protocol):
@@ -140,7 +140,7 @@ class Services(Protocol):
         """Checkpoints on disk."""
 
     def more_files(self) -> Files:
-        """Files of another folder, which is open beside that of the job."""
+        """Files for another folder, open at the same time as the job's."""
 
     @property
     def reader(self) -> Reader:

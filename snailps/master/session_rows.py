@@ -1,4 +1,4 @@
-"""The rows of a session on disk: its own checkpoints, and those that its drivers ask for.
+"""Owns the rows of a session on disk: its own checkpoints, and those that its drivers ask for.
 
     start   folder -> newest checkpoint -> servers -> drivers may declare tables
     later   time or pushes since the last one -> Save -> checkpoint
@@ -6,8 +6,10 @@
 
     opening > [restoring >] open
 
-A session without a job, as `master/job/session.py` has it; while a job is at work nothing is saved
-or loaded here.  One thing at a time: servers know one checkpoint.  `now` is monotonic seconds.
+Works between jobs only: a job has the servers for its own checkpoints (`JobController`). One thing
+at a time, as servers know one checkpoint. Drivers may declare tables only once the state is open: a
+table that was declared before would be filled from the checkpoint under their pushes. `now` is
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ log = logging.getLogger(__name__)
 
 
 class State(enum.Enum):
-    OPENING = "opening"  # its folder is looked at
-    FOUND = "found"  # what there is, is known
+    OPENING = "opening"  # its folder is read, beside the loop
+    FOUND = "found"  # its checkpoints are known; waits for the cluster
     RESTORING = "restoring"  # servers take rows from a checkpoint
     OPEN = "open"  # drivers may declare tables
 
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """A driver's call that is being done."""
+    """A driver's call to save or load rows, while it is carried out."""
 
     call: int
     folder: str
@@ -60,12 +62,12 @@ class SessionRows:
         job_controller: JobController,
         submissions: Submissions,
         fail_job: Callable[[str], None],
-        opened_before: bool = False,  # by a master before this one: servers have the rows
+        opened_before: bool = False,  # an earlier master restored them: servers have the rows
     ) -> None:
         self._out, self._services, self._lifecycle = context.out, services, lifecycle
         self._job_controller, self._submissions = job_controller, submissions
         self._fail_job = fail_job
-        # None: the master has a job of its own, and nothing is done here
+        # None: the master runs a job of its own, and nothing is done here
         self._job = job = context.session
         self._opened_before = opened_before
         self._state = State.OPENING if job is not None else State.OPEN
@@ -79,15 +81,15 @@ class SessionRows:
         )
         self.checkpoints = job_controller.checkpoints.beside(self._files, hooks)
         self._request: _Request | None = None
-        self._pushes = -1  # pushes that the newest checkpoint has; -1: it lacks some rows
-        self._then: Callable[[], None] | None = None  # ends the session
-        self._last_begun = False
+        self._pushes = -1  # pushes when the newest checkpoint was begun; -1: rows differ from it
+        self._then: Callable[[], None] | None = None  # ends the session after its last checkpoint
+        self._last_begun = False  # that checkpoint was begun
 
-    # --- what others ask ---------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether tables may be declared: rows of a checkpoint are there by then."""
+        """Whether tables may be declared: rows of a checkpoint, if any, are restored."""
         return self._state is State.OPEN
 
     @property
@@ -97,10 +99,10 @@ class SessionRows:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether no shard is to move."""
+        """Whether rows are being saved or restored, so that no shard is to move."""
         if self._state in (State.FOUND, State.RESTORING):
             return True
-        return any(one.holds_rows or one.restoring for one in self._controllers())
+        return any(each.holds_rows or each.restoring for each in self._controllers())
 
     def _controllers(self) -> Iterator[CheckpointController]:
         yield self.checkpoints
@@ -148,7 +150,8 @@ class SessionRows:
     # --- the loop ------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """At each turn, once the cluster is complete and members of an earlier master are back."""
+        """Advance what is under way. Called in each turn, once the cluster is formed and members of
+        an earlier master are back."""
         for controller in list(self._controllers()):
             controller.step(now)
         idle = self._submissions.idle
@@ -166,7 +169,7 @@ class SessionRows:
             self._open(now)
 
     def check(self, now: float) -> None:
-        """Begin a checkpoint of the session where one is due and rows have changed."""
+        """Begin a checkpoint of the session if one is due and rows have changed since the last."""
         if self._job is None or self.busy or not self._submissions.idle:
             return
         pushes = self.checkpoints.pushes
@@ -174,13 +177,14 @@ class SessionRows:
             self._pushes = pushes
 
     def save_last(self, then: Callable[[], None]) -> None:
-        """Make a last checkpoint, if the session makes any, and end the session by `then`."""
+        """Make a last checkpoint, if the session makes any, then end the session by `then`. The job
+        at work fails: it would take the servers from that checkpoint."""
         if self._job is None or not (self.is_open and self.checkpoints.writes):
             then()
         elif self._then is None:
             self._then = then
-            log.info("the session ends: its tables are saved before that")
-            if self._job_controller.job is not None:  # servers know one checkpoint
+            log.info("the session ends once its tables are saved")
+            if self._job_controller.job is not None:
                 self._fail_job("the session ends")
 
     def _own_ended(self, *, failed: bool = False) -> None:
@@ -226,12 +230,15 @@ class SessionRows:
     def _ready_to_load(self, request: _Request, done: WorkDone, now: float) -> None:
         if self._begins(request, done, now, resumes=True):
             request.path = done.result.candidates[0].path
-            self._pushes = -1  # whatever becomes of it, rows change
+            self._pushes = -1  # whether it succeeds or not, rows change
             request.controller.restore(now)
 
     def _take(self, call: int, folder: str) -> _Request:
         if self._job is None:
-            raise ClusterError("this cluster has the rows of its own job: it saves them itself")
+            raise ClusterError(
+                "this cluster runs a job of its own, whose checkpoints save its rows: only a "
+                "session saves and loads rows for a driver"
+            )
         if not self._submissions.idle:
             raise ClusterError(
                 "a job is at work here, and its rows are its own: wait for its end, and ask again"
@@ -251,7 +258,7 @@ class SessionRows:
         return self._request
 
     def _begins(self, request: _Request, done: WorkDone, now: float, *, resumes: bool) -> bool:
-        """Whether a request's folder is usable; else its driver has the reason."""
+        """Whether a request's folder can be used; else its driver gets the reason."""
         if done.error is not None:
             error = done.error
             self._answer(error if isinstance(error, SnailError) else ClusterError(explain(error)))

@@ -1,9 +1,9 @@
-"""The status of the run: a `Status` for the display, `snailps status` and `json_log`.
+"""Makes the status of the run: a `Status` for the display, `snailps status` and `json_log`.
 
     Membership, JobController, ReplicationController, HeartbeatMonitor
     with events, usage and turns of this process -> status(), progress() -> Report, Observers
 
-Reads the core from outside, and changes nothing of it.
+Reads the core from outside, and must not change anything of it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from snailps.node.status import (
 )
 
 SILENT_BEATS = 3
-"""Late heartbeats that are shown as a wait."""
+"""Missing heartbeats from which a silence is shown as a wait."""
 LAG_S = 1.0
-"""Lag of a standby that is shown as a wait."""
+"""Seconds by which a standby lags from which that is shown as a wait."""
 _COUNTS: tuple[Literal["rows", "bytes", "made", "refused", "evicted", "expired"], ...] = (
     "rows", "bytes", "made", "refused", "evicted", "expired",
 )  # fmt: skip
@@ -95,7 +95,7 @@ class StatusReport:
         self._usage = (self._usage[1], usage)
 
     def note_phase(self, now: float) -> Phase:
-        """The phase; since when is of interest where all wait for the master."""
+        """The phase that users see; notes when it changes, as all nodes may wait for the master."""
         if self._core.reported_phase != self._phase:
             self._phase, self._phase_since = self._core.reported_phase, now
         return self._phase
@@ -177,7 +177,7 @@ class StatusReport:
 
     @property
     def _checkpoints(self) -> CheckpointController:
-        """Of the job, or of the session between its jobs."""
+        """Checkpoints of the job, or of the session between its jobs."""
         of_job = not self._core.session or self._job_controller.job is not None
         return self._job_controller.checkpoints if of_job else self._core.rows.checkpoints
 
@@ -239,7 +239,8 @@ class StatusReport:
         }
 
     def _state_of(self, member: Member) -> str:
-        """What a member does, in words: where it goes, what the job waits for, how far it is."""
+        """What a member does, in a word or two: that it leaves, that the job waits for it, how far
+        it is."""
         if member.stay is not _HERE:
             if words := _STAY_WORDS.get(member.stay):
                 return words
@@ -267,19 +268,21 @@ class StatusReport:
                 _rate("pushes", shard, previous, member.reports.stats_s),
             )
         route = self._members.route
-        found: list[ShardStatus] = []
-        for one in self._core.replication.status():
-            stats, pulls_per_s, pushes_per_s = reported.get(one["shard"], ({}, 0.0, 0.0))
-            replica = (stats.get("replica") or {}) if one["standby"] else {}
-            where = route.shards[one["shard"]] if route is not None else None
-            found.append(
+        shards: list[ShardStatus] = []
+        for placed in self._core.replication.status():
+            stats, pulls_per_s, pushes_per_s = reported.get(placed["shard"], ({}, 0.0, 0.0))
+            replica = (stats.get("replica") or {}) if placed["standby"] else {}
+            address = route.shards[placed["shard"]] if route is not None else None
+            shards.append(
                 {
-                    "shard": one["shard"],
-                    "primary": one["primary"],
-                    "standby": one["standby"],
-                    "state": one["state"],
-                    "seeded": one["seeded"],
-                    "address": format_addr(where.host, where.port) if where is not None else "",
+                    "shard": placed["shard"],
+                    "primary": placed["primary"],
+                    "standby": placed["standby"],
+                    "state": placed["state"],
+                    "seeded": placed["seeded"],
+                    "address": format_addr(address.host, address.port)
+                    if address is not None
+                    else "",
                     "lag_bytes": int(replica.get("lag_bytes", 0)),
                     "lag_s": float(replica.get("lag_s", 0.0)),
                     "fragments": int(stats.get("fragments", 0)),
@@ -293,14 +296,14 @@ class StatusReport:
                     "waits": str(stats.get("waits_for") or ""),
                 }
             )
-        return found
+        return shards
 
     def tables(self) -> list[TableStatus]:
         """The tables, with the last reports of their primaries' servers."""
-        found: dict[int, TableStatus] = {}
+        tables: dict[int, TableStatus] = {}
         for _, shard in self._core.shard_reports.latest():
             for number, counts in shard.get("tables", {}).items():
-                table = found.setdefault(
+                table = tables.setdefault(
                     int(number),
                     {
                         "table": int(number), "name": str(counts.get("name", number)),
@@ -310,7 +313,7 @@ class StatusReport:
                 )  # fmt: skip
                 for key in _COUNTS:
                     table[key] += int(counts.get(key, 0))
-        return [found[number] for number in sorted(found)]
+        return [tables[number] for number in sorted(tables)]
 
     def _waits(
         self, phase: Phase, nodes: list[NodeStatus], shards: list[ShardStatus], now: float
@@ -369,7 +372,8 @@ def _bytes(usage: Usage) -> int | None:
 
 
 def _rate(kind: str, now: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> float:
-    """Requests a second between two reports of a shard."""
+    """Requests per second between two reports of a shard."""
     if before is None or seconds <= 0:
         return 0.0
-    return max(0.0, float(now[kind] - before[kind]) / seconds)  # a shard that moved counts anew
+    # A shard that moved counts from 0 again: not a negative rate.
+    return max(0.0, float(now[kind] - before[kind]) / seconds)

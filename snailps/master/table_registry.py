@@ -1,9 +1,10 @@
-"""The tables of a cluster, at the master: their numbers, and that every server has made them.
+"""Owns the tables of a cluster: their numbers, whose they are, and that every server has made them.
 
-    Declare -> numbers -> MakeTables on every server -> Declared
+    Declare -> numbers -> the journal, on disk -> MakeTables on every server -> Declared
 
-Owns the list of tables, and which are a job's; must not know rows or the route. Servers get a table
-once: further declarations of it are answered when all have it.
+Must not know rows or the route. A declaration is answered when every server has the table, as the
+worker's first push goes to any of them. Servers get the order once; later declarations of the table
+wait for the same answers.
 """
 
 from __future__ import annotations
@@ -25,33 +26,36 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 TABLES_MAX = 4096
-"""Tables at a time."""
+"""Most tables at the same time."""
 NUMBER_MAX = 0xFFFF
-"""Numbers are never given twice: late messages would reach another table."""
+"""Highest number of a table. Numbers are never given twice in a cluster: late messages to a dropped
+table would reach another one."""
 
 OnMade = Callable[[Answer, float], None]
 """Gets `Declared`, or why the tables could not be made; and the time."""
 
 
 def _differences(one: Table, other: Table) -> str:
-    """How two declarations of a name differ."""
+    """How two declarations of the same name differ, in words."""
     first, second = one.to_dict(), other.to_dict()
     fields = [field for field in first if first[field] != second[field]]
-    answer = (", ".join(f"{field}={way[field]!r}" for field in fields) for way in (first, second))
-    return ", and ".join(answer)
+    ways = (", ".join(f"{field}={way[field]!r}" for field in fields) for way in (first, second))
+    return ", and ".join(ways)
 
 
 ANY_MODULE = "*"
+"""In `modules`: servers may import any module that a driver names."""
 
 
 def admits(table: Table, modules: Collection[str]) -> bool:
-    """Whether servers may import the access method of a table that only its name names."""
+    """Whether servers may import the access method of a table that only a name identifies. A name
+    may come from a stranger's file or script; importing it runs code."""
     module = table.access.partition(":")[0]
     return not table.in_python or module in modules or ANY_MODULE in modules
 
 
 class _Making:
-    """An order to make tables, and the declarations that wait for it."""
+    """An order to make tables that not all servers have answered, and who waits for it."""
 
     __slots__ = ("numbers", "waiting")
 
@@ -80,7 +84,7 @@ class TableRegistry:
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
         self._used: set[str] = set()  # names that the present job's workers have declared
-        self._unnamed: list[int] = []  # of earlier jobs, and not dropped yet
+        self._unnamed: list[int] = []  # numbers of tables of earlier jobs that are not dropped yet
         self._making: dict[int, _Making] = {}  # by table, until all servers have it
 
     @property
@@ -102,10 +106,13 @@ class TableRegistry:
         return name in self.tables and name not in self._used
 
     def forget_job(self, now: float, in_use: bool = False) -> None:
-        """Let the next job of a session declare its tables afresh, and have servers drop the last
-        job's. Until then the driver can read the last job's. Nothing waits for the servers: each
-        drops tables before it makes others. `in_use`: a worker is still at a block of that job; its
-        tables go with the next job's."""
+        """As the next job of a session begins: have servers drop the tables of the last one, which
+        its driver could read until now, and free their names.
+
+        Nothing waits for the servers: each carries out orders in sequence, so it drops these before
+        it makes others. `in_use`: a worker is still at a block of that job and pushes to them; they
+        are dropped when the job after begins. See docs/design/tables-of-jobs.md.
+        """
         gone = self._unnamed
         gone += [self.tables.pop(name)[0] for name in self._of_job if name in self.tables]
         self._of_job.clear()
@@ -124,11 +131,11 @@ class TableRegistry:
             )
 
     def _dropped(self, broadcast: Broadcast, now: float) -> None:
-        if broadcast.error:  # they only take memory
+        if broadcast.error:  # tables that remain cost memory, and nothing else
             log.warning("%s", broadcast.error)
 
     def replay(self, fact: Fact) -> None:
-        """Take a table that an earlier master has noted, or that it has dropped some."""
+        """Take a fact of an earlier master: a table that it numbered, or tables that it dropped."""
         data = fact.data
         if fact.kind == "drop":
             for number in data["numbers"]:
@@ -149,8 +156,8 @@ class TableRegistry:
             self._used.add(table.name)
 
     def declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
-        """Number the tables and have every server make them, then answer. ConfigError if a table is
-        declared in two ways, or there are too many."""
+        """Number the tables, have every server make them, then answer. ConfigError if a table is
+        declared in two ways, there are too many, or servers must not import its access method."""
         tables = [Table.from_dict(item) for item in message.tables]
         if member.role == "driver":
             for table in tables:
@@ -160,7 +167,8 @@ class TableRegistry:
         self._declare(tables, of_job, partial(self._reply, call), now)
 
     def _admit(self, table: Table) -> None:
-        """Refuse a driver's table that has servers import what their operator has not named."""
+        """Refuse a driver's table whose access method is in a module that the operator of the
+        cluster has not allowed."""
         module, known = table.access.partition(":")[0], self.tables.get(table.name)
         if admits(table, self._modules):
             return
@@ -188,16 +196,17 @@ class TableRegistry:
     ) -> None:
         numbers: list[int] = []
         new: dict[str, tuple[int, Table]] = {}
-        for table in tables:  # all are checked before any is kept: servers make all or none
+        for table in tables:  # all are checked before any gets its number: servers make all or none
             fresh = (self._next_table + len(new), table)
             number, known = self.tables.get(table.name) or new.get(table.name, fresh)
-            table = replace(table, wire=known.wire)  # how rows travel, each worker decides
+            # The wire type may differ: each worker decides how its rows travel.
+            table = replace(table, wire=known.wire)
             if known != table:
                 raise ConfigError(
                     f"table {table.name!r} is declared in two ways: {_differences(known, table)}"
                 )
             if len(self._made) + len(new) >= TABLES_MAX and table.name not in self.tables:
-                raise ConfigError(f"more than {TABLES_MAX:,} tables: use rows of fewer ones")
+                raise ConfigError(f"more than {TABLES_MAX:,} tables: use fewer, with more rows")
             if number > NUMBER_MAX:
                 raise ConfigError(
                     f"this session has made {NUMBER_MAX:,} tables, as many as it can: start the "
@@ -216,26 +225,28 @@ class TableRegistry:
         self._used |= set(of_job)
         if new:
             self._order_when_noted([number for number, _ in new.values()], now)
-        left = {self._making[number] for number in numbers if number in self._making}
+        # The tables may be in several orders: of this declaration, and of earlier ones that are
+        # still under way.
+        awaited = {self._making[number] for number in numbers if number in self._making}
 
         def ended(making: _Making, error: str, now: float) -> None:
-            """End one of the orders; the first error is the answer."""
-            if making not in left:
+            """One of the orders has ended; the first error is the answer."""
+            if making not in awaited:
                 return
-            left.discard(making)
+            awaited.discard(making)
             if error:
-                left.clear()
-            if not left:
+                awaited.clear()
+            if not awaited:
                 answer(ClusterError(error) if error else messages.Declared(numbers), now)
 
-        for making in left:
+        for making in awaited:
             making.waiting.append(partial(ended, making))
-        if not left:
+        if not awaited:
             answer(messages.Declared(numbers), now)
 
     def _order_when_noted(self, numbers: list[int], now: float) -> None:
-        """Have every server make these tables once the journal has them on disk: servers must not
-        take pushes to tables that the next master does not know, whose rows nothing would save."""
+        """Have every server make these tables, once the journal has them on disk. Servers must not
+        take pushes to tables that another master would not know: nothing would save their rows."""
         making = self._begin(numbers)
         if self._sync is None or not self._out.kept:
             self._send(making, now)
@@ -248,7 +259,8 @@ class TableRegistry:
         return making
 
     def _send(self, making: _Making, now: float) -> None:
-        """Have every server make what is not dropped meanwhile; a lost one is not waited for."""
+        """Order every server to make the tables that were not dropped meanwhile. A lost server
+        counts as done: its standbys get the tables with the others."""
         tables = [
             [number, self._made[number].to_dict()]
             for number in making.numbers
@@ -265,7 +277,7 @@ class TableRegistry:
         )
 
     def _ordered(self, making: _Making, broadcast: Broadcast, now: float) -> None:
-        """All servers have answered, or one of them has refused."""
+        """All servers have answered, or one has refused: then the tables do not exist."""
         for number in making.numbers:
             self._making.pop(number, None)
             if broadcast.error and (table := self._made.pop(number, None)) is not None:
@@ -275,15 +287,16 @@ class TableRegistry:
             ended(broadcast.error, now)
 
     def made(self) -> list[Any]:
-        """All tables with their numbers, in rising order."""
+        """All tables with their numbers, ascending: for a server that joins or hosts a standby."""
         return [[number, table.to_dict()] for number, table in self._made.items()]
 
     def named(self) -> list[Any]:
-        """Number and declaration of all tables but earlier jobs'."""
+        """Number and declaration of all tables, except those of earlier jobs."""
         return [[number, table.to_dict()] for number, table in self.tables.values()]
 
     def remake(self, now: float) -> None:
-        """Have every server make all tables: a lost master may not have reached all."""
+        """Have every server make all tables: a lost master may not have reached every server.
+        Making a table twice is harmless."""
         if self._made:
             making = self._begin(list(self._made))
             making.waiting.append(self._remade)

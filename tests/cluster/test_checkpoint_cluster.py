@@ -205,7 +205,7 @@ def test_job_with_damaged_checkpoints_only_says_what_to_do(tmp_path, job, saved)
         (one.path / NAME).write_text("{}")
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
-        assert_one_sentence(master, "no checkpoint here is good", NAME, "--fresh")
+        assert_one_sentence(master, "no checkpoint here can be used", NAME, "--fresh")
 
 
 def test_job_with_checkpoints_of_another_one_refuses(tmp_path, job):

@@ -133,7 +133,7 @@ def goes_on(cluster, master, got, at_block, at_export, code):
 
 
 def is_written(cluster, master, got, at_block, at_export, code):
-    master.wait_line("the model is being saved, which goes on to its end")
+    master.wait_line("the model is being saved, and that continues")
     at_export.open()
     assert master.wait() == code
     assert set(cluster.codes()) == {0}

@@ -176,7 +176,7 @@ def test_disk_of_the_master_that_does_not_answer_is_named(world, caplog):
     for seconds in (0, LATE_S / 2, LATE_S + 2, LATE_S + 3):
         world.controller.step(world.now + seconds)
     assert [record.message for record in caplog.records] == [
-        f"a checkpoint waits for the master's disk: {LATE_S + 2:.0f} s"
+        f"a checkpoint waits for the disk of the master: {LATE_S + 2:.0f} s"
     ]
     world.out.do_works(world.now)
     world.saved(1, 2)
@@ -351,7 +351,7 @@ def test_checkpoint_of_a_clock_that_does_not_come_is_given_up(clocked, caplog, e
         clocked.schedule.abandon(1)
     clocked.step(0.1)
     assert not clocked.controller.running
-    assert "the training ends before clock 1, whose rows it is of" in caplog.text
+    assert "the training ends before clock 1, whose rows it was to save" in caplog.text
     assert not clocked.orders(m.StopSaving)  # no server knows of it
 
 
@@ -582,7 +582,7 @@ def test_server_that_does_not_stop_reading_costs_the_checkpoint_once(world, capl
     lost = world.servers.pop()
     world.controller.lost(lost, "killed", world.now)
     world.step(1.0, times=int(STALL_S) + 2)
-    assert "checkpoint 8 cannot be used: no answer in 120 s: servers did not stop" in caplog.text
+    assert "checkpoint 8 cannot be used: servers did not stop" in caplog.text
     assert [order.folder for _, order, _ in world.orders(m.Load)] == ["checkpoint-7"]
     for _, _, stopped in world.orders(m.StopSaving):
         stopped(m.Ok(), world.now)
