@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Each public kernel in each of its builds: none may be slower than `base`, for any CPU.
 
-    small random arrays -> calls of each build in turns -> processor time, medians -> ratios to base
+    random arrays -> calls of each build, interleaved -> processor time, medians -> ratios to base
 
 Arrays fit in the second-level cache or nearly, so that what differs is what was compiled, not what
 memory does.  Training goes on from call to call.
@@ -31,7 +31,7 @@ LEAST_US = 500.0
 
 
 def words(rng: np.random.Generator) -> dict[str, Call]:
-    """Word vectors: with a row a word, and with those of four subwords."""
+    """Word vectors: with a row a word, and with four subwords a word."""
     inputs, outputs = (kernels.padded(ROWS, DIM) for _ in range(2))
     inputs[:, :DIM] = rng.normal(0, 0.1, (ROWS, DIM))
     squares = tuple(kernels.padded(ROWS, DIM) for _ in range(2))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """snailps through a network of 1 Gbit/s: rows beside iperf3, word vectors beside no cap.
 
-    netns.linked -> server | capped wire | driver: pulls, pushes, iperf3 in turns -> goodput, share
+    netns.linked -> server | capped wire | pulls, pushes, iperf3, interleaved -> goodput, share
                  -> master, server | wire, capped or not | worker trains          -> words/s, ratio
 
 Real processes in two network namespaces; README.md here says what the figures mean.  It needs
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--mbit", type=float, default=1000.0, help="the cap of each direction, Mbit/s")
-    add("--runs", type=int, default=3, help="of everything, in turns")
+    add("--runs", type=int, default=3, help="runs of each, interleaved")
     add("--no-rows", action="store_true", help="leave out pulls and pushes of rows")
     add("--seconds", type=float, default=3.0, help="of each pull, push and iperf3")
     add("--wires", default=",".join(WIRES), help="wire types of the tables")
@@ -199,7 +199,7 @@ def through(
 
 
 def measure_rows(link: Link, folder: Path, args: argparse.Namespace) -> list[dict]:
-    """Pulls and pushes of every wire type, and iperf3, in turns."""
+    """Pulls and pushes of every wire type, and iperf3, interleaved."""
     has_wire = "wire" in {field.name for field in dataclasses.fields(Table)}
     wires = [wire for wire in args.wires if has_wire or wire == "float32"]
     rng = np.random.default_rng(1)
@@ -282,7 +282,7 @@ def train(link: Link, folder: Path, args: argparse.Namespace, mbit: float | None
 
 
 def measure_words(link: Link, folder: Path, args: argparse.Namespace) -> list[dict]:
-    """Trainings without and with the cap, in turns."""
+    """Trains without and with the cap, interleaved."""
     caps = (None, args.mbit)
     found: dict[float | None, list[dict]] = {cap: [] for cap in caps}
     for run in range(args.runs):

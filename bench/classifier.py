@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The classifier: snailps beside fastText's supervised mode, on one text, in one run, in turns.
+"""The classifier: snailps beside fastText's supervised mode, on one text, in one run, interleaved.
 
     apt's lists -> package descriptions, labelled by Section -> train.txt, test.txt
     text, sizes -> both train (A B, B A, ...) -> speed, memory, accuracy
@@ -54,7 +54,7 @@ def arguments() -> argparse.Namespace:
     add("--bucket", type=int, default=2_000_000)
     add("--negatives", type=int, default=5)
     add("--no-peer", action="store_true", help="snailps only")
-    add("--runs", type=int, default=1, help="of each system, in turns")
+    add("--runs", type=int, default=1, help="runs of each system, interleaved")
     add("--seeds", type=int, default=1, help="how many seeds the runs go through")
     add("--limit-s", type=float, default=3600.0, help="longest time of one training")
     add("--scratch", type=Path, help="folder for temporary files, default the system's")
@@ -248,7 +248,7 @@ def table(summaries: list[dict]) -> str:
 
 
 def main() -> None:
-    """Make the text, train both in turns, judge, print."""
+    """Make the text, train both, interleaved, judge, print."""
     args = arguments()
     systems = ["snailps"] if args.no_peer else ["snailps", "fasttext"]
     python = "" if args.no_peer else peers_python(args.peers_python)

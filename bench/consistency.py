@@ -230,7 +230,7 @@ def ssp(args: argparse.Namespace, scratch: Path) -> list[dict]:
 
 
 def ssp_targets(found: list[dict]) -> list[dict]:
-    """No lead above `staleness`; a time between those of async and bsp, to within noise."""
+    """No lead above `staleness`; a time between async's and bsp's, to within noise."""
     judged = []
     for slow in SLOW:
         by_mode = {row["mode"]: row for row in found if row["slow"] == slow}

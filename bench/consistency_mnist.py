@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """MNIST, the same net in each mode: accuracy, and the gain of a second worker.
 
-    idx files -> snailps train mlp, in turns -> accuracy by mode and workers, examples/s of 1 and 2
+    idx files -> snailps train mlp, interleaved -> accuracy by mode, examples/s of 1 and 2 workers
               -> one JSON object a run (--json), tables and targets (--table)
 
 `rows` and `targets` are also the part "mnist" of consistency.py.  README.md here says what the

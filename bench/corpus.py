@@ -4,7 +4,7 @@
     corpus -> blocks as workers read them -> count, merge, encode -> words/s on one core
            -> one JSON object (--json), a table for docs/benchmarks.md (--table)
 
-The timed work is that of a worker on each block: reading it from the file (which the page cache
+Timed is what a worker does with each block: reading it from the file (which the page cache
 holds, after the warm-up), and the loop over its bytes.  Time is processor time, medians over runs.
 """
 

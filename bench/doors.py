@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cost of a secret and of TLS: word vectors trained with neither, with each, in turns.
+"""Cost of a secret and of TLS: word vectors trained with neither, with each, interleaved.
 
     corpus -> snailps local (A B C, C B A, ...) -> words/s of each -> a table, ratios
 

@@ -5,8 +5,8 @@
         -> seconds, GB/s, memory (VmRSS) before and at most, the slowest status
         -> one JSON object (--json), a line for docs/benchmarks.md (--table)
 
-What is measured is the export alone: memory of before is that of the last moment of the training.
-`--size` is that of keys and weights as they are written.  README.md here says more.
+Only the export is measured; the memory before it is taken at the last moment of the training.
+`--size` counts keys and weights as they are written.  README.md here says more.
 """
 
 import argparse

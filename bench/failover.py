@@ -260,7 +260,7 @@ def kill(folder: Path, rounds: int, rows: int) -> dict[str, Any]:
 
 
 def cost(folder: Path, corpus: str, rounds: int, epochs: int, workers: int) -> dict[str, Any]:
-    """fastText on two servers with and without standbys, in turns."""
+    """fastText on two servers with and without standbys, interleaved."""
     words: dict[str, list[float]] = {"none": [], "sync": [], "async": []}
     for at in range(rounds):
         order = ["none", "sync", "async"]

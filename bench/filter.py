@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pages kept by a classifier, Parquet to Parquet: snailps.filter beside its peers, in turns.
+"""Pages kept by a classifier, Parquet to Parquet: snailps.filter beside its peers, interleaved.
 
     corpus -> model and pages of bench/predict.py -> Parquet files -> each system in a process
            -> pages a second -> one JSON object a system (--json), a table
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
     add("--corpus", type=Path, default=DATA / "words" / "text8like.txt.gz")
     add("--work", default="pages", help=f"of {', '.join(WORK)}")
     add("--systems", default=",".join(SYSTEMS), help="the first one is the measure")
-    add("--runs", type=int, default=3, help="of each system, in turns")
+    add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--threads", type=int, default=2, help="threads, or datatrove's workers")
     add("--scale", type=float, default=1.0, help="of the number of pages")
     add("--hosts", type=int, default=0, help="instead: one cluster of so many, many of one")
@@ -178,7 +178,7 @@ def filter_at_once(inputs: list[list[str]], hosts: int, model: Path, folder: Pat
 
 
 def main() -> None:
-    """Make model and pages, run all in turns, print."""
+    """Make model and pages, run all, interleaved, print."""
     if sys.argv[1:2] == ["--job"]:
         run_ours(json.loads(sys.argv[2]))
         return

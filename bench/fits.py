@@ -4,8 +4,9 @@
     CSR, labels of planted weights -> LogisticRegression.fit -> seconds of its parts, log loss
                                    -> SGDClassifier.fit      -> seconds, log loss
 
-They take turns, so that other load meets both alike.  Seconds are of the clock ("wall") and of the
-processor: of this process and of all processes of the cluster, the kernel's work for them included.
+They are interleaved, so that other load meets both alike.  Seconds are of the clock ("wall") and
+of the processor: of this process and of all processes of the cluster, with the kernel's work for
+them.
 """
 
 import argparse

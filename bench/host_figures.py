@@ -80,7 +80,7 @@ class Samples:
         self._counters: list[Mapping[str, float]] = []
 
     def add(self, now: float, counters: Mapping[str, float]) -> None:
-        """Counters at a time that is later than that of the sample before."""
+        """Counters at a time later than the sample before."""
         self._times.append(now)
         self._counters.append(dict(counters))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How training scales with hosts, on one machine: N simulated hosts, each a share of a core.
 
-    model, text -> for each N, in turns: N hosts train -> speed, bytes, processor time, quality
+    model, text -> for each N, interleaved: N hosts train -> speed, bytes, processor time, quality
                 -> medians as one JSON object a number of hosts (--json), a table (--table)
                 -> all runs in a file (--out), which scaling.py reads
 
@@ -82,7 +82,7 @@ def command_line() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", choices=(*CLASSES, *ALIASES), help="what is trained")
     add("--conf", type=Path, help="a .conf file with the job, instead of --model or beside it")
-    add("--input", help="what it is trained on; else that of the .conf file")
+    add("--input", help="input to train on; default: the input in the .conf file")
     add("--test", type=Path, help="what it is judged on: for word vectors held-out text")
     add("--hosts", default="1,2,4,8", help="numbers of hosts, with commas between them")
     add("--core", type=float, default=0.22, help="share of a core of each host; 0: no limit")
@@ -95,7 +95,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--shards", type=int, default=1, help="of each server")
     add("--threads", type=int, default=1, help="of each worker")
     add("--epochs", type=int, help="default: the model's")
-    add("--repeat", type=int, default=3, help="runs of each number of hosts, in turns")
+    add("--repeat", type=int, default=3, help="runs of each number of hosts, interleaved")
     add("--beside", action="store_true",
         help="compare with N clusters of one host at once, measured once")  # fmt: skip
     add("--beside-whole", action="store_true", help="these train all epochs, not about as long")
@@ -169,7 +169,7 @@ class Process:
 
     def sample(self) -> float:
         """Processor seconds of all processes that had this place, so far."""
-        if self.child.returncode is not None:  # its number may be that of another process
+        if self.child.returncode is not None:  # its number may belong to another process by now
             return self.earlier_s + self.spent_s
         with contextlib.suppress(OSError, IndexError, ValueError):
             self.spent_s = cpu_seconds(Path(f"/proc/{self.child.pid}/stat").read_text())
@@ -480,7 +480,7 @@ def free_port() -> int:
 
 
 def settings_of(args: argparse.Namespace, hosts: Hosts, prefix: Path, seed: int) -> dict:
-    """Settings of all processes, those of --set last."""
+    """Settings of all processes, with --set last."""
     settings: dict[str, object] = {}
     if args.model:
         settings |= {"worker_class": CLASSES[args.model], **FIXED.get(args.model, {})}
@@ -683,7 +683,7 @@ def end(signum: int, frame: object) -> None:
 
 
 def main() -> None:
-    """Run all numbers of hosts in turns, print."""
+    """Run all numbers of hosts, interleaved, print."""
     args = arguments()
     signal.signal(signal.SIGTERM, end)
     rights(args)

@@ -1,4 +1,4 @@
-"""Knowledge graphs beside PyKEEN: filtered MRR by seed, triples/s, in turns.
+"""Knowledge graphs beside PyKEEN: filtered MRR by seed, triples/s, interleaved.
 
     PyKEEN's data set -> text -> snailps train kge | train_pykeen.py -> MRR, hits@10, triples/s
 

@@ -1,4 +1,4 @@
-"""Matrix factorisation beside scikit-surprise and implicit, on planted factors, in turns.
+"""Matrix factorisation beside scikit-surprise and implicit, on planted factors, interleaved.
 
     planted ratings -> snailps train mf | surprise's SVD -> RMSE, ratings/s
     planted choices -> snailps train mf --loss softmax | implicit's ALS, BPR -> recall, NDCG

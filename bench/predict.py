@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Labels of pages and lines: snailps beside fastText and its forks, on one model, in turns.
+"""Labels of pages and lines: snailps beside fastText and its forks, on one model, interleaved.
 
     corpus -> pages of 600 words, lines of 60 bytes, planted labels -> snailps train classifier
     model, texts -> each system in a process of its own (A B C, C B A, ...) -> texts a second
@@ -9,7 +9,7 @@
     python bench/predict.py --work pages,lid --systems fasttext,snailps-1,snailps-2 --repeat 5
     python bench/predict.py --text languages.txt --table    # lines of bench/languages.py
 
-Time is that of the call for all texts; the model is loaded before, which is a column of its own.
+Time is of the call for all texts; loading the model before it is a column of its own.
 `equal` is the share of texts whose best label is fastText's, `right` of those whose best label is
 the planted one, or the line's.  snailps-1 has one thread, snailps-2 two, snailps-arrow two and
 Arrow in and out in the place of lists; snailps-one is called for each text.  program is fastText's
@@ -74,7 +74,7 @@ def arguments() -> argparse.Namespace:
     )
     add("--systems", default=",".join((*MODULES, *OURS)), help="the first one is the measure")
     add("--program", type=Path, help="fastText's C++ program, for the system of this name")
-    add("--runs", type=int, default=3, help="of each system, in turns")
+    add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--repeat", type=int, default=3, help="times that a run answers all texts")
     add("--threads", type=int, default=2, help="of the forks that have some")
     add("--scale", type=float, default=1.0, help="of the number of texts")
@@ -303,7 +303,7 @@ def table(summaries: list[dict]) -> str:
 
 
 def main() -> None:
-    """Train, ask all in turns, print."""
+    """Train, ask all, interleaved, print."""
     if sys.argv[1:2] == ["--job"]:
         run_ours(json.loads(sys.argv[2]))
         return

@@ -4,10 +4,10 @@
     words.py, sparse.py, transport.py at small sizes -> ratios -> bench/history.jsonl, a line a run
     bench/history.jsonl -> docs/bench-history.svg
 
-Each ratio has both of its sides measured in the same run, in turns, so runs of different days and
-machines may be compared; of absolute figures only the time of a whole job is kept.  Single ratios
-differ by a tenth on a noisy machine: look at the course, and measure with the script itself before
-a claim.
+Each ratio has both of its sides measured in the same run, interleaved, so that runs of different
+days and machines may be compared; the only absolute figure kept is the time of a whole job.  Single
+ratios differ by a tenth on a noisy machine: look at the course of the history, and measure with the
+script itself before you claim anything.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--corpus", type=Path, default=CORPUS, help="a text file, .gz or plain")
     add("--peers-python", help="a Python that has the peers, instead of .bench-venv")
-    add("--runs", type=int, default=3, help="of each system, in turns")
+    add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--draw", action="store_true", help="only draw the history")
     add("--dry", action="store_true", help="keep nothing")
     args = parser.parse_args()
@@ -71,7 +71,7 @@ def begin_of(corpus: Path, size: int, path: Path) -> Path:
 
 
 def by_system(rows: list[dict], job: str = "") -> dict[str, dict]:
-    """Rows by their system, those of one job."""
+    """Rows of one job, by system."""
     return {row["system"]: row for row in rows if not job or row.get("job") == job}
 
 

@@ -364,7 +364,7 @@ def main() -> None:
     add("--workers", type=int, default=2)
     add("--shards", type=int, default=1, help="of each server")
     add("--replication", default="sync")
-    add("--corpus", type=Path, help="a text, plain or .gz; default that of SNAILPS_DATA")
+    add("--corpus", type=Path, help="a text, plain or .gz; default: the one in SNAILPS_DATA")
     add("--mb", type=float, default=8.0, help="of it, the first so many MB")
     add("--epochs", type=int, default=3)
     add("--json", action="store_true", help="one JSON object a part")

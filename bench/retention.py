@@ -45,7 +45,7 @@ def pieces_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows_of(cluster: snailps.Cluster, name: str) -> dict[str, int]:
-    """The table's counts, once its server has told those of after the training."""
+    """The table's counts, once its server has reported them after the training."""
     time.sleep(2.5)  # a server tells its master with each heartbeat
     return next(table for table in cluster.status()["tables"] if table["name"] == name)
 

@@ -266,7 +266,7 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0, host_us: float = 0
 
 
 def exchange_us(measured: Sequence[Measured]) -> float:
-    """Processor time of a byte, both ends together: twice that of servers, which do nothing else.
+    """Processor time of a byte, both ends together: twice the servers', which do nothing else.
 
     It may not be so much that it leaves less than half of the processor time for the rest.
     """
@@ -566,7 +566,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("files", nargs="+", type=Path, help="of hosts.py --out; those of one model are joined")
+    add("files", nargs="+", type=Path, help="files of hosts.py --out; joined if of one model")
     add("--fit", help="numbers of hosts that constants are taken from; default: all")
     add("--hosts", default="1,2,4,8,16,32,64", help="of the prediction")
     add("--cores", type=float, default=16.0, help="of each of these hosts")

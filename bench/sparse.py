@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Sparse models: snailps beside Vowpal Wabbit, scikit-learn and NumPy, in one run, in turns.
+"""Sparse models: snailps beside Vowpal Wabbit, scikit-learn and NumPy, in one run, interleaved.
 
     data (ctr.py, a9a) -> jobs: every system trains (A B C, C B A, ...) -> speed, memory, quality
                        -> one JSON object a system and job (--json), tables and targets (--table)
 
-Speed is that of the whole process, from text to a model on disk, and quality stands beside it
-always, judged by one and the same code (judge.py).  README.md here says more.
+Speed is of the whole process, from text to a model on disk; its quality is always given beside it,
+judged by the same code for all (judge.py).  README.md here says more.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def arguments() -> argparse.Namespace:
     add("--examples", type=int, help="of the click data, instead of 5 million (targets: none)")
     add("--a9a", type=Path, default=A9A, help="folder with a9a and a9a.t")
     add("--data", type=Path, help="folder that keeps the click data; default: made anew each time")
-    add("--runs", type=int, default=3, help="of each system, in turns")
+    add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--seeds", type=int, default=3, help="how many seeds the job `workers` goes through")
     add("--threads", type=int, default=2, help="of the worker")
     add("--no-snailps", action="store_true", help="peers only")

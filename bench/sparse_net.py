@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A sparse first layer behind a slow network: products at the shards, or rows at the worker.
 
-    netns.linked -> server with W | capped wire | driver: steps by each way, in turns
+    netns.linked -> server with W | capped wire | driver: steps by each way, interleaved
                  -> bytes a step, steps/s; one JSON object a way (--json), tables (--table)
 
     products    a batch's entries go to the shards, m x h comes back, dL/dZ goes, W stays
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     add("--ways", default=",".join(WAYS), help="with commas: " + ", ".join(WAYS))
     add("--shards", type=int, default=2, help="of the server")
     add("--seconds", type=float, default=5.0, help="of each way in each run, at least one step")
-    add("--runs", type=int, default=1, help="of all ways, in turns")
+    add("--runs", type=int, default=1, help="runs of each way, interleaved")
     add("--scratch", type=Path, help="folder for temporary files, default the system's")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="for all processes")
     add("--json", action="store_true", help="one JSON object a way on standard output")
@@ -228,7 +228,7 @@ def take(driver: Driver, steps: Iterator[None], seconds: float, warm: int) -> di
 
 
 def measure(link, folder: Path, args: argparse.Namespace, hidden: int, spread: str) -> list[dict]:
-    """All ways on one table, in turns; a row each."""
+    """All ways on one table, interleaved; a row each."""
     pool = batches(args, spread)
     link.cap(None)
     with session(link, folder, args.set) as driver:

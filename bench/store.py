@@ -5,7 +5,7 @@
           -> one JSON object (--json), else lines of text
 
 ============  =====================================================================================
-``lookups``   random existing keys a second of CPU time, small and large table in turns
+``lookups``   random existing keys a second of CPU time, small and large table, interleaved
 ``memory``    bytes that a full table takes, over the bytes of its rows
 ``pauses``    time of each single push while a table grows; page faults and other processes apart
 ``deletion``  deleting and creating rows again: rates, and memory before and after
@@ -120,7 +120,7 @@ def grouped_rate(store: ShardStore, asked: np.ndarray) -> float:
 
 
 def lookups(scale: float) -> dict[str, Any]:
-    """Small and large table in turns, keys in random order and grouped by fragment."""
+    """Small and large table, interleaved, keys in random order and grouped by fragment."""
     dim, small, large = 8, 100_000, int(20_000_000 * scale)
     figures: dict[str, Any] = {"dim": dim, "rows_small": small, "rows_large": large}
     if not enough_memory(large * (8 + 4 * dim + 25), figures):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The same DLRM in plain PyTorch and with its tables on servers, in one run, in turns.
+"""The same DLRM in plain PyTorch and with its tables on servers, in one run, interleaved.
 
     planted clicks -> plain: EmbeddingBag(sparse=True), torch's Adagrad, one process
                    -> ours: EmbeddingBagCollection of a local cluster, this process its one worker
@@ -223,7 +223,7 @@ def groups(steps: int, size: int = 50) -> Iterator[range]:
 
 
 def transport(args: argparse.Namespace, cluster: snailps.Cluster) -> dict[str, float]:
-    """Rows/s of pulls and pushes through a module, and of the client alone, in turns."""
+    """Rows/s of pulls and pushes through a module, and of the client alone, interleaved."""
     n, rng = args.rows, np.random.default_rng(3)
     keys = rng.integers(0, 1 << 63, n).astype(np.uint64)
     table = cluster.table("direct", args.dim, access="adagrad", lr=0.01)
@@ -263,7 +263,7 @@ def arguments() -> argparse.Namespace:
     add("--staleness", type=int, default=1)
     add("--threads", type=int, default=1, help="of PyTorch")
     add("--servers", type=int, default=1)
-    add("--runs", type=int, default=3, help="of each system, in turns")
+    add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--transport", action="store_true", help="rows/s through PyTorch instead of training")
     add("--rows", type=int, default=100_000, help="of a request of --transport")
     add(

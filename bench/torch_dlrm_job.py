@@ -1,7 +1,7 @@
 """The DLRM of torch_dlrm.py as a job of workers, and its runs on simulated hosts.
 
     clicks -> arrays in files, a line a batch -> Job on leased blocks -> AUC at the master
-    --hosts 1,2 -> hosts.made -> that job on so many hosts, in turns -> examples/s, ratio
+    --hosts 1,2 -> hosts.made -> that job on so many hosts, interleaved -> examples/s, ratio
 
 Batches are drawn before and read from mapped files, as rows by number, so that hosts neither draw
 nor parse.  `hosts.py` owns hosts: quotas, namespaces, counters.
@@ -159,7 +159,7 @@ def settings_of(args: argparse.Namespace, hosts: Hosts, folder: Path, seed: int)
 
 
 def on_hosts(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Runs the job on each number of hosts, in turns; medians, beside the first number's.
+    """Runs the job on each number of hosts, interleaved; medians, beside the first number's.
 
     Parameters
     ----------

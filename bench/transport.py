@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pulls and pushes beside a bare socket loop, in one run, in turns.
+"""Pulls and pushes beside a bare socket loop, in one run, interleaved.
 
     local_cluster: 1 server, 1 shard -> Driver (the compiled client) -> pull, push -> seconds
     bare/bare.c: blocking server and client, same keys and copies    -> pull, push -> seconds
@@ -164,7 +164,7 @@ def part_dim_100(bench: Bench, parts: set[str]) -> None:
 
 
 def part_wire(bench: Bench) -> None:
-    """The same for each wire type, in turns with float32."""
+    """The same for each wire type, interleaved with float32."""
     jobs = ("pull_rows_per_s", "push_rows_per_s", "small_pull_us")
     if "wire" not in Table.__slots__:
         say("wire types are not there yet")
@@ -331,7 +331,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--only", default=",".join(PARTS), help="parts, with commas: " + ", ".join(PARTS))
-    add("--runs", type=int, default=7, help="of each system, in turns; figures are medians")
+    add("--runs", type=int, default=7, help="runs of each system, interleaved; figures are medians")
     add("--unix", action="store_true", help="the bare loop over Unix sockets too")
     add("--quick", action="store_true", help="small sizes: to see that it works")
     add("--json", action="store_true", help="one JSON object on standard output")

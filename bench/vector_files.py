@@ -4,8 +4,8 @@
     rows in N servers -> .bin, .npz, .vec -> seconds, memory    bytes -> the same disk -> seconds
     .bin -> rows in N servers, as `continue_from` does          .vec -> rows in memory
 
-File and disk take turns, A B B A: the disk writes as many bytes, as `dd conv=fsync` does.  What
-reads the rows is this process, as the master does.  README.md here says more.
+File and disk are interleaved (A B B A): the disk writes as many bytes, as `dd conv=fsync` does.
+This process reads the rows, as the master does.  README.md here says more.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def memory_mb(name: str) -> float:
 
 
 def written(model: Model, folder: Path, name: str, repeat: int) -> dict[str, float]:
-    """One format, in turns with the disk."""
+    """One format, interleaved with the disk."""
     path = folder / f"m.{name}"
     results = model.results(output=str(folder / "m"), formats=(name,))
     ours: list[dict[str, float]] = []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Word vectors: snailps beside fastText and gensim, on one corpus, in one run, in turns.
+"""Word vectors: snailps beside fastText and gensim, on one corpus, in one run, interleaved.
 
     corpus, sizes -> every system trains (A B C, C B A, ...) -> speed, memory, quality
                   -> one JSON object a system (--json), a table for docs/benchmarks.md (--table)
@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
     add("--no-snailps", action="store_true", help="peers only")
     add("--similarity", action="append", default=[], type=Path, metavar="FILE")
     add("--analogies", type=Path, metavar="FILE")
-    add("--runs", type=int, default=1, help="of each system, in turns")
+    add("--runs", type=int, default=1, help="runs of each system, interleaved")
     add("--seeds", type=int, default=1, help="how many seeds the runs go through")
     add("--limit-s", type=float, default=3600.0, help="longest time of one training")
     add("--scratch", type=Path, help="folder for temporary files, default the system's")
@@ -330,7 +330,7 @@ def table(summaries: list[dict]) -> str:
 
 
 def main() -> None:
-    """Prepare, train everything in turns, judge, print."""
+    """Prepare, train everything, interleaved, judge, print."""
     args = arguments()
     systems = ([] if args.no_snailps else ["snailps"]) + args.peers
     if not systems:

@@ -1,8 +1,8 @@
-"""The command: walks over seeds, or replays one.
+"""The command: run many seeds, replay one, or compare the recorded lives.
 
-python -m tests.sim --seeds 100000 [--from 0] [--jobs 2]        a walk, with progress
+python -m tests.sim --seeds 100000 [--from 0] [--jobs 2]        many seeds, with progress
 python -m tests.sim --seed 4711 --trace                         one run, each event of it
-python -m tests.sim --lives [--rewrite]                         recorded lives: as they are written?
+python -m tests.sim --lives [--rewrite]                         compare the lives, or write them
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PR_SET_THP_DISABLE = 41
 
 
 def failure(outcome):
-    """What is said of a seed that failed: the last events, the problems, how to replay it."""
+    """The report of a seed that failed: the last events, the problems, how to replay it."""
     lines = [f"seed {outcome.seed}: {len(outcome.problems)} problems, ended {outcome.ended!r}"]
     lines += [shown(line) for line in outcome.recent]
     lines += [f"  {problem}" for problem in outcome.problems]
@@ -32,7 +32,7 @@ def failure(outcome):
 
 @contextlib.contextmanager
 def small_pages():
-    """Memory by pages of 4 KB: to clear 2 MB for each small table is a tenth of a run's CPU."""
+    """Disables huge pages: clearing 2 MB for each small table takes a tenth of a run's CPU."""
     set_disabled = ctypes.CDLL(None).prctl
     set_disabled(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     try:
@@ -42,7 +42,7 @@ def small_pages():
 
 
 def quiet_run(seed):
-    """Runs a seed without the product's log, which is as it was afterwards."""
+    """Runs a seed with the product's log disabled."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -53,8 +53,8 @@ def quiet_run(seed):
 
 
 def walk(first, count, jobs, most=10, say=print):
-    """Runs `count` seeds in `jobs` processes; those that failed, the first `most` shown."""
-    failed, begun, told = [], time.monotonic(), time.monotonic()
+    """Runs `count` seeds in `jobs` processes, and shows `most` failures; the failed seeds."""
+    failed, begun, reported = [], time.monotonic(), time.monotonic()
     endings = {}
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=2000) as pool:
         outcomes = pool.imap_unordered(quiet_run, range(first, first + count), chunksize=8)
@@ -65,9 +65,9 @@ def walk(first, count, jobs, most=10, say=print):
                 failed.append(outcome.seed)
                 if len(failed) <= most:
                     say(failure(outcome))
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
-                left_s = (told - begun) / done * (count - done)
+            if time.monotonic() - reported > 10:
+                reported = time.monotonic()
+                left_s = (reported - begun) / done * (count - done)
                 say(f"{done:,} of {count:,} seeds, {len(failed)} failed, {left_s:,.0f} s left")
     took_s = time.monotonic() - begun
     codes = dict(sorted(endings.items()))
@@ -76,16 +76,16 @@ def walk(first, count, jobs, most=10, say=print):
 
 
 def main(arguments=None):
-    """The command; its exit code."""
+    """Runs the command; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many")
-    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--trace", action="store_true", help="print each event of it")
-    parser.add_argument("--log", action="store_true", help="print the product's log, too")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2, help="processes to run them in")
+    parser.add_argument("--seed", type=int, help="run this seed alone")
+    parser.add_argument("--trace", action="store_true", help="print each event of the run")
+    parser.add_argument("--log", action="store_true", help="print the product's log as well")
     parser.add_argument("--lives", action="store_true", help="compare the recorded lives")
-    parser.add_argument("--rewrite", action="store_true", help="write them as they are now")
+    parser.add_argument("--rewrite", action="store_true", help="write them anew")
     chosen = parser.parse_args(arguments)
     if chosen.lives:
         return _lives(chosen.rewrite)

@@ -1,8 +1,9 @@
-"""What a run knows of its checkpoints: which are whole, which are damaged, from which it went on.
+"""The history of a run's checkpoints: which are whole, which are damaged, which were restored.
 
     files of a master -> Watched -> History: begun, whole, damaged; restored -> invariants.py
 
-The files are the product's own; here is what happened when, which no file says.
+The files are the product's own.  This module owns when each checkpoint was begun, written and
+restored, which no file records.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ FOLDER = "/shared/checkpoints"
 
 @dataclass
 class Checkpoint:
-    """One that all servers have written.
+    """A checkpoint that all servers have written.
 
     Attributes
     ----------
     begun_at, written_at : float
-        Its position is of the first; its rows were copied between the two.
+        When its position was taken, and when its last row was copied.
     done : list of int
-        The blocks in it.
+        Blocks whose pushes it includes.
     clock : int
-        In bsp.
+        Its clock in bsp.
     whole : bool
-        The product has said so.
+        Whether the product has given it its name.
     """
 
     number: int
@@ -43,7 +44,7 @@ class Checkpoint:
     damaged: bool = False
     pruned: bool = False
     passed: bool = False
-    """A training went on from an older one, as if this one were not there."""
+    """A training was restored from an older checkpoint, which makes this one void."""
 
     @property
     def is_good(self):
@@ -53,7 +54,7 @@ class Checkpoint:
 
 @dataclass
 class Restored:
-    """A training that began, from a checkpoint or from nothing (None)."""
+    """A training that began: from a checkpoint, or with no rows (None)."""
 
     at: float
     checkpoint: Checkpoint | None
@@ -68,37 +69,38 @@ class History:
         self.problems = []
 
     def newest(self):
-        """The newest that is whole and not damaged; None: there is none."""
-        good = [one for one in self.all.values() if one.is_good]
-        return max(good, key=lambda one: one.number, default=None)
+        """The newest good checkpoint, or None."""
+        good = [checkpoint for checkpoint in self.all.values() if checkpoint.is_good]
+        return max(good, key=lambda checkpoint: checkpoint.number, default=None)
 
     @property
     def refusable(self):
-        """Whether none is good and some were: a run is to be refused then."""
-        return self.newest() is None and any(one.damaged for one in self.all.values())
+        """Whether the master must refuse to begin: there were checkpoints, and none is good."""
+        damaged = any(checkpoint.damaged for checkpoint in self.all.values())
+        return self.newest() is None and damaged
 
     def begins(self, at, number):
-        """A training begins, from a checkpoint, or from nothing (0); which one that is, or None."""
-        newest, found = self.newest(), self.all.get(number)
-        if number and found is None:
+        """Notes from which checkpoint a training begins (0: none); that one, or None."""
+        newest, checkpoint = self.newest(), self.all.get(number)
+        if number and checkpoint is None:
             self.problems.append(f"went on from checkpoint {number}, which was never written")
         least = newest.number if newest is not None else 0
         if number < least:
             self.problems.append(f"went on from checkpoint {number}, and {least} is whole")
-        self.restored.append(Restored(at, found))
-        for one in self.all.values():
-            one.passed = one.passed or one.number > number
-        return found
+        self.restored.append(Restored(at, checkpoint))
+        for other in self.all.values():
+            other.passed = other.passed or other.number > number
+        return checkpoint
 
     def fate(self, drawn_at, acked_at):
-        """Least and most often that a push may be in the rows, as of what was restored since."""
+        """How often, least and most, a push may be in the rows after the restores since."""
         least, most = int(acked_at is not None), 1
         for restored in self.restored:
             if restored.at < drawn_at:
                 continue
-            one = restored.checkpoint
-            written_at = one.written_at if one is not None else -math.inf
-            begun_at = one.begun_at if one is not None else -math.inf
+            checkpoint = restored.checkpoint
+            written_at = checkpoint.written_at if checkpoint is not None else -math.inf
+            begun_at = checkpoint.begun_at if checkpoint is not None else -math.inf
             if drawn_at > written_at:
                 return 0, 0
             if acked_at is None or acked_at > begun_at:
@@ -107,7 +109,7 @@ class History:
 
 
 class Watched(CheckpointFiles):
-    """The product's files of a master, and what is told of them to the history."""
+    """The product's checkpoint files at a master, which report to the history."""
 
     def __init__(self, cluster, process):
         super().__init__(View(cluster.shared_disk, process))
@@ -116,12 +118,12 @@ class Watched(CheckpointFiles):
 
     @property
     def begin(self):
-        """The controller takes the position and this method in one step: that is the moment."""
+        """A property: the controller reads it in the step in which it takes the position."""
         self._begun_at = self._cluster.world.now
         return super().begin
 
     def complete(self, begun, files, snapshot, **about):
-        """Notes what will be in it, then that it is whole."""
+        """Notes what the checkpoint includes, then that it is whole."""
         cluster = self._cluster
         made = Checkpoint(
             begun.number, self._begun_at, cluster.world.now, numbers_done(snapshot), snapshot.clock
@@ -134,16 +136,17 @@ class Watched(CheckpointFiles):
         return completed
 
     def _note_pruned(self, kept, folder):
-        """Notes which are gone: never one of the newest, as many as are kept.
+        """Notes which checkpoints were removed: never one of the newest `kept`.
 
-        The folder is FOLDER, or beside the output: of rows that a failed export keeps.
+        The folder is FOLDER, or one beside the output for the rows of a failed export.
         """
         history, disk = self._cluster.history, self._cluster.shared_disk
-        there = {n for n in history.all if disk.find(f"{folder}/checkpoint-{n:06d}") is not None}
-        known = sorted(there | {n for n, one in history.all.items() if one.whole})
-        for number in known:
-            history.all[number].pruned = number not in there
-            if number not in there and number in known[-kept:]:
+        on_disk = {n for n in history.all if disk.find(f"{folder}/checkpoint-{n:06d}") is not None}
+        whole = {number for number, checkpoint in history.all.items() if checkpoint.whole}
+        numbers = sorted(on_disk | whole)
+        for number in numbers:
+            history.all[number].pruned = number not in on_disk
+            if number not in on_disk and number in numbers[-kept:]:
                 history.problems.append(
-                    f"checkpoint {number} was removed, of {known}, and {kept} are kept"
+                    f"checkpoint {number} was removed, of {numbers}, and {kept} are kept"
                 )

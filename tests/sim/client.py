@@ -33,9 +33,9 @@ class Request(Future):
     Attributes
     ----------
     rows : dict
-        Of a pull: row by key.
+        The rows of a pull, by key.
     refused : str
-        Code of the first refusal.
+        Code of the first refusal; empty without one.
     """
 
     __slots__ = ("clock", "kind", "open", "refused", "replies", "rows", "what")
@@ -69,7 +69,7 @@ class Part:
 
 
 class Link:
-    """The connection to one shard, and what is open there, in order."""
+    """The connection to one shard, and its open parts, in order."""
 
     def __init__(self, index):
         self.index, self.end, self.parts = index, None, {}
@@ -79,14 +79,14 @@ class Link:
 
 
 class Client:
-    """Of one process; its connections to every shard of a route.
+    """The client of one process: its connections to every shard of a route.
 
     Parameters
     ----------
     node : Node
-        Whose it is: it dials.
+        Its process, which dials.
     role, number, incarnation, cluster_id
-        What the shards are told.
+        Sent to the shards in the handshake.
     route : Route
     on_failed : callable
         ``on_failed(text)``: it cannot go on.
@@ -107,7 +107,7 @@ class Client:
     # --- connections ------------------------------------------------------------------------------
 
     def start(self, limit_s, superseded=lambda: False):
-        """Connects to every shard; to be driven by `yield from`.  Raises where one is not there."""
+        """Connects to every shard (`yield from` it).  Raises if one is not there."""
         for link in self._links:
             address = self.route.shards[link.index]
             end = yield from self.node.dial(
@@ -116,7 +116,7 @@ class Client:
             self._attach(link, end)
 
     def follow(self, route):
-        """Takes a newer route; connections to shards that moved are made anew."""
+        """Takes a newer route, and connects anew to shards that have moved."""
         if route.epoch <= self.route.epoch:
             return
         before, self.route, self.epoch = self.route.shards, route, route.epoch
@@ -165,7 +165,7 @@ class Client:
         end.listen(take, lost)
 
     def _down(self, link):
-        """A connection is lost: its open parts will be sent again."""
+        """A connection is lost: its open parts are sent again on the next one."""
         link.end = None
         self.reconnects += 1
         if self.failed:
@@ -208,7 +208,7 @@ class Client:
     # --- requests ---------------------------------------------------------------------------------
 
     def pull(self, table, keys, width, clock=-1):
-        """A future of rows: `Request.rows` has them by key."""
+        """Pulls rows; a request, whose `rows` has them by key once it is done."""
         request = Request(Kind.PULL, f"pull of {len(keys)} keys")
         for shard, here in self._by_shard(keys):
             body, groups = _grouped(0, here, width, None, clock, 0, self.route.frag_num)
@@ -216,7 +216,7 @@ class Client:
         return request
 
     def push(self, table, keys, values, clock=-1, slot=0, on_part=lambda keys: None):
-        """A future of the acknowledgement; `on_part` is told keys as they are acknowledged."""
+        """Pushes values; a request. `on_part` gets the keys of each part once acknowledged."""
         request = Request(Kind.PUSH, f"push of {len(keys)} keys")
         by_key = dict(zip(keys, values, strict=True))
         for shard, here in self._by_shard(keys):
@@ -233,15 +233,15 @@ class Client:
         return request
 
     def seal(self, clock, slot, slots):
-        """A future of all shards' answer to a seal."""
+        """Seals a slot at all shards; a request."""
         return self._every(Kind.SEAL, f"seal of slot {slot} of clock {clock}", clock, slot, slots)
 
     def reach(self, clock):
-        """A future of all shards having come to a clock."""
+        """Waits for a clock at all shards; a request."""
         return self._every(Kind.REACH, f"clock {clock}", clock, 0, 0)
 
     def scan(self, table, fragment, cursor=0):
-        """A future of one SCANNED body."""
+        """Scans part of a fragment; a request, whose reply is one SCANNED body."""
         request = Request(Kind.SCAN, f"scan of fragment {fragment}")
         shard = int(self.route.owner[fragment])
         body = struct.pack("<QII", cursor, fragment, 64)
@@ -250,7 +250,7 @@ class Client:
 
     @property
     def parts_pushed(self):
-        """As `Client.counters` has it."""
+        """Parts of pushes that were acknowledged, like `Client.counters`."""
         return self._seq
 
     def flush(self):
@@ -258,7 +258,7 @@ class Client:
         return [push for push in self._pushes if not push.done]
 
     def open_pushes(self):
-        """As `ResumeState` wants them."""
+        """Open pushes, in the form that `ResumeState` takes."""
         return self.flush()
 
     def waits(self):

@@ -2,8 +2,8 @@
 
     seed -> Scenario -> Cluster.run -> every process has ended -> invariants.check -> Outcome
 
-It owns what is started, and what the run knows of itself that no process knows: pushes, processes
-that had a fault, what the export read.
+It owns the processes, and what no process knows of the whole run: all pushes, the faults, the rows
+that the export read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NETWORKS = ((0.0001, 0.0005, 0.0), (0.0001, 0.002, 0.02), (0.001, 0.02, 0.05), (
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a seed draws before anything happens."""
+    """What a seed draws before the run begins."""
 
     servers: int
     shards: int
@@ -62,17 +62,17 @@ class Scenario:
     heartbeat_timeout: float
     journal_bytes: int
     wild: bool
-    """Faults come as they come; otherwise only those that a cluster promises to survive."""
+    """Faults come at any time; otherwise only faults that a cluster promises to survive."""
     faults: int
     checkpoint_s: float = 0.0
     checkpoint_pushes: int = 0
     checkpoints_kept: int = 2
     again: bool = False
-    """A job that fails, or is interrupted, is started again by the same command."""
+    """Whether a job that failed or was interrupted is started again by the same command."""
     restarts: int = 0
-    """How often at least, beside `faults`, the whole cluster is killed and started again."""
+    """How often, at least, the whole cluster is killed and started again, beside `faults`."""
     amid: int = 0
-    """How often at least a process is lost in the middle of a checkpoint."""
+    """How often, at least, a process is lost in the middle of a checkpoint."""
 
     @classmethod
     def draw(cls, rng):
@@ -127,7 +127,7 @@ class Scenario:
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     scenario: Scenario | None = None
@@ -141,10 +141,10 @@ class Outcome:
 
 
 class Cluster:
-    """A cluster of one run; its attributes are what its processes and the checks look at."""
+    """The cluster of one run; processes and checks read its attributes."""
 
     numbers = random.Random
-    """What the numbers of a run are drawn with."""
+    """The generator of a run's random numbers."""
 
     def __init__(self, seed, trace=None):
         self.world = World(seed, trace, self.numbers(seed))
@@ -190,7 +190,7 @@ class Cluster:
         self.faults = faults.Faults(self)
 
     def draw(self, seed):
-        """What is given before anything happens: the scenario, and the plans of the jobs."""
+        """The scenario, and the plans of the jobs."""
         s = Scenario.draw(self.rng).with_checkpoints(seed)
         plain = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
         plans = draw_session(seed, plain, s.think_s)
@@ -201,11 +201,11 @@ class Cluster:
 
     @property
     def job(self):
-        """The job that is under way, or was the last one."""
+        """The job at work, or the last one."""
         return self.jobs[-1]
 
     def journal_holds(self):
-        """Whether the journal has all that was noted: no power was cut, no disk full."""
+        """Whether the journal has all facts: no power was cut, no disk was full."""
         return not (self.powerless or self.disk.was_full)
 
     def acknowledgements_hold(self):
@@ -221,40 +221,41 @@ class Cluster:
     # --- drawn as the run goes on -----------------------------------------------------------------
 
     def think_s(self):
-        """How long a worker trains a block."""
+        """Seconds for which a worker trains a block."""
         return self.scenario.think_s * self.rng.uniform(0.5, 1.5)
 
     def work_s(self, *, disk=False):
-        """How long something beside a loop takes."""
+        """Seconds that a work beside a loop takes."""
         work_s = self.rng.choice((0.0005, 0.005, 0.05)) * self.rng.uniform(0.5, 1.5)
         if disk and self.world.now < self.shared_disk.slow_until:
             work_s *= 100
         return work_s
 
     def pid_of(self, process):
-        """A number for a process."""
+        """The process id of a process."""
         return self._pids.setdefault(process, 100 + len(self._pids))
 
     def new_files(self, process):
-        """Checkpoints, for a master."""
+        """The checkpoint files of a master."""
         return Watched(self, process)
 
     def new_server_files(self, process, welcome):
-        """Checkpoints, for a server."""
+        """The checkpoint files of a server."""
         return CheckpointFiles(welcome.job, welcome.frag_num, View(self.shared_disk, process))
 
     def job_at(self, output):
-        """The job that writes there."""
+        """The job with this output."""
         return self.jobs[int(str(output).rpartition("-")[2])]
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- reports of processes ---------------------------------------------------------------------
 
     def training_begins(self, restored):
-        """A master opens the book of the training, from a checkpoint or from nothing (0)."""
+        """A master begins the training, from a checkpoint or from nothing (0)."""
         cluster_id = self.master.cluster_id
         if restored or cluster_id != self._cluster_id:
-            found = self.history.begins(self.world.now, restored)
-            self.job.go_on(found.done if found else (), found.clock if found else 0)
+            checkpoint = self.history.begins(self.world.now, restored)
+            done, clock = (checkpoint.done, checkpoint.clock) if checkpoint else ((), 0)
+            self.job.go_on(done, clock)
         self._cluster_id = cluster_id
 
     def heard(self, peer, message):
@@ -279,7 +280,7 @@ class Cluster:
         self.faults.on_message(message, server)
 
     def watch(self):
-        """Looks at the master, after each of its turns."""
+        """Checks the master after each of its turns."""
         invariants.watch(self)
 
     # --- the run ----------------------------------------------------------------------------------
@@ -335,16 +336,16 @@ class Cluster:
         self.driver.start()
 
     def kill_all(self):
-        """Every process is gone."""
+        """Kills every process."""
         for process in (*self.masters, *self.nodes):
             if process.alive:
                 process.hurt = process.hurt or invariants.ALL_KILLED
                 process.die("the whole cluster is killed")
 
     def start_again(self):
-        """The same command once more, maybe with other numbers of processes; all are gone before.
+        """Gives the same command once more, maybe with other numbers of processes.
 
-        Their messages are followed: a journal that cannot be read is moved away, room is made.
+        It does as the messages say: moves a journal away that cannot be read, and makes room.
         """
         rng = self.rng
         self.generation += 1
@@ -367,20 +368,20 @@ class Cluster:
         self.start_all()
 
     def strict(self, node=None):
-        """Whether nothing may go wrong (for a node): every fault is one that the cluster bears."""
+        """Whether nothing may go wrong (for a node): the run has only faults to survive."""
         if self.calm:
             return node is None or node.generation == self.generation
         return not self.scenario.wild
 
     @property
     def over(self):
-        """Whether every process has ended, and none is to come."""
+        """Whether every process has ended and none is still to start."""
         return not self.faults.pending and not any(
             process.alive for process in (*self.masters, *self.nodes)
         )
 
     def over_soon(self):
-        """Whether the end has begun: nothing more goes wrong then, or comes."""
+        """Whether the end has begun, after which nothing fails or starts."""
         master = self.master
         return bool(self.masters) and (
             self.verdict is not None
@@ -388,7 +389,7 @@ class Cluster:
         )
 
     def run(self):
-        """Runs the cluster to its end; what came of it."""
+        """Runs the cluster to its end; the outcome."""
         s, world = self.scenario, self.world
         outcome = Outcome(world.seed, s)
         parent = SHM if SHM.is_dir() else Path("/tmp")
@@ -456,7 +457,7 @@ class Cluster:
         return self.masters and self.over
 
     def _goes_on(self):
-        """The job has not ended well, and its user starts it again: once, and no faults follow."""
+        """Starts a job again that has not ended well: once, and without further faults."""
         failed = self.verdict is None or self.verdict[0] != 0 or self.interrupted
         if (
             not (self.saves and self.scenario.again and failed)
@@ -479,7 +480,7 @@ def remove_leftovers(parent):
 
 
 def run(seed, trace=None):
-    """Runs a seed; what came of it."""
+    """Runs a seed; the outcome."""
     return Cluster(seed, trace).run()
 
 

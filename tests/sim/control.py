@@ -36,7 +36,7 @@ def framed(kind, message, request=0):
 
 
 class MasterEnd:
-    """A peer, as the master has it.
+    """The master's end of a control connection.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class MasterEnd:
         self._shut("the connection was closed on this side", told=False)
 
     def fail(self, error):
-        """What the peer said cannot be handled: it is told, its connection ends, `on_lost`."""
+        """Ends the connection of a peer whose message cannot be handled, with an error."""
         what = str(error) if isinstance(error, SnailError) else repr(error)
         told = ProtocolError(f"this message cannot be handled here: {what}", "failed")
         if self.is_open:
@@ -130,7 +130,7 @@ class MasterEnd:
 
 
 class NodeEnd:
-    """A node's connection to its master, through one master after the other.
+    """A node's end of its control connection, over one master after the other.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class NodeEnd:
         self.away, self.ended = True, False
 
     def attach(self, end):
-        """The first connection, or another one: open calls are made again, then held notes."""
+        """Takes a connection, the first or another: repeats open calls, then sends held notes."""
         self._end, self.away = end, False
         self._generation += 1
         decoder = FrameDecoder()
@@ -163,7 +163,7 @@ class NodeEnd:
         )
 
     def call(self, message, heard=lambda answer: None):
-        """A future of the answer; `heard` gets it first."""
+        """Calls the master; a future of the answer, which `heard` gets first."""
         future = Future()
         if self.ended:
             future.fail(ConnectionLost("the master is gone"))
@@ -176,7 +176,7 @@ class NodeEnd:
         return future
 
     def note(self, message):
-        """Sends a note, or keeps it for the next master."""
+        """Sends a note, or holds it for the next master."""
         data = framed(Kind.NOTE, message)
         if self.away:
             self._held.append(data)
@@ -190,11 +190,11 @@ class NodeEnd:
             self._end.close()
 
     def open_calls(self):
-        """Names of the calls that have no answer yet."""
+        """The calls that have no answer yet."""
         return [messages.decode(frame.body) for frame, *_ in self._calls.values()]
 
     def oldest_call(self, kind):
-        """Number of the first open call of a kind; 0: there is none."""
+        """Number of the first open call of a kind, or 0."""
         for number, (frame, *_) in self._calls.items():
             if isinstance(messages.decode(frame.body), kind):
                 return number
@@ -206,7 +206,7 @@ class NodeEnd:
             self._on_broken(why)
 
     def end(self, why):
-        """No other master is looked for."""
+        """Gives the master up: open calls fail."""
         self.ended = True
         calls, self._calls = self._calls, {}
         for *_, future, _ in calls.values():

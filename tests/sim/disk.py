@@ -1,9 +1,9 @@
-"""Disks: real files in memory, of which a power cut takes what was not synced.
+"""The journal's disk: real files in memory, from which a power cut takes what was not synced.
 
     journal -> DiskOs, in the place of `os` -> files below one folder of /dev/shm
 
-It owns what is safe: a file's length at its last sync.  Faults: the disk is full, a power cut
-tears off or zeroes the unsynced tail, a bit flips.
+It owns how much of each file is durable: its length at its last sync.  Faults: the disk is full, a
+power cut tears off or zeroes the unsynced tail, a bit flips.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class DiskOs:
-    """In the place of the module `os`: notes which bytes of which files are safe on disk."""
+    """Stands in for the module `os`, and notes which bytes of which files are durable."""
 
     def __init__(self, disk):
         self._disk = disk
@@ -86,7 +86,7 @@ class Disk:
         self._open.pop(file, None)
 
     def lose_power(self):
-        """What was not synced is torn off, somewhere; or is there as zeros."""
+        """Tears the unsynced tail of each file off at some byte, or leaves zeros there."""
         rng = self.world.rng
         for path in sorted(self.folder.rglob("*")):
             if not path.is_file():
@@ -104,7 +104,7 @@ class Disk:
             self.world.say("disk", f"{path.name}: {status.st_size} bytes, {safe} safe, {kept} kept")
 
     def flip_bit(self, name):
-        """A bit of the first file of this name is another one; whether there is such a file."""
+        """Flips a bit of the first file of this name; whether there is such a file."""
         for path in sorted(self.folder.rglob(name)):
             data = bytearray(path.read_bytes())
             if data:

@@ -2,9 +2,9 @@
 
     plan -> (trigger, deed)     a time comes, or the k-th message of a kind is to be handled -> deed
 
-It owns what a cluster promises to survive: in a run that is not `wild` a deed waits until the
-cluster can bear it (`_may_lose_server`), and is dropped if it never can.  A process that has had a
-fault is marked `hurt`.
+It owns the rules of what a cluster promises to survive: in a run that is not `wild` a deed waits
+until the cluster can bear it (`_may_lose_server`), and is dropped if it never can.  A process that
+had a fault is marked `hurt`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MESSAGES = (
     "Done", "Durable", "Finished", "Declare", "Leaving", "Bye",
 )  # fmt: skip
 CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
-"""Frames of workers that shards get, where there are clocks."""
+"""Frames of workers to shards, in jobs with clocks."""
 ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
 CHECKPOINT_MESSAGES = 3 * ("Save", "Save", "Saved", "StopSaving", "Load", "Loaded")
 SESSION_MESSAGES = ("Submit", "Submit", "Shutdown", "Failed")
 SURVEY_MESSAGES = ("Summarise", "Summarise", "Done")
 EXPIRY_MESSAGES = ("Expire", "Expire", "Expire")
 SHORT = 0.15
-"""Of the heartbeat's limit: several such faults in a row are no loss yet."""
+"""Share of the heartbeat's limit: several such faults in a row are no loss yet."""
 FOCUS = 0.8
 """How often a fault that is bound to a message meets the node that sent or got it."""
 TRIES = 40
@@ -42,7 +42,7 @@ class Faults:
     Attributes
     ----------
     pending : int
-        Processes that will be started yet.
+        Processes that are still to be started.
     count : int
         Faults that have happened.
     """
@@ -110,7 +110,7 @@ class Faults:
     def _meet_a_member(self, chance):
         """A member is lost, missed or asked to leave in a phase; drawn from the product's tables.
 
-        Its other phases are as they come.
+        Only one of its phases is drawn; the others are whatever they are at that time.
         """
         events = {
             "was_lost": self._lose,
@@ -165,7 +165,7 @@ class Faults:
         self._awaited.setdefault("Rejoin", []).append([1, join])
 
     def _lose_amid_checkouts(self, chance):
-        """Workers are lost in partitions, some behind durable checkouts; the master, perhaps."""
+        """Workers are lost in partitions, some after durable checkouts; the master, perhaps."""
         deeds = chance.choice(
             ((), (self._kill_worker,), (self._kill_worker, self._kill_worker),
              (self._kill_worker, self._kill_master), (self._kill_master, self._kill_worker))
@@ -176,9 +176,9 @@ class Faults:
             self._awaited.setdefault("CheckIn", []).append([often, deed])
 
     def _lose_at_an_order(self, chance, name):
-        """A server is lost at an order, while its standbys have yet to get what it was told.
+        """A server is lost at an order that its standbys have not got yet.
 
-        In bsp that is to seal in the place of a worker which is lost when its block is reported.
+        In bsp the order is to seal in place of a worker, which is lost when it reports its block.
         """
         if name == "Fence":
             often = chance.randint(1, 15)
@@ -206,9 +206,9 @@ class Faults:
         self._awaited.setdefault(name, []).append([chance.choice((1, 1, 2, 3)), part])
 
     def _lose_amid(self):
-        """A process is lost at some message of a checkpoint, or soon after it.
+        """A process is lost at a message of a checkpoint, or soon after it.
 
-        Where the cluster could not bear that, another message is waited for.
+        If the cluster could not bear the loss then, it waits for another message.
         """
         rng = self._rng
         deed = rng.choice(
@@ -233,7 +233,7 @@ class Faults:
         self._awaited.setdefault(name, []).append([rng.choice((1, 2, 3, rng.randint(1, 20))), lose])
 
     def _deeds(self):
-        found = [
+        deeds = [
             self._kill_worker, self._kill_worker, self._kill_server, self._kill_server,
             self._kill_master, self._kill_master, self._stall, self._stall, self._stall_long,
             self._break_data, self._break_pulse, self._break_control, self._part, self._part_long,
@@ -242,22 +242,22 @@ class Faults:
             self._join_and_die,
         ]  # fmt: skip
         if self._cluster.saves:
-            found += [
+            deeds += [
                 self._kill_all, self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip,
                 self._shared_disk_full, self._shared_disk_slow,
             ]  # fmt: skip
         if self._cluster.session:  # it has no journal: no master takes over
             journal = (self._kill_master, self._disk_full)
-            found = [deed for deed in found if deed not in journal]
-            found += [self._fail_worker, self._fail_worker, self._kill_driver]
+            deeds = [deed for deed in deeds if deed not in journal]
+            deeds += [self._fail_worker, self._fail_worker, self._kill_driver]
             if self._wild:
-                found += [self._end_master, self._interrupt, self._kill_two_servers]
+                deeds += [self._end_master, self._interrupt, self._kill_two_servers]
         elif self._wild:
-            found += [self._power_cut, self._flip, self._interrupt, self._kill_two_servers]
-        return found
+            deeds += [self._power_cut, self._flip, self._interrupt, self._kill_two_servers]
+        return deeds
 
     def on_message(self, message, node):
-        """A message of a node, or to it, is about to be handled: a fault here meets that node."""
+        """Called before a message of or to a node is handled: a fault may wait for it."""
         self.on_event(type(message).__name__, node)
 
     def awaits(self, name):
@@ -265,7 +265,7 @@ class Faults:
         return name in self._awaited
 
     def on_event(self, name, node):
-        """The same of any event that has a name, and of a phase that a member has come to."""
+        """Like `on_message`, for any named event, and for a phase that a member has entered."""
         waiting = self._awaited.get(name)
         if not waiting:
             return
@@ -279,7 +279,7 @@ class Faults:
                 self._world.after(self._cluster.network.delay(), self._do, deed, TRIES, node)
 
     def _do(self, deed, tries, node=None):
-        """Does it now, or a little later if the cluster could not bear it; whether it was done."""
+        """Does a deed now, or later if the cluster could not bear it yet; whether it was done."""
         if self._cluster.over_soon() or self._cluster.calm:
             return
         self._focus = node if self._rng.random() < FOCUS else None
@@ -294,7 +294,7 @@ class Faults:
         return [node for node in self._cluster.nodes if node.alive and node.role == role]
 
     def _is_last(self, role, node):
-        """Whether no other healthy one of its role is there."""
+        """Whether a node is the last healthy one of its role."""
         return not any(other is not node and not other.hurt for other in self._alive(role))
 
     def _one(self, items):
@@ -341,7 +341,7 @@ class Faults:
         )
 
     def _may_lose_worker(self):
-        """The job waits for another one; in rounds some are there before they begin."""
+        """Whether the cluster promises to survive the loss of a worker just now."""
         core = self._core()
         if self._wild:
             return True
@@ -352,7 +352,7 @@ class Faults:
         return core.lifecycle.forming or core.job_controller.can_wait
 
     def _excuse(self, role, last):
-        """In a session the loss of its last worker ends a job, or that of three at one block."""
+        """Notes that a session's job may end: it lost its last worker, or three of them."""
         job = self._cluster.job
         if self._cluster.session and role == Role.WORKER:
             self._worker_losses += 1
@@ -360,7 +360,7 @@ class Faults:
                 job.excuses.append("workers were lost")
 
     def _replace(self, role, surely):
-        """Another process comes in the place of one that is gone; in a session its driver's."""
+        """Starts a process in place of one that is gone; in a session the driver does."""
         if self._cluster.session:
             return
         if surely or self._rng.random() < 0.5:
@@ -372,11 +372,11 @@ class Faults:
         )
 
     def start_within(self, seconds, start, *args):
-        """Starts a process some time within so many seconds."""
+        """Starts a process at a time drawn within these seconds."""
         self._start_in(self._rng.uniform(0, seconds), start, *args)
 
     def forget_starts(self):
-        """What was to be started belongs to a cluster that is gone."""
+        """Drops all starts: they belong to a cluster that is gone."""
         self.pending = 0
 
     def _start_in(self, delay_s, start, *args):
@@ -400,13 +400,13 @@ class Faults:
     # --- deeds ------------------------------------------------------------------------------------
 
     def _kill_all(self):
-        """The whole cluster is gone, and started again: it goes on from its newest checkpoint."""
+        """Kills the whole cluster and starts it again: it goes on from its newest checkpoint."""
         self._world.say("fault", "the whole cluster is killed")
         self._restart(power=self._rng.random() < 0.5)
         return True
 
     def _kill_all_and_flip(self):
-        """... and a bit of a checkpoint is another one."""
+        """Kills the whole cluster, and flips a bit of its newest checkpoint."""
         cluster = self._cluster
         newest = cluster.history.newest()
         if newest is None:
@@ -417,7 +417,7 @@ class Faults:
         return self._kill_all()
 
     def _kill_all_in_a_call(self):
-        """The power is cut in the middle of a call of the checkpoints' disk."""
+        """Cuts the power in the middle of a call of the checkpoints' disk."""
         disk = self._cluster.shared_disk
         if disk.on_cut is not None:
             return False
@@ -440,13 +440,13 @@ class Faults:
         cluster.start_again()
 
     def _shared_disk_full(self):
-        """Checkpoints cannot be written for a while."""
+        """Fills the checkpoints' disk for a while."""
         self._world.say("fault", "the disk of checkpoints is full")
         self._cluster.shared_disk.full_until = self._world.now + self._rng.choice((0.1, 1.0, 1000))
         return True
 
     def _shared_disk_slow(self):
-        """A checkpoint takes long, or too long."""
+        """Slows the checkpoints' disk: a checkpoint takes long, or too long."""
         self._world.say("fault", "the disk of checkpoints is slow")
         self._cluster.shared_disk.slow_until = self._world.now + self._rng.choice((1.0, 30.0))
         return True
@@ -472,7 +472,7 @@ class Faults:
         return True
 
     def _fail_worker(self):
-        """The code of a user fails: its job is over, the session is not."""
+        """Has user code raise: the job is over, the session is not."""
         node = self._one([node for node in self._alive(Role.WORKER) if node.at_work])
         if node is None or node.control.away:
             return False
@@ -482,7 +482,7 @@ class Faults:
         return True
 
     def _kill_driver(self):
-        """Its session ends."""
+        """Kills the driver: its session ends."""
         node = self._cluster.driver
         if node is None or not node.alive or node.welcome is None or self._forming():
             return False
@@ -491,7 +491,7 @@ class Faults:
         return True
 
     def _end_master(self):
-        """The master is killed, and the session with it."""
+        """Kills the master of a session, which ends with it."""
         master = self._cluster.master
         if master is None or not master.alive:
             return False
@@ -522,7 +522,7 @@ class Faults:
         return True
 
     def _terminate(self):
-        """SIGTERM: the master leaves, and is started again."""
+        """Sends SIGTERM to the master, which leaves and is started again."""
         core = self._core()
         if core is None or not core.interrupts.may_leave or self._journal_lost:
             return False
@@ -531,11 +531,11 @@ class Faults:
         return True
 
     def master_left(self):
-        """A master has left, and the next one comes."""
+        """Starts the next master after one that has left."""
         self._start_later(self._cluster.start_master)
 
     def _power_cut(self):
-        """The master's machine: what was not synced is gone."""
+        """Cuts the power of the master's machine: what was not synced is lost."""
         cluster = self._cluster
         if cluster.master is None or not cluster.master.alive:
             return False
@@ -556,7 +556,7 @@ class Faults:
         return True
 
     def _flip(self):
-        """A bit of the journal, in a master that is dead."""
+        """Kills the master, and flips a bit of its journal."""
         cluster = self._cluster
         if cluster.master is None or not cluster.master.alive:
             return False
@@ -568,7 +568,7 @@ class Faults:
         return True
 
     def _disk_full(self):
-        """The journal cannot be written for a while."""
+        """Fills the journal's disk for a while."""
         cluster = self._cluster
         core = self._core()
         if core is None or core.job_controller.phase is not JobPhase.TRAINING:
@@ -591,7 +591,7 @@ class Faults:
         return True
 
     def _stall(self):
-        """Any process stands still, for less than anybody's limit."""
+        """Stalls a process for less than any limit."""
         cluster = self._cluster
         everybody = [*self._alive(Role.SERVER), *self._alive(Role.WORKER)]
         if cluster.master is not None and cluster.master.alive:
@@ -605,7 +605,7 @@ class Faults:
         return True
 
     def _stall_long(self):
-        """A node stands still for longer than its heartbeat may: it is lost, and comes back."""
+        """Stalls a node for longer than its heartbeat's limit: it is lost, and comes back."""
         role = self._rng.choice((Role.SERVER, Role.WORKER))
         node = self._one([node for node in self._alive(role) if node.runs])
         if self._forming() and role == Role.SERVER and not self._wild:
@@ -621,7 +621,7 @@ class Faults:
         return True
 
     def _hang_shard(self):
-        """A shard's thread hangs for a moment, its process does not."""
+        """Stalls a shard's thread for a moment, but not its process."""
         shard = self._one([shard for node in self._alive(Role.SERVER) for shard in
                            getattr(node, "shards", {}).values()])  # fmt: skip
         if shard is None:
@@ -648,7 +648,7 @@ class Faults:
         return self._break("pulse") is not None
 
     def _break_control(self):
-        """A control connection is a node's membership."""
+        """Breaks a control connection: the node loses its membership."""
         if not (self._may_lose_server() and self._may_lose_worker()):
             return False
         forming = self._forming()
@@ -662,11 +662,11 @@ class Faults:
         return True
 
     def _part(self):
-        """Two hosts cannot reach each other, for less than anybody's limit."""
+        """Cuts two hosts off from each other for less than any limit."""
         return self._cut(SHORT * self._rng.random(), long=False)
 
     def _part_long(self):
-        """... or for longer: those that are cut off from the master are lost."""
+        """Cuts two hosts off for longer: who cannot reach the master is lost."""
         if not (self._may_lose_server() and self._may_lose_worker()):
             return False
         return self._cut(self._rng.uniform(0.9, 4), long=True)
@@ -710,7 +710,7 @@ class Faults:
         return True
 
     def _join_and_die(self):
-        """A newcomer dies while it joins, or just after."""
+        """Starts a node that dies while it joins, or just after."""
         if self._core() is None or self._core().phase is not ClusterPhase.FORMED:
             return False
         role = self._rng.choice((Role.SERVER, Role.WORKER))
@@ -732,7 +732,7 @@ class Faults:
             node.die("killed")
 
     def _drain(self):
-        """SIGTERM to a server; others take its shards."""
+        """Sends SIGTERM to a server; others take its shards."""
         servers = [node for node in self._alive(Role.SERVER) if not node.hurt]
         node = self._one(servers)
         core = self._core()
@@ -751,7 +751,7 @@ class Faults:
         return True
 
     def _leave(self):
-        """SIGTERM to a worker; others do its work."""
+        """Sends SIGTERM to a worker; others do its work."""
         workers = [node for node in self._alive(Role.WORKER) if not node.hurt]
         node = self._one(workers)
         core = self._core()

@@ -1,9 +1,9 @@
-"""What must hold, whatever happened: each a function with a name, and the reason in one sentence.
+"""The invariants: what must hold in every run, one function each, the reason in its docstring.
 
     check(cluster) -> problems of a finished run, in words        watch(cluster): while it runs
 
 A run that is not `wild` had only faults that a cluster promises to survive, so its job must end
-well; a wild one may fail, with a verdict, but must end, and a result that it wrote must be right.
+well.  A wild run may fail with a verdict, but it must end, and what it wrote must be right.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ UNNAMED_S = 5.0
 
 
 def acknowledgements_hold(cluster):
-    """Whether no acknowledged push may be lost: not with `async`, where a server was lost."""
+    """Whether every acknowledged push must survive: with `async` not if a server was lost."""
     return cluster.scenario.replication == "sync" or not any(
         node.role == Role.SERVER and node.hurt not in ("", ALL_KILLED) for node in cluster.nodes
     )
 
 
 def results(cluster):
-    """The jobs that ended well, whose rows the export has read: mostly the only one."""
+    """The jobs that ended well and were exported: in most runs the only one."""
     for job in cluster.jobs:
         if cluster.session:
             well = job.told == ""
@@ -56,37 +56,38 @@ def ended_well(cluster):
 
 
 def session_keeps_its_promises(cluster):
-    """A session outlives jobs that fail for a reason, and its driver hears of each end, once."""
+    """A session outlives failed jobs, each has a reason, and the driver hears of each end once."""
     driver = cluster.driver
     if driver is None or not cluster.strict():
         return
     yield from driver.problems
     for job in cluster.jobs:
         # A loss may be noticed when the next job is under way.
-        if job.told and not any(one.excuses for one in cluster.jobs[: job.number + 1]):
+        if job.told and not any(other.excuses for other in cluster.jobs[: job.number + 1]):
             yield f"job {job.number} failed without a reason: {job.told}"
     if not driver.done and not driver.hurt:
         yield f"the driver ended before its jobs did, with {driver.code}"
 
 
 def nobody_healthy_expelled(cluster):
-    """Only a process that had a fault is given up: a lost neighbour is no fault of its own."""
+    """Only a process that had a fault is given up: the loss of a neighbour is none."""
     for node, text in cluster.expelled.items():
         if not node.hurt and cluster.strict(node):
             yield f"{node.name} is healthy and was expelled: {text}"
 
 
 def nobody_gives_up(cluster):
-    """No healthy worker fails for want of an answer: limits are longer than what they wait for."""
+    """No healthy worker fails for lack of an answer: limits exceed what they wait for."""
     for node, text in cluster.gave_up.items():
         if not node.hurt and cluster.strict(node):
             yield f"{node.name} is healthy and gave up: {text}"
 
 
 def nothing_unhandled(cluster):
-    """No message of a process of ours is one that the master cannot handle.
+    """The master can handle every message that a process sends.
 
-    A power cut takes facts that were with the kernel only: a master without its job refuses others.
+    Not after a power cut, which takes facts that were not synced: a master that no longer knows its
+    job refuses messages about it.
     """
     if cluster.powerless:
         return
@@ -145,11 +146,11 @@ def blocks_trained(cluster):
         if missing:
             yield f"blocks {missing[:5]} were never reported"
         if plan.ends_by_loss and plan.clocked and max(reported) >= least:
-            yield f"block {max(reported)} is trained, behind the end of the training at {least}"
+            yield f"block {max(reported)} is trained after the end of the training at {least}"
 
 
 def bits_equal(cluster):
-    """In bsp and in rounds each bit depends on what was contributed alone, not on who did it."""
+    """In bsp and in rounds each bit depends on the contributions alone, not on who made them."""
     for job in results(cluster):
         if job.plan.clocked and not cluster.interrupted:
             yield from _bits_equal(job)
@@ -164,22 +165,22 @@ def _bits_equal(job):
         slots, number = job.books.slots, job.plan.micro_batches
         if job.plan.limit_s:  # of the last step slots may lack, if no worker was left
             last = max(clock for clock, _ in slots) if slots else 0
-            there = range(min(number, job.blocks * job.plan.epochs - last * number))
+            numbers = range(min(number, job.blocks * job.plan.epochs - last * number))
             whole = all(
                 (last, slot) in slots and slots[last, slot][0] in job.books.reported
-                for slot in there
+                for slot in numbers
             )
-            slots = {at: what for at, what in slots.items() if whole or at[0] < last}
+            slots = {place: made for place, made in slots.items() if whole or place[0] < last}
         expected = expected_rows(slots, number)
     for key, row in expected.items():
-        found = job.exported.get(key, np.zeros(2, np.float32))
-        if found.tobytes() != row.tobytes():
-            yield f"row {key} is {found.tolist()}, expected {row.tolist()}"
+        exported = job.exported.get(key, np.zeros(2, np.float32))
+        if exported.tobytes() != row.tobytes():
+            yield f"row {key} is {exported.tolist()}, expected {row.tolist()}"
             return
 
 
 def nothing_wrong_seen(cluster):
-    """What was checked while the job ran: slots, rounds, the bound of ssp."""
+    """The checks made while the job ran found nothing: slots, rounds, the bound of ssp."""
     verdict = cluster.verdict
     if verdict is not None and (verdict[0] == 0 or not cluster.scenario.wild):
         for job in cluster.jobs:
@@ -198,7 +199,7 @@ def exits_are_right(cluster):
 
 
 def newest_checkpoint_used(cluster):
-    """A run goes on from the newest whole checkpoint: training is lost otherwise."""
+    """A run continues from the newest whole checkpoint: otherwise training is lost."""
     yield from cluster.history.problems
 
 
@@ -211,7 +212,7 @@ CHECKS = (
 
 def check(cluster):
     """All problems of a finished run."""
-    return [f"{one.__name__}: {text}" for one in CHECKS for text in one(cluster)]
+    return [f"{holds.__name__}: {text}" for holds in CHECKS for text in holds(cluster)]
 
 
 def watch(cluster):
@@ -227,7 +228,7 @@ def watch(cluster):
     for node in cluster.nodes:
         if node.role != Role.WORKER or not node.alive or node.control.away or node.hurt:
             continue
-        if not node.at_work:  # it has finished; a block that it asked for ahead is of no use
+        if not node.at_work:  # it has finished, and does not need the block that it asked for ahead
             cluster.unnamed.pop(node, None)
             continue
         member = master.core.members.all.get(node.number)
@@ -274,12 +275,12 @@ def _watch_progress(cluster, now):
 def is_fenced_push(shard, data):
     """Whether a frame is a push of a worker whose fence is done at the shard.
 
-    Done means at the standby, too, so it holds at whichever server the shard is served by then.
+    A fence is done once the standby has it, too, so it holds at any server that serves the shard.
     """
     cluster = shard.server.cluster
     master = cluster.master
     if master.core is None or shard.server.number not in master.core.members.all:
-        return False  # it is lost and has not heard it: no client gets its acknowledgements
+        return False  # it is lost and does not know: no client gets its acknowledgements
     if not cluster.fenced or data[5] != Kind.PUSH or shard.shard.role != "primary":
         return False
     served = shard.server.core.host.primaries
@@ -297,10 +298,10 @@ def push_is_not_taken(shard, data, before, after):
 
 
 def watch_out(master, answer):
-    """In a rotation no part has two writers at the shards.
+    """In a rotation no partition has two writers.
 
-    Whatever the master leases or hands out was perhaps a lost worker's, which may live and push: by
-    then every shard has answered that it refuses that.
+    What the master leases or checks out may have been a lost worker's, which may still run and
+    push.  So every shard must have answered the fence of that worker before.
     """
     leased = isinstance(answer, messages.Leased) and isinstance(
         answer.terms, ChunkBlock | Partition
@@ -320,7 +321,7 @@ def watch_out(master, answer):
 
 
 def who_waits(cluster):
-    """What a run that does not end waits for."""
+    """What each process of a run that does not end waits for."""
     lines = []
     for process in (*cluster.masters, *cluster.nodes):
         if not process.alive:

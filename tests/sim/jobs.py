@@ -210,7 +210,7 @@ class Round:
     Attributes
     ----------
     slots : tuple of int
-        That the shards were told.
+        The slots in the order to the shards.
     parts : list of int
         Numbers of the parts, in the order of the slots.
     """
@@ -220,28 +220,28 @@ class Round:
 
 
 class Durable:
-    """The checkouts that workers have made durable: what they told, and what the journal has of it.
+    """The durable checkouts: which the workers have reported, and which the journal has.
 
     Attributes
     ----------
     wrong : list of str
-        Of the books: what no worker should have seen.
+        Faults found, in words; a list of the books.
     """
 
     def __init__(self, wrong):
         self._told, self._noted, self.wrong = {}, {}, wrong
 
     def begin(self):
-        """A training begins, perhaps from a checkpoint: these have no checkouts."""
+        """A training begins; a checkpoint has no checkouts."""
         self._told.clear()
         self._noted.clear()
 
     def tell(self, number, parts):
-        """A worker tells the master, if that hears it, that checkouts are durable."""
+        """A worker reports durable checkouts; the message may be lost."""
         self._told.setdefault(number, set()).update(parts)
 
     def note(self, number, parts):
-        """The master notes that."""
+        """The master notes durable checkouts."""
         if not self._told.get(number, set()).issuperset(parts):
             self.wrong.append(
                 f"checkouts {parts} of partition {number} count as durable, and are not"
@@ -252,7 +252,7 @@ class Durable:
         noted.update(parts)
 
     def lease(self, number, had, safe):
-        """A partition is leased; `safe`: the journal has lost nothing."""
+        """A partition is leased without the checkouts `had`; `safe`: the journal lost nothing."""
         if not self._told.get(number, set()).issuperset(had):
             self.wrong.append(
                 f"partition {number} is without checkouts {sorted(had)}: they are lost"
@@ -270,30 +270,30 @@ class JobRun:
     Attributes
     ----------
     blocks : int
-        That the master has cut the input into.
+        How many the master has cut the input into.
     exported : dict or None
-        Row by key, as the export read them.
+        Row by key, read by the export.
     leased : dict
-        By round: worker by part, as the master said.
+        By round: the worker of each part.
     begun : dict
         By round: when its first part was leased.
     told : str or None
-        Of a session's job: what its driver was told at its end; empty: it ended well.
+        The message that the driver of a session got at the end of the job; empty: it ended well.
     excuses : list of str
-        What happened to a session's job that may end it.
+        Events that may end a session's job.
     summary : bytes or None
-        What the workers were told of the survey.
+        The summary that the workers got.
     loaded : bool
-        Rows may be pushed: where there is a loader, it has loaded.
+        Whether the loader has loaded, before which nobody may push.
     closed : list of Round
     parts : dict
-        In a rotation, by chunk: how many parts it has.
+        In a rotation: number of partitions by chunk.
     tenants : set
-        In a rotation: workers that the master has leased something to.
+        In a rotation: workers with a lease, now or earlier.
     durable : Durable
         In a rotation: checkouts that need not be trained again.
     rows : dict
-        What the rows must be after the rounds that are closed.
+        The expected rows after the closed rounds.
     """
 
     plan: JobPlan
@@ -322,7 +322,7 @@ class JobRun:
         self.staleness = Staleness(self.plan.staleness) if self.plan.bounded else None
 
     def go_on(self, done, clock):
-        """A training begins where these blocks are trained; its workers are other ones."""
+        """A training begins with these blocks trained, and with other workers."""
         self._begin()
         self.tenants.clear()
         self.durable.begin()
@@ -344,7 +344,7 @@ class JobRun:
             self.leased.setdefault(step.clock, {})[lease.number] = node
             self.begun.setdefault(step.clock, cluster.world.now)
         if self.plan.seats:
-            here = {one.number for one in cluster.nodes if one.alive and not one.leaves}
+            here = {node.number for node in cluster.nodes if node.alive and not node.leaves}
             training = here.intersection(schedule.records.holders())
             if len(training) > self.plan.seats and not cluster.powerless:
                 self.books.wrong.append(
@@ -356,23 +356,23 @@ class JobRun:
                 self.books.wrong.append(wrong)
 
     def may_forget(self, push, history):
-        """Whether nothing has touched a row for so long since a push that it may be gone."""
+        """Whether the row of a push was untouched for long enough to be forgotten."""
         units = UNITS * (len(self.books.reported) - push.reported)
         return self.plan.expires and (units >= self.plan.expires or bool(history.restored))
 
     def summarised(self, summary, cluster):
-        """A worker is told what the survey of all blocks has come to."""
-        found, all_ = blocks_of(summary), list(range(self.blocks))
-        if sorted(found) != all_ or (self.plan.consistency == "bsp" and found != all_):
-            self.books.wrong.append(f"the survey of {len(all_)} blocks is that of {found}")
+        """A worker gets the summary of the survey."""
+        merged, blocks = blocks_of(summary), list(range(self.blocks))
+        if sorted(merged) != blocks or (self.plan.consistency == "bsp" and merged != blocks):
+            self.books.wrong.append(f"the survey of {len(blocks)} blocks is of {merged}")
         if self.summary not in (None, summary) and not cluster.powerless:
-            self.books.wrong.append("workers are told different summaries")
+            self.books.wrong.append("workers got different summaries")
         self.summary = summary
 
     # --- rounds -----------------------------------------------------------------------------------
 
     def close(self, clock, slots, schedule, cluster):
-        """The master has a server close a round; it says so to each of them, perhaps again."""
+        """The master orders a server to close a round; each server gets the order, maybe twice."""
         if clock < len(self.closed):
             if self.closed[clock].slots != slots and not cluster.powerless:
                 self.books.wrong.append(
@@ -392,7 +392,7 @@ class JobRun:
         self.rows = expected_round(self.rows, parts, self.books.parts)
 
     def _check_lacking(self, clock, parts, cluster):
-        """Each healthy worker that has begun with a round is in it, unless it is too late."""
+        """Checks that a round has the part of each healthy worker that began it in time."""
         plan, now = self.plan, cluster.world.now
         late = plan.deadline and now >= self.begun[clock] + plan.deadline
         if cluster.interrupted or late:

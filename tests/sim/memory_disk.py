@@ -1,9 +1,9 @@
-"""The disk that a master and its servers share for checkpoints, in memory, behind `Disk`.
+"""The shared disk of checkpoints, in memory: an implementation of `Disk` with faults.
 
-    store/checkpoint -> View of a process -> MemoryDisk: folders, files, and what of them is safe
+    store/checkpoint -> View of a process -> MemoryDisk: folders, files, and which bytes are durable
 
-It owns what is durable: a file's bytes at its last sync, a folder's names at its last sync.
-Faults: full, slow, a power cut (also between any two calls), a bit flipped.  No formats here.
+It owns what is durable: a file's bytes and a folder's names at their last sync.  Faults: full,
+slow, a power cut (between any two calls), a flipped bit.  It must not know formats.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ PAGE = 4096
 
 
 class PowerCut(BaseException):
-    """The process that made this call has died in it."""
+    """The calling process died in this call.  No Exception: a dead process handles nothing."""
 
 
 class File:
-    """Bytes, and what of them is safe."""
+    """The bytes of a file, and the durable ones."""
 
     def __init__(self):
         self.data, self.safe = bytearray(), b""
 
     def lose_power(self, rng):
-        """Keeps what is safe, and of each page written since then the new bytes or the old ones."""
+        """Keeps the durable bytes, and of each later page its new or its old content."""
         if self.data == self.safe:
             return
         length = rng.randint(*sorted((len(self.safe), len(self.data))))
-        kept = bytearray(self.safe[:length].ljust(length, b"\0"))
-        for at in range(0, length, PAGE):
+        survivors = bytearray(self.safe[:length].ljust(length, b"\0"))
+        for start in range(0, length, PAGE):
             if rng.random() < 0.5:
-                kept[at : at + PAGE] = self.data[at : min(at + PAGE, length)].ljust(
-                    min(PAGE, length - at), b"\0"
-                )
-        self.data, self.safe = kept, bytes(kept)
+                survivors[start : start + PAGE] = self.data[
+                    start : min(start + PAGE, length)
+                ].ljust(min(PAGE, length - start), b"\0")
+        self.data, self.safe = survivors, bytes(survivors)
 
 
 class Folder:
-    """Names, and which of their changes are safe."""
+    """The names in a folder, and the changes of them that are not durable yet."""
 
     def __init__(self):
         self.names, self.safe, self.changes = {}, {}, []
 
     def change(self, **names):
-        """Names that come (a file or folder) and go (None), all at once."""
+        """Adds names (a file or folder) and removes names (None), atomically."""
         _apply(self.names, names)
         self.changes.append(names)
 
     def sync(self):
-        """All of its names are safe."""
+        """Makes all names durable."""
         self.safe, self.changes = dict(self.names), []
 
     def lose_power(self, rng):
-        """Keeps the first of its changes since the last sync, and the safe part of what is here."""
+        """Keeps the first few changes since the last sync: a file system applies them in order."""
         for change in self.changes[: rng.randint(0, len(self.changes))]:
             _apply(self.safe, change)
         self.names = self.safe
@@ -99,31 +99,31 @@ class MemoryDisk:
         self._next = 3
 
     def lose_power(self):
-        """What was not synced is gone, or there in part."""
+        """Cuts the power: what was not synced is lost, all or in part."""
         self.root.lose_power(self.world.rng)
         self._open.clear()
         self.locks.clear()
 
     def flip_bit(self, folder):
-        """A bit of a file below a folder is another one; False: there is none."""
-        found = self.find(folder)
-        if not isinstance(found, Folder):
+        """Flips a bit of a file in a folder; False if it has no file."""
+        item = self.find(folder)
+        if not isinstance(item, Folder):
             return False
-        files = [(name, item) for name, item in sorted(found.names.items()) if item.data]
+        files = [(name, file) for name, file in sorted(item.names.items()) if file.data]
         if not files:
             return False
         rng = self.world.rng
         name, file = files[rng.randrange(len(files))]
-        at = rng.randrange(len(file.data))
-        file.data[at] ^= 1 << rng.randrange(8)
+        offset = rng.randrange(len(file.data))
+        file.data[offset] ^= 1 << rng.randrange(8)
         file.safe = bytes(file.data)
-        self.world.say("disk", f"{folder}/{name}: a bit of byte {at} has flipped")
+        self.world.say("disk", f"{folder}/{name}: a bit of byte {offset} has flipped")
         return True
 
     # --- for views --------------------------------------------------------------------------------
 
     def find(self, path):
-        """What has this path; None: nothing."""
+        """The file or folder with this path, or None."""
         item = self.root
         for part in Path(path).parts[1:]:
             item = item.names.get(part) if isinstance(item, Folder) else None
@@ -131,10 +131,10 @@ class MemoryDisk:
 
     def folder(self, path):
         """The folder of this path."""
-        found = self.find(path)
-        if not isinstance(found, Folder):
+        item = self.find(path)
+        if not isinstance(item, Folder):
             raise _error(errno.ENOENT, path)
-        return found
+        return item
 
     def changes(self):
         """Called before each change: counts down to `on_cut`."""
@@ -151,7 +151,7 @@ class MemoryDisk:
         return self._next
 
     def file(self, descriptor):
-        """What a descriptor names."""
+        """The file of a descriptor."""
         return self._open[descriptor]
 
     def closed(self, descriptor):
@@ -219,8 +219,8 @@ class View:
     def fsync(self, file):
         """See `Disk`."""
         self._change()
-        found = self._disk.file(file)
-        found.safe = bytes(found.data)
+        opened = self._disk.file(file)
+        opened.safe = bytes(opened.data)
 
     def close(self, file):
         """See `Disk`."""
@@ -266,10 +266,10 @@ class View:
 
     def remove_tree(self, path):
         """See `Disk`."""
-        found = self._disk.find(path)
-        if not isinstance(found, Folder):
+        item = self._disk.find(path)
+        if not isinstance(item, Folder):
             return
-        for name in sorted(found.names):
+        for name in sorted(item.names):
             self.remove(path / name)
         self.remove(path)
 

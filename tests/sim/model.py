@@ -1,7 +1,7 @@
-"""What is trained: rows that tell which pushes they contain, and what every push must come to.
+"""The model of the simulation: its rows show which pushes they contain.
 
     SimModel                the class that the real master loads: one table, and a survey on demand
-    Ledger of pushes        sent, acknowledged, by key and block  -> invariants.py
+    Books                   pushes sent and acknowledged, by key and block -> invariants.py
     contribution(rows, ...) what a block adds in bsp: it depends on each bit of the rows
 
 Own keys belong to one push alone, so a row other than 1 names the push that was lost or counted
@@ -30,7 +30,7 @@ OWN = 1 << 40
 
 
 class Counted(AccessMethod):
-    """Adds, and counts the pushes of a row in its state: a row without one is taken for broken."""
+    """Adds, and counts the pushes of each row in its state: weights without a push are a fault."""
 
     state_floats = 1
 
@@ -43,7 +43,7 @@ class Counted(AccessMethod):
 
 
 class Joined:
-    """Merges a survey: the numbers of its blocks, as they come."""
+    """Merges a survey: the numbers of its blocks, in the order of their parts."""
 
     def __init__(self):
         self._parts = []
@@ -68,7 +68,7 @@ def blocks_of(summary):
 
 
 def nothing_to_load(results):
-    """In the place of a loader: the simulated reader looks for itself."""
+    """A loader that does nothing: the simulated reader loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ class SimModel(Worker):
 
 @dataclass(slots=True)
 class Push:
-    """What is pushed to one key, and when that was acknowledged; None: not yet.
+    """A push to one key, and when it was acknowledged; None: not yet.
 
-    `reported` is how many blocks were done when it was made: the clock of rows that are forgotten.
+    `reported` is the number of blocks done when it was made, by which rows are forgotten.
     """
 
     block: int
@@ -162,22 +162,22 @@ class Push:
 
 @dataclass
 class Books:
-    """What all workers of a run have pushed, and heard of it.
+    """The pushes of all workers of a run, and their acknowledgements.
 
     Attributes
     ----------
     own : dict
         Push of each own key.
     shared : dict
-        By shared key: the pushes that have it.
+        Pushes by shared key.
     reported : set
-        Blocks whose `Done` the master has taken, or a `Rejoin` that told it.
+        Blocks that a `Done` or a `Rejoin` has reported to the master.
     slots : dict
-        By (clock, slot): the (block, seed) that it is.
+        (block, seed) by (clock, slot).
     parts : dict
-        By number of a part of a round: the seed that it was leased with.
+        By part of a round: the seed of its lease.
     wrong : list
-        What no worker should have seen, in words.
+        Faults that were found while the job ran, in words.
     """
 
     own: dict = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Books:
     _next: int = OWN
 
     def draw(self, number, own, now, more=(), *, shared=True):
-        """A new push of a block: a `Push` for each of its keys, shared ones and so many own."""
+        """A new push of a block: a `Push` for each key, the shared ones and `own` new ones."""
         mine = range(self._next, self._next + own)
         self._next += own
         done = len(self.reported)
@@ -221,7 +221,7 @@ def shared_of(number):
 def contribution(keys, rows, number, seed):
     """What a block adds to its rows in bsp: float32, one row a key.
 
-    It depends on the bits of the rows, so an error anywhere before shows in all that follows.
+    It depends on the bits of the rows, so an earlier error shows in all later rows.
     """
     factor = np.float32((seed % 1000 + 1) / 977)
     return np.array(

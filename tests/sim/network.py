@@ -43,22 +43,22 @@ class End:
         self.ended = why
 
     def send(self, data):
-        """Sends bytes; lost where the connection has ended."""
+        """Sends bytes, which are lost if the connection has ended."""
         if self.open:
             self.link.carry(self, data)
 
     def close(self):
-        """Closes it behind all that was sent; `on_closed` is called at the other end only."""
+        """Closes after all that was sent has arrived; only the other end gets `on_closed`."""
         if self.open:
             self.open = False
             self.link.carry(self, None)
 
     def pause(self):
-        """Keeps what comes for the next one who listens."""
+        """Keeps arriving bytes for the next call of `listen`."""
         self.on_data, self.on_closed = self.waiting.append, self._note_end
 
     def listen(self, on_data, on_closed):
-        """Takes what has come already, and what comes."""
+        """Hands over the bytes that have arrived already, and then each piece as it arrives."""
         self.on_closed = on_closed
         waiting, self.waiting = self.waiting, []
         self.on_data = on_data
@@ -101,7 +101,7 @@ class Link:
             end.on_data(data)
 
     def break_(self, why="connection reset"):
-        """Cuts it: what is on its way is lost, and both ends are told, some time later."""
+        """Breaks the connection: bytes under way are lost, and each end gets `on_closed` later."""
         if self.broken:
             return
         self.broken = True
@@ -156,12 +156,12 @@ class Network:
         process.on_death.append(lambda: self.unlisten(process, address))
 
     def unlisten(self, process, address):
-        """Takes none any more."""
+        """Stops taking connections."""
         if self._listeners.get(address, (None,))[0] is process:
             del self._listeners[address]
 
     def reserve(self, process, addresses):
-        """A process listens there, and accepts no connection yet."""
+        """Reserves addresses: connections to them wait until a process listens."""
         self._reserved.update(dict.fromkeys(addresses, process))
 
     def is_there(self, address):
@@ -248,19 +248,19 @@ class Network:
     # --- faults -----------------------------------------------------------------------------------
 
     def cut_until(self, one, other):
-        """Until when two hosts cannot reach each other."""
+        """Time until which two hosts cannot reach each other."""
         return self._cut.get((one, other) if one < other else (other, one), 0.0)
 
     @property
     def is_cut(self):
-        """Whether any two hosts cannot reach each other just now."""
+        """Whether any two hosts are cut off from each other now."""
         return any(until > self.world.now for until in self._cut.values())
 
     def cut(self, one, other, until):
-        """Parts two hosts for a while."""
+        """Cuts two hosts off from each other until a time."""
         key = (one, other) if one < other else (other, one)
         self._cut[key] = max(self._cut.get(key, 0.0), until)
 
     def links_of(self, process):
-        """The connections that a process has."""
+        """The connections of a process."""
         return [link for link in self.links if any(end.process is process for end in link.ends)]

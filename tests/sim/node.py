@@ -1,8 +1,9 @@
-"""What servers and workers share: dialling, Register, heartbeats, another master, the end.
+"""A process of a cluster: it dials the master, registers, beats, rejoins another master, ends.
 
     dial -> Register -> Welcome -> ... Stop | master lost -> dial -> Rejoin -> Welcome -> ...
 
-It follows the rules of `snailps.node.process.Node`, which owns sockets and threads.
+Servers, workers and drivers derive from it.  It follows the rules of `snailps.node.process.Node`,
+which owns sockets and threads.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MASTER = ("master", 7000)
 
 
 class Node(Process):
-    """A process that belongs to a master.
+    """A process that registers with a master.
 
     Parameters
     ----------
@@ -46,19 +47,19 @@ class Node(Process):
         self._heard_at = 0.0
 
     def start(self):
-        """Begins to look for the master."""
+        """Begins to dial the master."""
         self.spawn(self._join())
 
     # --- connections -----------------------------------------------------------------------------
 
     def sleep(self, seconds):
-        """A future of the time in so many seconds."""
+        """A future that is done after this many seconds."""
         made = Future()
         self.after(seconds, made.set)
         return made
 
     def dial(self, address, channel, limit_s, give_up=lambda: False):
-        """Connects, trying again until the limit; to be driven by `yield from`."""
+        """Connects, trying again until the limit (a generator: `yield from`)."""
         until = self.world.now + limit_s
         us, pause_s = self.welcome, 0.05
         while True:
@@ -119,7 +120,7 @@ class Node(Process):
             self.welcome = answer
 
     def on_welcome(self, welcome):
-        """Hook: accepted; `self.welcome` is not set yet."""
+        """Hook: the master has accepted this process; `self.welcome` is not set yet."""
 
     def _beat(self, limit_s):
         """Makes the heartbeat connection, in the place of the one before."""
@@ -138,7 +139,7 @@ class Node(Process):
         self._mending = False
 
     def _watch(self):
-        """The master's silence is limited, too."""
+        """Ends the process if the master is silent for long; mends a lost heartbeat connection."""
         if self.ending:
             return
         master = self.cluster.master
@@ -195,7 +196,7 @@ class Node(Process):
             yield WATCH_S
 
     def _rejoin(self, end, limit_s):
-        """One call on a connection that has no reader yet."""
+        """Calls Rejoin on a fresh connection, before `control` reads from it."""
         us = self.welcome
         rejoin = messages.Rejoin(
             us.job, us.node, us.incarnation, self.role.name.lower(), self.host,
@@ -204,7 +205,7 @@ class Node(Process):
         )  # fmt: skip
         once = NodeEnd(lambda message, reply: None, lambda why: once.end(why))
         once.attach(end)
-        # What comes behind the answer is for the next reader.
+        # Bytes after the answer are for `control`, which reads next.
         answer = once.call(rejoin, lambda answer: end.pause())
         yield first_of(answer, self.sleep(limit_s))
         if not answer.done:
@@ -217,15 +218,15 @@ class Node(Process):
         self.control.attach(end)
 
     def epoch_of_route(self):
-        """Of the route that it has."""
+        """Epoch of the route that this process has."""
         return self.route_epoch
 
     def resume_state(self):
-        """Hook: `Rejoin.state`."""
+        """Hook: the state that a Rejoin carries."""
         return {}
 
     def on_rejoined(self):
-        """Hook: a master has taken it back."""
+        """Hook: a master has taken this process back."""
 
     # --- messages, the end -----------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class Node(Process):
         self._leave_on(self.world.now + AWAY_S)
 
     def _leave_on(self, until):
-        """Tells the master, for which it waits a moment."""
+        """Sends Leaving, once there is a master, or ends when `until` is over."""
         if self.ending:
             return
         if self.control.away:
@@ -268,7 +269,7 @@ class Node(Process):
         """Hook: SIGTERM."""
 
     def end(self, code, text):
-        """Decides that this process ends; the first decision stands."""
+        """Begins the end of this process; a later call changes nothing."""
         if self.ending or not self.alive:
             return
         self.ending = True
@@ -278,11 +279,11 @@ class Node(Process):
         self.on_end(code, text)
 
     def on_end(self, code, text):
-        """Hook: leaves, sooner or later."""
+        """Hook: lets the process leave, now or later."""
         self.after(self.network.delay(), self.leave, code, text)
 
     def leave(self, code, text):
-        """Says goodbye and is gone."""
+        """Sends Bye and exits."""
         if self.welcome is not None:
             self.control.note(messages.Bye({"peak_rss_mb": 1.0}))
         self.control.close()

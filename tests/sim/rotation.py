@@ -1,12 +1,11 @@
-"""A rotation, by a scripted worker: blocks encoded, input partitions trained, outputs checked out.
+"""A scripted worker's part in a rotation: it encodes blocks, trains partitions, checks rows out.
 
     block -> row of TEXT -> partition: reads them; INPUTS rows through it, OUTPUTS rows a checkout
     what a worker reads twice, with its own push between, must differ by that push alone
 
-So any second writer of a partition shows, whichever worker was lost before, and any block
-that is read before it is encoded, or after a later one has overwritten it.  `jobs.Durable` knows
-which checkouts were at the servers with all their rows: a lease has each of them durable, or trains
-it itself.
+So a second writer of a partition shows, whichever worker was lost before, and so does a block that
+is read before it is encoded, or after a later one has overwritten it.  `jobs.Durable` knows which
+checkouts the servers had with all their rows: a lease finds each of them durable, or trains it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RING, TEXT_BLOCKS = 3, 1000
 
 
 def _blocks(blocks, chunks):
-    """Blocks of each chunk of an epoch; behind the most of them are a chunk's partitions."""
+    """Numbers of the blocks of each chunk; the numbers of its partitions follow."""
     chunks = min(chunks, blocks)
     return [(n + 1) * blocks // chunks - n * blocks // chunks for n in range(chunks)]
 
@@ -56,7 +55,7 @@ def numbers_done(snapshot):
 
 
 class Rotating:
-    """What a worker does in a rotation.
+    """The part of a worker that takes part in a rotation.
 
     Parameters
     ----------
@@ -86,7 +85,7 @@ class Rotating:
     # --- in the thread that prepares -------------------------------------------------------------
 
     def encode(self, block):
-        """Writes the row of a block, whatever is there; True: no further block is wanted."""
+        """Overwrites the row of a block; True if the master wants no more."""
         worker = self._worker
         yield worker.cluster.think_s() * 0.1
         key = TEXT + block.chunk % RING * TEXT_BLOCKS + block.chunk_index
@@ -106,7 +105,7 @@ class Rotating:
         self._worker.control.note(messages.Durable([block.number]))
 
     def prepare(self, block):
-        """Reads the blocks of a partition's chunk."""
+        """Reads the rows of all blocks of a partition's chunk."""
         base = TEXT + block.chunk % RING * TEXT_BLOCKS
         rows = yield from self._pull(range(base, base + block.chunk_blocks))
         for index in range(block.chunk_blocks):
@@ -121,7 +120,7 @@ class Rotating:
     # --- in the main thread ----------------------------------------------------------------------
 
     def train(self, block):
-        """All checkouts of a partition; its figures, and whether it has had all parts."""
+        """Trains a partition with all its checkouts; the `Done` to report."""
         worker, job = self._worker, self._job
         sizes = block.sizes
         ends = [WORDS * sum(sizes[: block.part + at]) // sum(sizes) for at in (0, 1)]
@@ -164,11 +163,11 @@ class Rotating:
         )
 
     def end(self, block):
-        """A partition is reported."""
+        """Ends a partition that is reported."""
         self._durable(block)
 
     def _check_inputs(self, block, mine, begun):
-        """Input rows are as this worker has left them."""
+        """Checks that the input rows are as this worker has left them."""
         now = yield from self._pull(mine)
         for key in mine:
             if now[key].tobytes() != begun[key].tobytes():
@@ -198,7 +197,7 @@ class Rotating:
         return made
 
     def _checkout(self, block, part, mine, begun):
-        """A checkout, which pushes input rows if there are any; these as they are then."""
+        """Trains a checkout and pushes the input rows; these rows afterwards."""
         worker = self._worker
         theirs = [OUTPUTS + word for word in range(part, WORDS, outputs_for(block.parts))]
         before = yield from self._pull(theirs)

@@ -1,8 +1,8 @@
-"""A node with a client: it follows the route, asks the master, and waits for shards.
+"""A node with a client of the shards: it follows the route, and waits for master and shards.
 
     TakeRoute -> connect to every shard -> Ok        yield from self.ask(call), self.wait(request)
 
-What scripted workers and drivers share; the rules are those of `RouteFollower`.
+Scripted workers and drivers derive from it.  It follows the rules of `RouteFollower`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RoutedNode(Node):
     Attributes
     ----------
     awaits_clocks : bool
-        Its pulls wait for a clock: as long as that takes.
+        Whether its pulls wait for a clock, for which there is no shorter limit.
     """
 
     awaits_clocks = False
@@ -70,7 +70,7 @@ class RoutedNode(Node):
             self.spawn(self._connect())
 
     def _connect(self):
-        """Connects to the newest route; a newer one, of other shards, begins it anew."""
+        """Connects to the shards of the newest route; begins anew if a newer one moves a shard."""
         if self.client is not None:
             self.client.close()
             self.client = None
@@ -110,7 +110,7 @@ class RoutedNode(Node):
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, request):
-        """Waits for a request, no longer than one may take."""
+        """Waits for a request of the client (a generator); WaitTimeout after its limit."""
         long = self.awaits_clocks and request.kind.name in ("REACH", "PULL")
         limit = self.sleep(CLOCK_LIMIT_S if long else self._limit_s)
         yield first_of(request, limit)
@@ -124,7 +124,7 @@ class RoutedNode(Node):
             yield from self.wait(push)
 
     def ask(self, message, limit_s, heard=lambda answer: None):
-        """A call; time without a master does not count."""
+        """Calls the master (a generator); time without a master does not count for the limit."""
         answer = self.control.call(message, heard)
         begin = self.world.now
         while not answer.done:

@@ -22,11 +22,11 @@ RECENT = 60
 
 
 class Stuck(Exception):
-    """The run has taken more events or time than any run should."""
+    """The run took more events or time than any run should."""
 
 
 class Future:
-    """A result that is not there yet."""
+    """A result that comes later."""
 
     __slots__ = ("callbacks", "done", "error", "value")
 
@@ -34,11 +34,11 @@ class Future:
         self.done, self.value, self.error, self.callbacks = False, None, None, []
 
     def set(self, value=None):
-        """Has its result; once."""
+        """Sets the result, once."""
         self._end(value, None)
 
     def fail(self, error):
-        """Has its error; once."""
+        """Sets the error, once."""
         self._end(None, error)
 
     def _end(self, value, error):
@@ -50,7 +50,7 @@ class Future:
             callback(self)
 
     def then(self, callback):
-        """Calls back once it is done."""
+        """Calls back once the future is done."""
         if self.done:
             callback(self)
         else:
@@ -58,16 +58,16 @@ class Future:
 
 
 class Process:
-    """A process of the cluster: what it has in memory goes when it dies.
+    """A process of the cluster; its events are dropped once it has died.
 
     Attributes
     ----------
     host : str
-        The network knows processes by their host; each has its own here.
+        The network knows processes by their host; each process has one of its own.
     alive, stalled_until : bool, float
         Events of a dead process are dropped, those of a stalled one wait.
     hurt : str
-        What fault it had, empty: it is healthy, and must not be given up by anyone.
+        The fault that it had; empty for a healthy process, which nobody may give up.
     """
 
     def __init__(self, world, name, host):
@@ -81,11 +81,11 @@ class Process:
 
     @property
     def runs(self):
-        """Whether it is alive and not stalled."""
+        """Whether the process is alive and not stalled."""
         return self.alive and self.stalled_until <= self.world.now
 
     def after(self, delay, do, *args):
-        """Calls `do` so many seconds later, if the process lives then; the event, for `cancel`."""
+        """Calls `do` after a delay if the process lives then; the event, for `cancel`."""
         return self.world.after(delay, do, *args, process=self)
 
     def spawn(self, generator):
@@ -93,11 +93,11 @@ class Process:
         return Task(self, generator)
 
     def say(self, text):
-        """Adds to the trace."""
+        """Adds a line to the trace."""
         self.world.say(self.name, text)
 
     def die(self, why):
-        """Ends at once, as by kill -9 or by its own exit."""
+        """Ends at once, as kill -9 or exit does."""
         if not self.alive:
             return
         self.say(f"ends: {why}")
@@ -107,7 +107,7 @@ class Process:
             callback()
 
     def exit(self, code, why):
-        """Ends by itself."""
+        """Exits with a code."""
         self.code = code
         self.die(f"exit {code}, {why}")
 
@@ -151,16 +151,16 @@ class Task(Future):
 
 
 class World:
-    """All that happens in one run.
+    """The events of one run, in order.
 
     Parameters
     ----------
     seed : int
-        Everything is drawn from it.
+        The number from which everything is drawn.
     trace : callable, optional
-        Is told each line as it comes.
+        Called with each line of the trace.
     rng : random.Random, optional
-        What is drawn with, if not by the seed.
+        Draws instead of a generator made from the seed.
     """
 
     def __init__(self, seed, trace=None, rng=None):
@@ -173,7 +173,7 @@ class World:
         self._serial = 0
 
     def after(self, delay, do, *args, process=None):
-        """Calls `do` so many seconds later."""
+        """Calls `do` after a delay."""
         return self.at(self.now + delay, do, *args, process=process)
 
     def at(self, when, do, *args, process=None):
@@ -185,7 +185,7 @@ class World:
 
     @staticmethod
     def cancel(event):
-        """Has an event not happen."""
+        """Takes an event back."""
         event[3] = None
 
     def say(self, who, text):
@@ -197,12 +197,12 @@ class World:
             self._trace(shown(line))
 
     def run(self, until, events_max):
-        """Runs until a condition holds, or nothing is left to happen.
+        """Runs until a condition holds or no event is left.
 
         Raises
         ------
         Stuck
-            It holds after no number of events that a run should take.
+            The condition does not hold after `events_max` events.
         """
         heap = self._heap
         while heap:
@@ -228,13 +228,13 @@ class World:
 
 
 def shown(line):
-    """A line of the trace, to be read."""
+    """A line of the trace as text."""
     now, who, text = line
     return f"{now - 1000.0:10.4f}  {who:<10} {text}"
 
 
 def first_of(*futures):
-    """A future of the first of these that is done: its index."""
+    """A future of the index of whichever is done first."""
     made = Future()
     for index, future in enumerate(futures):
         future.then(lambda _, index=index: made.set(index))

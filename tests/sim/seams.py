@@ -1,9 +1,9 @@
-"""What the simulation puts in the place of parts of the product, all in one list.
+"""The parts of the product that the simulation replaces, in one list.
 
     Seams(world) as a context -> the product's modules see a simulated disk, no threads, no sockets
 
-The parts themselves are not touched.  Where the product has a door (`Services`, times as arguments)
-the door is used; here is what has none yet.
+Where the product takes a neighbour or a time as an argument (`Services`, `Disk`), the simulation
+passes its own.  This module patches the modules that take no argument for it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Seams:
     ----------
     world : World
     disk : module-like
-        In the place of `os` for the journal.
+        Replaces `os` in the journal.
     is_there : callable
-        Whether a process listens at an address.
+        Tells whether a process listens at an address.
     model : type
-        The class of the job.
+        The class that every job loads.
     journal_bytes : int
         Length at which the journal is compacted.
     """
@@ -63,7 +63,7 @@ class Seams:
 
 
 class Calendar:
-    """In the place of `datetime` for a checkpoint's manifest: each run has the same bytes."""
+    """Replaces `datetime` in manifests of checkpoints, so that each run writes the same bytes."""
 
     @staticmethod
     def now(zone):
@@ -72,12 +72,12 @@ class Calendar:
 
 
 class Threads:
-    """In the place of `threading` for a journal: its two threads become events.
+    """Replaces `threading` in the journal: its two threads become events.
 
     Attributes
     ----------
     owner : Process
-        The process whose threads are being made; None: no process's.
+        The process for which threads are made at the moment, or None.
     """
 
     Event, RLock = threading.Event, threading.RLock
@@ -105,4 +105,4 @@ class _Thread:
             self._target(*self._args)
 
     def join(self, limit_s=None):
-        """Nothing to wait for: it runs as an event, or with its process does not run."""
+        """Returns at once: the thread is an event, which has run, or died with its process."""

@@ -1,9 +1,9 @@
-"""A server: the real core, shards and store; effects are performed on the simulated network.
+"""A server process: the product's core, shards and store on the simulated network.
 
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle -> list of Effect
     bytes of clients and primaries -> ShardThread, turn by turn -> replies, stream to the standby
 
-It does what `snailps/server/process.py` does with sockets and threads.
+It owns what `snailps/server/process.py` owns with sockets and threads, and decides nothing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Server(Node):
         return self._next
 
     def feed(self, event):
-        """Hands the core an event, and does what it wants, with all that comes of that."""
+        """Hands the core an event, and performs its effects and all events that follow."""
         self._events.append(event)
         if self._feeding:
             return
@@ -227,12 +227,12 @@ class Server(Node):
 
 
 class SimShard:
-    """A shard with its connections: what its loop sends goes on over the simulated network.
+    """A shard and its connections, whose bytes travel over the simulated network.
 
     Attributes
     ----------
     stalled_until : float
-        Its thread hangs until then, while the process goes on.
+        Time until which its thread hangs while the process goes on.
     """
 
     def __init__(self, server, effect, address):
@@ -255,13 +255,13 @@ class SimShard:
         server.network.listen(server, address, self._admit)
 
     def soon(self, do, *args):
-        """Does something in this shard's thread, behind all that was given before."""
+        """Calls a function in this shard's thread, after all earlier ones."""
         when = self.world.now + self.server.network.delay() * 0.1
         self._last = when = max(when, self._last, self.stalled_until)
         self.world.at(when, do, *args, process=self.server)
 
     def stop(self):
-        """Serves no more."""
+        """Stops serving."""
         if self.stopped:
             return
         self.server.network.unlisten(self.server, self.address)
@@ -281,7 +281,7 @@ class SimShard:
     # --- work for its thread ----------------------------------------------------------------------
 
     def post(self, effect):
-        """Does what the server's core posts."""
+        """Performs a post of the server's core in the shard's thread."""
 
         def done(future):
             error = future.exception()
@@ -293,7 +293,7 @@ class SimShard:
         self.settle()
 
     def lead(self, effect, end):
-        """Begins a stream to a standby, at the other end of a connection."""
+        """Begins a stream to the standby at the other end of a connection."""
 
         def tell(state, why):
             if not self.stopped:
@@ -354,7 +354,7 @@ class SimShard:
     # --- what follows -----------------------------------------------------------------------------
 
     def settle(self):
-        """Has it do what it can do now; sends what comes of that."""
+        """Gives the loop turns until it has nothing left to do now, and sends its output."""
         due = -math.inf
         while not self.stopped and due <= self.world.now:
             due = self.thread.settle(self.world.now)

@@ -1,9 +1,9 @@
-"""A session: a driver that submits one job after the other, and starts workers in lost ones' place.
+"""A session: a driver that submits one job after the other, and replaces lost workers.
 
     Driver: Register -> table of its own -> [renew workers -> Submit -> status ...] -> Shutdown
 
-It does what `LocalCluster.train` and `Driver` do.  It owns what a session promises its user: it
-outlives jobs that fail, refuses what is wrong, and keeps the rows of tables that are the session's.
+It does what `LocalCluster.train` and `Driver` do, and checks what a session promises: it outlives
+failed jobs, refuses wrong ones, and keeps the rows of its own tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIES = 40
 
 
 def draw_session(seed, plain, think_s):
-    """Plans of a session's jobs; empty: this seed is a cluster with one job of its own."""
+    """Plans of a session's jobs; empty for a seed whose cluster runs a job of its own."""
     rng = random.Random(f"session {seed}")
     if rng.random() >= 0.15:
         return []
@@ -51,12 +51,12 @@ def draw_session(seed, plain, think_s):
 
 
 class Driver(RoutedNode):
-    """The process whose session it is.
+    """The driver of a session.
 
     Attributes
     ----------
     problems : list of str
-        What broke a promise.
+        Promises that were broken, in words.
     """
 
     def __init__(self, cluster):
@@ -112,7 +112,7 @@ class Driver(RoutedNode):
         yield from self.ask(messages.Shutdown(), self._limit_s)
 
     def _submit(self, plan, number):
-        """Submits a job until the cluster takes it, which it must once it has workers."""
+        """Submits a job until the cluster takes it: it must, once it has workers."""
         folder = self.cluster.disk.folder
         plan.write_input(folder)
         for _ in range(TRIES):
@@ -132,7 +132,7 @@ class Driver(RoutedNode):
         return False
 
     def _submit_wrong(self):
-        """A job without its input is refused, and nothing else comes of it."""
+        """Submits a job without its input, which must be refused without further effect."""
         yield from self._renew_workers()
         settings = {**self.cluster.job.plan.settings(self.cluster.disk.folder, 99)}
         settings |= {"rounds": "0", "input": str(self.cluster.disk.folder / "nothing-here.txt")}
@@ -141,7 +141,7 @@ class Driver(RoutedNode):
             self.problems.append("a job without input was taken")
 
     def _refusal(self, submit):
-        """Submits; why it is refused, or None."""
+        """Submits a job; the refusal, or None."""
         try:
             answer = yield from self.ask(submit, None)
         except RemoteError as error:
@@ -150,7 +150,7 @@ class Driver(RoutedNode):
         return None
 
     def _follow(self, job):
-        """Waits until a job has ended, and notes how."""
+        """Waits until a job has ended; checks and notes how."""
         status = yield from self._status()
         while status["phase"] != "idle":
             yield POLL_S
@@ -178,7 +178,7 @@ class Driver(RoutedNode):
     # --- workers ----------------------------------------------------------------------------------
 
     def _renew_workers(self):
-        """Starts workers in the place of those that have ended, and waits for them."""
+        """Replaces workers that have ended, and waits for the new ones."""
         cluster = self.cluster
         nodes = (yield from self._status())["nodes"]
         here, before = {node["pid"] for node in nodes}, {node["id"] for node in nodes}
@@ -208,7 +208,7 @@ class Driver(RoutedNode):
     # --- its table --------------------------------------------------------------------------------
 
     def _push(self):
-        """Pushes ones to shared and own keys of the session's table; returns when they are safe."""
+        """Pushes ones to shared and own keys of the session's table; returns once acknowledged."""
         push = self._books.draw(0, 3, self.world.now)
         for key in push:
             self._pushed[key] = self._pushed.get(key, 0) + 1
@@ -216,7 +216,7 @@ class Driver(RoutedNode):
         yield from self.wait(self.client.push(self.table, list(push), ones))
 
     def _check_table(self):
-        """Each push is in the session's table once, whatever became of the job."""
+        """Checks that each push is in the session's table once, however the job ended."""
         pull = self.client.pull(self.table, sorted(self._pushed), DIM)
         yield from self.wait(pull)
         for key, count in self._pushed.items():
@@ -242,7 +242,7 @@ class Driver(RoutedNode):
         self._ids_seq = 0
 
     def _push_ids(self, times):
-        """Pushes some of the ids, frequent and rare ones, to the shards and to the reference."""
+        """Pushes frequent and rare ids to the shards, and the same to the reference store."""
         for _ in range(times):
             drawn = {int(self._ids.paretovariate(0.5)) % IDS_NUM for _ in range(40)}
             keys = sorted(drawn)  # as the client sends those of a fragment
@@ -252,7 +252,7 @@ class Driver(RoutedNode):
             self._reference.push(1, 1, self._ids_seq, np.array(keys, np.uint64), ones)
 
     def _check_ids(self):
-        """The shards made and kept the rows that the reference did, whoever serves them by now."""
+        """Checks that the shards made and kept the same rows as the reference store."""
         if not self.cluster.acknowledgements_hold():
             return
         keys = list(range(IDS_NUM))

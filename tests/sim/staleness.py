@@ -4,7 +4,7 @@
                                                      -> rows of that block: each worker's progress
 
 Every worker adds 1 to a row of its own with each block.  A block is reported when its pushes are
-acknowledged, so rows that are pulled behind a lease contain all that was reported before it.
+acknowledged, so rows pulled after a lease contain all that was reported before that lease.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROGRESS = 1 << 32
 
 @dataclass
 class Staleness:
-    """What the workers of a job in `ssp` have finished, and what they are promised.
+    """The blocks that workers of an `ssp` job have finished, and the rows promised to each lease.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class Staleness:
     _promised: dict = field(default_factory=dict)  # by worker and block: blocks by worker
 
     def report(self, node, number):
-        """The master hears that a worker has finished a block."""
+        """Notes that a worker has reported a block."""
         self.done.setdefault(node, set()).add(number)
 
     def lease(self, node, number, schedule):
-        """The master leases a block; a line where that is too early, else None."""
+        """Notes a lease; a line of text if it is too early, else None."""
         self._promised[node, number] = {other: len(seen) for other, seen in self.done.items()}
         held = schedule.records.count_of(node) - 1
         mine = self._clock(node, schedule) + held
@@ -51,17 +51,17 @@ class Staleness:
         return None
 
     def keys(self, node, number):
-        """The rows to be pulled with a block, beside its own."""
+        """Keys of progress rows to pull with a block."""
         return [PROGRESS + other for other in self._promised[node, number]]
 
     def check(self, node, number, rows):
-        """The rows of a block are there; a line where they lack what was promised, else None."""
+        """Checks the rows of a block; a line of text if they lack a promised push, else None."""
         for other, least in self._promised[node, number].items():
-            found = float(rows[PROGRESS + other][0])
-            if found < least:
+            progress = float(rows[PROGRESS + other][0])
+            if progress < least:
                 return (
-                    f"worker {node} begins block {number} with {found:g} blocks of worker {other}, "
-                    f"which had reported {least} before it was leased"
+                    f"worker {node} begins block {number} with {progress:g} blocks of worker "
+                    f"{other}, which had reported {least} before it was leased"
                 )
         return None
 

@@ -30,7 +30,7 @@ TURN_S = 0.1
 
 
 class Leased(Block):
-    """A leased block, prepared."""
+    """A leased block with what is prepared for it."""
 
     def __init__(self, lease):
         of = lease.number, lease.piece, lease.epoch, lease.seed, lease.progress
@@ -44,9 +44,9 @@ class Worker(RoutedNode):
     Attributes
     ----------
     waiting_since : float or None
-        Since when it has waited for a lease.
+        When it began to wait for a lease.
     at_work : bool
-        It has a job, and has not finished it.
+        Whether it has a job that it has not finished.
     """
 
     def __init__(self, cluster, name, host):
@@ -80,7 +80,7 @@ class Worker(RoutedNode):
             super().on_message(message, reply)
 
     def _pushed(self):
-        """How far the pushes of its blocks have come."""
+        """How far the pushes of its blocks have got, for the status."""
         if self.client is None:
             return {}
         half = self.stand.is_half_pushed(self.client.parts_pushed)
@@ -184,7 +184,7 @@ class Worker(RoutedNode):
                 return
 
     def _train_block(self, block):
-        """Trains and reports; True: no further block is wanted."""
+        """Trains and reports a block; True if the master wants no more."""
         if block.part >= 0:
             self.stand.start_block(block.number, self.client.parts_pushed)
             done = yield from self._rotating.train(block)
@@ -229,7 +229,7 @@ class Worker(RoutedNode):
             self.job.books.wrong.append("a worker pushes before rows are loaded")
 
     def _push_part(self, block, keys):
-        """A part of a round."""
+        """Pushes a part of a round."""
         books = self.job.books
         if books.parts.setdefault(block.number, block.seed) != block.seed:
             books.wrong.append(f"part {block.number} is leased with another seed")
@@ -237,7 +237,7 @@ class Worker(RoutedNode):
         self.client.push(self.table, keys, values, block.clock, block.slot)
 
     def _push_slot(self, block, keys):
-        """A contribution to a clock."""
+        """Pushes a contribution to a clock."""
         slots, us = self.job.books.slots, (block.number, block.seed)
         before = slots.setdefault((block.clock, block.slot), us)
         if before != us:
@@ -249,7 +249,7 @@ class Worker(RoutedNode):
         self.client.push(self.table, keys, values, block.clock, block.slot)
 
     def _push_counts(self, block):
-        """Ones, to shared and own keys."""
+        """Pushes ones to shared and own keys."""
         books, more = self.job.books, []
         if self.job.staleness is not None:
             more = [PROGRESS + self.number]
@@ -263,7 +263,7 @@ class Worker(RoutedNode):
             )  # fmt: skip
 
     def _in_turn(self, block):
-        """Waits for the clock of a block; the block, or one of an earlier clock."""
+        """Waits for the clock of a block; that block, or one of an earlier clock that came back."""
         reach, asked = self._reach(block), False
         while not self._leaving:
             yield first_of(reach, self.sleep(TURN_S))
@@ -301,13 +301,13 @@ class Worker(RoutedNode):
         return block
 
     def _take_back(self):
-        kept = []
+        unanswered = []
         for asked in self._back:
             if not asked.done:
-                kept.append(asked)
+                unanswered.append(asked)
             elif asked.value is not None:
                 self._asked.appendleft(asked)
-        self._back = kept
+        self._back = unanswered
 
     def _earlier(self, block):
         self._take_back()
@@ -315,14 +315,14 @@ class Worker(RoutedNode):
             other = asked.value if asked.done else None
             if other is not None and other.clock < block.clock:
                 self._asked.remove(asked)
-                known = Future()
-                known.set(block)
-                self._asked.appendleft(known)
+                prepared = Future()
+                prepared.set(block)
+                self._asked.appendleft(prepared)
                 return other
         return None
 
     def _submit(self, back):
-        """A future of a block, which the one helper leases and prepares, in order."""
+        """A future of a block, which the single helper leases and prepares in order."""
         made, former = Future(), self._helper
         self._helper = made
         self.spawn(self._help(former, made, back))
@@ -372,7 +372,7 @@ class Worker(RoutedNode):
         block.pull = self.client.pull(self.table, keys, DIM, block.clock)
 
     def _check_staleness(self, block):
-        """Its rows are there: they lack no more than they may."""
+        """Checks that the rows of a block lack no more than `ssp` allows."""
         if self.job.staleness is not None and self.cluster.acknowledgements_hold():
             wrong = self.job.staleness.check(self.number, block.number, block.pull.rows)
             if wrong:

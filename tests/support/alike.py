@@ -1,4 +1,4 @@
-"""What N workers learn beside one: each model, optimiser and loss, and its held-out figure.
+"""How much N workers learn compared with one: each model, optimiser and loss, on held-out data.
 
     case, workers, consistency -> emulated.trained -> figure: 1 is perfect, 0 has learnt nothing
 
@@ -33,7 +33,7 @@ _KIND = "snailps.models"
 
 @dataclass(frozen=True)
 class Case:
-    """A model with an optimiser and a loss: settings, what it learns from, how it is judged."""
+    """A model with an optimiser and a loss: its settings, its data, and how it is judged."""
 
     model: str
     optimizer: str
@@ -48,20 +48,20 @@ class Case:
         return " ".join(filter(None, [self.model, self.loss, self.optimizer, self.also]))
 
     def figure(self, folder: Path, workers: int, schedule: str, **settings: Any) -> float:
-        """What so many workers learn."""
+        """How much this number of workers learns."""
         return self.run(folder, workers, schedule, **settings)[0]
 
     def run(
         self, folder: Path, workers: int, schedule: str, **settings: Any
     ) -> tuple[float, dict[str, Any]]:
-        """The figure, and bytes of all rows."""
+        """The figure, and the bytes of all rows."""
         with trained(self.job(folder, schedule) | settings, workers) as (cls, results):
             figure = self.judge(cls, results)
             rows = {name: _packed(results, name) for name in results.tables}
         return figure, rows
 
     def job(self, folder: Path, schedule: str) -> dict[str, Any]:
-        """Settings of a job, whose files are written to a folder."""
+        """Settings of a job; writes its files to a folder."""
         folder.mkdir(exist_ok=True, parents=True)
         job = {
             "output": str(folder / "out"), "optimizer": self.optimizer, "loss": self.loss,
@@ -75,7 +75,7 @@ class Case:
 
 
 def _packed(results: Any, table: str) -> tuple[bytes, bytes]:
-    """Keys, and rows, of a table in the order of keys."""
+    """Keys and rows of a table, by key."""
     keys, rows = [], []
     for some, of_it in results.scan(table):
         keys.append(some.copy())
@@ -146,7 +146,7 @@ def _choices(folder: Path) -> dict[str, Any]:
 
 
 def _lines(folder: Path, kind: str, cls: str, **settings: Any) -> dict[str, Any]:
-    """Examples of six of 60 features, whose weights, and products of pairs, are planted."""
+    """Examples with six of 60 features; weights of features and of pairs are planted."""
     rng = np.random.default_rng(7)
     outputs, features = 3, 60
     weights = rng.normal(0, 0.8, (features, outputs))
@@ -227,7 +227,7 @@ def _ndcg(cls: Any, results: Any) -> float:
 
 
 def _skill(cls: Any, results: Any) -> float:
-    """Share of the loss of the best constant that the model takes away."""
+    """Share by which the model reduces the loss of the best constant."""
     figures, labels = _test(cls, results), _labels(results.settings.test[0])
     if "log_loss" in figures:
         shares = np.unique(labels, return_counts=True)[1] / len(labels)

@@ -1,4 +1,4 @@
-"""A shard thread that tests order about: each method of `Shard`, done in its thread, waited for."""
+"""A shard thread whose `Shard` methods tests call: done in its thread, waited for."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ LOOK_S = 0.001
 class BlockingShard(ShardThread):
     """`thread.NAME(...)` is `Shard.NAME(...)` in the shard's thread, and waits for its result.
 
-    Called in the shard's own thread, which cannot wait, it is done at once.
+    In the shard's own thread, which cannot wait, the call is made at once.
     """
 
     def __getattr__(self, name):
@@ -34,7 +34,7 @@ class BlockingShard(ShardThread):
         return self._loop.submit(lambda: self.shard.stats(time.monotonic()))
 
     def yield_(self, timeout_s, stay=False):
-        """Hands everything over to the standby and serves no more; to `stay` it stands by.
+        """Hands over to the standby and stops serving; with `stay` it becomes the standby.
 
         Raises WaitTimeout if the standby does not acknowledge everything in time, and what
         `Shard.begin_yield` and `Shard.finish_yield` raise; it then goes on serving.
@@ -53,5 +53,5 @@ class BlockingShard(ShardThread):
             self.end_yield()
 
     def test_faults(self, left_out=(), point="", passings=1):
-        """What keeps pushes safe is left out, or the process dies at a point: `set_faults`."""
+        """Plants faults: leaves a safeguard of pushes out, or ends the process at a point."""
         self._loop.submit(lambda: self.shard.set_faults(left_out, point, passings))

@@ -11,7 +11,7 @@ from snailps.pieces import Piece
 
 
 class HeldContent(BlockContent):
-    """Bytes, or a function that gives them when they are asked for."""
+    """The content of a block: bytes, or a function that returns them."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ def held_block(
     progress: tuple[float, float] = (0.0, 0.5),
     **more: Any,
 ) -> Block:
-    """A block of this content, a text of its own unless `piece` is another place."""
+    """A block with this content; `piece` is its place, by default a text of its own."""
     if piece is None:
         piece = Piece("text", 0, len(content) if isinstance(content, bytes) else 0)
     if not isinstance(content, BlockContent):

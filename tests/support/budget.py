@@ -1,11 +1,11 @@
-"""What tests cost, and the rule of tests/unit: half a second of CPU, no process.
+"""The cost of tests, and the rule of tests/unit: half a second of CPU, no process.
 
     Meter -> CPU of this process and its children, seconds, processes -> item.user_properties
     user_properties of all workers -> totals of each folder, the dearest tests -> the terminal
 
-CPU time says the same on a loaded machine as on a quiet one, or nearly: a test of tests/unit that
-has taken too much is judged by what a loop of known cost takes at that moment.  Seconds that pass
-are told, and no test fails by them: how many, a loaded machine decides.
+CPU time is nearly the same on a loaded machine and on a quiet one; a test of tests/unit that took
+too much is compared with a loop of known cost at that moment.  Seconds are reported, but no test
+fails by them: they depend on the load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _forbidden: list[str] = []
 
 
 class StartedProcess(BaseException):
-    """A test of tests/unit starts a process.  No Exception: code under test may not swallow it."""
+    """A test of tests/unit starts a process.  No Exception, so that no code swallows it."""
 
 
 def _on_event(event: str, args: tuple[object, ...]) -> None:
@@ -61,7 +61,7 @@ def is_sim(item) -> bool:
 
 
 def children_cpu_s() -> float:
-    """CPU seconds of child processes that have ended, and of those that live, with theirs."""
+    """CPU seconds of all child processes, ended and living, with their children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = ended.ru_utime + ended.ru_stime
     try:
@@ -79,7 +79,7 @@ def children_cpu_s() -> float:
 
 
 def yardstick() -> float:
-    """CPU seconds of a loop that is always the same: the middle one of three."""
+    """CPU seconds of a fixed loop: the median of three runs."""
     taken = []
     for _ in range(3):
         begun = time.thread_time()
@@ -92,7 +92,7 @@ def yardstick() -> float:
 
 @dataclass(slots=True)
 class Meter:
-    """What one stage of a test takes, from when this is made."""
+    """Measures one stage of a test, from the creation of this object."""
 
     cpu_s: float
     children_s: float
@@ -114,7 +114,7 @@ class Meter:
 
 
 def complaint(spent: Meter, speed=yardstick) -> str:
-    """Why what a test of tests/unit took is too much; empty: it is not."""
+    """Why a test of tests/unit took too much, or an empty string."""
     if spent.cpu_s > UNIT_CPU_S:
         slower = max(1.0, speed() / YARDSTICK_S)
         if spent.cpu_s > NOISE * UNIT_CPU_S * slower:
@@ -127,7 +127,7 @@ def complaint(spent: Meter, speed=yardstick) -> str:
 
 
 def sim_complaint(spent: Meter, speed=yardstick) -> str:
-    """Why what a test of tests/sim took is too much; empty: it is not."""
+    """Why a test of tests/sim took too much, or an empty string."""
     cpu_s = spent.cpu_s + spent.children_s
     slower = max(1.0, speed() / YARDSTICK_S) if cpu_s > SIM_CPU_S else 1.0
     if cpu_s <= NOISE * SIM_CPU_S * slower:
@@ -136,13 +136,13 @@ def sim_complaint(spent: Meter, speed=yardstick) -> str:
 
 
 def forbid_starts(name: str):
-    """Until the function that this returns is called, starting a process is an error."""
+    """Makes starting a process an error; returns a function that ends that."""
     _forbidden.append(name)
     return _forbidden.pop
 
 
 def note(item, spent: Meter) -> None:
-    """Adds what a stage took to what is told of a test."""
+    """Adds the cost of a stage to the report of a test."""
     item.user_properties += [
         ("cpu_s", spent.cpu_s + spent.children_s),
         ("wall_s", spent.wall_s),
@@ -151,7 +151,7 @@ def note(item, spent: Meter) -> None:
 
 
 def summary(reports, dearest: int):
-    """Lines: totals of each folder, and the tests that took the most CPU."""
+    """Lines of the report: totals of each folder, and the tests that took the most CPU."""
     spent: dict[str, dict[str, float]] = {}
     for report in reports:
         found = spent.setdefault(report.nodeid, {})

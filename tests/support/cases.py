@@ -1,4 +1,4 @@
-"""How many cases a test has: a table in one test, and more drawn ones where that is asked for.
+"""The number of cases of a test: tables of cases in one test, and more drawn ones on request.
 
 each(names, cases)   -> one test that goes through all, and names those that failed
 examples(n), seeds(n) -> n of them, or N times as many with `pytest --more=N`
@@ -17,25 +17,25 @@ factor = 1
 
 
 def examples(count):
-    """Hypothesis draws so many examples; tests/unit takes as many as half a second has room for."""
+    """Sets the number of examples that Hypothesis draws; half a second has to do for all."""
     return hypothesis.settings(max_examples=count * factor, deadline=None)
 
 
 def seeds(count, *named):
-    """The first numbers, and those that have found something once."""
+    """The first `n` seeds, and seeds that have found a fault before."""
     return [*range(count * factor), *named]
 
 
 def each(names, cases, ids=None):
-    """As `pytest.mark.parametrize`, but one test for all cases, which share their fixtures.
+    """Like `pytest.mark.parametrize`, but with one test for all cases, which share their fixtures.
 
-    For tables of cases that take one path and a millisecond.  All cases run; the failure names
-    those that failed, and shows where the first did.
+    For tables of cases that take one path and a millisecond each.  All cases run; the failure names
+    the failed ones, and shows the traceback of the first.
 
     Parameters
     ----------
     names : str
-        Of the parameters, separated by commas.
+        Names of the parameters, separated by commas.
     cases : sequence
         Values of the parameter, or tuples of values.
     ids : callable, optional

@@ -1,4 +1,4 @@
-"""Models connected to shards of their own, as a worker has them; blocks for them."""
+"""Models connected to shards of their own, as in a worker, and blocks for them."""
 
 import contextlib
 from dataclasses import replace
@@ -59,10 +59,10 @@ def results_of(model, summary=b"", ranges=()):
 
 
 def in_order(model):
-    """The model, whose parts train one after the other and whose servers answer before it goes on.
+    """Makes the training of a model deterministic, and returns the model.
 
-    So it learns the same each time, also beside other workers and with several threads.  Exchanges
-    take no time: how long they take says how often there are some.
+    Its parts train one after the other, and each request is answered before it goes on, also with
+    other workers and several threads.  Exchanges take no time, as their duration sets their rate.
     """
 
     def answered(call):
@@ -82,19 +82,19 @@ def in_order(model):
 
 
 def keep(model, room):
-    """Has a worker of sparse examples keep so many rows at most."""
+    """Limits the rows that a worker of sparse examples keeps."""
     kept = KeptRows(model.sgd, TABLE, model.shares.estimate, room=room, period_blocks=PERIOD_BLOCKS)
     model.rows = (kept,)
 
 
 def flush(model):
-    """Pushes all deltas that a model has, and waits for them."""
+    """Pushes all deltas of a model, and waits for the acknowledgements."""
     for rows in model.rows:
         rows.flush()
 
 
 def block_of(data, number=0, progress=(0.0, 0.5), first=None):
-    """A block of its own text, elsewhere in the file than blocks of other numbers."""
+    """A block with this text; blocks of other numbers have other places in the file."""
     data, start = data if isinstance(data, bytes) else data.encode(), number * BLOCK_BYTES_MAX
     first = number == 0 and progress[0] == 0 if first is None else first
     piece = Piece("text", start, start + len(data))
@@ -102,7 +102,7 @@ def block_of(data, number=0, progress=(0.0, 0.5), first=None):
 
 
 def train(model, data, number=0, progress=(0.0, 0.5), first=None):
-    """Trains a block, once it is prepared; its figures."""
+    """Prepares and trains a block; its figures."""
     block = block_of(data, number, progress, first)
     block.prepared = model.prepare(block)
     return model.train(block)

@@ -1,4 +1,4 @@
-"""A control server as a master has it, stepped by a thread of the test."""
+"""The control server of a master, stepped by a thread of the test."""
 
 import queue
 import threading

@@ -1,13 +1,12 @@
-"""Processes for tests as copies of one that has imported snailps: imports are most of a start.
+"""Starts processes for tests as forks of one that has imported snailps: imports dominate a start.
 
     start(words) -> request -> a source, in another process -> fork -> become
     Copy: process id, pipes, exit code <- process descriptor, wait status <- python -m WORDS
 
 From its imports on, a copy does what a new Python does: `runpy` runs the module.  At its end it
-joins threads and calls what `atexit` has, but does not take each object down, a third of the CPU of
-a short process; processes that tests start as new Pythons do.  Its command line, its network and
-the system's limits are those of the source.  There are two sources, which hash strings differently,
-so that processes of one cluster do.
+joins threads and calls the functions of `atexit`, but does not free each object, which takes a
+third of the CPU of a short process.  It has the command line, network and limits of its source.  There
+are two sources, which hash strings differently, so that processes of one cluster do, too.
 """
 
 import atexit
@@ -43,7 +42,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Copy:
-    """A process that a source has made; as much of `subprocess.Popen` as tests ask for."""
+    """A process forked from a source, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid, descriptor, status, out, err):
         self.pid, self.returncode = pid, None
@@ -71,7 +70,7 @@ class Copy:
         return self.returncode
 
     def send_signal(self, number):
-        """Sends a signal to this process and to no other that has got its number."""
+        """Sends a signal to this process, never to a later one with its number."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptor, number)
@@ -122,7 +121,7 @@ class Source:
         return Copy(int(pid), descriptor, status, out, err)
 
     def close(self):
-        """Ends the source, and with it all copies."""
+        """Ends the source and all copies."""
         self._sock.close()
         self._process.wait()
 
@@ -140,7 +139,7 @@ _network = network()
 
 
 def suffices(command, env, usual):
-    """Whether a copy does the same as the command: nothing but its words is out of the usual."""
+    """Whether a copy can replace the command: only its words differ from a usual start."""
     at_start = [
         {k: v for k, v in one.items() if k.startswith(READ_AT_START)} for one in (env, usual)
     ]
@@ -163,7 +162,7 @@ def start(words, *, cwd, env, pass_fds=()):
 
 
 def serve(sock):
-    """Makes copies until the other end is closed; returns in each of them what it is to do."""
+    """Forks copies until the other end is closed; returns, in each of them, its request."""
     children = {}  # process descriptor -> process id, where its wait status is told
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -193,7 +192,7 @@ def serve(sock):
 
 
 def become(request, passed):
-    """Has this copy be as if it had just been started for a request."""
+    """Puts this copy into the state of a process that was just started for a request."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     targets = [1, 2, *request["kept"]]
@@ -219,7 +218,7 @@ def become(request, passed):
 
 
 def warm_up():
-    """Does once what each process would do: load what parses words, read classes of settings."""
+    """Does the work that each process would repeat: loads the parser, reads settings classes."""
     from typer.main import get_command
 
     from snailps.cli.known_classes import known_classes

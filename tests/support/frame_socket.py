@@ -1,11 +1,11 @@
-"""A blocking connection that speaks frames, good or bad, as a test likes."""
+"""A blocking connection on which a test sends and reads any frames, good or bad."""
 
 from snailps.transport.frame import FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
 
 
 class FrameSocket:
-    """What is sent is not checked; what comes is decoded."""
+    """Sends unchecked bytes, and decodes what arrives."""
 
     def __init__(self, sock):
         self.sock, self.decoder, self.frames = sock, FrameDecoder(), []
@@ -17,7 +17,7 @@ class FrameSocket:
         self.close()
 
     def refused(self):
-        """The error that this peer is told before the connection is closed."""
+        """The error that arrives before the connection is closed."""
         frame = self.next()
         assert frame.kind == Kind.ERROR, frame
         assert self.next() is None
@@ -46,11 +46,11 @@ class FrameSocket:
         return self.next()
 
     def shake(self, channel=Channel.DATA, secret=b"", incarnation=1, job=7, node=1):
-        """The handshake of a worker."""
+        """Does the handshake of a worker."""
         return self.greet(Hello(channel, Role.WORKER, b"n" * 16, node, incarnation, job), secret)
 
     def greet(self, hello, secret=b""):
-        """The handshake of a peer that says this; itself."""
+        """Does the handshake with this hello; returns itself."""
         session = ClientSession(hello, secret)
         self.send(session.start())
         while not session.ready:

@@ -24,11 +24,11 @@ class Live:
     Attributes
     ----------
     addresses : dict
-        Of "master" and "shard".
+        Addresses of "master" and "shard".
     victim : int
         Number of a table that may be written to.
     job : int
-        The number of this life of the cluster, which peers say in their handshake.
+        The cluster id, which peers send in their handshake.
     """
 
     def __init__(self, folder, *, copied=True, **settings):
@@ -59,7 +59,7 @@ class Live:
         self._served = itertools.count(1)
 
     def serve(self):
-        """Something honest of both: a status, a push and a pull, which must be right."""
+        """Makes an honest round: a status, a push and a pull, which must be right."""
         number = next(self._served) % 1000
         keys = np.arange(number << 20, (number << 20) + 8, dtype=np.uint64)
         values = np.full((8, 4), float(number), np.float32)
@@ -86,7 +86,7 @@ class Live:
         return [line for p in self.processes.values() for line in p.lines if "refused" in line]
 
     def close(self):
-        """Ends the cluster, which must still be able to end by itself."""
+        """Ends the cluster, which must still end by itself."""
         try:
             self._driver.shut_down()
             self._driver.close()
@@ -101,7 +101,7 @@ class Live:
 
 @contextlib.contextmanager
 def served(live):
-    """Honest work all the while; a list that grows with it, and ends with an error if one came."""
+    """Works honestly until the end; a list of its rounds, with the error, if any, at its end."""
     over, failed, count = threading.Event(), [], []
 
     def serve():

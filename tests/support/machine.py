@@ -1,11 +1,11 @@
-"""The machine, as tests want it: memory that a call takes, calls of the system that fail."""
+"""Measures the memory of a call, and makes system calls fail."""
 
 import os
 import tracemalloc
 
 
 def fails(number):
-    """A function that ends with this error of the system, whatever it is given."""
+    """A function that raises this OSError for any arguments."""
 
     def call(*_, **__):
         raise OSError(number, os.strerror(number))
@@ -14,7 +14,7 @@ def fails(number):
 
 
 def peak_bytes(work):
-    """The most that Python allocates at once while `work` runs."""
+    """Peak of the bytes that Python allocates while `work` runs."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -1,4 +1,4 @@
-"""Parts of a master's core for tests: an outbox that keeps what it gets, a job with a clock."""
+"""Stand-ins for parts of the master's core: an outbox that records, a job with a clock."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from snailps.node.effects import WorkDone
 
 
 class TestOutbox(Outbox):
-    """Calls are functions of the test, which get the answer; orders and facts are kept.
+    """Records orders, messages and facts; calls are functions of the test, which get the answer.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class TestOutbox(Outbox):
         return len(self.works)
 
     def do_works(self, now=0.0):
-        """Does what was to be done beside the loop, and all that comes of it."""
+        """Runs the pending works, and hands their results on."""
         while self.works:
             run, then = self.works.pop(0)
             try:
@@ -77,13 +77,13 @@ def controller_of(members, out, shard_orders, **above):
 
 
 def worker_of(number):
-    """A worker that has had a block."""
+    """A worker that has trained a block."""
     place = ("host", number, number)
     return Member(number, "worker", *place, [], reach=Reach.READY, work=Work.TRAINING)
 
 
 class TimedJob:
-    """A job whose methods get the time from a clock in the test's hand."""
+    """A job whose methods get the time from a clock of the test."""
 
     def __init__(self, raw, also_known=(), clock=lambda: 0.0):
         vars(self).update(clock=clock, job=Job(raw, also_known, clock()))

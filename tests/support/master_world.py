@@ -20,7 +20,7 @@ STEP_S = 1.0
 
 
 class Files:
-    """No checkpoints."""
+    """Checkpoint files of a master without checkpoints."""
 
     def open(self, settings, *, resumes, anyway=False):
         return None
@@ -33,7 +33,7 @@ class Files:
 
 
 class Reader:
-    """Reads and writes nothing."""
+    """A reader that reads and writes nothing."""
 
     def inspect(self, job, reading):
         pass
@@ -43,7 +43,7 @@ class Reader:
 
 
 class Services:
-    """What would be done beside the loop."""
+    """The services of the core, done at once."""
 
     def __init__(self):
         self.files, self.reader, self.base = Files(), Reader(), b""
@@ -62,12 +62,12 @@ class Services:
 
 
 class World:
-    """A core, and peers that do as they are told unless a test says otherwise.
+    """A core, and peers that obey every order unless a test says otherwise.
 
     Attributes
     ----------
     effects : list
-        All that the core wanted done, in order.
+        All effects of the core, in order.
     obey : bool
         Whether orders are answered at once.
     slow : bool
@@ -94,14 +94,14 @@ class World:
         self.handle(events.Listening())
 
     def keep(self, kind, data):
-        """What looks on has a fact for the journal."""
+        """Notes a fact of the status report."""
         self.effects.append(effects.Note(kind, data))
 
     def status(self):
         return self.report.status(self.now)
 
     def handle(self, event):
-        """Gives the core an event, and performs what it wants."""
+        """Hands the core an event, and performs its effects."""
         for effect in self.core.handle(event, self.now):
             self.effects.append(effect)
             if isinstance(effect, Work):
@@ -118,7 +118,7 @@ class World:
                 self.handle(events.Answered(effect.number, self.does(effect.message)))
 
     def work(self):
-        """Does what is to be done beside the loop."""
+        """Runs the pending works."""
         while self.works:
             work = self.works.pop(0)
             try:
@@ -128,12 +128,12 @@ class World:
             self.handle(done)
 
     def does(self, order):
-        """What a peer answers to an order."""
+        """The answer of a peer to an order."""
         shards = {"done": getattr(order, "shards", []), "shards": [], "standbys": []}
         return m.Report(shards) if isinstance(order, m.Ask | m.Fence | m.SetClock) else m.Ok()
 
     def tick(self, seconds=0.05, times=1):
-        """Time passes, in steps: a master that hears nothing for long has been stopped."""
+        """Lets time pass in steps: after one long step the master would take itself for stopped."""
         for _ in range(times):
             end = self.now + seconds
             while self.now < end:
@@ -141,7 +141,7 @@ class World:
                 self.handle(Tick())
 
     def stands_still(self, seconds):
-        """The master is stopped for so long."""
+        """Stops the master for this long."""
         self.now += seconds
         self.handle(Tick())
 
@@ -151,20 +151,20 @@ class World:
         return [order for order in orders if isinstance(order.message, kind)]
 
     def call(self, peer, message):
-        """A call of a peer; the number of it."""
+        """Makes a call of a peer; its number."""
         self._call += 1
         self.handle(events.Received(peer, message, 1000 + self._call, ("h", peer)))
         return 1000 + self._call
 
     def ask(self, peer, message):
-        """The same; its answer, or None."""
+        """Makes a call of a peer; its answer, or None if there is none yet."""
         return self.answers.get(self.call(peer, message))
 
     def note(self, peer, message):
         self.handle(events.Received(peer, message))
 
     def join(self, role):
-        """Another process registers; its connection."""
+        """Registers another process; its connection."""
         self.last_peer += 1
         places = [["h", 5000 + self.last_peer]] if role == "server" else []
         welcome = self.ask(self.last_peer, m.Register(role, "h", self.last_peer, 1, places))
@@ -172,7 +172,7 @@ class World:
         return self.last_peer
 
     def forms(self):
-        """One server and two workers are here."""
+        """Forms a cluster of one server and two workers; their connections."""
         peers = [self.join(role) for role in ("server", "worker", "worker")]
         self.tick(times=4)
         assert self.core.phase is ClusterPhase.FORMED
@@ -186,7 +186,7 @@ class World:
         return [Fact(e.kind, e.data) for e in self.effects if isinstance(e, effects.Note)]
 
     def trains(self, peer):
-        """A worker trains one block; False: there is none for it just now."""
+        """Has a worker train a block; False if it gets none now."""
         lease = self.ask(peer, m.Lease("train"))
         if lease is None or lease.number < 0:
             return False
@@ -197,14 +197,14 @@ class World:
 
 
 def takes_over(world, job):
-    """A master that goes on from the facts of another one."""
+    """A master that takes over from the facts of another one."""
     first = Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})
     facts = [first, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *world.facts()]
     return World(job, Recovered(facts, "journal", world.services.base))
 
 
 def rejoin(world, number, servers=1, **state):
-    """A member comes back: the first ones are the servers, the others workers, as they say."""
+    """A member rejoins: the first `servers` numbers are servers, the others workers."""
     if number <= servers:
         role, places, state = "server", [["h", 5000 + number]], {"standbys": []}
     else:

@@ -2,10 +2,10 @@
 
     Cluster(folder, settings) -> .conf files -> start(role) -> Process: lines, wait, kill
 
-A cluster's processes are copies of one with all imports done, or new Pythons where a test says so.
+The processes are forks of one with all imports done (copies.py), or new Pythons on request.
 Nothing here sleeps: a test waits for a line on standard error, for the end of a process, or at a
-`Gate`, where a worker's `train` meets it.  Whatever a test does, no process outlives it, and
-`Cluster.close` fails where one that should have ended by itself had to be killed.
+`Gate` in a worker's `train`.  No process outlives its test, and `Cluster.close` fails if one that should have
+ended by itself had to be killed.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from snailps.cli.masters import ask
 
 
 def _ports(handed_out="/proc/sys/net/ipv4/ip_local_port_range"):
-    """Ports that Linux does not hand out by itself; where it hands out nearly all: any."""
+    """Ports that Linux does not hand out by itself, or any, if it hands out nearly all."""
     low, high = map(int, Path(handed_out).read_text().split())
     below, above = range(10_000, min(low, 32_000)), range(high + 1, 65_536)
     return next((ports for ports in (below, above) if len(ports) >= 1000), range(10_000, 32_000))
@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None)
 
 
 def environment(**variables):
-    """The environment of child processes: they find the package and the tests' models."""
+    """The environment of child processes, which find the package and the models of tests."""
     found = {key: value for key, value in os.environ.items() if not key.startswith("SNAILPS_")}
     found["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(SUPPORT), str(TESTS)])
     return {**found, **variables}
@@ -96,10 +96,10 @@ class Process:
     Parameters
     ----------
     name : str
-        For messages.
+        Its name in messages.
     command : list of str
     copied : bool
-        A copy may do it (see copies.py).
+        Whether it may be a fork (see copies.py).
     """
 
     def __init__(self, name, command, *, cwd, env=None, pass_fds=(), copied=False):
@@ -146,7 +146,7 @@ class Process:
 
     @property
     def is_open(self):
-        """Whether more of what it wrote may come: its last lines are read behind its end."""
+        """Whether more output may come: its last lines are read after its end."""
         return any(reader.is_alive() for reader in self._readers)
 
     @property
@@ -159,11 +159,11 @@ class Process:
 
     @property
     def errors(self):
-        """The lines in which the command says why it failed."""
+        """The lines with the reason for which the command failed."""
         return [line for line in self.lines if line.startswith("snailps: error: ")]
 
     def wait(self, limit_s=LIMIT_S):
-        """Exit code, once the process has ended and all it wrote is read."""
+        """Waits for the end of the process and of its output; the exit code."""
         try:
             code = self.popen.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -179,7 +179,7 @@ class Process:
         return code
 
     def wait_line(self, pattern, *, behind=None):
-        """The first line of standard error, or of those behind a line, that matches `pattern`."""
+        """Waits for the first line of standard error, after a given one, that matches `pattern`."""
         seen = 0 if behind is None else self.lines.index(behind) + 1
 
         def found():
@@ -198,7 +198,7 @@ class Process:
         return self.lines[seen - 1]
 
     def until(self, found, what="it"):
-        """What `found` says, once that is true; in vain once this process has ended."""
+        """Waits until `found` returns something true, or raises once this process has ended."""
         return until(found, what, over=self._why_ended)
 
     def _why_ended(self):
@@ -207,7 +207,7 @@ class Process:
         return f"{self.name} has ended with {self.popen.poll()}: {self.stderr}"
 
     def send(self, number):
-        """Sends a signal; after SIGSTOP waits until no thread runs any more."""
+        """Sends a signal; after SIGSTOP it waits until no thread runs."""
         self.popen.send_signal(number)
         if number == signal.SIGSTOP:
             until(lambda: not self._runs(), f"{self.name} to stop")
@@ -221,7 +221,7 @@ class Process:
         return False
 
     def close(self):
-        """Kills what still runs in the process's session; True if that was needed."""
+        """Kills the processes that still run in its session; True if there were any."""
         running = self.popen.poll() is None
         if running:
             self.popen.kill()
@@ -253,7 +253,7 @@ def session_members(session):
 
 
 def children_of(pid, role=""):
-    """Ids of processes, of a role or all, that one has started; of none that has just ended."""
+    """Ids of the living children of a process, all or those of a role."""
     found = []
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -266,9 +266,9 @@ def children_of(pid, role=""):
 
 
 class Gate:
-    """A place where a worker stops until the test lets it go: a named pipe.
+    """A place where a worker stops until the test opens it: a named pipe.
 
-    A model comes there by `cluster_models.wait_at`, which leaves the id of its process beside it.
+    A model stops there by `cluster_models.wait_at`, which writes the id of its process beside it.
     """
 
     def __init__(self, folder, number, kind="block"):
@@ -283,7 +283,7 @@ class Gate:
 
     @staticmethod
     def meet_one(gates, limit_s=LIMIT_S):
-        """Waits until a worker stands at one of some gates; that one."""
+        """Waits until a worker stands at one of these gates; that gate."""
         names = ", ".join(gate.path.name for gate in gates)
         return until(
             lambda: next((gate for gate in gates if gate._met()), None),
@@ -302,20 +302,20 @@ class Gate:
 
     @property
     def pid(self):
-        """Id of the process that came here last; 0: none has."""
+        """Id of the process that stopped here last, or 0."""
         with contextlib.suppress(FileNotFoundError, ValueError):  # it writes at this moment
             return int(Path(f"{self.path}.pid").read_text())
         return 0
 
     def who(self, processes):
-        """Waits until one of these processes is the last that came here; that one."""
+        """Waits until one of these processes is the last that stopped here; that process."""
         return until(
             lambda: next((one for one in processes if one.pid == self.pid), None),
             f"one of {[one.name for one in processes]} at {self.path.name}",
         )
 
     def open(self):
-        """Lets the worker go on, met or not; no worker stops here any more."""
+        """Opens the gate for good: the worker goes on, and no other one stops here."""
         if self._file is None:
             with contextlib.suppress(FileNotFoundError):  # opened before
                 self._file = os.open(self.path, os.O_RDWR)
@@ -345,19 +345,19 @@ class Cluster:
     Parameters
     ----------
     folder : Path
-        Where the .conf files go and the processes run.
+        Holds the .conf files; the processes run in it.
     settings : dict
-        Of all processes: ``common.conf``.
+        Settings of all processes: ``common.conf``.
     job : dict
-        Of the master: ``job.conf``, which ``master.conf`` imports.
+        Settings of the master: ``job.conf``, which ``master.conf`` imports.
     host : str
-        Where the master listens.
+        Host at which the master listens.
     copied : bool
-        False: each process is a new Python, which takes half a second more.
+        If False, each process is a new Python, which takes half a second more.
     cores : int
-        That its processes see, whatever this machine has; 0: what it has.
+        Cores that its processes see; 0: the cores of this machine.
     program : list of str
-        What they are, such as that of a `with_time.Clock`; not together with `cores`.
+        Program of the processes, such as a `with_time.Clock`'s; not together with `cores`.
     """
 
     def __init__(
@@ -432,7 +432,7 @@ class Cluster:
     def start(
         self, role, *sets, cwd=None, options=(), pass_fds=(), told=True, env=None, program=None
     ):
-        """Starts a process of a role; servers and workers are told the master's address."""
+        """Starts a process of a role; servers and workers get the master's address."""
         command = [*(program or self._program), role, "-c", str(self.folder / f"{role}.conf")]
         pairs = [f"master_addr={self.address}", *sets] if told else sets
         for pair in pairs:
@@ -450,7 +450,7 @@ class Cluster:
         return process
 
     def run(self, *sets):
-        """Starts all processes and waits for the end; (exit codes, master)."""
+        """Starts all processes and waits for their end; (exit codes, master)."""
         master = self.master(*sets)
         self.nodes()
         return self.codes(), master
@@ -469,14 +469,14 @@ class Cluster:
         return master, servers, workers
 
     def name_of(self, process):
-        """What the master calls a process, such as "worker 3"; waits until it has registered."""
+        """The master's name for a process, such as "worker 3"; waits until it has registered."""
         line = self.processes[0].wait_line(rf"process {process.pid}\) registered")
         return re.search(r"(server|worker) \d+", line)[0]
 
     def await_joined(self, worker):
-        """Waits until a worker takes part in the job: the master has counted it, and told it all.
+        """Waits until a worker takes part in the job: it is counted, and everybody knows.
 
-        It registers before that, and may still be far from having connected to all servers.
+        It registers earlier, and may then still have to connect to servers.
         """
         nodes = []
 
@@ -487,11 +487,11 @@ class Cluster:
         until(joined, lambda: f"process {worker.pid} at work, among {nodes}")
 
     def codes(self):
-        """Exit codes of all processes, in order of their start, once all have ended."""
+        """Waits for the end of all processes; their exit codes, in order of their start."""
         return [process.wait() for process in self.processes]
 
     def close(self, *, check=True):
-        """Ends what is left; fails if that was anything that does not end by itself."""
+        """Ends the remaining processes; fails if one of them does not end by itself."""
         why = ""
         if check:
             try:
@@ -503,7 +503,7 @@ class Cluster:
 
 
 def run_snailps(*words, code=0, env=None, **options):
-    """Runs `snailps WORDS` to its end, which must be with this code (None: any); what it said."""
+    """Runs `snailps WORDS` to its end and checks its exit code (None: any); its output."""
     done = subprocess.run(
         [*SNAILPS, *map(str, words)], env=env or environment(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=LIMIT_S, **options,
@@ -513,7 +513,7 @@ def run_snailps(*words, code=0, env=None, **options):
 
 
 def run_well(folder, *given, sets=(), **options):
-    """Runs a job to its end, at which every process exits with 0; the master."""
+    """Runs a job until every process exits with 0; the master."""
     with Cluster(folder, *given, **options) as cluster:
         codes, master = cluster.run(*sets)
         assert codes == [0] * len(codes), master.stderr

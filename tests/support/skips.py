@@ -1,9 +1,9 @@
-"""What tests may be skipped for: an allowlist, by what this machine really lacks.
+"""The allowed reasons to skip a test: an allowlist, checked against this machine.
 
-    reason of a skip -> the entry that it matches -> is that so here? -> excess(reason)
+    reason of a skip -> the matching entry -> is it true here? -> excess(reason)
 
-tests/conftest.py asks for each test and file that is skipped: a skip that is not expected fails.
-With `--ci` one fails, too, for want of what a continuous-integration machine has to have.
+tests/conftest.py asks for each skipped test and file: an unexpected skip fails.  With `--ci` a skip
+for lack of something that a continuous-integration machine must have fails, too.
 """
 
 import os
@@ -62,7 +62,7 @@ def has_ipv6() -> bool:
 
 
 def is_absent(name: str) -> bool:
-    """Whether there is neither a module nor a program of this name."""
+    """Whether neither a module nor a program has this name."""
     return find_spec(name) is None and shutil.which(name) is None
 
 
@@ -72,7 +72,7 @@ def is_no_clone() -> bool:
 
 
 def tried() -> bool:
-    """The test has tried, or asked what knows it: so it is."""
+    """True: the test has tried, or has asked."""
     return True
 
 
@@ -97,9 +97,9 @@ LACKING = {
 
 
 def excess(reason: str, *, ci: bool = False) -> str:
-    """Why no test may be skipped for this reason; empty: it may.
+    """Why no test may be skipped for this reason; empty if it may.
 
-    `ci`: of modules and programs, those of EVERYWHERE have to be there.
+    With `ci` the modules and programs of EVERYWHERE must be there.
     """
     for pattern, is_lacking in LACKING.items():
         if re.search(pattern, reason):

@@ -1,13 +1,13 @@
-"""How tests wait: until something is so, and no longer than it can still become so.
+"""Waits of tests: until a condition holds, or until it can no longer come to hold.
 
-    until(found, what) -> what `found` says, once that is true
+    until(found, what) -> the first true value that `found` returns
     copied(cluster): each shard has a whole standby
     event, queue, thread, semaphore, descriptor -> happens, got, joined, acquired, readable
     run_all(*work): a thread for each, until all have ended
-    InVain <- why it can no longer come, at once; what it waited for, after LIMIT_S
+    InVain <- at once: why it can no longer come; after LIMIT_S: what it waited for
 
-Why: a reason of the caller's (`over`), a thread of this test that has died of an error, or what
-`watch` was told to ask: processes.py, whether all processes of the test's clusters have ended.
+A wait is in vain if the caller says so (`over`), if a thread of this test has died of an error, or
+if a function given to `watch` says so: processes.py asks whether all processes of the test have ended.
 """
 
 import select
@@ -24,20 +24,20 @@ _earlier = set()  # threads of tests before this one
 
 
 class InVain(AssertionError):
-    """What a test waits for has not come, or can no longer come."""
+    """A condition has not come to hold, or can no longer."""
 
 
 def watch(reason):
-    """Has each wait ask `reason` why nothing can come any more; "": something can."""
+    """Has each wait call `reason`: why nothing can come any more, or an empty string."""
     watchers.append(reason)
     return reason
 
 
 def until(found, what="it", *, over=lambda: "", limit_s=LIMIT_S):
-    """What `found` says, once that is true.
+    """Waits until `found` returns something true, and returns that.
 
-    `what` is awaited, in words, or a function that says how things are.  `over` says why it can no
-    longer come.  `found` is asked once more when that is so: it may have come at the last moment.
+    `what` names it in words, or is a function that describes the state.  `over` returns why it can
+    no longer come; `found` is called once more then, as it may have come at the last moment.
     """
     end = monotonic() + limit_s
     while True:
@@ -52,7 +52,7 @@ def until(found, what="it", *, over=lambda: "", limit_s=LIMIT_S):
 
 
 def copied(cluster):
-    """Waits until each shard of a local cluster or session has a standby that has all of it."""
+    """Waits until each shard of a local cluster or session has a complete standby."""
 
     def states():
         return [shard["state"] for shard in cluster.status()["shards"]]
@@ -61,7 +61,7 @@ def copied(cluster):
 
 
 def happens(event, what="an event"):
-    """Waits until an event, or anything whose wait() says whether it is over, has happened."""
+    """Waits for an event, or for anything whose wait() returns whether it is over."""
     until(lambda: event.wait(10 * PAUSE_S), what)
 
 
@@ -89,7 +89,7 @@ def joined(*threads):
 
 
 def run_all(*work):
-    """Runs functions beside each other; raises what one of them raised."""
+    """Runs functions in a thread each; raises the error of one of them."""
     errors = []
 
     def guarded(one):
@@ -114,14 +114,14 @@ watch(_why_threads_died)
 
 
 def forget_threads():
-    """A test begins: threads that died belong to those before it."""
+    """Begins a test: threads that died before it belong to earlier tests."""
     _died.clear()
     _earlier.clear()
     _earlier.update(threading.enumerate())
 
 
 def note_threads():
-    """From now on errors that end threads are noted, and then handed on as before."""
+    """Notes errors that end threads, before the former hook gets them."""
     before = threading.excepthook
 
     def note(args):

@@ -1,10 +1,10 @@
-"""``python -m with_time FILE server ...``: snailps in which time passes as a test says.
+"""``python -m with_time FILE server ...``: snailps with a clock that a test advances.
 
     Clock.advance -> size of FILE        -> seconds that the process's clock is ahead
     Clock.silent -> size of FILE.silent  -> seconds that stopped members were not heard of
 
-Limits of time in tests are those of last resort, so that no load lets one be over.  Where a test is
-about such a limit, it lets the time of one process pass at once, or that in which one said nothing.
+Time limits in tests are so long that no load exceeds one.  A test about a limit advances the clock
+of one process, or the time for which another process was silent.
 """
 
 import os
@@ -37,16 +37,16 @@ class Clock:
         self.program = [sys.executable, "-m", "with_time", str(self._ahead)]
 
     def advance(self, seconds):
-        """It is so much later."""
+        """Advances the clock."""
         os.truncate(self._ahead, self._ahead.stat().st_size + seconds)
 
     def silent(self, seconds):
-        """Masters have heard nothing for so long of members that are stopped (SIGSTOP)."""
+        """Sets for how long masters have heard nothing of stopped members (SIGSTOP)."""
         os.truncate(self._silent, seconds)
 
 
 class Timer(threading.Timer):
-    """One for which time passes, too."""
+    """A `threading.Timer` that follows the clock."""
 
     def start(self):
         self.until = time.monotonic() + self.interval
@@ -67,7 +67,7 @@ def is_stopped(pid):
 
 
 def let_pass(path):
-    """Has this process live in the time of a clock."""
+    """Lets the time of this process follow a clock."""
     ahead, silent = Path(path), Path(f"{path}.silent")
     heard = HeartbeatMonitor.heard
 
