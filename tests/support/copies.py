@@ -5,8 +5,8 @@
 
 From its imports on, a copy does what a new Python does: `runpy` runs the module.  At its end it
 joins threads and calls the functions of `atexit`, but does not free each object, which takes a
-third of the CPU of a short process.  It has the command line, network and limits of its source.  There
-are two sources, which hash strings differently, so that processes of one cluster do, too.
+third of the CPU of a short process.  It has the command line, network and limits of its source.
+There are two sources, which hash strings differently, so that processes of one cluster do, too.
 """
 
 import atexit

@@ -2,9 +2,9 @@
 
     Cluster(folder, settings) -> .conf files -> start(role) -> Process: lines, wait, kill
 
-The processes are forks of one with all imports done (copies.py), or new Pythons on request.
-Nothing here sleeps: a test waits for a line on standard error, for the end of a process, or at a
-`Gate` in a worker's `train`.  No process outlives its test, and `Cluster.close` fails if one that should have
+The processes are forks of one with all imports done (copies.py), or new Pythons on request. Nothing
+here sleeps: a test waits for a line on standard error, for the end of a process, or at a `Gate` in
+a worker's `train`.  No process outlives its test, and `Cluster.close` fails if one that should have
 ended by itself had to be killed.
 """
 

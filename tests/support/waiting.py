@@ -7,7 +7,8 @@
     InVain <- at once: why it can no longer come; after LIMIT_S: what it waited for
 
 A wait is in vain if the caller says so (`over`), if a thread of this test has died of an error, or
-if a function given to `watch` says so: processes.py asks whether all processes of the test have ended.
+if a function given to `watch` says so: processes.py asks whether all processes of the test have
+ended.
 """
 
 import select
