@@ -1,10 +1,10 @@
-"""The kernels of the best build that this CPU can run, and the arrays they work on.
+"""Numeric kernels of the best build that this CPU can run, and the padded arrays they work on.
 
-    /proc/cpuinfo, SNAILPS_KERNELS -> pick a build -> its functions, re-exported here
+    /proc/cpuinfo, SNAILPS_KERNELS -> choose a build -> its functions, re-exported here
 
-Owns the choice of the build (once, at import) and the shape of padded arrays.  Everything else
-in the package imports kernels from here, never from a build directly; tests reach other builds, and
-what has no user but them, by `load`.  No keys, tables, sockets.
+Owns the choice of the build (once, at import) and the shape of padded arrays.  The rest of the
+package imports kernels from here, never from a build; tests reach other builds by `load`.  Must not
+know keys, tables or sockets.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ NEEDS = {
 }
 VARIABLE = "SNAILPS_KERNELS"
 WIRE_TYPES = {"float32": 0, "float16": 1, "int8": 3}  # of abi/_wire_types.h
-HUGE_BYTES = 1 << 22  # from here on memory is in huge pages: rows are visited at random
+HUGE_BYTES = 1 << 22  # larger arrays get huge pages: rows are visited at random, a TLB miss each
 HUGE_PAGE = 1 << 21
 
 
 @lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
-    """Instruction set flags as Linux names them; empty where unknown."""
+    """Return the CPU's instruction set flags as Linux names them; empty: unknown."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
     try:
@@ -59,9 +59,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def load(build: str) -> Kernels:
-    """The kernels of build "base", "avx2" or "avx512".
+    """Load the kernels of build "base", "avx2" or "avx512".
 
-    ConfigError: an unknown name, an instruction set that this CPU lacks, or a build that is not
+    ConfigError: unknown name, an instruction set that this CPU lacks, or a build that was not
     compiled.
     """
     if build not in NEEDS:
@@ -88,18 +88,18 @@ def _kernels_of(build: str) -> Kernels:
 
 @lru_cache(maxsize=1)
 def _loadable() -> tuple[str, ...]:
-    found = []
+    builds = []
     for build in NEEDS:
         try:
             load(build)
         except ConfigError:
             continue
-        found.append(build)
-    return tuple(found)
+        builds.append(build)
+    return tuple(builds)
 
 
 def builds_available() -> list[str]:
-    """Compiled builds that this CPU can run, best first."""
+    """Return the compiled builds that this CPU can run, best first."""
     return list(_loadable())
 
 
@@ -152,9 +152,10 @@ add_weighted_rows = _chosen.add_weighted_rows
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:
-    """Zeros float32[n, stride], stride = `dim` rounded up to a multiple of `PAD`, 64-byte aligned.
+    """Allocate zeros float32[n, stride], 64-byte aligned.
 
-    Private memory, whose pages are taken when first written; huge pages from `HUGE_BYTES` on.
+    stride is `dim` rounded up to a multiple of `PAD`.  Pages are taken when they are first written;
+    from `HUGE_BYTES` on they are huge.
     """
     if n < 0 or dim < 1:
         raise ValueError(f"padded needs n >= 0 and dim >= 1, got n={n}, dim={dim}")
@@ -162,7 +163,8 @@ def padded(n: int, dim: int) -> NDArray[np.float32]:
     size = n * stride * 4
     if size >= HUGE_BYTES:
         whole = np.frombuffer(private_memory(size + HUGE_PAGE), np.float32)
-        skip = -whole.ctypes.data % HUGE_PAGE // 4  # older kernels place it at any page
+        # Older Linux kernels map it at any page, and only aligned 2 MiB can be a huge page.
+        skip = -whole.ctypes.data % HUGE_PAGE // 4
         return whole[skip : skip + n * stride].reshape(n, stride)
     room = np.zeros(n * stride + PAD, np.float32)
     skip = -room.ctypes.data % (4 * PAD) // 4

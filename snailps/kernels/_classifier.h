@@ -2,10 +2,12 @@
  *
  * features, labels of a line -> hidden vector -> scores -> rates -> rows, changed in place
  *
- * Exactly fastText's steps: h is the mean of the line's input rows, output row k moves by
- * rate * (y_k - p_k) h, every input row by the gradient of h over the number of features.  Writers may
- * race (Hogwild), but where all threads write the few output rows at every line, each trains copies
- * (_hot_rows.h).
+ * The steps are exactly fastText's: h is the mean of the line's input rows, output row k moves by
+ * rate * (y_k - p_k) h, every input row by the gradient of h divided by the number of features.
+ *
+ * Threads train different lines on the same rows without locks (Hogwild): texts share few input rows, and
+ * a lost addition is one step of one line.  Output rows of softmax and one-vs-all are written at every
+ * line by every thread, so each thread trains copies of them (`copied`, _hot_rows.h).
  */
 #ifndef SNAILPS_CLASSIFIER_H
 #define SNAILPS_CLASSIFIER_H
@@ -20,8 +22,8 @@
 #include "_word_vectors.h"
 
 enum {
-    SNAIL_TRIES = 8,          /* draws for a negative that is not the line's own label */
-    SNAIL_FEATURES_AHEAD = 16 /* features of the next line whose rows are asked for */
+    SNAIL_TRIES = 8,          /* draws for a negative other than the line's label, before it is skipped */
+    SNAIL_FEATURES_AHEAD = 16 /* features of the next line whose rows are prefetched */
 };
 
 typedef struct {
@@ -53,7 +55,7 @@ SNAIL_INLINE uint64_t snail_next_below(snail_labels *s, uint64_t bound) {
     return snail_below(snail_draw(s->job->stream, ++s->drawn), bound);
 }
 
-/* One label as a question of yes or no; returns its loss. */
+/* A step of one label as a binary classification; returns its loss. */
 SNAIL_INLINE float snail_binary(snail_labels *s, int64_t label, int wanted, float rate) {
     const int64_t stride = s->job->stride;
     float *row = s->outputs + label * stride;

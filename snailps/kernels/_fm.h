@@ -13,7 +13,8 @@
  * has in the place of field g what S_g has in the place of field f.  So every pass is over whole
  * rows, which lie in one piece, and the plain machine is that of a single field.
  *
- * Writers may race (Hogwild), but not on the first `hot` rows (_hot_rows.h).
+ * Threads write rows without locks (Hogwild), except the first `hot` rows and the bias, of which each
+ * trains copies (_hot_rows.h).  See _linear.h for why.
  *
  * References: S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan et al., "Field-aware
  * factorization machines for CTR prediction", RecSys 2016.
@@ -35,9 +36,9 @@
 
 enum {
     SNAIL_FM_TURN = 256,       /* examples between two exchanges of the hot rows */
-    SNAIL_FM_AHEAD = 3,        /* examples ahead whose rows are asked for */
-    SNAIL_FM_AHEAD_MAX = 64,   /* features of them, at most */
-    SNAIL_FM_AHEAD_FLOATS = 128 /* of a row, at most: what follows the processor fetches by itself */
+    SNAIL_FM_AHEAD = 3,        /* how many examples ahead rows are prefetched */
+    SNAIL_FM_AHEAD_MAX = 64,   /* most features of such an example */
+    SNAIL_FM_AHEAD_FLOATS = 128 /* most floats of a row: the hardware prefetcher continues from there */
 };
 
 /* A call: its job, its scratch, and what all steps of an example share. */

@@ -1,10 +1,14 @@
-/* Rows that all threads write at every example: each thread trains a copy of them.
+/* Hot rows, which all threads write at almost every example: each thread trains a copy of them.
  *
  * shared rows -> copy (own, base) -> trained -> differences added to the shared rows, again and again
  *
- * Writers may race on other rows (Hogwild); on the hot ones cores would only pass the lines of their
- * caches to and fro.  So every some examples a thread adds what its copies changed to the shared rows,
- * one thread at a time (_row_locks.h), and goes on from the sums.
+ * On other rows writers race without a lock (Hogwild): two threads rarely meet in a row, and an addition
+ * that is lost is one step of one example.  On hot rows they meet all the time, and the cores would mostly
+ * pass cache lines to and fro.  So each thread trains a copy, and every few examples adds what it changed
+ * to the shared rows, under the row's lock (_row_locks.h), and continues from the sum.
+ *
+ * What holds: the shared hot rows are written by `snail_exchange` alone, under the lock.  `own - base` is
+ * exactly what this thread has changed since its last exchange of the row.
  */
 #ifndef SNAILPS_HOT_ROWS_H
 #define SNAILPS_HOT_ROWS_H
@@ -16,21 +20,22 @@
 #include "_row_locks.h"
 
 typedef struct {
-    float *rows; /* shared: rows 0..num-1, and `bias` if it is one */
-    float *own;  /* [num + 1, width]: this thread's, the last one is the bias; NULL: no copies */
-    float *base; /* as they were at the last exchange */
+    float *rows; /* shared by all threads: rows 0..num-1, and row `bias` */
+    float *own;  /* [num + 1, width]: this thread's copies, the bias last; NULL: it has none */
+    float *base; /* the shared rows as they were at this thread's last exchange */
     int64_t num;
-    int64_t bias; /* or -1 */
+    int64_t bias; /* row of the bias, or -1 */
     int64_t width;
-    int64_t weights_num;       /* ftrl: of a row, which follow from the state behind them */
-    const snail_ftrl_by *ftrl; /* or NULL: differences of whole rows add up */
+    int64_t weights_num;       /* ftrl: weights of a row, which are computed from the state after them */
+    const snail_ftrl_by *ftrl; /* NULL: another method, where sums of differences are a valid row */
 } snail_hot_rows;
 
 static inline int64_t snail_hot_floats(int64_t num, int64_t width) {
     return num ? 2 * (num + 1) * width : 0;
 }
 
-/* This thread's copies of the shared rows as they are now. */
+/* Copies the shared rows, without locks.  A row that another thread is writing may be copied half old,
+ * half new: that does not matter, because `base` is the same mixture, so `own - base` is still right. */
 static void snail_copy_hot(const snail_hot_rows *hot) {
     const size_t row = (size_t)hot->width * sizeof(float);
     memcpy(hot->own, hot->rows, (size_t)hot->num * row);
@@ -42,13 +47,15 @@ static void snail_copy_hot(const snail_hot_rows *hot) {
 static void snail_exchange_row(const snail_hot_rows *hot, float *restrict shared,
                                float *restrict own, float *restrict base) {
     for (int64_t j = 0; j < hot->width; j++) own[j] = shared[j] + (own[j] - base[j]);
+    /* FTRL's z and n are sums, so differences add up; a weight is no sum but follows from both. */
     if (hot->ftrl) snail_ftrl_weights(own, hot->weights_num, hot->ftrl);
     memcpy(shared, own, (size_t)hot->width * sizeof(float));
     memcpy(base, own, (size_t)hot->width * sizeof(float));
 }
 
-/* Adds what this thread changed to the shared rows, and goes on from these.  A row whose
- * lock is taken is left for the next exchange, unless this is the `last`. */
+/* Adds what this thread changed to the shared rows, and continues from the sums.  A row whose lock is
+ * taken is left for the next exchange: its difference only grows, and nobody waits.  The `last` exchange
+ * of a call waits for each lock, because the copies are gone afterwards. */
 static void snail_exchange(const snail_hot_rows *hot, int last) {
     for (int64_t r = 0; r < hot->num + (hot->bias >= 0); r++) {
         float *shared = hot->rows + (r < hot->num ? r : hot->bias) * hot->width;

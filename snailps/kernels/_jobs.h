@@ -1,10 +1,15 @@
-/* What each kernel is given, and the table of kernels that a build exports.
+/* The arguments of each kernel (its job), and the table of kernels that a build exports.
  *
- * The door (_kernels.pyx, compiled once) checks and fills a job; a build (_build.pyx, compiled once an
- * instruction set) runs it.  Nothing here depends on the width of a vector: both include this header.
+ * _kernels.pyx, compiled once, checks all bounds and fills a job; a build (_build.pyx, compiled once per
+ * instruction set) runs it without further checks.  Both include this header, so nothing here depends on
+ * the width of a vector.
  *
- * Where a kernel needs scratch, the table has its size beside it.  The caller allocates: 64-byte
- * aligned, zeros.
+ * A kernel writes the rows that it trains and the arrays for results, nothing else.  Threads that run
+ * parts of one call (first..last) share the rows, and write them without locks unless the kernel's header
+ * says otherwise.
+ *
+ * If a kernel needs scratch, the table has a function for its size beside it.  The caller allocates it,
+ * aligned to 64 bytes and filled with zeros, one for each thread.
  */
 #ifndef SNAILPS_JOBS_H
 #define SNAILPS_JOBS_H
@@ -15,11 +20,11 @@
 #include "../abi/_wire_types.h"
 
 #define SNAIL_PAD 16      /* floats in a cache line: strides are multiples of it */
-#define SNAIL_GROUP 16    /* centre words that are trained together: a lane each */
-#define SNAIL_SHARED 32   /* noise words of a group, at most */
-#define SNAIL_TOGETHER 64 /* lines of text between two exchanges of label rows */
-#define SNAIL_BUNDLE_COPY 16 /* contexts that the sorter copies at once: it may write as many too much */
-#define SNAIL_PANEL 128   /* words: 33 rows of them are 17 KB, half of a first-level cache */
+#define SNAIL_GROUP 16    /* centre words trained together, one a lane: the widest vector register */
+#define SNAIL_SHARED 32   /* most noise words of a group */
+#define SNAIL_TOGETHER 64 /* lines of text between two exchanges of hot label rows */
+#define SNAIL_BUNDLE_COPY 16 /* contexts that the sorter copies at once; it may write past the end by as many */
+#define SNAIL_PANEL 128   /* words of a panel: 33 rows of them are 17 KB, half of an L1 cache */
 
 enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING };
 enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL, SNAIL_POISSON, SNAIL_LOSS_NUM };

@@ -1,10 +1,11 @@
-/* Labels of lines by a trained classifier: nothing is written but the answers.
+/* Labels lines by a trained classifier; only the answers are written, so any number of threads may ask.
  *
  * features of 16 lines -> means of their rows -> scores (16 lanes) -> the k best labels of each
  *
- * Rows are read where they lie, in a mapped file of any alignment, each asked for some features ahead;
- * those of a quantised model are put together from its centroids.  A line's answer depends neither on
- * the lines beside it nor on how a text is cut: its lane sees the same sums in the same order.
+ * Rows are read where they lie, in a mapped file of any alignment, and prefetched some features ahead;
+ * rows of a quantised model are put together from its centroids.  A line's answer depends neither on the
+ * other lines of its group nor on how a text is cut, because its lane computes the same sums in the same
+ * order.
  */
 #ifndef SNAILPS_LABEL_SCORES_H
 #define SNAILPS_LABEL_SCORES_H
@@ -17,8 +18,8 @@
 #include "_tiles.h"
 
 enum {
-    SNAIL_ROWS_AHEAD = 24,  /* features whose rows are asked for */
-    SNAIL_LABELS_ONCE = 64, /* rows of labels that meet 16 lines at a time */
+    SNAIL_ROWS_AHEAD = 24,  /* how many features ahead rows are prefetched */
+    SNAIL_LABELS_ONCE = 64, /* rows of labels that are multiplied with 16 lines at a time */
     SNAIL_CENTROIDS = 256
 };
 

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""A trained classifier's numbers, checked once: features of lines -> their labels.
+"""A trained classifier's arrays, checked once, and their queries: features of lines -> labels.
 
     rows of words and n-grams, rows of labels -> Labelling
     features, line by line -> best, chances, hidden -> labels and probabilities
 
-Rows may lie in a mapped file, of any alignment; nothing of them is copied.  The loop is
-_label_scores.h.  No text, no names of labels, no files.
+Rows may lie in a mapped file, at any alignment, and are not copied.  The loop is in _label_scores.h.
+Must not know texts, names of labels, or files.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
@@ -21,20 +21,20 @@ cdef extern from "<stdlib.h>" nogil:
 
 
 cdef enum:
-    PLACED_MAX = 32             # labels of a line that are put in their places one by one
+    PLACED_MAX = 32             # up to so many labels of a line are sorted by insertion
     SORTED_ONCE = 1 << 22       # scores
 
 
 cdef class Labelling:
-    """A classifier; any threads may ask at once.
+    """A classifier; any number of threads may query it at once, because nothing is written.
 
-    `inputs`: float32 (rows, dim) of any alignment; or quantised rows: codes uint8 (rows, parts),
-    centroids float32 of all parts, (256, columns of the part) each, one behind the other, columns of a
-    part, and the codes uint8 (rows,) and values float32 (256,) of lengths, or None each.  `outputs`:
-    float32 (labels, stride) of `kernels.padded`; zeros from column `dim` on.  `softmax`: the
-    probabilities of all labels add up to 1; else each is for itself.  `children`: int32 (labels - 1, 2) of
-    a tree: numbers from that of labels on are inner nodes, each the child of a later one; the last is the
-    root.  Scores are those of turning to the second child.
+    `inputs`: float32 (rows, dim) at any alignment; or quantised rows: codes uint8 (rows, parts), the
+    centroids of all parts in one float32 array, (256, columns of the part) each, columns of a part, and
+    codes uint8 (rows,) and values float32 (256,) of lengths, or None for both.  `outputs`: float32
+    (labels, stride) from `kernels.padded`, zeros from column `dim` on.  `softmax`: the probabilities of all
+    labels sum to 1; else each label has its own.  `children`: int32 (labels - 1, 2), a tree: a number below
+    `labels` is a label, others are inner nodes, each the child of a later node; the last is the root.  The
+    score of an inner node is for turning to its second child.
     """
 
     def __init__(self, kernels: snailps._kernels.Kernels, inputs: object,

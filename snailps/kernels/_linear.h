@@ -2,21 +2,25 @@
  *
  * features and label of an example -> score -> loss, gradient -> its rows, one step each
  *
- * A row is as the store keeps it (see abi/_row_ops.h): `weights_num` weights, one an output, then the
- * state of the method.  A feature that occurs twice in an example takes two steps.  Writers may race
- * (Hogwild), but not on the first `hot` rows (_hot_rows.h): rows are numbered in the order of their
- * first appearance, so the frequent ones are there.
+ * A row is as in the store (abi/_row_ops.h): `weights_num` weights, one per output, then the state of the
+ * method.  A feature that occurs twice in an example takes two steps.
+ *
+ * Threads write rows without locks (Hogwild): examples are sparse, so two threads rarely step the same row
+ * at the same time, and a lost step is one of many.  The exceptions are the first `hot` rows and the bias,
+ * of which each thread trains copies (_hot_rows.h): rows are numbered in the order of their first
+ * appearance, so the frequent ones come first.
  *
  * With one output and FTRL or AdaGrad up to SNAIL_EXAMPLES examples are trained together:
  *
  *     weights of their rows -> scores -> gradients; rows -> copies, side by side -> a step -> the rows
  *
- * So an example's gradient does not wait for the steps of the one before it, which is half of the time;
- * its weights lack up to SNAIL_EXAMPLES - 1 steps, as those that other threads train do.  SGD takes one
- * example at a time: its steps do not shrink, and several on one error may go too far.  Square roots and
- * divisions are most of a step, and loops over the copies are vector code.  A feature that is among the
- * copies twice takes another step, of its own: AVX-512 finds equal places, other builds a row that has
- * changed under its copy.
+ * An example's gradient then does not wait for the steps of the example before, which would be half of
+ * the time.  The price: its weights lack up to SNAIL_EXAMPLES - 1 steps, as they lack steps of other
+ * threads anyway.  SGD takes one example at a time: its steps do not shrink, and several steps for the
+ * same error may go too far.  Square roots and divisions are most of a step, and loops over the copies are
+ * vector code.  A feature that is among the copies twice must take its second step from the result of the
+ * first: AVX-512 finds equal places (conflict detection), other builds notice that the row has changed
+ * since it was copied, and repeat the step on the row itself.
  *
  * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  FTRL-proximal: H. B. McMahan
  * et al., "Ad click prediction: a view from the trenches", KDD 2013.
@@ -36,11 +40,11 @@
 
 enum {
     SNAIL_EXAMPLES = 8,           /* trained together; 4 and 16 are as fast within noise */
-    SNAIL_EXAMPLES_ENTRIES = 512, /* features of them, at most: their rows fit in the first cache */
+    SNAIL_EXAMPLES_ENTRIES = 512, /* most features of these: their rows fit in the L1 cache */
     SNAIL_ENTRIES = 16,           /* features stepped together */
     SNAIL_LINEAR_EXCHANGE = 256, /* examples between two exchanges of the hot rows */
-    SNAIL_LINEAR_AHEAD = 2,      /* examples of several outputs ahead whose rows are asked for */
-    SNAIL_LINEAR_AHEAD_MAX = 64  /* features of an example whose rows are asked for, at most */
+    SNAIL_LINEAR_AHEAD = 2,      /* with several outputs: how many examples ahead rows are prefetched */
+    SNAIL_LINEAR_AHEAD_MAX = 64  /* most features of an example whose rows are prefetched */
 };
 
 /* Copies of the rows of some features, 0 behind the last one. */
@@ -122,7 +126,9 @@ SNAIL_INLINE void snail_step_entries_sgd(snail_entries *restrict t, float rate) 
     }
 }
 
-/* Writes row i if it is as it was copied; whether it is. */
+/* Writes row i unless it has changed since it was copied; returns whether it was written.  It has changed
+ * if an earlier feature of this tile has the same row, or another thread stepped it: either way its step
+ * is repeated from the new value.  A change that leaves all compared floats equal loses nothing. */
 SNAIL_INLINE int snail_scatter(const snail_entries *t, int i, const int state) {
     float *row = t->row[i];
     if (row[0] != t->weight[i]) return 0;
@@ -391,7 +397,7 @@ static int64_t snail_linear_scratch(const snail_sparse_job *job) {
            (int64_t)sizeof(float);
 }
 
-/* Step size after `done` examples.  Not inlined: so -ffast-math rounds it the same way everywhere. */
+/* Step size after `done` examples.  Not inlined, so that -ffast-math rounds it the same way at each use. */
 static SNAIL_APART float snail_linear_rate(const snail_sparse_job *job, float done, float share) {
     return job->rate_start + done * (job->rate_stop - job->rate_start) * share;
 }

@@ -1,10 +1,14 @@
-/* Losses of one score, and their derivatives. */
+/* Losses of one score, and their derivatives.
+ *
+ * Every function is finite for any finite score: a wild step of the training must show as a large loss,
+ * not as NaN in rows that other workers will pull.
+ */
 #ifndef SNAILPS_LOSSES_H
 #define SNAILPS_LOSSES_H
 
 #include "_tiles.h"
 
-#define SNAIL_BOUND 80.0f /* exp(-80) is about the least float */
+#define SNAIL_BOUND 80.0f /* exp(-80) is about the smallest normal float */
 #define SNAIL_STEEP 7.0f  /* exp(7) is 1,100 */
 
 /* -log P(label) for P(yes) = 1 / (1 + exp(-score)), without overflow. */

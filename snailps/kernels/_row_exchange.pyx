@@ -1,15 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns what is known of kept rows beside the rows themselves, and the arithmetic of their exchange.
-
-Functions at the end are of rows that count no steps of their own (`models/rotation`).
+"""Exchange of rows that a worker keeps: owns each row's base, key, counts, and the size of its pushes.
 
     rows as trained, bases, counts of steps -> RowExchange.send -> deltas to push, their keys
     answers -> RowExchange.merge -> rows as trained, bases
     examples, steps -> RowExchange.count -> RowExchange.intervals -> when to exchange a row
 
-`DriftEstimate` says how far steps go.  One pass over the rows each, without the GIL; memory moves are what
-it costs, so what belongs to a row, but its count, is one record.  No tables, no requests:
-`models/kept_rows.py` has these.  A NumPy twin is in tests/support/twins/row_exchange.py.
+A row's *base* is what the servers have of it, as far as this worker knows: the row that was pulled last,
+plus the deltas pushed since.  Hence ``row - base`` is what has not been pushed, and ``answer - base`` what
+other workers have changed meanwhile.  Several workers that push whole deltas of one row would move it too
+far, because each started from the same copy; `DriftEstimate` says by how much a delta must be reduced.
+
+Each method is one pass over the rows without the GIL.  Its cost is memory access, so everything about a
+row except its count lies in one record.  Must not know tables or requests (`models/kept_rows.py`).  A NumPy
+twin is in tests/support/twins/row_exchange.py.  The functions at the end are for rows that count no steps
+(`models/rotation`).
 """
 from libc.math cimport expf, sqrtf
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
@@ -32,46 +36,47 @@ cdef extern from "kernels/_optimizers.h" nogil:
                                                  float least, float others)
 
 cdef enum:
-    AHEAD = 16                  # rows, whose places are known, asked for ahead
+    AHEAD = 16                  # rows that are prefetched ahead
     RECORD = 4                  # floats of Record
     C_QUIET_MAX = 3
-    QUIET = 3                   # bits of `quiet` that count answers without a change
-    SOLE = 2                    # from so many on a row counts as no other worker's
-    SKIPPED_AT = 2              # next to them: pushes without an answer since the last answer
+    # A byte of `quiet`: PUSHED | skipped pushes << SKIPPED_AT | level of quiet
+    QUIET = 3                   # mask: answers in a row that showed no change of others, up to QUIET_MAX
+    SOLE = 2                    # from this level on a row counts as trained by this worker alone
+    SKIPPED_AT = 2              # shift: pushes since the last answer
     SKIPPED_MAX = 7
-    PUSHED = 128                # the bit of a row that was pushed without an answer since
+    PUSHED = 128                # bit: pushed, and no answer pulled since
 cdef float C_CORRELATION = 0.3, C_FAR_OF_ALL = 2.0, C_ONE_STEP = 1.01, LEAST_OWN = 1e-4
 cdef float C_OTHERS_LEAST = 0.3
 
-# Part of a step's curvature that all workers have in common.
+# Share of a step's curvature that all workers have in common.
 CORRELATION: Final[float] = C_CORRELATION
-# Steps of all workers x rate x curvature from which half of a delta's rest is given up, of a row that
-# every example uses: a bias would swing to and fro.
+# For a row that every example uses, such as a bias: when steps of all workers x rate x curvature reach
+# this, half of what was not pushed is given up.  Otherwise the row would oscillate.
 FAR_OF_ALL: Final[float] = C_FAR_OF_ALL
-# Up to so many steps (estimated) a delta is pushed whole.
+# A delta of (estimated) no more than this many steps is pushed whole.
 ONE_STEP: Final[float] = C_ONE_STEP
-# Steps of each other worker for one of this one, at least, by which AdaGrad's steps are shortened: of
-# rows with one step others are seldom seen, but have often made one, too.
+# AdaGrad's steps are shortened as if each other worker had made at least this many steps for each step of
+# this one: on a row with a single step others are rarely observed, but have often made one too.
 OTHERS_LEAST: Final[float] = C_OTHERS_LEAST
 # A row that no other worker has changed is pulled in every 2nd, 4th, then 8th push period that uses it,
 # and pushed whole from the second such answer on.
 QUIET_MAX: Final[int] = C_QUIET_MAX
 
-cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
-    uint32_t key[2]
-    uint32_t last               # exchange, in examples modulo 2^32: differences are right
-    float rest                  # steps that were not pushed
+cdef struct Record:             # of a row; its base follows, so a record is not aligned to 8 bytes
+    uint32_t key[2]             # hence a uint64 in two halves
+    uint32_t last               # last exchange, in examples modulo 2^32: differences are right anyway
+    float rest                  # steps since the base that were reduced away, not pushed
 
 
 cdef class DriftEstimate:
-    """Estimate of a model's steps: rate x curvature x steps, how far they move a row.
+    """Estimates how far a model's steps move a row: rate x curvature x steps.
 
-    `method`: 1 (rows without state), 2 (AdaGrad) or 4 (FTRL): 1, 2 or 3 parts of `dim` columns.
-    `outputs`: the first columns, weights of outputs; the others are factors, which move together.
-    `far`: steps of all workers from which half of a delta's rest is given up, of any row; infinite
-    if steps on rare rows add up however many workers make them.  `least`: added to the root of a
-    sum of squared gradients: epsilon, or FTRL's beta.  `lr`, `l1`, `beta`: FTRL's, whose z must
-    agree with a reduced weight.
+    `method`: 1 (rows without state), 2 (AdaGrad) or 4 (FTRL), with 1, 2 or 3 parts of `dim` columns.
+    `outputs`: how many columns are weights of outputs; the others are factors, which move together.
+    `far`: when the steps of all workers on any row reach this, half of what was not pushed is given up;
+    infinite if steps on rare rows add up whatever number of workers makes them.  `least` is added to the
+    root of a sum of squared gradients: epsilon, or FTRL's beta.  `lr`, `l1`, `beta`: FTRL's, because its
+    z must agree with a reduced weight.
     """
 
     cdef int method
@@ -96,11 +101,12 @@ cdef class DriftEstimate:
 
     def scale(self, int others, const float[:, ::1] rows not None, float[:, ::1] deltas not None,
               const float[::1] counts not None) -> None:
-        """Reduce deltas of copies, whose sum with those of `others` would be too long a step.
+        """Reduce deltas of copies whose sum with the deltas of `others` workers would be too long a step.
 
         Rows, as trained, are (n, parts x stride), deltas (n, parts x dim).  A row that c examples use
-        (`counts`) is moved c steps by this worker and c - 1 by each other one: one of a single example is
-        probably in no other block and needs its whole delta.  Threads may call it for different rows.
+        (`counts`) is assumed to be moved c steps by this worker and c - 1 by each other: a row of a single
+        example is probably in no other block, and needs its whole delta.  Threads may call it for
+        different rows.
         """
         cdef Py_ssize_t i, n = deltas.shape[0]
         cdef int64_t stride = rows.shape[1] // self.parts
@@ -120,7 +126,7 @@ cdef class DriftEstimate:
 
 
 cdef inline uint32_t ticks(double now) noexcept nogil:
-    """Examples modulo 2^32: a float of 10^9 is right to 64, as many as hot rows take."""
+    """Convert a number of examples to the 32 bits of a Record, modulo 2^32."""
     return <uint32_t><uint64_t>now
 
 
@@ -134,10 +140,10 @@ cdef inline float root_of(DriftEstimate estimate, const float *row, int64_t stri
 
 cdef float longest(DriftEstimate estimate, const float *row, int64_t stride, const float *delta,
                    float count, float *own, float *factor) noexcept nogil:
-    """How far `count` steps have moved a row: of each output and of all factors; the longest.
+    """Estimate how far `count` steps have moved a row: each output (`own`), all factors; the longest.
 
-    The curvature in a factor differs from row to row and grows with the factors: sums of squared
-    gradients measure it (`delta`; NULL: no step yet).  All numbers of a factor move together, too.
+    The curvature in a factor differs from row to row and grows with the factors, so it is measured by the
+    squared gradients in `delta` (NULL: no step yet).  All numbers of a factor move together.
     """
     cdef int64_t j, dim = estimate.dim
     cdef float most = 0, sum = 0
@@ -169,15 +175,16 @@ cdef inline float mean_left(float x) noexcept nogil:
 
 
 cdef inline float share_of(float own, float others) noexcept nogil:
-    """`share_of_delta` of a row."""
+    """Compute `share_of_delta` for one row."""
     own = max(own, LEAST_OWN)
     return mean_left(own + others) / mean_left(own)
 
 
 cdef inline uint8_t quieter(uint8_t quiet, int64_t place) noexcept nogil:
-    """`quiet` of a row after an answer without a change.
+    """Return `quiet` of a row after an answer that showed no change of others.
 
-    Rows that become quieter together begin at different counts: their pulls are spread over push periods.
+    The skipped count starts at a number that depends on the place, so that rows which become quieter
+    together are not all pulled in the same push period.
     """
     cdef int level = quiet & QUIET
     if level == C_QUIET_MAX:
@@ -188,7 +195,11 @@ cdef inline uint8_t quieter(uint8_t quiet, int64_t place) noexcept nogil:
 
 cdef inline void reduce(DriftEstimate estimate, const float *row, int64_t stride, float *delta, int64_t j,
                         float lost) noexcept nogil:
-    """Takes a part of a column's delta away: sums that add up stay, FTRL's z fits the weight."""
+    """Take away the part `lost` of a column's delta, as if the weight had moved less.
+
+    Sums of squared gradients are pushed whole, because they do add up over workers.  FTRL's z is set to
+    the value that gives the reduced weight.
+    """
     cdef float taken = delta[j] * lost, wanted, z
     delta[j] -= taken
     if estimate.method == ACCESS_FTRL:
@@ -201,9 +212,10 @@ cdef inline void reduce(DriftEstimate estimate, const float *row, int64_t stride
 
 cdef float share(DriftEstimate estimate, const float *row, int64_t stride, float *delta, const float *own,
                  float factor, float others) noexcept nogil:
-    """Reduces a delta to its shares, of each column the one by its steps; returns their mean.
+    """Reduce a delta to its share, column by column; return the mean share.
 
-    `own` and `factor` are how far the row was moved; each other step was as long, `others` for each.
+    `own` and `factor` say how far this worker has moved the row.  Other workers are assumed to have moved
+    it `others` times as far.
     """
     cdef int64_t j
     cdef float lost, sum = 0
@@ -220,12 +232,14 @@ cdef float share(DriftEstimate estimate, const float *row, int64_t stride, float
 
 
 cdef class RowExchange:
-    """Bases, keys and measurements of rows by place, and what an exchange makes of them.
+    """Bases, keys and counts of kept rows by place, with the exchange of these rows.
 
-    rows float32[room, parts x stride], as trained; 16 bytes, the base and 5 bytes a place beside
-    them are taken when it is first written.  Without `bases`, `send` and `merge` are refused.
-    Threads may call `load` and `send` for different places at once; nothing may change rows
-    meanwhile.  Places out of range, or arrays that do not fit each other, raise ValueError.
+    `rows` float32[room, parts x stride] are the rows as trained.  A place takes 21 bytes and its base
+    besides, when it is first written.  Without `bases`, `send` and `merge` raise ValueError.
+
+    Threads may call `load` and `send` for different places at once.  Nothing may train rows meanwhile:
+    a step between reading the delta and moving the base would be lost.  Places out of range, and arrays
+    that do not fit together, raise ValueError.
     """
 
     cdef float[:, ::1] rows
@@ -235,7 +249,7 @@ cdef class RowExchange:
     cdef int64_t dim, parts, stride, width
     cdef readonly double examples
     cdef readonly bint has_bases
-    cdef double weight          # of one step in `counts`: grows instead of their decay
+    cdef double weight          # of one step in `counts`: grows, so that earlier counts need no decay
 
     def __init__(self, float[:, ::1] rows not None, Py_ssize_t dim, Py_ssize_t parts, *,
                  bint bases=True):
@@ -245,7 +259,7 @@ cdef class RowExchange:
         self.rows, self.dim, self.parts = rows, dim, parts
         self.stride, self.width = rows.shape[1] // parts, dim * parts
         self.has_bases = bases
-        # Pages are taken when they are first written.
+        # `empty` and `zeros` of this size take pages only when these are first written.
         self.records = np.empty((rows.shape[0], RECORD + bases * self.width), np.float32)
         self.quiet = np.zeros(rows.shape[0], np.uint8)
         self.counts = np.zeros(rows.shape[0], np.float32)
@@ -286,7 +300,7 @@ cdef class RowExchange:
 
     def load(self, const int32_t[::1] places not None, const uint64_t[::1] keys not None,
              const float[:, ::1] packed not None, double now) -> None:
-        """Take rows as pulled, which are also their bases; `now` in examples."""
+        """Store rows as they were pulled; they are their own bases.  `now` is in examples."""
         cdef Py_ssize_t i, n = keys.shape[0]
         cdef int64_t p, j
         cdef Record *of
@@ -310,7 +324,11 @@ cdef class RowExchange:
                     memset(row + p * self.stride + self.dim, 0, (self.stride - self.dim) * sizeof(float))
 
     def keep_bases(self, Py_ssize_t used) -> None:
-        """Keep bases from now on: rows below `used` count as just sent."""
+        """Begin to keep bases, when a second worker joins; rows below `used` count as just pushed.
+
+        Each row is its own base, so what a single worker trained is not pushed a second time.  All are
+        marked as pushed without an answer, so that the next `stale` pulls them.
+        """
         cdef const float[:, ::1] before = self.records
         cdef int64_t i, p
         if not 0 <= used <= self.rows.shape[0]:
@@ -340,7 +358,7 @@ cdef class RowExchange:
         return array
 
     def subtract(self, const int32_t[::1] places not None, float[:, ::1] packed not None) -> None:
-        """``packed = rows - packed``: deltas of rows whose bases were pulled."""
+        """Write ``packed = rows - packed``: the deltas of rows whose bases are in `packed`."""
         cdef Py_ssize_t i, n = places.shape[0]
         cdef int64_t p, j
         cdef float *row
@@ -360,9 +378,7 @@ cdef class RowExchange:
 
     def count(self, const int32_t[::1] places not None, Py_ssize_t examples, float memory,
               const float[::1] weights=None) -> None:
-        """Count steps (`weights`; None: one each) at places in a sample; earlier counts weigh
-        `memory`.
-        """
+        """Count steps of a sample at places (`weights`; None: one each); earlier counts weigh `memory`."""
         cdef Py_ssize_t i, n = places.shape[0]
         cdef float one
         self.check(places, -1, 0, None)
@@ -372,7 +388,7 @@ cdef class RowExchange:
             raise ValueError(f"memory must be above 0 and at most 1, got {memory}")
         self.weight /= memory
         self.examples = memory * self.examples + examples
-        if self.weight > 1e12:
+        if self.weight > 1e12:  # long before float32 overflows
             array = np.asarray(self.counts)
             array *= np.float32(1 / self.weight)
             self.weight = 1
@@ -390,7 +406,7 @@ cdef class RowExchange:
                     self.counts[places[i]] += one * weights[i]
 
     def frequent(self, Py_ssize_t used, double least) -> NDArray[np.int32]:
-        """Places below `used` with a count above `least`, ascending."""
+        """Return the places below `used` with a count above `least`, ascending."""
         cdef Py_ssize_t i, found = 0
         cdef float bound = <float>(least * self.weight)
         if not 0 <= used <= self.counts.shape[0]:
@@ -411,11 +427,12 @@ cdef class RowExchange:
     def intervals(self, DriftEstimate estimate not None, const int32_t[::1] places not None, *, int workers,
                   float drift, float steps_min, double now,
                   float factor_drift=float("inf")) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Examples between two exchanges of counted rows, and when the last exchange was.
+        """Return the examples between two exchanges of counted rows, and when the last exchange was.
 
-        An interval lasts until the steps of all workers reach `drift`, and `steps_min` own steps at
-        least.  With AdaGrad also until factors reach `factor_drift`, by what all workers have stepped
-        so far: their sums of squared gradients, which `now` examples of this worker have made.
+        An interval lasts until the steps of all workers have moved the row by `drift`, but at least
+        `steps_min` steps of this worker.  With AdaGrad it also ends when factors have moved by
+        `factor_drift`; their speed follows from the sums of squared gradients of all workers, made while
+        this worker trained `now` examples.
         """
         cdef Py_ssize_t i, n = places.shape[0]
         cdef int64_t j
@@ -451,13 +468,15 @@ cdef class RowExchange:
     def send(self, DriftEstimate estimate not None, const int32_t[::1] places not None,
              uint64_t[::1] keys not None, float[:, ::1] deltas not None, *, int workers, double now,
              bint giving) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Shares of the deltas of rows into `deltas` (n, width), and their keys; bases include the
-        shares.
+        """Write the deltas to push into `deltas` (n, width), and their keys; move the bases by them.
 
-        A row that no other worker has changed for SOLE answers is pushed whole.  Of the others, with
-        AdaGrad and several workers, steps (in rows as well) are first shortened to what they would
-        be behind those of the others.  Returns, if `giving`, what local copies lose when the
-        answer comes, and at which of the places.
+        A row that no other worker has changed for SOLE answers is pushed whole.  The delta of any other
+        row is reduced to its share (`reduced`).  With AdaGrad and several workers its steps, in the row
+        too, are first shortened to what they would have been after the steps of the others.
+
+        The base moves by the pushed delta at once, before the push is acknowledged: the next delta must
+        not contain it again.  Returns, if `giving`, what the local rows give up when the answer comes
+        (for `merge`), and at which of the places.
         """
         cdef Py_ssize_t i, n = places.shape[0], given_num = 0
         cdef int64_t p, j
@@ -507,11 +526,12 @@ cdef class RowExchange:
     cdef float reduced(self, DriftEstimate estimate, float *row, const float *base, float *delta, int workers,
                        float common, float count, Record *of, float *own,
                        float *given) noexcept nogil:
-        """Reduces a delta to the share that is pushed; what part of the rest the local copy holds.
+        """Reduce a delta to the share that is pushed; return which part of the rest the row keeps.
 
-        Writes what it gives up to `given`, unless that is NULL, if it does not hold all.  `common`
-        is the part of the examples that use the row, `count` that of own steps since the last
-        exchange.
+        The rest, ``delta - share``, stays in the local row and is pushed later, unless the workers
+        together have gone too far: then the row keeps only a part (the returned one) and what it gives up
+        is written to `given`, if that is not NULL.  `common` is the share of all examples that use the
+        row, `count` the number of own steps since the last exchange.
         """
         cdef int64_t j
         cdef float factor, beyond, held, mixed
@@ -540,7 +560,7 @@ cdef class RowExchange:
         return held
 
     def asked(self, const int32_t[::1] places not None) -> None:
-        """Rows are pulled behind what was sent last: they are not stale."""
+        """Mark rows as pulled after their last push, so they are not stale."""
         cdef Py_ssize_t i
         self.check(places, -1, 0, None)
         with nogil:
@@ -548,7 +568,7 @@ cdef class RowExchange:
                 self.quiet[places[i]] &= <uint8_t>~PUSHED
 
     def share_anew(self) -> None:
-        """Other workers than before: any of them may change any row."""
+        """Forget which rows are quiet, because the workers have changed: any may train any row now."""
         cdef Py_ssize_t i
         with nogil:
             for i in range(self.quiet.shape[0]):
@@ -556,10 +576,10 @@ cdef class RowExchange:
 
     def stale(self, const int32_t[::1] places not None, *,
               bint quiet_too=False) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
-        """Places, and keys, that were sent without an answer since; they count as asked for now.
+        """Return places and keys of rows that were pushed and not pulled since; mark them as pulled.
 
-        Rows that no other worker changed lately are left out of most calls (QUIET_MAX), unless
-        `quiet_too`.
+        Rows that no other worker has changed lately are left out of most calls (QUIET_MAX), unless
+        `quiet_too`: pulling them would cost as much as pulling busy rows, and bring nothing.
         """
         cdef Py_ssize_t i, found = 0
         cdef uint8_t quiet, skipped
@@ -588,7 +608,11 @@ cdef class RowExchange:
     def merge(self, DriftEstimate estimate not None, const int32_t[::1] places not None,
               const float[:, ::1] answers not None, const float[:, ::1] given not None,
               const int32_t[::1] given_at not None) -> None:
-        """Add what others changed since `send`, take away what was given up; new bases."""
+        """Add what others have changed to the rows, subtract what `send` gave up; answers are new bases.
+
+        `answers` are rows pulled after the push of `send`, so they contain it.  The row keeps what it has
+        trained since: ``row += answer - base``, and not ``row = answer``.
+        """
         cdef Py_ssize_t i, n = places.shape[0], next_given = 0, given_num = given_at.shape[0]
         cdef int64_t p, j, first
         cdef Record *of
@@ -605,7 +629,8 @@ cdef class RowExchange:
             if not (given_at[i - 1] if i else -1) < given_at[i] < n:
                 raise ValueError(f"given_at must rise within 0..{n - 1}, the answers, got "
                                  f"{given_at[i]} at {i}")
-        # What follows from the state is rounded differently here and there.
+        # FTRL's weights follow from z and n, and are rounded differently here and at the servers: only
+        # the state shows whether others have changed a row.
         first = self.dim if estimate.method == ACCESS_FTRL else 0
         with nogil:
             for i in range(n):
@@ -660,12 +685,12 @@ cdef inline void fetch_columns(float[:, ::1] rows, int64_t place, Py_ssize_t fir
 
 
 def share_of_delta(own: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Share of a row's delta to push while other workers train the row: above 0, at most 1.
+    """Compute which share of a row's delta to push while other workers train the row: above 0, at most 1.
 
-    On a quadratic loss n steps of rate r and curvature h leave ``exp(-h r n)`` of the distance to
-    the minimum.  Two workers with x and y such steps (`own`, `others`: h r n; arrays of one shape)
-    on the same copy go ``1 - exp(-x)`` and ``1 - exp(-y)``, together too far; one after the other
-    they go ``1 - exp(-x - y)``, of which ``x / (x + y)`` is this worker's.
+    On a quadratic loss n steps of rate r and curvature h leave ``exp(-h r n)`` of the distance to the
+    minimum.  Two workers that start from the same copy and go x and y (`own`, `others`: h r n, arrays of
+    one shape) cover ``1 - exp(-x)`` and ``1 - exp(-y)`` of the distance, together too much.  One after the
+    other they would cover ``1 - exp(-x - y)``, of which ``x / (x + y)`` is this worker's part.
     """
     cdef const float[::1] x = np.ascontiguousarray(own, np.float32).reshape(-1)
     cdef const float[::1] y = np.ascontiguousarray(others, np.float32).reshape(-1)
@@ -683,8 +708,10 @@ def share_of_delta(own: NDArray[np.float32], others: NDArray[np.float32]) -> NDA
 def load_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
                  const float[:, ::1] packed not None, Py_ssize_t first, Py_ssize_t dim,
                  Py_ssize_t at=0) -> None:
-    """``rows[places, at : at + dim] = packed[:, first : first + dim]``; threads may call it for
-    different rows."""
+    """Do ``rows[places, at : at + dim] = packed[:, first : first + dim]``.
+
+    Threads may call it for different rows.
+    """
     cdef Py_ssize_t i
     check_places(places, rows.shape[0], rows.shape[1], packed, first, dim, at)
     with nogil:
@@ -698,10 +725,10 @@ def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not 
                      float[:, ::1] deltas not None, Py_ssize_t first, Py_ssize_t dim,
                      float[:, ::1] bases=None, const float[::1] shares=None,
                      Py_ssize_t at=0) -> None:
-    """Write the deltas of columns ``first : first + dim`` of packed rows, times each row's share.
+    """Write the deltas of rows, from column `at` on, into columns ``first : first + dim`` of `deltas`.
 
-    The rows, from column `at` on, as trained less their `bases`, which then are the rows.  Without
-    `bases`, less what `deltas` have.  Threads may call it for different rows.
+    A delta is the row as trained minus its base, times its share; the base is then set to the row.
+    Without `bases` the base is what `deltas` has.  Threads may call it for different rows.
     """
     cdef Py_ssize_t i, j
     cdef float share = 1
@@ -734,7 +761,7 @@ def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not 
 
 
 def move_changed(float[:, ::1] deltas not None) -> NDArray[np.int64]:
-    """Move the rows that are not all zeros to the front; the places, ascending, that they had."""
+    """Move the rows that are not all zeros to the front; return their former places, ascending."""
     cdef Py_ssize_t i, j, found = 0, width = deltas.shape[1]
     places = np.empty(deltas.shape[0], np.int64)
     cdef int64_t[::1] at = places
@@ -755,10 +782,7 @@ def move_changed(float[:, ::1] deltas not None) -> NDArray[np.int64]:
 def merge_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
                   float[:, ::1] bases not None, const float[:, ::1] merged not None,
                   Py_ssize_t first, Py_ssize_t dim, Py_ssize_t at=0) -> None:
-    """Add to rows, from column `at` on, what `merged` (packed rows) has that their bases have not.
-
-    It is the new base.
-    """
+    """Add ``merged - bases`` to rows, from column `at` on; `merged` (packed rows) is the new base."""
     cdef Py_ssize_t i, j
     cdef float *row
     cdef float *base

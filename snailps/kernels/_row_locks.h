@@ -1,10 +1,13 @@
-/* Locks of rows that several threads add to: one thread at a time.
+/* Locks for rows to which several threads add: one thread at a time.
  *
  * address of a row -> one of a few locks -> taken or not
  *
- * Two threads that add a copy's differences to one row at once lose those of one of them: of every
- * example since its last exchange.  A lock is held for some 100 instructions; rows share locks, so
- * `snail_row_try` may fail though no thread adds to this row.  A thread holds one lock at a time.
+ * Without a lock, two threads that add the differences of their copies to one row at the same time would
+ * lose the differences of one thread: all steps since its last exchange, not only one as in Hogwild.
+ *
+ * Take is an acquire and give a release, so the holder sees every addition made under the same lock before.
+ * A lock is held for some 100 instructions.  Rows share locks, so `snail_row_try` may fail although no
+ * thread adds to this row.  A thread holds one lock at a time, so there is no deadlock.
  */
 #ifndef SNAILPS_ROW_LOCKS_H
 #define SNAILPS_ROW_LOCKS_H
@@ -12,7 +15,7 @@
 #include <sched.h>
 #include <stdint.h>
 
-#define SNAIL_LOCK_NUM 64 /* a cache line each */
+#define SNAIL_LOCK_NUM 64 /* 2^6: the hash below keeps 6 bits.  A cache line each: no false sharing */
 
 static struct {
     _Alignas(64) unsigned char taken;
@@ -28,7 +31,8 @@ static inline int snail_row_try(const float *row) {
 }
 
 static inline void snail_row_take(const float *row) {
-    while (!snail_row_try(row)) sched_yield(); /* its holder may wait for this very core */
+    /* Not a busy loop: the holder may be a thread that waits for this very core. */
+    while (!snail_row_try(row)) sched_yield();
 }
 
 static inline void snail_row_give(const float *row) {

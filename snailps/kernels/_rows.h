@@ -15,7 +15,8 @@
 
 /* ---- stored rows ------------------------------------------------------------------------------ */
 
-/* Element j takes draw j + 1 of SplitMix64 started at a hash of (seed, key). */
+/* First value of a row: element j is draw j + 1 of SplitMix64, started at a hash of (seed, key).  It
+ * depends on nothing else, so server, standby and worker compute the same row without asking each other. */
 static void snail_init(int kind, float scale, uint64_t seed, uint64_t key, float *row,
                        uint32_t dim) {
     const uint64_t start = snail_mix64(snail_hash_key(key) ^ snail_hash_key(~seed));
@@ -30,7 +31,7 @@ static void snail_init(int kind, float scale, uint64_t seed, uint64_t key, float
     } else memset(row, 0, dim * sizeof(float));
 }
 
-/* Zeros, but ftrl's. */
+/* First state of a row: zeros, except FTRL's, whose z must agree with the first weight. */
 static void snail_init_state(int access, const float *hyper, float *row, uint32_t dim) {
     if (access == SNAIL_FTRL) snail_first_ftrl(hyper, row, dim);
     else memset(row + dim, 0, snail_state_floats(access, dim) * sizeof(float));
@@ -38,14 +39,14 @@ static void snail_init_state(int access, const float *hyper, float *row, uint32_
 
 /* ---- whole rows -------------------------------------------------------------------------------- */
 
-/* Whether all of x is in least..most. */
+/* Whether all of x is in least..most; without a branch, so that it is vector code. */
 static int snail_in_range(const int32_t *x, int64_t n, int32_t least, int32_t most) {
     int bad = 0;
     for (int64_t i = 0; i < n; i++) bad |= (x[i] < least) | (x[i] > most);
     return !bad;
 }
 
-/* dim columns of each row, and zeros behind. */
+/* Copies dim columns of each row, and pads it with zeros. */
 static void snail_copy_rows(const float *src, int64_t dim, float *dst, int64_t stride, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (dim) memcpy(dst + i * stride, src + i * dim, (size_t)dim * sizeof(float));
@@ -68,13 +69,13 @@ static void snail_bag_means(const float *inputs, int64_t stride, const int64_t *
     }
 }
 
-/* [part, dim] -> [part, stride], zeros behind. */
+/* [part, dim] -> [part, stride], padded with zeros. */
 static void snail_unpack_parts(const float *packed, float *rows, int64_t dim, int64_t parts,
                                int64_t stride, int64_t n) {
     snail_copy_rows(packed, dim, rows, stride, n * parts);
 }
 
-/* packed = rows - packed, without what pads the rows. */
+/* packed = rows - packed, without the padding of rows. */
 static void snail_subtract_parts(const float *rows, float *packed, int64_t dim, int64_t parts,
                                  int64_t stride, int64_t n) {
     for (int64_t p = 0; p < n * parts; p++)

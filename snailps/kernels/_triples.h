@@ -16,7 +16,8 @@
  * the others are 0 and stay 0.  A complex row has dim / 2 real parts, then as many imaginary ones; a
  * relation of RotatE has dim / 2 phases, whose unit is `turn` radians.
  *
- * Writers may race (Hogwild).  Of a group, negatives are stepped first, each by the sum of its
+ * Threads write rows without locks (Hogwild): entities are many, so two threads rarely step the same row,
+ * and a lost step is one of many.  Within a group negatives are stepped first, each by the sum of its
  * gradients; then the triples, one after the other, with the other end before the anchor.
  *
  * References: A. Bordes et al., "Translating embeddings for modeling multi-relational data", NIPS 2013.

@@ -9,12 +9,15 @@
  *                                               gradient of h += s c,   c += s h
  *     then each input row of the lane's bag += the gradient of h
  *
- * A bundle shares its hidden vector among its contexts, wherever in the text they are: it is computed
- * once where text order computes it for each place of the word.  A word that is in successive groups
- * stays in its lane, and its vector is computed once for all of them: the rows of its bag all get the
- * same gradient, so their mean moves by that.  What it learns is owed to the bag until it leaves.
- * (Not with AdaGrad, whose steps differ from row to row.)  Neighbours in the order of training
- * have nothing to do with each other, as in any stochastic descent on shuffled examples.
+ * The contexts of a bundle share its hidden vector, wherever in the text they are: it is computed once,
+ * while training in the order of the text computes it at each place of the word.  A word in successive
+ * groups stays in its lane, and its vector is computed once for all of them: the rows of its bag all get
+ * the same gradient, so their mean moves by that gradient.  The sum of these gradients is owed to the bag
+ * and added to it when the word leaves the lane.  (Not with AdaGrad, whose steps differ from row to row.)
+ * Neighbours in the order of training are unrelated, as in any stochastic descent on shuffled examples.
+ *
+ * Threads write output rows without locks (Hogwild), as in _word_vectors.h.  While gradients are owed to a
+ * bag, other threads do not see them: at most the groups of one word's run, which the sorter bounds.
  */
 #ifndef SNAILPS_WORD_PAIRS_H
 #define SNAILPS_WORD_PAIRS_H
@@ -25,8 +28,8 @@ enum {
     SNAIL_NOISE = 32,         /* noise words of a group */
     SNAIL_CONTEXTS = 16,      /* contexts of a bundle that are judged at once */
     SNAIL_SHORT = SNAIL_CONTEXTS / 2,
-    SNAIL_LEAVING_AHEAD = 4,  /* lanes whose bags are asked for before they get what they are owed */
-    SNAIL_CONTEXTS_AHEAD = 12 /* contexts whose rows are asked for ahead */
+    SNAIL_LEAVING_AHEAD = 4,  /* how many lanes ahead the bags of leaving words are prefetched */
+    SNAIL_CONTEXTS_AHEAD = 12 /* how many contexts ahead rows are prefetched */
 };
 
 typedef float snail_eight __attribute__((vector_size(32), aligned(4), may_alias));
@@ -56,11 +59,11 @@ typedef struct {
     snail_bundles groups[2];
 } snail_pairs;
 
-/* Bundle b is in lane b % 16.  A group has fewer than 16 where the job says so, and ends early where
- * a centre would come again, as in _word_vectors.h.
+/* Plans a group; bundle b is in lane b % 16.  A group has fewer than 16 bundles if the job says so, and
+ * ends early where a centre would repeat, as in _word_vectors.h.
  *
- * A word that was in its lane in the group before stays, and its vector with it: nothing is read of
- * its bag, and what it learns is owed to that until it leaves. */
+ * A word that was in the same lane in the group before stays, and its vector with it: its bag is not
+ * read, and its gradients are owed to the bag until it leaves. */
 static void snail_plan_bundles(const snail_words_job *job, snail_bundles *g,
                                const snail_bundles *before, int64_t first, uint64_t number) {
     const int64_t end = snail_least64(first + job->lanes, job->bundle_num);
@@ -87,8 +90,8 @@ SNAIL_INLINE int snail_leaves(const snail_bundles *g, const snail_bundles *ahead
     return g->stays[lane] && !ahead->stays[lane];
 }
 
-/* Asks for what a lane of the next group needs, and its part of the noise rows: a few at a time, because
- * a core waits where more lines are asked for than it has buffers for. */
+/* Prefetches the rows of a lane of the next group, and its part of the noise rows.  A few at a time,
+ * because a core stalls when more cache lines are requested than it has fill buffers for. */
 SNAIL_INLINE void snail_prefetch_lane(const snail_words_job *job, const snail_bundles *ahead,
                                       int lane) {
     for (int t = lane; t < SNAIL_NOISE; t += SNAIL_GROUP)
@@ -97,8 +100,8 @@ SNAIL_INLINE void snail_prefetch_lane(const snail_words_job *job, const snail_bu
         snail_prefetch_bag(job, ahead->centre[lane]);
 }
 
-/* How often each noise word counts in each lane: as often as `full` says, and where some[t] is set, as
- * weight[t] says, which leaves out the pairs whose context the word is. */
+/* Computes how often each noise word counts in each lane: `full`, or weight[t] if some[t] is set, which
+ * leaves out the pairs whose context is the noise word itself. */
 SNAIL_INLINE void snail_weigh_noise(const snail_words_job *job, const snail_bundles *g,
                                     float full[SNAIL_GROUP], uint8_t some[SNAIL_NOISE],
                                     float weight[SNAIL_NOISE][SNAIL_GROUP]) {
@@ -253,7 +256,8 @@ SNAIL_INLINE void snail_step_contexts(const snail_words_job *job, int num, const
         }
 }
 
-/* The contexts of one lane: a word that comes again sees its row as it was left. */
+/* Trains the contexts of one lane.  A word that repeats is scored anew, after its first step: `different`
+ * runs of contexts are trained one after the other. */
 static void snail_train_contexts(const snail_words_job *job, int64_t bundle, const float *hidden,
                                  float *gradient, float rate, float *loss) {
     const int32_t *contexts = job->contexts + job->starts[bundle];
@@ -270,12 +274,13 @@ static void snail_train_contexts(const snail_words_job *job, int64_t bundle, con
     }
 }
 
-/* Probabilities of the wrong answer -> coefficients, in place; shorter ones of contexts whose word came
- * before in the bundle, for each half of SNAIL_CONTEXTS.
+/* Turns probabilities of the wrong answer into coefficients, in place, for both halves of SNAIL_CONTEXTS;
+ * a context whose word came before in the bundle gets a shorter step.
  *
- * The steps before move the word's row along the hidden vector h, by `moved`, and its score with it.  How much
- * shorter that makes a step p is taken from the slope of the sigmoid: p / (1 + (1 - p / rate) moved |h|^2),
- * which is positive however long the steps are. */
+ * The contexts are scored together, so a repeated word is scored by its row before its earlier steps.
+ * These have moved the row along the hidden vector h, by `moved`, and its score with it.  How much shorter
+ * a step p becomes is estimated by the slope of the sigmoid: p / (1 + (1 - p / rate) moved |h|^2), which is
+ * positive however long the steps are. */
 SNAIL_INLINE void snail_shorten_repeats(const int32_t *restrict words, const float *length2, float rate,
                                         float *restrict wrong) {
     float moved[SNAIL_CONTEXTS];
@@ -304,8 +309,8 @@ SNAIL_INLINE int snail_is_short(const snail_words_job *job, int64_t bundle) {
            job->starts[bundle + 1] - job->starts[bundle] <= SNAIL_SHORT;
 }
 
-/* The contexts of two lanes, judged together: a core computes the scores of one while it waits for
- * those of the other.  A word that comes again in a lane is judged by its row as it was left. */
+/* Trains the contexts of two lanes together: a core computes the scores of one lane while it waits for
+ * rows of the other. */
 static void snail_train_two(const snail_words_job *job, const snail_bundles *g, int lane,
                             snail_pairs *s, float rate, float *loss) {
     float *rows[SNAIL_CONTEXTS];
@@ -335,13 +340,13 @@ SNAIL_INLINE void snail_add_row(int64_t stride, float *restrict to, const float 
     for (int64_t d = 0; d < stride; d++) to[d] += from[d];
 }
 
-/* Steps of a lane's word by its gradient: of its hidden vector while it stays, of its bag when it
+/* Steps a lane's word by its gradient: its hidden vector while it stays in the lane, its bag when it
  * leaves. */
 SNAIL_INLINE void snail_step_lane(const snail_words_job *job, const snail_bundles *g,
                                   const snail_bundles *ahead, snail_pairs *s, int lane, float rate) {
     const int64_t stride = job->stride;
     float *gradient = s->hidden_gradient_row[lane], *owed = s->owed + lane * stride;
-    if (ahead->stays[lane]) { /* the mean of rows that all get this moves by it */
+    if (ahead->stays[lane]) { /* all rows of the bag will get this gradient, so their mean moves by it */
         snail_add_row(stride, s->hidden_row[lane], gradient);
         if (g->stays[lane]) snail_add_row(stride, owed, gradient);
         else memcpy(owed, gradient, (size_t)stride * sizeof *owed);
@@ -351,7 +356,7 @@ SNAIL_INLINE void snail_step_lane(const snail_words_job *job, const snail_bundle
     snail_step_bag(job, g->centre[lane], gradient, rate);
 }
 
-/* Trains a group, and asks for the rows of the one behind it; returns its loss. */
+/* Trains a group and prefetches the rows of the next one; returns its loss. */
 static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const snail_bundles *g,
                                               const snail_bundles *ahead, snail_pairs *s,
                                               float rate) {

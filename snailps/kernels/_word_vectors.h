@@ -10,13 +10,19 @@
  *     gradient of H = C' R,  then R += C H,  then each input row of a lane's bags += its gradient
  *
  * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
- * that row: its elements' squares are added up, and the step divided by their root.
+ * that row: the squares of its elements are added up, and the step is divided by their root.
  *
- * With a list of targets (a rotation: those of one output partition) the lanes are the next 16 of these,
- * from anywhere in the text.  They share few contexts, so each lane sums the rows around it by itself,
- * and steps them by itself.  So does a lane of neighbours in the text whose words have one row each: a
- * product with all rows in reach takes longer than five sums.  Such a lane needs no neighbour, so a
- * target whose word is in the group already waits for a later one.
+ * With a list of targets (in a rotation, the targets of one output partition) the lanes are the next 16
+ * targets, from anywhere in the text.  They share few contexts, so each lane sums and steps the rows
+ * around it by itself.  Lanes of neighbours in the text do the same if each word has one row: a product
+ * with all rows in reach takes longer than five sums.  Since such a lane needs no neighbour, a target
+ * whose word is already in the group waits for a later group.
+ *
+ * Threads train parts of one text on the same rows without locks (Hogwild).  A group reads all its rows
+ * before it writes the first, so an addition of another thread is lost only if it falls into
+ * `snail_step_rows` or the spreading of gradients, between the load and the store of the same vector.
+ * What is lost then is one step of one group, which the noise of stochastic gradient descent hides.  Reads
+ * need no order: any mixture of older and newer floats of a row is a row that training might have made.
  */
 #ifndef SNAILPS_WORD_VECTORS_H
 #define SNAILPS_WORD_VECTORS_H
@@ -32,15 +38,15 @@
 
 enum {
     SNAIL_CBOW_NOISE = 24, /* noise words of a group */
-    SNAIL_WAITING = 64, /* targets that wait for a group without their word, at most */
-    SNAIL_ASKED = 4,    /* rows of the next group that are asked for at once */
+    SNAIL_WAITING = 64, /* most targets that wait for a group without their word */
+    SNAIL_ASKED = 4,    /* rows of the next group that are prefetched at once */
     SNAIL_TILE = SNAIL_UPDATE_ROWS
 };
 
-typedef struct { /* which words meet in one group */
+typedef struct { /* the words of one group */
     int lane_num;
-    int64_t first; /* token or target that was next when the group was planned */
-    int64_t next;  /* the same of the next group */
+    int64_t first; /* token or target with which the group begins: the rate depends on it */
+    int64_t next;  /* token or target with which the next group begins */
     int centre[SNAIL_GROUP]; /* -1 in unused lanes */
     int contexts[SNAIL_GROUP];
     int shared[SNAIL_CBOW_NOISE]; /* noise words */
@@ -52,7 +58,7 @@ typedef struct { /* which words meet in one group */
     int *slot;              /* words */
     /* Lane by lane. */
     int32_t *around; /* [GROUP, 2 * window] contexts of a lane: their rows if they have one each, else words */
-    int32_t *fresh;  /* those that the lane before does not have */
+    int32_t *fresh;  /* contexts that the lane before does not have: only these are prefetched */
     int fresh_num;
 } snail_group;
 
@@ -88,7 +94,7 @@ SNAIL_INLINE uint64_t snail_draw(uint64_t stream, uint64_t k) {
     return snail_mix64(stream + SNAIL_GOLDEN * (k + 1));
 }
 
-/* 0..bound-1 from the high half; the bias is below bound / 2^32. */
+/* 0..bound-1 from the high half; cheaper than a remainder, with a bias below bound / 2^32. */
 SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
     return ((random >> 32) * bound) >> 32;
 }
@@ -111,7 +117,7 @@ SNAIL_INLINE void snail_draw_noise(const int32_t *noise, uint64_t noise_num, uin
 
 /* ---- which words meet ------------------------------------------------------------------------- */
 
-/* Only slots that some lane can see stay: the outermost reaches are rarely the whole window. */
+/* Drops the slots that no lane sees, because the outermost reaches are rarely the whole window. */
 SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sentence_lane) {
     int first = slots, last = 0;
     for (int i = 0; i < lanes; i++) {
@@ -140,12 +146,12 @@ SNAIL_INLINE void snail_draw_shared(const snail_words_job *job, snail_group *g, 
     snail_draw_noise(job->noise, job->noise_num, job->stream, k, next, SNAIL_CBOW_NOISE, g->shared);
 }
 
-/* The group whose first centre is the first word at or behind `start`.
+/* Plans the group whose first centre is the first word from `start` on.
  *
- * It ends early where a centre would come again.  All lanes start from the same vectors, so a word
- * that is several lanes takes the same step several times: in small vocabularies, or text where words
- * come in bursts, that overshoots until the vectors diverge (200 words at a rate of 0.05: loss 37
- * instead of 0.26).  On ordinary text it costs 12 % of the speed and gains 0.03 in loss. */
+ * The group ends early where a centre would repeat.  All lanes start from the same vectors, so a word
+ * in several lanes would take the same step several times: in small vocabularies, or where words come in
+ * bursts, that overshoots until the vectors diverge (200 words at a rate of 0.05: loss 37 instead of
+ * 0.26).  On ordinary text ending early costs 12 % of the speed and gains 0.03 in loss. */
 static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group *g, int64_t start,
                              uint64_t number) {
     const int32_t *tokens = job->tokens;
@@ -184,7 +190,7 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group
     snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
-/* The target number *next or behind it, in the text or in the list; moves *next behind it. */
+/* Takes the next target from *next on, in the text or in the list, and moves *next past it; 0: none. */
 SNAIL_INLINE int snail_next_target(const snail_words_job *job, int64_t *next, snail_target *target) {
     if (job->targets) {
         if (*next >= job->target_num) return 0;
@@ -201,7 +207,8 @@ SNAIL_INLINE int snail_next_target(const snail_words_job *job, int64_t *next, sn
     return 1;
 }
 
-/* Fills a lane with a target; before[0]..before[1]-1 is the window of the lane before, then this one's. */
+/* Fills a lane with a target.  before[0]..before[1]-1 is the window of the previous lane; on return it is
+ * the window of this lane. */
 SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, int lane,
                                   const snail_target *target, int reach, int64_t before[2]) {
     const int32_t *tokens = job->tokens, *rows = job->single && !job->own ? job->bag_rows : NULL;
@@ -222,8 +229,9 @@ SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, in
     g->contexts[lane] = num;
 }
 
-/* The group of the targets that wait, and of those from `start` on.  One whose word is in the group
- * already waits for the next group, if there is room; if not, the group ends. */
+/* Plans the group of the waiting targets, then of the targets from `start` on.  A target whose word is in
+ * the group already waits for the next group, if there is room among the waiting; if not, the group ends.
+ * The same word twice in a group would take the same step twice; see snail_plan_group. */
 static SNAIL_APART void snail_plan_targets(const snail_words_job *job, snail_words *s, snail_group *g,
                                            int64_t start, uint64_t number) {
     const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
@@ -272,7 +280,7 @@ SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
         snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
 }
 
-/* Asks for the rows of a group while the one before it is being computed. */
+/* Prefetches the rows of a group while the group before it is being computed. */
 static void snail_prefetch_group(const snail_words_job *job, const snail_group *g) {
     for (int i = 0; i < SNAIL_CBOW_NOISE; i++) snail_prefetch_output(job, g->shared[i]);
     for (int i = 0; i < g->slot_num; i++) snail_prefetch_bag(job, g->slot[i]);
@@ -284,8 +292,8 @@ SNAIL_INLINE int snail_is_by_lane(const snail_words_job *job) {
     return job->targets || (job->single && !job->input_squares);
 }
 
-/* Asks for some more rows of the next group, where each lane sums by itself: a few at a time, because a
- * core waits where more lines are asked for than it has buffers for. */
+/* Prefetches `num` more rows of the next group, if each lane sums by itself.  A few at a time, because a
+ * core stalls when more cache lines are requested than it has fill buffers for. */
 SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s, int num) {
     const int words = SNAIL_CBOW_NOISE + ahead->lane_num;
     const int end = snail_least(s->asked + num, words + ahead->fresh_num);
@@ -319,7 +327,7 @@ static void snail_adagrad_up(int64_t stride, float *restrict row, float *restric
                                                 snail_load(value + d), rate, epsilon));
 }
 
-/* A step of each row of a word's bag; plain gradients have the rate in them already. */
+/* Steps each row of a word's bag; plain gradients already contain the rate. */
 SNAIL_INLINE void snail_step_bag(const snail_words_job *job, int word, const float *gradient,
                                  float rate) {
     const int64_t stride = job->stride;
@@ -387,7 +395,7 @@ SNAIL_INLINE int snail_sees(const int *begin, const int *end, const int *own, in
     return (begin[i] <= j) & (j < end[i]) & (own[i] != j);
 }
 
-/* Hidden vector of a lane: the mean over all rows of all bags around its centre. */
+/* Computes the hidden vector of each lane: the mean over all rows of all bags around its centre. */
 static void snail_hide_cbow(const snail_words_job *job, const snail_group *g, snail_words *s) {
     float count[SNAIL_GROUP] = {0};
     for (int j = 0; j < g->slot_num; j++) {
@@ -474,7 +482,7 @@ SNAIL_INLINE void snail_own_dots(float *const *hidden, const float *const *rows,
     *(snail_quad *)out = snail_sum_lanes(sum);
 }
 
-/* Scores of the centres' rows become coefficients, `pull`; returns the loss. */
+/* Turns the scores of the centres' rows into coefficients, `pull`; returns the loss. */
 static double snail_judge_centres(const snail_words_job *job, const snail_group *g, snail_words *s,
                                   float factor) {
     float logit[SNAIL_GROUP] = {0}, loss[SNAIL_GROUP] = {0};
@@ -490,7 +498,7 @@ static double snail_judge_centres(const snail_words_job *job, const snail_group 
     return total;
 }
 
-/* Scores of the noise rows, in `coef`, become coefficients; returns the loss. */
+/* Turns the scores of the noise rows, in `coef`, into coefficients; returns the loss. */
 static double snail_judge_shared(const snail_words_job *job, const snail_group *g, snail_words *s,
                                  float share, float factor) {
     float weight[SNAIL_CBOW_NOISE][SNAIL_GROUP], full[SNAIL_GROUP], logit[SNAIL_CBOW_NOISE];
@@ -498,7 +506,8 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
     uint8_t some[SNAIL_CBOW_NOISE];
     double total = 0;
     for (int i = 0; i < SNAIL_GROUP; i++) full[i] = g->contexts[i] > 0 ? share : 0;
-    for (int t = 0; t < SNAIL_CBOW_NOISE; t++) { /* a lane's own centre is no noise for it */
+    /* A noise word that is the centre of a lane has weight 0 there: it is the right answer. */
+    for (int t = 0; t < SNAIL_CBOW_NOISE; t++) {
         int own = 0;
         for (int i = 0; i < SNAIL_GROUP; i++) own |= g->centre[i] == g->shared[t];
         some[t] = (uint8_t)own;
@@ -525,7 +534,8 @@ static void snail_hidden_gradients(const snail_words_job *job, const snail_group
         snail_add_times(job->stride, s->hidden_gradient_row[i], s->pull[i], s->centre_row[i]);
 }
 
-/* Rows, in place: the only moment at which another thread's addition to them can be lost. */
+/* Steps output rows in place.  Here, and where gradients are spread over input rows, an addition of
+ * another thread can be lost: between the load and the store of a vector (see the top). */
 static void snail_step_rows(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
                             snail_words *s, float rate) {
     const float *const *hidden = (const float *const *)s->hidden_row;
@@ -552,7 +562,8 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, co
     }
 }
 
-/* Trains one group; returns its loss.  All rows are read before the first one changes. */
+/* Trains one group; returns its loss.  All rows are read before the first is changed, so the result of a
+ * group does not depend on the order of its lanes. */
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
                                             const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
@@ -619,12 +630,12 @@ static int64_t snail_words_scratch(const snail_words_job *job) {
     return snail_lay_out_words(NULL, job, &s);
 }
 
-/* Plans the group behind another one, and asks for its rows. */
+/* Plans the group after another one, and prefetches its rows. */
 SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_words *s, snail_group *g,
                                    int64_t start, uint64_t number) {
     if (snail_is_by_lane(job)) {
         snail_plan_targets(job, s, g, start, number);
-        s->asked = 0; /* in the midst of the group before */
+        s->asked = 0; /* its rows are prefetched bit by bit while the group before is trained */
     } else {
         snail_plan_group(job, g, start, number);
         snail_prefetch_group(job, g);
@@ -633,7 +644,8 @@ SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_words *s, s
     }
 }
 
-/* Walks over the tokens or the targets, one group ahead with planning and prefetching. */
+/* Trains all tokens or targets; planning and prefetching are one group ahead, so that rows have arrived
+ * from memory when their group begins. */
 static void snail_train_words(const snail_words_job *job, char *scratch, double *loss,
                               int64_t *examples) {
     snail_words s;

@@ -1,10 +1,10 @@
-"""What this process may use of its host: cores by its CPU mask, cores and memory by its groups.
+"""How many cores and how much memory this process may use: CPU affinity and control groups.
 
     sched_getaffinity, /proc/self/cgroup -> cpu.max or cpu.cfs_quota_us -> cores, capacity
     MemAvailable, /proc/self/cgroup -> memory.max or memory.limit_in_bytes -> memory
 
-A container with a limit of two cores sees all 64 of its host.  As many threads would use up its
-quota in the first moments of each period, and then stand still all together, heartbeats too.
+A container limited to two cores still sees all 64 cores of its host.  With 64 threads it would use
+up its quota in the first moments of each period; then all threads would stall, heartbeats included.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ SYSTEM = Path("/")
 
 
 def cores(root: Path = SYSTEM) -> int:
-    """At least 1; a part of a core counts as one.  The quota is read once."""
+    """Return the number of cores, at least 1; a fraction of a core counts as one.
+
+    The quota is read once per process.
+    """
     return max(1, ceil(capacity(len(os.sched_getaffinity(0)), root)))
 
 
 def capacity(threads: int, root: Path = SYSTEM) -> float:
-    """Cores that so many threads may keep busy, with parts of one, at least a hundredth."""
+    """Return how many cores `threads` threads can keep busy, a float of at least 0.01."""
     return max(0.01, float(min(threads, len(os.sched_getaffinity(0)), group_quota(root))))
 
 
@@ -35,22 +38,22 @@ def group_quota(root: Path) -> float:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Cores that each control group of this process may use; of the first and second version."""
+    """Yield the cores that each control group of this process may use, of cgroup v1 and v2."""
     groups = _groups(root / "proc/self/cgroup", root / "sys/fs/cgroup", "cpu")
     yield from map(_quota_of, groups)
 
 
 def _groups(membership: Path, top: Path, controller: str) -> Iterator[Path]:
-    """Folders of the control groups that limit this process: its own one and all above it."""
+    """Yield the folders of the control groups that limit this process: its own and all above."""
     with suppress(OSError):
         text = membership.read_text(errors="surrogateescape")
-        for line in filter(None, text.split("\n")):  # names may have other ends of lines
+        for line in filter(None, text.split("\n")):  # not splitlines: names may contain "\r"
             controllers, _, path = line.partition(":")[2].partition(":")
             if controllers and controller not in controllers.split(","):
                 continue
             for name in {controllers, controller if controllers else ""}:
                 group = top / name
-                # In a container the path may be that of its host: only the top one is there then.
+                # In a container the path may be the host's, so that only `group` itself exists.
                 for folder in (group / path.strip("/"), *(group / path.strip("/")).parents):
                     yield folder
                     if folder == group:
@@ -58,10 +61,10 @@ def _groups(membership: Path, top: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota_of(folder: Path) -> float:
-    """Cores that a control group may use; infinite without a limit."""
+    """Return the cores that a control group may use; infinite without a limit."""
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
-        return float(quota) / float(period)  # "max": no number
+        return float(quota) / float(period)  # "max" is no number: ValueError, no limit
     with suppress(OSError, ValueError):
         quota, period = (
             (folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
@@ -75,9 +78,9 @@ def memory(
     membership: Path = SYSTEM / "proc/self/cgroup",
     groups: Path = SYSTEM / "sys/fs/cgroup",
 ) -> tuple[int, str]:
-    """Bytes that processes here may still allocate, and what limits them; 0 if unknown.
+    """Return the bytes that processes here may still allocate (0: unknown), and what limits them.
 
-    Files on disks do not count: they can be dropped.
+    The page cache counts as free, because the kernel can drop it.
     """
     least, why = 0, "MemAvailable"
     with suppress(OSError, ValueError):
@@ -92,7 +95,7 @@ def memory(
 
 
 def _room_of(folder: Path) -> float:
-    """Bytes that a control group may still take; infinite without a limit."""
+    """Return the bytes that a control group may still take; infinite without a limit."""
     for limit, used, dropped in (
         ("memory.max", "memory.current", "inactive_file "),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
@@ -103,5 +106,5 @@ def _room_of(folder: Path) -> float:
                 for line in (folder / "memory.stat").read_text().splitlines():
                     if line.startswith(dropped):
                         room += int(line.split()[1])
-            return room  # "max": no number
+            return room  # "max" is no number: ValueError, no limit
     return inf

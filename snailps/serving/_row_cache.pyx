@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns a bounded set of rows by key: which are kept, how old each is, which goes when room is needed.
+"""A cache of rows by key in fixed memory: owns which rows it has, their age, and what is evicted.
 
     keys -> RowCache.find -> rows copied out, and for each key: fresh, old or not there
-    keys, rows -> RowCache.put -> kept, in the place of those in the same set unused for longest
+    keys, rows -> RowCache.put -> stored; the least recently used row of the same set is evicted
 
-Set-associative, as a processor's cache: a key belongs to one set of eight places, found by its hash,
-and within a set the least recently used one goes.  So memory is fixed from the start, nothing is
-moved or chained, and a lookup reads two cache lines and the row.  Loops run without the GIL.  No
-clock here: times come in as numbers that grow, and lie here as 32 bits above `base`.  One caller at a time.
+Set-associative like a processor's cache: the hash of a key selects one set of eight places, and within
+a set the least recently used row is evicted.  Memory is thus fixed from the start, nothing is moved or
+chained, and a lookup reads two cache lines and the row.  Loops run without the GIL.  The caller passes
+the time, a number that never falls, which is stored as 32 bits above `base`; there is no clock here.
+
+Not thread-safe: `cached_rows` holds a lock around each call.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -23,7 +25,7 @@ cdef enum:
     AHEAD = 12                  # keys whose sets, or rows, are fetched before they are needed
     SET_BYTES = 128
     NEVER = 0                   # `since` of an empty place
-    AGE_BITS = 31               # rows older than 2^31 may be forgotten
+    AGE_BITS = 31               # rows older than 2^31 ticks may be dropped (raise_base)
 
     NOT_THERE_ = 0
     OLD_ = 1
@@ -52,7 +54,7 @@ cdef inline void fetch_set(Set *sets, uint64_t set_num, uint64_t key) noexcept n
 
 
 cdef inline int way_of(const Set *found, uint64_t key) noexcept nogil:
-    """The place of a key in its set, or -1."""
+    """The place of a key in its set; -1: the set does not have it."""
     cdef int way
     for way in range(WAYS):
         if found.keys[way] == key and found.since[way] != NEVER:
@@ -62,7 +64,7 @@ cdef inline int way_of(const Set *found, uint64_t key) noexcept nogil:
 
 cdef int64_t find_places(Set *sets, uint64_t set_num, const uint64_t *keys, int64_t n, uint64_t oldest,
                          uint32_t call, int64_t *places, uint8_t *states) noexcept nogil:
-    """Place (or -1) and state of each key; returns how many are fresh."""
+    """Find place (or -1) and state of each key, and mark it as used; returns how many are fresh."""
     cdef int64_t i, fresh = 0
     cdef Set *found
     cdef int way
@@ -98,7 +100,7 @@ cdef void copy_out(const char *rows, uint32_t row_bytes, const int64_t *places, 
 cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_bytes, const uint64_t *keys,
                       const char *given, int64_t n, uint32_t now, uint32_t call,
                       int64_t *made) noexcept nogil:
-    """Keeps rows; returns how many others had to go.  `made` counts places that were empty."""
+    """Store rows; returns how many others were evicted.  `made` counts places that were empty."""
     cdef int64_t i, gone = 0
     cdef Set *found
     cdef int way, other
@@ -127,18 +129,19 @@ cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_byte
 
 
 cdef class RowCache:
-    """Rows of one table by key, within fixed memory: `rows` of at most `capacity`.
+    """A cache of `rows` rows of one table, at most `capacity`, in fixed memory.
 
-    Less than a set of eight rows takes: nothing is kept.  16 bytes a row beside its floats; a lookup
-    takes some tens of nanoseconds a key.  `evicted`: rows that made room for others.
+    It takes 16 bytes per row beside its floats, and some tens of nanoseconds per key and lookup.  If
+    `bytes_max` is less than a set of eight rows, nothing is cached.  `evicted` counts rows that made
+    room for others.
     """
 
     cdef readonly uint32_t dim
     cdef readonly int64_t capacity, rows, evicted
     cdef uint64_t set_num
-    cdef uint64_t base              # what times are counted from
+    cdef uint64_t base              # times in a Set are counted from here
     cdef uint32_t call
-    cdef object _memory, _rows      # keep what the pointers are to
+    cdef object _memory, _rows      # own the memory that the pointers point to
     cdef Set *sets
     cdef char *data
 
@@ -152,7 +155,8 @@ cdef class RowCache:
         self.capacity = self.set_num * WAYS
         self.base = 0
         self.call = 0
-        # Zeros that were never touched take no memory; one set more, to begin at a cache line.
+        # Pages of zeros that are never touched take no memory.  One set more, because the first one
+        # is moved to the start of a cache line: a set must not straddle three lines.
         memory = self._memory = np.zeros((self.set_num + 1) * SET_BYTES, np.uint8)
         rows = self._rows = np.empty((self.capacity + 1, dim), np.float32)
         self.sets = <Set *>((<uint64_t>&memory[0] + 63) // 64 * 64)
@@ -160,14 +164,15 @@ cdef class RowCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all that is kept when it is full."""
+        """Memory of the full cache, in bytes."""
         return self.set_num * SET_BYTES + self.capacity * 4 * <int64_t>self.dim
 
     def find(self, keys: NDArray[np.uint64], uint64_t oldest,
              rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], int]:
-        """Copy the rows of keys that are kept, from the time `oldest` on fresh: states, how many fresh.
+        """Copy cached rows into `rows`; return the state of each key and how many are fresh.
 
-        A state is NOT_THERE, OLD (its row is written all the same) or FRESH.
+        A row is FRESH if it was stored at the time `oldest` or later, else OLD; its row is copied in both
+        cases, because a caller may accept an old row when its server is lost.  Other keys are NOT_THERE.
         """
         cdef const uint64_t[::1] asked = keys
         cdef float[:, ::1] to = rows
@@ -190,7 +195,7 @@ cdef class RowCache:
         return found, fresh
 
     def put(self, keys: NDArray[np.uint64], rows: NDArray[np.float32], uint64_t now) -> None:
-        """Keeps rows float32 (n, dim) of keys uint64 (n,), as of the time `now`, from 1 on."""
+        """Store rows float32 (n, dim) of keys uint64 (n,) with the time `now`, at least 1."""
         cdef const uint64_t[::1] given = keys
         cdef const float[:, ::1] values = rows
         cdef int64_t n = given.shape[0], made = 0, gone = 0
@@ -209,12 +214,16 @@ cdef class RowCache:
         self.evicted += gone
 
     def clear(self) -> None:
-        """Keeps nothing any more."""
+        """Drop all rows."""
         self._memory[:] = 0
         self.rows = 0
 
     cdef void raise_base(self, uint64_t base) noexcept:
-        """Counts times from `base` on; what was kept before that is forgotten."""
+        """Count times from `base` on, before 32 bits overflow; rows from before are dropped.
+
+        `base` is 2^31 ticks before now, so only rows are dropped that are older than that: 248 days at
+        10 ms a tick.
+        """
         cdef uint64_t i, later = base - self.base
         cdef int way
         cdef Set *one
@@ -229,7 +238,7 @@ cdef class RowCache:
         self.base = base
 
     cdef void next_call(self) noexcept:
-        """The number of this call; after 2^32 all rows count as used equally long ago."""
+        """Number this call; when the number wraps after 2^32 calls, all rows count as used equally."""
         cdef uint64_t i
         cdef int way
         self.call += 1

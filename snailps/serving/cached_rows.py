@@ -1,8 +1,10 @@
-"""Rows of a cluster: from a bounded cache where they are young enough, else from servers.
+"""Rows of a cluster: from a bounded cache if they are young enough, else from the servers.
 
-    keys -> RowCache.find -> what is fresh; the rest -> LiveRows.pull -> rows, RowCache.put
+    keys -> RowCache.find -> fresh rows; other keys -> LiveRows.pull -> rows, RowCache.put
 
-Thread-safe.  How rows come, `reader.LiveRows` knows.
+Owns when a row is young enough.  Thread-safe: the lock is held while the cache is read or written,
+never during a pull, so a slow server does not delay lookups that the cache answers.  Must not know
+connections (`reader.LiveRows`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
 from snailps.serving.row_reader import POLICIES, Lack
 
 TICK_S = 0.01
-"""Unit of the times in the cache."""
+"""Unit of the times in the cache: the precision of `max_age_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +35,20 @@ class ReaderStats:
     Attributes
     ----------
     keys : int
-        Looked up.
+        Keys that were looked up, repeated ones included.
     hits : int
-        Of those, answered by a row of the cache that was young enough.
+        Keys answered by a cached row that was young enough.
     pulled : int
-        Rows that servers gave.
+        Rows pulled from servers.
     stale : int
-        Answered by a row older than `max_age_s`, as its server could not be reached.
+        Keys answered by a row older than `max_age_s`, because its server could not be reached.
     first : int
-        Answered by the first value, as neither server nor cache had the row.
+        Keys answered by the first value, because their server could not be reached and the cache
+        did not have the row.
     evicted : int
-        Rows that made room for others.
+        Rows that made room for others in the cache.
     rows, bytes : int
-        Rows in the cache now; bytes that it takes when it is full.
+        Rows in the cache now; memory of the full cache.
     """
 
     keys: int
@@ -59,19 +62,19 @@ class ReaderStats:
 
 
 class LiveRows(Protocol):
-    """Rows of a cluster; see `reader.LiveRows`."""
+    """The interface of `reader.LiveRows`."""
 
     table: Table
 
     def joins(self) -> int:
-        """Number of joins: rows of earlier ones count as old."""
+        """Number of times that the cluster was joined; rows from earlier joins count as old."""
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
-        """Pull rows; which have come, and why others have not."""
+        """Pull rows; return which have come, and why others have not."""
 
 
 class CachedRows:
-    """A `RowSource`: a cache before the rows of a cluster; options as of `reader`."""
+    """A `RowSource` that puts a cache before the rows of a cluster; options as in `reader`."""
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class CachedRows:
         return self._live.table
 
     def find(self, keys: Keys, rows: Rows) -> Lack | None:
-        # A row is as old as the request for it, not as the answer.
+        # The age of a row counts from its request: a push may have changed it before the answer.
         now = self._now()
         with self._lock:
             joins = self._live.joins()
@@ -102,7 +105,7 @@ class CachedRows:
                 self._joins, self._floor = joins, now + 1
             oldest = self._floor
             if self._max_age_s < math.inf:
-                # One tick more, as both times are rounded down: of 0 s, nothing is young enough.
+                # One tick more, because both times are rounded down: with 0 s nothing is fresh.
                 oldest = max(oldest, now + 1 - int(self._max_age_s / TICK_S))
             states, fresh = self._cache.find(keys, oldest, rows)
             self._keys += len(keys)
@@ -115,29 +118,30 @@ class CachedRows:
     def _fetch(
         self, keys: Keys, states: NDArray[np.uint8], rows: Rows, now: int, joins: int
     ) -> Lack | None:
-        """Pull rows that are not fresh, each key once."""
+        """Pull the rows that are not fresh, each key once; return what could not be answered."""
         lacking = np.flatnonzero(states != FRESH)
         wanted, places = np.unique(keys[lacking], return_inverse=True)
-        found = np.empty((len(wanted), self.table.dim), np.float32)
-        come, why = self._live.pull(wanted, found)
+        pulled = np.empty((len(wanted), self.table.dim), np.float32)
+        come, why = self._live.pull(wanted, pulled)
         all_come = bool(come.all())
         with self._lock:
-            kept = (wanted, found) if all_come else (wanted[come], found[come])
-            # One that was asked before another join would look as young as those of this one.
+            arrived = (wanted, pulled) if all_come else (wanted[come], pulled[come])
+            # If the cluster was joined again meanwhile, these rows may be of the earlier cluster:
+            # in the cache they would look as young as rows of the new one.
             if joins == self._live.joins():
-                self._cache.put(*kept, now)
-            self._pulled += len(kept[0])
+                self._cache.put(*arrived, now)
+            self._pulled += len(arrived[0])
         if all_come:
-            rows[lacking] = found[places]
+            rows[lacking] = pulled[places]
             return None
         answered = come[places]
-        rows[lacking[answered]] = found[places[answered]]
-        left = lacking[~answered]
-        new = left[states[left] == NOT_THERE]
-        return Lack(new, len(left) - len(new), why)
+        rows[lacking[answered]] = pulled[places[answered]]
+        unanswered = lacking[~answered]
+        new = unanswered[states[unanswered] == NOT_THERE]
+        return Lack(new, len(unanswered) - len(new), why)
 
     def clear(self) -> None:
-        """Empty the cache; rows of pulls in flight count as old."""
+        """Empty the cache; rows of pulls that are under way will count as old."""
         with self._lock:
             self._cache.clear()
             self._floor = self._now() + 1
@@ -151,7 +155,7 @@ class CachedRows:
 
 
 def check_options(cache_bytes: int, max_age_s: float | None, unreachable: str) -> None:
-    """Refuse wrong options of a reader before it connects."""
+    """Raise ConfigError for wrong options of a reader, before it connects."""
     if unreachable not in POLICIES:
         raise ConfigError(f"unreachable: expected {', '.join(POLICIES)}, got {unreachable!r}")
     if type(cache_bytes) is not int or cache_bytes < 0:

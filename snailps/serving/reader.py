@@ -1,10 +1,14 @@
-"""A client that reads one table of a running cluster for serving, through a cache.
+"""Reads one table of a running cluster for serving, through a cache; rejoins after a loss.
 
     reader(address, table) -> LiveRows: a driver that joins, and joins again
         -> CachedRows -> TableReader.pull
 
-Asks the shards separately, so that a lost one delays its own keys alone.  It declares nothing and
-pushes nothing; no torch.
+Each shard is asked separately, so that a lost shard delays only its own keys.  A reader declares no
+table and pushes nothing.  Must not know PyTorch.
+
+Threads: any number of threads call `pull`; one, the keeper, joins again after a loss.  `_joined` is
+replaced as one object, so that a lookup never combines the connections of one cluster with the
+table number of another.
 """
 
 from __future__ import annotations
@@ -41,14 +45,14 @@ from snailps.serving.row_reader import RowReader, Unreachable
 CACHE_BYTES = 64 << 20
 MAX_AGE_S = 60.0
 LIMIT_S = 1.0
-"""Seconds for a lookup that may be answered without a server."""
+"""Default limit in seconds of a lookup that can be answered without a server."""
 AGAIN_S = 1.0
-"""How long a shard that did not answer is left alone, and between two attempts to join again."""
+"""How long a shard that did not answer is not asked, and the pause between attempts to rejoin."""
 AGAIN_S_MAX = 60.0
-"""The same between two joins, each twice as long after the one before, if no lookup was answered
-in between and none lasted this long: each costs the cluster a number."""
+"""Longest pause between two joins.  The pause doubles after each join that was lost before a lookup
+was answered: every join uses up an incarnation of the cluster, and makes work for its master."""
 _OTHER_TABLE, _SHUT_OUT = "table", "fenced"
-"""Codes of refusals that each lookup would get; others are of one lookup."""
+"""Codes of refusals that every further lookup would get too; other refusals concern one lookup."""
 
 
 def reader(
@@ -69,25 +73,26 @@ def reader(
     Parameters
     ----------
     address : str
-        Of the master, ``host:port``.
+        The master's ``host:port``.
     table : str
         Name of the table.
     cache_bytes : int
-        Memory of the cache; 0: none.
+        Memory of the cache in bytes, 64 MiB by default; 0: no cache.
     max_age_s : float or None
-        Older rows are pulled again.  None: never.
-    unreachable : str
-        A row whose server does not answer within `timeout_s`: ``error`` raises; ``stale`` takes the
-        cached row of any age, else raises; ``first`` takes the cached row, else the first value.
+        Cached rows older than this many seconds are pulled again; None: never.
+    unreachable : {"error", "stale", "first"}
+        What `pull` returns for a row whose server does not answer within `timeout_s`.  "error":
+        it raises.  "stale": the cached row of any age, else it raises.  "first": the cached row
+        of any age, else the first value.
     modules : collection of str
-        With ``first``: modules that may be imported for the first values of a table with an access
-        method of your own, which the cluster names.  Built-in ones need no entry.
+        With "first": Python modules that may be imported for the access method of the table, which
+        the cluster names.  Built-in methods need no entry.
     timeout_s : float, optional
-        Limit of a lookup, seconds.  Default: `request_timeout` (60) for ``error``, else 1.
+        Limit of a lookup in seconds.  By default 1, or with "error" `request_timeout` (60).
     secret_file, tls : str
-        As in the files of the cluster's processes (docs/security.md).
+        As in the settings of the cluster's processes (docs/security.md).
     **settings
-        Others of every process: ``init_timeout``, the limit of joining (10 s);
+        Other settings of every process: ``init_timeout`` (limit of joining, 10 s by default),
         ``request_timeout``.
 
     Returns
@@ -97,9 +102,9 @@ def reader(
     Raises
     ------
     ConfigError
-        A setting is wrong, or there is no such table: names those that there are.
+        A setting is wrong, or there is no such table; the text lists the tables.
     ClusterError
-        Nothing listens there, or it does not take this process.
+        Nothing listens at the address, or the cluster refuses this process.
 
     Examples
     --------
@@ -120,9 +125,16 @@ def reader(
 
 
 class TableReader(RowReader):
-    """Rows of one table of a cluster, made by `snailps.reader`; a context manager.
+    """The rows of one table of a running cluster; `snailps.reader` makes one.
 
-    Thread-safe: threads share cache and connections.  Make readers after a fork.
+    A context manager that leaves the cluster at the end.  Thread-safe: threads share cache and
+    connections.  A process that forks must make its readers afterwards.
+
+    Examples
+    --------
+    >>> with snailps.reader("node1:16831", "users") as rows:  # doctest: +SKIP
+    ...     vectors = rows.pull([17, 4])
+    ...     print(rows.stats().hits, rows.connected)
     """
 
     def __init__(
@@ -144,24 +156,24 @@ class TableReader(RowReader):
 
     @property
     def connected(self) -> bool:
-        """Whether the reader is joined; if not, it keeps trying."""
+        """Whether the cluster is joined; if not, the reader keeps trying to join again."""
         return self._live.connected
 
     def stats(self) -> ReaderStats:
-        """Counts of lookups and of the cache."""
+        """Return counts of lookups and of the cache."""
         return self._cached.stats(self._stale, self._firsts)
 
     def clear(self) -> None:
-        """Empty the cache."""
+        """Empty the cache, so that the next lookups ask the servers."""
         self._cached.clear()
 
     def close(self) -> None:
-        """Leave the cluster; later lookups raise."""
+        """Leave the cluster; later lookups are treated like lookups without a server."""
         self._finalizer()
 
 
 class _Joined(Driver):
-    """A driver that says when it has ended, and leaves once however often it is closed."""
+    """A driver that calls `ended` when it ends, and leaves once however often it is closed."""
 
     def __init__(self, settings: Any, ended: Callable[[], None]) -> None:
         super().__init__(settings)
@@ -169,11 +181,11 @@ class _Joined(Driver):
         self._leaving = threading.Lock()
 
     def join_again(self) -> None:
-        """Like `join`, without the log lines on a long wait."""
+        """Join like `join`, but without log lines about a long wait."""
         self._join(self.settings.init_timeout)
 
     def close(self) -> None:
-        """Leaves the cluster; a fork of this process does not."""
+        """Leave the cluster, unless this process is a fork of the one that joined."""
         if self.is_own and self._leaving.acquire(blocking=False):
             with contextlib.suppress(SnailError):
                 super().close()
@@ -184,9 +196,12 @@ class _Joined(Driver):
 
 
 class LiveRows:
-    """Rows of one table of a running cluster, joined again after a loss; options as of `reader`.
+    """Pulls rows of one table of a running cluster, and rejoins after a loss.
 
-    A `patient` lookup waits for its limit; others skip for `AGAIN_S` a shard that did not answer.
+    Options are as in `reader`.  A `patient` lookup waits for a lost shard until its limit; others
+    skip a shard that did not answer for `AGAIN_S`, since they can be answered without it.
+
+    The keeper thread alone writes `_joined`, `_joins` and `table`; lookups set `_lost` to wake it.
     """
 
     def __init__(
@@ -213,10 +228,10 @@ class LiveRows:
         self.closed = threading.Event()
         self._lost = threading.Event()
         self._joins = 0
-        self._vain = 0  # joins in a row that were soon over, without an answered lookup
-        self._joined_at = math.inf  # inf: the last attempt has failed
-        self._why = ""  # it could not join again
-        self._avoided: dict[int, float] = {}  # shard -> until when
+        self._vain = 0  # joins in a row that were lost before a lookup was answered
+        self._joined_at = math.inf  # inf: the last attempt failed
+        self._why = ""  # why the last attempt to join again failed
+        self._avoided: dict[int, float] = {}  # shard -> time until which it is not asked
         driver, number, self.table = self.join()
         self._joined = driver, number  # one object, so that a lookup takes both of one join
         self._keeper = threading.Thread(
@@ -230,11 +245,14 @@ class LiveRows:
         return not (self.closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
 
     def joins(self) -> int:
-        """Number of joins; rows of earlier ones are perhaps of another table, and count as old."""
+        """Number of rejoins.  Rows from before may be of another table, so they count as old."""
         return self._joins
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
-        """Pull distinct keys from each shard that answers in time: which came, why not all."""
+        """Pull distinct keys; return which rows came in time, and why not all.
+
+        All shards are asked before the first answer is awaited, and all share one deadline.
+        """
         come = np.zeros(len(keys), np.bool_)
         if self.closed.is_set():
             return come, ClusterError("this reader is closed")
@@ -268,7 +286,7 @@ class LiveRows:
         return come, why
 
     def _by_shard(self, driver: Driver, keys: Keys) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(shard, places of its keys)."""
+        """Yield each shard with the indices of its keys."""
         route = driver.route
         owner = route.owner[fragment_of(keys, route.frag_num)]
         order = np.argsort(owner, kind="stable")
@@ -277,11 +295,12 @@ class LiveRows:
             yield int(shard), places
 
     def _note_loss(self, driver: Driver, shard: int, error: SnailError) -> SnailError:
+        """Decide by an error whether to avoid the shard or to rejoin; return the error."""
         if isinstance(error, WaitTimeout):
             self._avoided[shard] = time.monotonic() + AGAIN_S
         elif isinstance(error, RemoteError) and error.code not in (_OTHER_TABLE, _SHUT_OUT):
-            pass  # this lookup alone is refused
-        elif driver is self._joined[0]:  # the client has ended, or the table is another one
+            pass  # only this lookup is refused
+        elif driver is self._joined[0]:  # else an error of a driver that is already replaced
             self._lost.set()
         return error
 
@@ -292,16 +311,16 @@ class LiveRows:
         return ClusterError(f"the cluster at {self._address} is out of reach: {why}{again}")
 
     def _wait_joined(self, until: float) -> bool:
-        """Whether the cluster is joined; a patient lookup waits for it."""
+        """Return whether the cluster is joined; a patient lookup waits for that until its limit."""
         while self._patient and not self.connected and not self.closed.is_set():
-            left_s = until - time.monotonic()
-            if left_s <= 0:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 break
-            self.closed.wait(min(left_s, AGAIN_S / 20))
+            self.closed.wait(min(remaining_s, AGAIN_S / 20))
         return self.connected
 
     def join(self, again: bool = False) -> tuple[_Joined, int, Table]:
-        """Driver, table number and declaration."""
+        """Join the cluster; return the driver, the table's number and its declaration."""
         driver = _Joined(self._settings, self._lost.set)
         try:
             if again:
@@ -314,23 +333,26 @@ class LiveRows:
                     raise ClusterError(f"the cluster at {self._address} is not complete yet")
             if driver.ended.is_set():
                 raise ClusterError(driver.verdict.text)
-            found = driver.all_tables()
+            tables = driver.all_tables()
         except (WaitTimeout, ConnectionLost, ProtocolError, RemoteError) as error:
             driver.close()
             raise ClusterError(f"no cluster at {self._address}: {error}") from None
         except BaseException:
             driver.close()
             raise
-        if self._name not in found:
+        if self._name not in tables:
             driver.close()
-            there = ", ".join(sorted(found)) or "none"
+            there = ", ".join(sorted(tables)) or "none"
             raise ConfigError(
                 f"no table {self._name!r} in the cluster at {self._address}: there are {there}"
             )
-        return driver, *found[self._name]
+        return driver, *tables[self._name]
 
     def renew(self) -> None:
-        """Leave the lost cluster, whose master waits for that, and try once to join again."""
+        """Leave the lost cluster, whose master waits for that, and try once to join again.
+
+        Only the keeper thread calls it.
+        """
         self._joined[0].close()
         if time.monotonic() - self._joined_at > AGAIN_S_MAX:
             self._vain = 0
@@ -340,7 +362,7 @@ class LiveRows:
         self._vain, self._joined_at = self._vain + 1, math.inf
         try:
             driver, number, table = self.join(again=True)
-        except ClusterError:  # nobody took it
+        except ClusterError:  # not joined, so the cluster gave no incarnation
             self._vain -= 1
             raise
         if table.dim != self.table.dim:
@@ -352,9 +374,10 @@ class LiveRows:
         self._joins, self._joined_at = self._joins + 1, time.monotonic()
         self._avoided.clear()
         self._lost.clear()
+        # `clear` may have undone a `set` for this very driver: look again.
         if driver.ended.is_set() or self.closed.is_set():
             self._lost.set()
-        if self.closed.is_set():  # while this joined: `close` has seen the old driver alone
+        if self.closed.is_set():  # `close` ran while this joined, and closed only the old driver
             driver.close()
 
     def close(self) -> None:
@@ -366,7 +389,11 @@ class LiveRows:
 def keep_joined(
     rows_ref: weakref.ref[LiveRows], lost: threading.Event, closed: threading.Event
 ) -> None:
-    """Join again after each loss, until the reader is closed or dropped (a thread's body)."""
+    """Join again after each loss until the reader is closed; the keeper thread's body.
+
+    It has only a weak reference, so that a reader that is dropped without `close` is collected; its
+    finalizer then sets both events.
+    """
     while True:
         lost.wait()
         rows = rows_ref()
@@ -374,7 +401,7 @@ def keep_joined(
             return
         try:
             rows.renew()
-        except Exception as error:  # also for want of descriptors or threads
+        except Exception as error:  # of any kind: a lack of descriptors or threads may pass
             rows._why = explain(error)
             closed.wait(AGAIN_S)
-        del rows
+        del rows  # before the next wait, else the reader would live as long as this thread

@@ -1,9 +1,9 @@
-"""Reads rows of one table by key: from a checkpoint or a running cluster, by one policy of losses.
+"""Reads rows of one table by key; owns what a caller gets for a row that a source lacks.
 
-    keys -> RowReader.pull -> RowSource.find -> rows, and what it lacks
+    keys -> RowReader.pull -> RowSource.find -> rows, and the keys that it lacks
                            -> a first value, an older row, an error
 
-Sources: `saved_tables.SavedRows`, `cached_rows.CachedRows`.  No sockets, no files.
+Sources are `saved_tables.SavedRows` and `cached_rows.CachedRows`.  Must not know sockets or files.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _TABLE = 1
 
 
 class FirstValues:
-    """First values of a table; `ConfigError` if its access method cannot be imported, or is of none
-    of these `modules`.  None: it is admitted already."""
+    """Computes the first values of a table's keys, as a server would.
+
+    ConfigError if the table's access method is in Python and not in one of `modules`, or cannot be
+    imported.  `modules` None: the caller has admitted it already.
+    """
 
     def __init__(self, table: Table, modules: Collection[str] | None = None) -> None:
         self.table = table
@@ -43,7 +46,7 @@ class FirstValues:
             self._store.add_table(_TABLE, *table.store_arguments())
 
     def pull(self, keys: Keys) -> Rows:
-        """Rows float32 (n, dim); thread-safe."""
+        """Return first values, float32 (n, dim); thread-safe."""
         if self._method is not None:
             return np.asarray(self._method.pull(self._method.init(keys)), np.float32)
         with self._lock:  # a store belongs to one thread at a time
@@ -51,13 +54,14 @@ class FirstValues:
 
 
 class Lack(NamedTuple):
-    """Keys that a source did not answer: which ones have no row, and how many an old one."""
+    """Keys for which a source has no row, or only an old one."""
 
     new: NDArray[Any]
-    """Places of the keys without a row, or a mask."""
+    """Which keys have no row: indices, or a mask."""
     old: int
+    """How many keys have an old row, which is already in the caller's array."""
     why: SnailError | None
-    """None: they were never pushed."""
+    """Why their server did not answer; None: the keys of `new` were never pushed."""
 
 
 class RowSource(Protocol):
@@ -65,14 +69,14 @@ class RowSource(Protocol):
 
     @property
     def table(self) -> Table:
-        """Declaration of the table, which may change with the cluster that has it."""
+        """Declaration of the table; it may change when another cluster is joined."""
 
     def find(self, keys: Keys, rows: Rows) -> Lack | None:
-        """Fill `rows`, as far as there are any."""
+        """Fill `rows` as far as possible; return what is lacking, None: nothing."""
 
 
 class RowReader:
-    """Rows of one table, read only.  Thread-safe."""
+    """Read-only access to the rows of one table.  Thread-safe."""
 
     def __init__(
         self,
@@ -87,31 +91,36 @@ class RowReader:
 
     @property
     def table(self) -> Table:
-        """Declaration of the table, of a cluster in that joined last."""
+        """Declaration of the table in the checkpoint, or in the cluster that was joined last."""
         return self._source.table
 
     def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys` (any integers from 0, repeated ones too), float32 (n, dim).
+        """Return the rows of keys.
 
-        A key that was never pushed has its first value, as at a server.
+        A key that was never pushed gets its first value, as from a server.
 
         Parameters
         ----------
-        keys : array or sequence of integers
-            (n,)
+        keys : array or sequence of n integers
+            0 to 2^64 - 1; keys may repeat.
         out : numpy.ndarray, optional
-            float32 (n, dim), C-contiguous; filled and returned.
+            float32 (n, dim), C-contiguous: filled and returned instead of a new array.
+
+        Returns
+        -------
+        float32 (n, dim)
 
         Raises
         ------
         MisuseError
             Keys or `out` have a wrong type or shape.
         SnailError
-            A server does not answer, and `unreachable` gives no row.
+            A server did not answer in time, and `unreachable` does not allow another row.
 
         Notes
         -----
-        Rows of a cluster may be of different moments; `stats` counts those older than `max_age_s`.
+        Rows of one call may come from different moments of a training.  `stats` counts answers that
+        were older than `max_age_s`.
         """
         table = self._source.table
         wanted = np.ascontiguousarray(table.keys(keys))
@@ -135,6 +144,7 @@ class RowReader:
                 self._stale += old
                 self._firsts += len(new)
         if first is not None and len(lacking := wanted[new]):
+            # Another cluster was joined: its table may have another seed or first value.
             if first.table is not self._source.table:
                 first = self._first = FirstValues(self._source.table, self._modules)
             out[new] = first.pull(lacking)
