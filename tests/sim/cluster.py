@@ -149,7 +149,7 @@ class Cluster:
     def __init__(self, seed, trace=None):
         self.world = World(seed, trace, self.numbers(seed))
         self.rng = self.world.rng
-        self.session, self.driver = False, None
+        self.session, self.lasting, self.driver = False, False, None
         self.scenario, self.plans = self.draw(seed)
         s = self.scenario
         self.network = Network(self.world, s.network)

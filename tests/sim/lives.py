@@ -4,7 +4,8 @@
 
     # what the life is about
     cluster servers=2 workers=1 blocks=3       the scenario, and the plan of the job
-    job blocks=2                               a job of a session; a line for each
+    job blocks=2                               a job of a session; with lasting=True above, the
+                                               session outlives its driver and has a journal
     start master server server worker          in this order
     when TEXT: kill server-1                   as soon as a line of the log has the text
     from TEXT                                  the log is written from this line on ...
@@ -120,6 +121,7 @@ class Life(Cluster):
 
     def draw(self, seed):
         self.session = bool(self._jobs)
+        self.lasting = self._fields.pop("lasting", "") == "True"
         scenario = typed(PLAIN, self._fields)
         plain = JobPlan(
             scenario.consistency, scenario.staleness, scenario.micro_batches, scenario.blocks,

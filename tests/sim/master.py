@@ -158,7 +158,7 @@ class Services:
 
     def keep_base(self, position):
         """Keeps the position at which the training begins."""
-        if self._journal.path is not None:
+        if self._journal.path is not None and not self._master.cluster.session:
             with self._master.as_owner():
                 self._journal.keep_base(pack(position))
 
@@ -222,13 +222,15 @@ class Master(Process):
         self._job = None
         if not self.cluster.session:
             self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
-        keeps = self._job is not None and self.settings.on_node_loss == "recover"
+        session = SessionJob(RawConfig([])) if self.cluster.session else None
+        kept = self._job or (session if self.cluster.lasting else None)
+        keeps = kept is not None and self.settings.on_node_loss == "recover"
         path = self.cluster.disk.folder / "journal" if keeps else None
         self._journal = journal = Journal(path)
         self.on_death.append(self._let_go)
         past, cluster_id = None, self.world.rng.getrandbits(63) | 1
         if path is not None:
-            past = unended(journal, self._job, self.settings.frag_num)
+            past = unended(journal, kept, self.settings.frag_num)
             if past is not None:
                 cluster_id = past.facts[0].data["cluster_id"]
         self.cluster_id = cluster_id
@@ -240,7 +242,8 @@ class Master(Process):
                 Outbox(kept=journal.path is not None, session=self.cluster.session),
                 cluster_id,
                 now,
-                SessionJob(RawConfig([])) if self.cluster.session else None,
+                session,
+                self.cluster.lasting,
             ),
             Services(self, self.cluster.new_files(self), self.reader, journal),
             past,
@@ -264,7 +267,7 @@ class Master(Process):
             if past is not None:
                 journal.go_on([numbers])
             else:
-                first = first_fact(cluster_id, self._job, self.settings.frag_num, wall_s + now)
+                first = first_fact(cluster_id, kept, self.settings.frag_num, wall_s + now)
                 journal.begin([first, numbers])
         self.welcome = messages.Welcome(0, 0, cluster_id, self.settings.frag_num, 1.0, 10.0)
         self.say(f"{'takes over' if past is not None else 'begins'}, cluster {cluster_id:x}")
