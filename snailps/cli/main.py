@@ -41,7 +41,17 @@ _PANELS = {
         "tls",
         "completion",
     ),
-    "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "filter", "test", "eval"),
+    "Ask a model": (
+        "nn",
+        "similarity",
+        "analogy",
+        "vector",
+        "predict",
+        "recommend",
+        "filter",
+        "test",
+        "eval",
+    ),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel.  A command is the module of its name, unless `_MODULES` has another."""

@@ -690,7 +690,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             if len(values) != ids.shape[1]:
                 raise DataError("y: expected the values of X, to compare with; X has none")
             return {**mf.rating_figures(model.scores(ids), values), **unknown}
-        others = np.zeros((2, 0), np.int32)
+        others = np.concatenate([np.zeros((2, 0), np.int32), *model.known_pairs()], axis=1)
         if seen is not None:
             others, _ = self._numbered(seen, finds_values=True, choices=True)
         others = others[:, (others >= 0).all(0)]

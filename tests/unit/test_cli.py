@@ -578,7 +578,7 @@ def test_job_that_goes_on_from_a_file_may_set_what_that_file_reads(monkeypatch, 
     text = "worker_class: snailps.models.embeddings.mf:MatrixFactorization\nnegatives: 9\n"
     (tmp_path / "job.conf").write_text(text)
     code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf")
-    assert (code, "negatives has no effect with loss: squared" in err) == (2, True)
+    assert (code, "negatives has no effect with loss: auto" in err) == (2, True)
     goes_on = ["local", "-c", "job.conf", "--set", "continue_from=before.npz"]
     assert call(monkeypatch, capsys, *goes_on)[0] == 7  # as far as the launcher
 

@@ -186,9 +186,9 @@ UNREAD = {
     "mf": [
         ("negatives=9", [], ["loss=softmax"]),
         ("shared=9", [], ["loss=pairwise"]),
-        ("top=9", [], ["loss=softmax"]),
+        ("top=9", ["loss=squared"], ["loss=softmax"]),
         ("eps=1", [], ["optimizer=adagrad"]),
-        ("a0=.1", [], ["loss=als"]),
+        ("a0=.1", ["loss=squared"], ["loss=als"]),
         ("lr=.1", ["loss=als"], []),
         ("lr_end=1", ["loss=als"], []),
     ],

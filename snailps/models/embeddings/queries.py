@@ -470,6 +470,32 @@ class FactorModel(NamedRows):
         places = [self.place("items", item) for item in items]
         return self._new_users.solve(np.array(places, np.int64))
 
+    def known_pairs(self) -> list[NDArray[np.int32]]:
+        """Numbers of users and items in the training, (2, n); none where the file lacks them."""
+        return [] if self._known is None else [np.stack(self._known.pairs())]
+
+    def pairs_in(self, path: str) -> NDArray[np.int32]:
+        """Numbers of users and items in the lines of a file, (2, n), but those that are unknown.
+
+        Of lines with values, only those above 0, as in the training of a ranking.
+        """
+        pairs = [np.zeros((2, 0), np.int32)]
+        for lines, _ in files.columns_of(self.lines, [path]):
+            columns = lines.choices().names
+            names = [list(map(to_text, column)) for column in columns]
+            ids = np.stack([self.numbers(k, n) for k, n in zip(self.kinds, names, strict=True)])
+            pairs.append(ids[:, (ids >= 0).all(0)])
+        return np.concatenate(pairs, axis=1)
+
+    def factors_to_rank(self) -> tuple[Floats, Floats, Floats]:
+        """Rows of users and of items whose products rank the items, and what makes values of them:
+        a number a user."""
+        if not self.settings.predicts:
+            return self.user_rows, self.item_rows, np.zeros(len(self.user_rows), np.float32)
+        users = self.user_rows.copy()
+        users[:, 0] = 1  # times the bias of the item
+        return users, self.item_rows, self.user_rows[:, 0] + np.float32(self.mean)
+
     def recommend(
         self,
         user: Name | None = None,

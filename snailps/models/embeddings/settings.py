@@ -19,9 +19,9 @@ from snailps.models.shared_settings import KEEP_STATE, TEST
 
 ADAGRAD = {"method": ("adagrad",)}
 RANKINGS = {"loss": ("softmax", "pairwise")}
-LISTS = {"loss": ("als", "softmax", "pairwise")}
+LISTS = {"loss": ("auto", "als", "softmax", "pairwise")}
 STEPWISE = {"loss": ("auto", "squared", "softmax", "pairwise")}
-LEAST_SQUARES = {"loss": ("als",)}
+LEAST_SQUARES = {"loss": ("auto", "als")}
 L2_AUTO, L2 = -1, 0.06
 """What stands for `l2: auto`, and what it is for losses that are trained by steps."""
 NEGATIVES: Mapping[str, Any] = {

@@ -1,0 +1,91 @@
+"""``snailps recommend``: the best items of all users of a model, to a file or a pipe.
+
+OUTPUT.npz of mf -> best_lists -> ListWriter -> user, item, value
+
+Checks the options against each other; `models.embeddings.lists` scores and writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Annotated, Literal
+
+import typer
+
+from snailps.cli.options import OverwriteOption
+from snailps.errors import ConfigError
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A .npz of mf.")],
+    output: Annotated[
+        Path | None, typer.Option(help="File for the lists; by default they are printed.")
+    ] = None,
+    format: Annotated[Literal["tsv", "parquet"], typer.Option(help="Format of the lists.")] = "tsv",
+    k: Annotated[int, typer.Option("-k", min=1, help="Items per user, at most.")] = 10,
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Lines of users and items to leave out, such as the training's. A model of loss "
+            "als has these itself. May be given several times.",
+            metavar="FILE",
+        ),
+    ] = None,
+    only: Annotated[
+        Path | None,
+        typer.Option(help="Recommend only the items in this file, one a line.", metavar="FILE"),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Number of threads; 0: one per core.")] = 0,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Recommend the K best items to every user of a model.
+
+    Exact: all items are scored, on all cores. A model of loss als leaves out what the user has in
+    the training.
+
+    For example: snailps recommend out/plays.npz --output lists.parquet --format parquet
+
+    With a catalogue: snailps recommend out/plays.npz -k 20 --only in-stock.txt --output lists.tsv
+
+    Each row has user, item and value, the best item of a user first; in a file of lines separated
+    by tabs. A user has fewer rows where fewer items are left.
+    """
+    from snailps.cli.signals import exits_by_signals
+    from snailps.config.output import refuse_existing
+    from snailps.data.atomic import atomic_file
+    from snailps.models.embeddings.lists import ListWriter, best_lists
+    from snailps.models.embeddings.queries import FactorModel
+
+    if format == "parquet" and output is None:
+        raise ConfigError(
+            "--format parquet needs --output FILE: Parquet cannot be written to standard output"
+        )
+    if output is not None and output.suffix == ".parquet" and format != "parquet":
+        raise ConfigError(f"--output {output}: add --format parquet, or choose another ending")
+    if output is not None and output.resolve() == model.resolve():
+        raise ConfigError(f"--output: {output} is the model: name another file")
+    if output is not None and not overwrite:
+        refuse_existing([str(output)], unfinished=False, option="--output")
+    factors = FactorModel(model)
+    pairs = [factors.pairs_in(path) for path in known or ()]
+    items = None
+    if only is not None:
+        try:
+            items = only.read_text("utf-8", "surrogateescape").split("\n")
+        except OSError as error:
+            raise ConfigError(f"--only {only}: {error.strerror}") from None
+        items = [item.removesuffix("\r") for item in items if item.strip()]
+    with ExitStack() as stack:
+        stack.enter_context(exits_by_signals())
+        file: IO[bytes] = sys.stdout.buffer
+        if output is not None:
+            file = stack.enter_context(atomic_file(output))
+        writer = ListWriter(factors, file, format)
+        for lists in best_lists(factors, k, known=pairs, only=items, threads=threads):
+            writer.write(lists)
+        writer.close()
+        file.flush()
+    if output is not None:
+        typer.echo(f"wrote {output}: lists of {writer.users:,} users", err=True)

@@ -1,0 +1,97 @@
+"""models.embeddings.lists: the best items of all users, and files of them."""
+
+import io
+
+import numpy as np
+import pytest
+
+from snailps.errors import DataError
+from snailps.models.embeddings import files
+from snailps.models.embeddings.least_squares import Known
+from snailps.models.embeddings.lists import ListWriter, best_lists
+from snailps.models.embeddings.queries import FactorModel
+from snailps.models.embeddings.settings import MfSettings
+
+USERS, ITEMS, DIM = 30, 17, 4
+
+
+@pytest.fixture(params=["als", "squared"])
+def model(request, tmp_path):
+    rng = np.random.default_rng(3)
+    arrays = {"mean": np.array([2.0]), "solver": np.array([0.1, 0.1])}
+    for kind, count in (("users", USERS), ("items", ITEMS)):
+        arrays[kind] = files.packed_names(
+            [b"%s%d" % (kind[:1].encode(), at) for at in range(count)]
+        )
+        arrays[files.rows_of(kind)] = rng.normal(size=(count, DIM)).astype(np.float32)
+    if request.param == "als":
+        pairs = rng.integers(0, [[USERS], [ITEMS]], (2, 60)).astype(np.int32)
+        arrays |= Known.of(*pairs, USERS).arrays()
+    path = str(tmp_path / "model.npz")
+    files.write(
+        path, MfSettings(loss=request.param, dim=DIM - (request.param == "squared")), arrays
+    )
+    return FactorModel(path)
+
+
+def lists_of(model, k, **options):
+    """Items and values of each user, by name."""
+    found = {}
+    for first, items, values in best_lists(model, k, threads=2, **options):
+        for user, (own, high) in enumerate(zip(items, values, strict=True), first):
+            found[model.users[user]] = [
+                (model.items[item], value)
+                for item, value in zip(own.tolist(), high.tolist(), strict=True)
+                if item >= 0
+            ]
+    return found
+
+
+def test_lists_of_all_users_are_those_of_each(model, monkeypatch):
+    monkeypatch.setattr("snailps.models.embeddings.lists.BLOCK_SCORES", 4 * ITEMS)
+    for k in (1, 5, ITEMS + 3):
+        found = lists_of(model, k)
+        assert list(found) == model.users
+        for user, best in found.items():
+            wanted = model.recommend(user, k)
+            assert [name for name, _ in best] == [name for name, _ in wanted]
+            np.testing.assert_allclose([v for _, v in best], [v for _, v in wanted], atol=1e-5)
+
+
+def test_lists_leave_out_known_pairs_and_other_items(model):
+    known = np.array([[0, 0], [1, 2]], np.int32)
+    only = ["i1", "i2", "i3", "unheard of"]
+    found = lists_of(model, 9, known=[known], only=only)
+    assert {name for name, _ in found["u0"]} <= {"i3"}
+    assert {name for best in found.values() for name, _ in best} == {"i1", "i2", "i3"}
+    with pytest.raises(DataError, match="knows none of the 1 items to choose from"):
+        lists_of(model, 9, only=["unheard of"])
+
+
+@pytest.mark.parametrize("format", ["tsv", "parquet"])
+def test_files_have_a_row_an_item(model, format):
+    file = io.BytesIO()
+    writer = ListWriter(model, file, format)
+    for lists in best_lists(model, 3, threads=1):
+        writer.write(lists)
+    wanted = [(u, i, v) for u, best in lists_of(model, 3).items() for i, v in best]
+    if format == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        writer.close()
+        rows = [
+            tuple(row.values())
+            for row in parquet.read_table(io.BytesIO(file.getvalue())).to_pylist()
+        ]
+    else:
+        writer.close()
+        lines = [line.split("\t") for line in file.getvalue().decode().splitlines()]
+        rows = [(user, item, float(value)) for user, item, value in lines]
+    assert writer.users == USERS
+    assert [row[:2] for row in rows] == [row[:2] for row in wanted]
+    np.testing.assert_allclose([row[2] for row in rows], [row[2] for row in wanted], rtol=1e-6)
+
+
+def test_pairs_of_a_file_are_those_above_0_with_known_names(model, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("u0 i1 1\nu1 i2 0\nu9 i99 1\nu2 i3 2\n")
+    assert model.pairs_in(str(path)).tolist() == [[0, 2], [1, 3]]
