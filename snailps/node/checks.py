@@ -66,32 +66,34 @@ class Finding:
 
 
 def check_name(address: str, setting: str) -> list[Finding]:
-    """Whether the host of an address resolves here, to an address that other hosts can reach."""
+    """Check that the host of an address resolves here, to an address that other hosts can reach."""
     host, port = parse_addr(address, setting)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         why = error.strerror or str(error)
         text = f"{host} ({setting}) has no address on this host: {why}"
         cure = f"correct {setting}, or give this host the name (/etc/hosts, DNS)"
         return [Finding("error", "name", text, cure)]
-    addresses = sorted({str(where[0]) for *_, where in found})
+    addresses = sorted({str(where[0]) for *_, where in resolved})
     text = f"{host} ({setting}) is {', '.join(addresses)}"
     if host in addresses:
         text = f"{host} ({setting}) is an address"
-    local = [one for one in addresses if is_loopback(one)]
+    local = [address for address in addresses if is_loopback(address)]
     if not local:
         return [Finding("ok", "name", text)]
     if host == "localhost" or host in addresses:
-        cure = f"for more machines than this one, write its name or address into {setting}"
-        return [Finding("note", "name", f"{text}, of this machine alone", cure)]
+        cure = (
+            f"for a cluster of several machines set {setting} to its name or address in the network"
+        )
+        return [Finding("note", "name", f"{text}, which only this machine can reach", cure)]
     text = f"{host} ({setting}) is {', '.join(local)} here: no other host can reach that"
     cure = f"give {host} its address in the network, in /etc/hosts of this host"
     return [Finding("error", "name", text, cure)]
 
 
 def check_interface(settings: ClusterSettings) -> list[Finding]:
-    """The address at which others reach this process, and how it was chosen."""
+    """Find the address at which others reach this process, and say how it was chosen."""
     master = parse_addr(settings.master_addr, "master_addr")
     listens = settings if isinstance(settings, ListenerSettings) else ListenerSettings()
     host = ""
@@ -243,17 +245,18 @@ def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> 
 def look_half_way(
     limit_s: float, what: str, look: Callable[[], Sequence[Finding]]
 ) -> threading.Timer:
-    """After half of a time limit, look for the reason of the wait and log the findings. Returns a
-    timer to `cancel` if the wait ends before."""
+    """After half of a time limit, look for the reason of the wait and log the findings. Return a
+    timer to `cancel` when the wait ends."""
 
     def look_now() -> None:
         log.warning("half of %.0f s is over, still waiting for %s:", limit_s, what)
         try:
-            found = look()
+            findings = look()
         except SnailError as error:
-            found = [Finding("error", "settings", str(error))]
-        for one in found:
-            log.log(logging.INFO if one.level in ("ok", "note") else logging.WARNING, "  %s", one)
+            findings = [Finding("error", "settings", str(error))]
+        for finding in findings:
+            is_fine = finding.level in ("ok", "note")
+            log.log(logging.INFO if is_fine else logging.WARNING, "  %s", finding)
 
     timer = threading.Timer(limit_s / 2, look_now)
     timer.daemon = True
@@ -263,10 +266,10 @@ def look_half_way(
 
 def why_no_master(settings: ClusterSettings) -> list[Finding]:
     """Why this process may not reach the master: name, interface, connection."""
-    found = [*check_name(settings.master_addr, "master_addr"), *check_interface(settings)]
-    if not any(one.level == "error" for one in found):
-        found.append(check_reach(parse_addr(settings.master_addr, "master_addr"), "the master"))
-    return found
+    findings = [*check_name(settings.master_addr, "master_addr"), *check_interface(settings)]
+    if not any(finding.level == "error" for finding in findings):
+        findings.append(check_reach(parse_addr(settings.master_addr, "master_addr"), "the master"))
+    return findings
 
 
 def why_no_nodes(settings: ListenerSettings, nodes: int) -> list[Finding]:
@@ -290,8 +293,8 @@ def why_no_nodes(settings: ListenerSettings, nodes: int) -> list[Finding]:
 
 def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
     """Which of these shards, by their server's number, are out of reach from here."""
-    found = [check_reach(address, f"server {number}") for number, address in shards]
-    return [one for one in found if one.level != "ok"] or found[:1]
+    findings = [check_reach(address, f"server {number}") for number, address in shards]
+    return [finding for finding in findings if finding.level != "ok"] or findings[:1]
 
 
 # --- the machine ------------------------------------------------------------------------------

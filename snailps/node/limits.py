@@ -1,12 +1,12 @@
-"""How long each wait may last: along a chain of waits, limits decrease from caller to callee.
+"""How long each wait may last: in a chain of waits, limits decrease from caller to callee.
 
     request_timeout -> Limits.of -> request > reach > parked > silence > stuck, yielding, one try
     init_timeout > Limits.connect_s: a first connect to all shards
     a server's orders: STALL > ORDER > SERVE, DIAL           the end: END > GOODBYE > GRACE > 2 STOP
 
-The inner wait then ends first, its cause is handled or named, and the outer one is answered. Of two
-equal limits either may end first, and the outer one has the less precise message. This file owns
-the limits that bound each other.
+So the inner wait ends first: its cause is handled, or named in the answer to the outer one. Of two
+equal limits either may end first, and the outer wait has the less precise message. Owns all limits
+that depend on each other; limits that do not stand where they are used.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ STALL_S = 60.0
 ORDER_S = 30.0
 """A server that has not executed an order for this long is declared lost, despite heartbeats."""
 SERVE_S = 15.0
-"""Limit of a promotion's wait for the next standby; then the shard serves without that one."""
+"""How long a promotion waits for the next standby; then the shard serves without it."""
 DIAL_S = 15.0
-"""Limit of a primary's attempt to reach its standby; the listener waits 10 s for a handshake."""
+"""How long a primary tries to reach its standby; the listener waits 10 s for a handshake."""
 
 END_S = 15.0
 """Time that the processes of one machine may take to end before a launcher kills them."""
@@ -39,11 +39,11 @@ TRY_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the waits inside one request, seconds; see `of`."""
+    """Limits of the waits inside one request, in seconds; `of` derives them."""
 
     reach_s: float  # a client cannot reach a shard; by then its route should have changed
     parked_s: float  # a request is parked at a shard; the refusal names what it waited for
-    # a standby acknowledges nothing; then the primary reports that and stops waiting for it
+    # a standby acknowledges nothing; then the primary reports it as lost
     silence_s: float
     stuck_s: float  # a standby cannot apply its primary's stream; then it reports what is missing
     yield_s: float  # a primary tries to hand over, while pushes are parked; then it serves on
@@ -52,8 +52,9 @@ class Limits:
     changeover_s: float
 
     def connect_s(self, init_timeout: float) -> float:
-        """Time to reach a shard of a first route; its error names the shard. Below `init_timeout`,
-        for which the master waits for it and others for the start."""
+        """How long to try to reach a shard of the first route; the error names the shard. Shorter
+        than `init_timeout`, for which the master waits for this process, and others for the
+        start."""
         return min(self.reach_s, 0.9 * init_timeout)
 
     @classmethod

@@ -1,10 +1,16 @@
-"""Base of every process but the master: joining, heartbeats, signals, the end.
+"""The base of every process but the master: how it joins, what it does without a master, how it
+ends.
 
     dial -> Register -> Welcome -> heartbeats ... Stop | master lost | signal -> End
                  master lost, but has a journal -> dial -> Rejoin -> Welcome -> heartbeats ...
 
-Owns the connection to the master and the decision *that* this process ends; a subclass implements
+Owns the connections to the master and the decision *that* this process ends; a subclass implements
 its work.  Must not know rows or models.
+
+Threads: the main thread does the subclass's work.  The reader thread of `ControlClient` handles
+notes, and `_find_master` when the connection breaks.  Heartbeats run without the GIL, so that a
+busy process is not taken for dead.  A thread for signals exists since Python runs handlers only
+between two steps of the main thread, which may compute for minutes in one step.
 """
 
 from __future__ import annotations
@@ -69,8 +75,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AWAY_S = 1.0
-"""Time that a signal waits for a lost master to return, or for one that was asked to register us,
-before this process leaves without it."""
+"""How long a signal waits for a lost master to return, or for the answer to Register, before this
+process leaves without telling a master."""
 
 WATCH_S = 0.2
 """Polling interval of threads that no event wakes."""
@@ -78,21 +84,23 @@ WATCH_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class End:
+    """Why a process ends: its exit code, and a text for the log."""
+
     code: int
     text: str
 
 
 def raise_descriptors() -> None:
-    """Raise the limit of open files to the maximum: sockets of peers, and of unknown clients."""
+    """Raise the limit of open files to the maximum: each peer takes sockets, and strangers may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def open_listener(settings: ListenerSettings, trust: Trust) -> Listener:
-    """Listening socket: at the given address, or on the interface that routes to the master.
-    SnailError if no address can be bound (names the range tried), or other machines could connect
-    without a secret or TLS."""
+    """Listen at the configured address, or on the interface that routes to the master. SnailError:
+    no address can be bound (it names the range), or other machines could connect without a
+    secret."""
     host, port = "", 0
     if settings.listen_addr:
         host, port = parse_addr(settings.listen_addr, "listen_addr", port_optional=True)
@@ -113,7 +121,7 @@ def open_listener(settings: ListenerSettings, trust: Trust) -> Listener:
 
 
 def advertised(settings: ListenerSettings, listener: Listener) -> Address:
-    """The address that others connect to."""
+    """Return the address that other processes are to connect to."""
     host, port = listener.getsockname()[:2]
     if settings.advertise_addr:
         host, own_port = parse_addr(settings.advertise_addr, "advertise_addr", port_optional=True)
@@ -124,9 +132,9 @@ def advertised(settings: ListenerSettings, listener: Listener) -> Address:
 
 
 def _own_host(settings: ClusterSettings) -> str:
-    """The address of the interface that routes to the master, once its name resolves. In Docker and
-    Kubernetes a name exists once its process runs, and the master may start last. ConnectionLost
-    after `init_timeout`, or without a route."""
+    """Return the address of the interface that routes to the master; wait until its name resolves.
+    In Docker and Kubernetes a name exists only while its process runs, and the master may start
+    last. ConnectionLost: no name within `init_timeout`, or no route."""
     master = parse_addr(settings.master_addr, "master_addr")
     until = time.monotonic() + settings.init_timeout
     waits = False
@@ -148,7 +156,11 @@ def _before_joining(number: int) -> str:
 
 
 class _ChildSignals:
-    """Gives a child that a model forks its own signals, instead of this process's."""
+    """Gives a child that a model forks the default signal handlers, instead of this process's.
+
+    Signals are blocked from before the fork until the child has its handlers: one that came in
+    between would be written to the parent's wake-up descriptor.
+    """
 
     def __init__(self, numbers: Collection[signal.Signals]) -> None:
         self._numbers = numbers
@@ -171,7 +183,7 @@ class _ChildSignals:
 
 
 class Node:
-    """A process that belongs to a master. `secret`: of the cluster that its launcher made."""
+    """A process that belongs to a master. `secret`: from the launcher, if that made the cluster."""
 
     def __init__(self, role: Role, settings: ClusterSettings, secret: bytes = b"") -> None:
         self.role = role
@@ -195,9 +207,9 @@ class Node:
         self._leaves = ""
         self.route_epoch = 0
         self.on_named: Callable[[str], None] | None = None
-        """Called with the name that the master gives this process, before any other output."""
+        """Called with the name of this process as soon as the master has given it one."""
         self.begin_anew: Callable[[], None] | None = None
-        """Starts this process anew, when the master of a session asks for that."""
+        """Starts this process anew, if the master of a session orders that."""
         self._stop_again = self._signalled = False
         self._stopped = threading.Event()
 
@@ -208,13 +220,13 @@ class Node:
 
     @property
     def control(self) -> ControlClient:
-        """The connection to the master; only once joined."""
+        """The connection to the master; only after `join`."""
         assert self._control is not None, "join() first"
         return self._control
 
     def join(self, endpoints: list[Address] | None = None) -> messages.Welcome:
-        """Connect to the master, register and start the heartbeat. WaitTimeout if the master cannot
-        be reached within `init_timeout`, SnailError if it refused this process."""
+        """Connect to the master, register, and start heartbeats. WaitTimeout: the master cannot be
+        reached within `init_timeout`. SnailError: it refused this process."""
         limit_s = self.settings.init_timeout
         self._endpoints = endpoints or []
         look = look_half_way(limit_s, "the master", lambda: why_no_master(self.settings))
@@ -231,8 +243,8 @@ class Node:
             try:
                 self._register(max(0.1, until - time.monotonic()))
             except ConnectionLost:
-                # The master died before it registered us: retry, unless a caller must get the
-                # error.
+                # The master died before it registered us: nothing was begun, so try again. A
+                # driver does not: its caller gets the error, and decides.
                 over = self.ended.is_set() or time.monotonic() > until
                 if over or self.role == Role.DRIVER:
                     raise
@@ -247,7 +259,7 @@ class Node:
         return show(parse_addr(self.settings.master_addr, "master_addr"))
 
     def _dial(self, channel: Channel, limit_s: float) -> socket.socket:
-        """A connection to the master, under our present number."""
+        """Connect to the master, with our number if it has given us one."""
         us = self.welcome
         with Waiting(self.name, self._master, log.info) as waiting:
             return dial(
@@ -273,7 +285,7 @@ class Node:
             mend=self._find_master,
         )
         self._control.start()
-        if self.ending:  # a signal came while we dialled
+        if self.ending:  # a signal came while we connected
             raise ConnectionLost(self.verdict.text)
         register = messages.Register(
             self.role.name.lower(),
@@ -282,7 +294,7 @@ class Node:
             self.capacity(),
             [list(endpoint) for endpoint in self._endpoints],
         )
-        # Stored in the reader thread: orders may follow at once and need it.
+        # The answer is taken in the reader thread: orders may follow at once, and need it.
         future = self.control.call_async(register, self._take_welcome)
         welcome = self.control.result(future, limit_s, "Register")
         assert isinstance(welcome, messages.Welcome)
@@ -295,15 +307,15 @@ class Node:
                 self.on_named(self.name)
 
     def capacity(self) -> float:
-        """Hook: cores that this process may keep busy."""
+        """Hook: return the number of cores that this process may keep busy."""
         return capacity(cores())
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
-        """Hook: the master has accepted this process; its first orders come after this. Called in
-        the reader thread; `self.welcome` is not set yet."""
+        """Hook: called in the reader thread when the master has accepted this process, before its
+        first orders; `self.welcome` is not set yet."""
 
     def _beat(self, limit_s: float, *, again: bool = False) -> None:
-        """Start heartbeats to the master, or to the one that took over. `again`: to the same
+        """Start heartbeats to the master, or to a master that took over. `again`: to the same
         master, unless another thread has done so meanwhile."""
         assert self.welcome is not None
         sock = self._dial(Channel.PULSE, limit_s)
@@ -317,7 +329,8 @@ class Node:
                 elif 0 not in self._pulse.closed():
                     sock.close()
                     return
-                # A connection alone proves nothing: a master may take each and close it again.
+                # With `again` the silence counts on: a new connection alone proves nothing, since a
+                # master may accept each and close it again.
                 self._pulse.add(sock, 0, self._pulse.silences().get(0, 0.0) if again else 0.0)
             except MisuseError:  # this process leaves
                 sock.close()
@@ -326,14 +339,14 @@ class Node:
             log.warning("the heartbeat connection to the master was lost and is made again")
 
     def _mend_beat(self) -> None:
-        """Dial a lost heartbeat connection again, in its own thread."""
+        """Make a lost heartbeat connection again, in a thread of its own: connecting may block."""
         assert self.welcome is not None
         if self._pulse_mender is not None and self._pulse_mender.is_alive():
             return
         limit_s = self.welcome.timeout_s
 
         def dial_again() -> None:
-            with contextlib.suppress(SnailError, OSError):  # `_watch` bounds the silence
+            with contextlib.suppress(SnailError, OSError):  # `_watch` limits the silence
                 self._beat(limit_s, again=True)
 
         self._pulse_mender = threading.Thread(target=dial_again, name="snailps-beat", daemon=True)
@@ -342,8 +355,9 @@ class Node:
     # --- another master ------------------------------------------------------------------------
 
     def _find_master(self, why: str) -> socket.socket | None:
-        """Rejoin the master that takes over; None: there is none, or this process ends. Called in
-        the reader thread. Meanwhile rows are served and leased blocks trained."""
+        """Find the master that takes over, and rejoin it; None: there is none in time, or this
+        process ends. Called in the reader thread: meanwhile rows are served and leased blocks
+        trained."""
         us = self.welcome
         if us is None or not us.patience_s or self.ended.is_set():
             return None
@@ -362,9 +376,7 @@ class Node:
                 assert isinstance(answer, messages.Welcome)
                 self._beat(max(0.1, left_s))
             except (RemoteError, ProtocolError) as error:
-                self.end(
-                    EXIT_FAILED, f"the master at {self._master} does not take us back: {error}"
-                )
+                self.end(EXIT_FAILED, f"the master at {self._master} refuses this process: {error}")
             except (SnailError, OSError) as error:
                 if time.monotonic() >= until:
                     self.end(
@@ -398,18 +410,19 @@ class Node:
         )
 
     def resume_state(self) -> dict[str, Any]:
-        """Hook: this role's state for a master that takes over. Called in the reader thread."""
+        """Hook: return this role's state for a master that takes over. Called in the reader
+        thread."""
         return {}
 
-    # --- what this process uses ----------------------------------------------------------------
+    # --- usage and metrics ---------------------------------------------------------------------
 
     def own_stats(self) -> dict[str, Any]:
-        """Part of its reports: usage, and the address of its metrics."""
+        """Return what each role's report contains: usage, and the address of the metrics."""
         metrics = {"metrics": self._metrics.address} if self._metrics is not None else {}
         return {"usage": dict(usage()), **metrics}
 
     def metric_samples(self) -> list[Sample]:
-        """Hook: the metrics of this process. Called in a thread of the metrics' server."""
+        """Hook: return the metrics of this process. Called in a thread of the metrics server."""
         number = self.welcome.node if self.welcome is not None else 0
         return of_process(self.role.name.lower(), number)
 
@@ -422,7 +435,7 @@ class Node:
     # --- the end -------------------------------------------------------------------------------
 
     def end(self, code: int, text: str) -> None:
-        """Decide that this process ends; the first decision counts. From any thread."""
+        """Decide that this process ends; the first decision counts. For any thread."""
         with self._end_lock:
             if self._end is not None:
                 return
@@ -432,22 +445,23 @@ class Node:
 
     @property
     def ending(self) -> bool:
-        """Whether the end has been decided; `ended` is set after `on_end`."""
+        """Whether the end is decided; `ended` is set only after `on_end`."""
         return self._end is not None
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the master of a session has asked for that, and no signal to end has come."""
+        """Whether the master of a session ordered this process to start anew, and no signal
+        came."""
         return self._stop_again and not self._signalled
 
     @property
     def verdict(self) -> End:
-        """Why the process ends; only once `ended` is set."""
+        """Why the process ends; only after `ended` is set."""
         assert self._end is not None
         return self._end
 
     def hear_stop(self, limit_s: float) -> None:
-        """After a failure of its own: wait for the master's answer."""
+        """After a failure of this process: wait for the master's Stop, which names the cause."""
         until = time.monotonic() + limit_s
         while not (self.control.away or self._stopped.wait(WATCH_S)):
             if time.monotonic() > until:
@@ -465,9 +479,9 @@ class Node:
         self.trust.close()
 
     def catch_signals(self) -> None:
-        """SIGINT and SIGHUP ask the master to end the job, SIGTERM to leave. In the main thread.
-        Handlers run in the main thread, between two steps of Python: not while a model computes or
-        waits. So a thread of its own gets signals, from the interpreter itself."""
+        """Have SIGINT and SIGHUP ask the master to end the job, and SIGTERM to let this process
+        leave. Called in the main thread. A thread of its own reads signals from the interpreter's
+        wake-up descriptor: handlers do not run while a model computes or waits in compiled code."""
         hears, wakes = socket.socketpair()
         wakes.setblocking(False)
         signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)
@@ -480,7 +494,8 @@ class Node:
         _ChildSignals(numbers)
 
     def _receive(self, message: messages.Message) -> AnswerOrFuture:
-        """Pass a message to `on_message`; errors become `ClusterError`."""
+        """Pass a message to `on_message`; any error becomes a `ClusterError`, and goes to the
+        master."""
         if self.welcome is None:
             raise ClusterError(f"{type(message).__name__} before Welcome")
         try:
@@ -495,34 +510,34 @@ class Node:
         """Handle a call or a note of the master, in the reader thread."""
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK
-            self._stop_again |= message.again  # another one may follow, of a loss
+            self._stop_again |= message.again  # a second Stop may follow, after a loss
             self._stopped.set()
             self.end(code, message.text)
         return None
 
     def on_end(self, end: End) -> None:
-        """Hook: ends the waits of the main thread."""
+        """Hook: end the waits of the main thread."""
 
     def on_leave_request(self, why: str) -> None:
-        """Hook: SIGTERM, SIGINT or SIGHUP arrived after joining."""
+        """Hook: called after SIGTERM, SIGINT or SIGHUP, once joined."""
         self._leaves = why
         self.control.note(messages.Leaving(why))
 
     def _break_dialling(self, number: int, frame: types.FrameType | None) -> None:
-        """Signal handler of the main thread: nothing else can end that wait."""
+        """Handle a signal in the main thread: only an exception ends a connection attempt there."""
         if self._control is None:
             self.end(EXIT_INTERRUPTED, _before_joining(number))
             raise KeyboardInterrupt
 
     def _hear_signals(self, hears: socket.socket, numbers: Container[int]) -> None:
         while number := hears.recv(1):
-            if number[0] in numbers:  # others are a model's own
+            if number[0] in numbers:  # a model may have handlers for others
                 self.on_signal(number[0])
 
     def on_signal(self, number: int) -> None:
         self._signalled = True
         until = time.monotonic() + AWAY_S
-        # The master may have registered us, and would take us for lost.
+        # The master may have registered us already: leave by telling it, else it takes us for lost.
         while self._control is not None and self.welcome is None and time.monotonic() < until:
             if self.ended.wait(WATCH_S / 4):
                 break
@@ -534,9 +549,9 @@ class Node:
             self._control.close()
 
     def _leave_on(self, name: str) -> None:
-        """After a signal: ask the master to leave, or leave if there is no master."""
+        """After a signal: ask the master to let this process leave; without a master just leave."""
         until = time.monotonic() + AWAY_S
-        while self.control.away and time.monotonic() < until:  # it may be about to return
+        while self.control.away and time.monotonic() < until:  # the master may be about to return
             if self.ended.wait(WATCH_S / 4):
                 return
         if self.control.away:
@@ -546,7 +561,7 @@ class Node:
 
     def _master_lost(self, why: str) -> None:
         if self.welcome is None:
-            return  # the caller of Register gets the error
+            return  # the caller of `join` gets the error
         address = self.settings.master_addr
         self.end(EXIT_FAILED, f"the master at {address} is gone: {why}. See the master's own log")
 
@@ -555,11 +570,12 @@ class Node:
         assert self.welcome is not None
         warned = was_closed = False
         while not self.ended.wait(WATCH_S):
-            if self.control.away:  # `_find_master` starts heartbeats to the next one
+            if self.control.away:  # `_find_master` starts heartbeats to the next master
                 warned = was_closed = False
                 continue
             closed = 0 in self._pulse.closed()
-            if closed and was_closed:  # not at once: the control connection may be closing too
+            # Closed in two looks: at first the control connection may be about to close, too.
+            if closed and was_closed:
                 self._mend_beat()
             was_closed = closed
             silence_s = self._pulse.silences().get(0, 0.0)
@@ -573,7 +589,7 @@ class Node:
                     self._master, silence_s, self.welcome.patience_s,
                 )  # fmt: skip
             warned = silent
-        # A driver runs in the user's own process, which must not be ended here.
+        # The main thread may hang in a model. A driver runs in the user's process: leave it alone.
         if self.role != Role.DRIVER:
             threading.Event().wait(GRACE_S)
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")

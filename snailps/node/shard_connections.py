@@ -1,10 +1,11 @@
-"""A process's fan-out client: connected to every shard of a route, reconnected when shards move.
+"""A process's fan-out client, connected to every shard of a route, which follows when shards move.
 
     Welcome + Route -> ShardConnections -> Client (started)
     new Route -> ShardConnections.follow -> the same Client
     TakeRoute -> RouteFollower, with a thread for the first connect -> ShardConnections -> answer
 
-Used by workers, drivers and the master's export; must not know models or other messages.
+Owns which route the client uses, and when a client is replaced.  For workers, drivers and the
+master's export.  Must not know models or other messages.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from snailps.transport.security.trust import OPEN, Trust
 
 
 class ShardConnections:
-    """A started client for every shard of a route, which follows when shards move. SnailError if a
-    shard cannot be reached; it names the shard."""
+    """A started client for every shard of a route, which follows when shards move. SnailError: a
+    shard cannot be reached; the text names it."""
 
     def __init__(
         self,
@@ -43,9 +44,9 @@ class ShardConnections:
         timeout_s: float,
         init_timeout: float = math.inf,  # limit of the first connect to all shards
         trust: Trust = OPEN,
-        # polled while a shard cannot be reached; True stops the attempt
+        # called while a shard cannot be reached; True ends the attempt
         give_up: Callable[[], bool] = lambda: False,
-        # also polled until all are connected; True if there is a newer route to connect to
+        # also called until all are connected; True: there is a newer route to connect to
         superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.route = route
@@ -85,7 +86,8 @@ class ShardConnections:
         self._started = True
 
     def follow(self, route: Route) -> None:
-        """Take a newer route and reconnect to shards that have moved."""
+        """Take a newer route, and break connections to shards that have moved: the client makes
+        them again, to the new addresses, and repeats what is unanswered."""
         before, epoch = self.route.shards, self.route.epoch
         if route.epoch <= epoch:
             return
@@ -104,8 +106,8 @@ MakeLinks = Callable[[Route, Callable[[], bool]], ShardConnections]
 
 
 def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
-    """Connect to the newest route; a newer one ends the wait for a shard that has moved. So a
-    server that dies meanwhile is not dialled until the limit."""
+    """Connect to the newest route. A newer route ends an attempt: otherwise a server that has died
+    would be tried until the limit."""
     while True:
         route = newest()
 
@@ -126,24 +128,25 @@ def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
 
 
 class RouteFollower:
-    """Keeps a process connected along the master's routes; takes each route without blocking. The
-    first connect takes as long as the slowest server, so it has its own thread. If a route has the
-    same shards at other addresses, the same client follows it, and may be in use; if a newly formed
-    cluster has other shards, a new client is connected."""
+    """Keeps a process connected as routes change; takes each route without blocking. The first
+    connect takes as long as the slowest server, so it has a thread of its own. If a route has the
+    same shards at other addresses, the client follows it, also while it is in use. If a newly
+    formed cluster has other shards, another client is connected."""
 
     def __init__(self, make: MakeLinks, on_route: Callable[[ShardConnections], None]) -> None:
-        # called with the links at every new route, before the master gets the answer
+        # `on_route` is called with the links at each new route, before the master gets the answer
         self._make, self._on_route = make, on_route
         self._lock = threading.Lock()
         self._newest: Route | None = None
         self._waiting: list[Future[messages.Message]] = []
         self._connecting = self._closed = False
         self.links: ShardConnections | None = None  # once connected
-        # requests are made, or about to be made: the client must not be replaced
+        # set while requests are made, or are about to be: the client must not be replaced
         self.in_use = False
 
     def take(self, route: Route) -> Future[messages.Message]:
-        """Take a route; answers once every shard of it, or of a newer one, is connected."""
+        """Take a route; the future completes when every shard of it, or of a newer route, is
+        connected."""
         answer: Future[messages.Message] = Future()
         with self._lock:
             if self._newest is None or route.epoch > self._newest.epoch:
@@ -166,7 +169,7 @@ class RouteFollower:
         return answer
 
     def close(self) -> None:
-        """Close the client; one that is being connected is closed once connected."""
+        """Close the client; a client that is being connected is closed when it is."""
         with self._lock:
             self._closed = True
             links = self.links
@@ -180,7 +183,7 @@ class RouteFollower:
             pass
 
     def _try(self) -> bool:
-        """Connect and answer; False if a newer route must be connected to instead."""
+        """Connect and complete the futures; False: there is a newer route, connect to that."""
         tried: Route | None = None
         links: ShardConnections | None = None
         error: Exception | None = None

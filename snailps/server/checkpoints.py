@@ -1,10 +1,11 @@
-"""Checkpoints at a server: shards are copied out and written, or read back and filled.
+"""Checkpoints at a server: shards are copied and written, or read and filled.
 
     Save -> Shard.copy_next -> buffer -> Work(Writer.write)          -> Saved
     Load -> Work(Reader.batches) -> section -> Shard.put_section     -> Loaded
 
-A part of `ServerCore`.  A shard's thread only copies, some MB at a time, between requests; works
-compute checksums and write.  The master decides when and what to save.
+A part of `ServerCore`.  Owns one checkpoint order at a time.  A shard's thread only copies, up to
+16 MiB at a time, between requests; works beside the control thread compute checksums and write.
+Must not know why: the master decides when and what to save.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 16 << 20
-"""Bytes of rows that are copied and written at a time: the longest section."""
+"""Bytes of rows that are copied and written at a time, and the most bytes of a section."""
 LANES = 2
 """Buffers of a shard: while one is filled, the other is checksummed or written."""
 REST = 1.0
 """Rest of a lane after a write, as a multiple of its duration (docs/design/checkpoints.md)."""
 CLOCK_S = 0.002
-"""Period in which a lane asks whether its shard has reached the clock to be saved."""
+"""How often a lane asks whether its shard has reached the clock to be saved."""
 RESTORE_BYTES_MAX = 64 << 20
-"""A section is put when less than this waits for the connection to the standby."""
+"""A section is put when fewer bytes wait for the connection to the standby."""
 RESTORE_LIMIT_S = 60.0
-"""Seconds that one section waits for the standby to take those before."""
+"""How long a section waits for the standby to take the sections before it."""
 RESTORE_LOOK_S = 0.001
 
 Order = messages.Save | messages.Load | messages.StopSaving
@@ -47,7 +48,8 @@ OnResult = Callable[[Any, float], None]
 
 
 class CheckpointControl:
-    """The checkpoint orders of one server, executed in sequence: they wait for disks and shards."""
+    """The checkpoint orders of a server, executed in sequence: each may wait for disks and
+    shards."""
 
     def __init__(
         self, host: ShardHost, welcome: messages.Welcome, files: Files, out: Outbox
@@ -56,12 +58,12 @@ class CheckpointControl:
         self._line: deque[tuple[int, Order]] = deque()
         self._busy = False  # an order is being executed
         self._task: _Task | None = None
-        self._stops: Callable[[float], None] | None = None  # once the task has ended
-        self._stops_at = math.inf  # ... or then
+        self._stops: Callable[[float], None] | None = None  # called once the task has ended
+        self._stops_at = math.inf  # or at this time, if it has not
 
     @property
     def done_bytes(self) -> int:
-        """Bytes written or read of the present or last checkpoint."""
+        """Bytes written or read of the present checkpoint, or the last one."""
         return self._task.done_bytes if self._task is not None else 0
 
     @property
@@ -86,8 +88,8 @@ class CheckpointControl:
             stops(now)
 
     def stop(self, then: Callable[[float], None], now: float) -> None:
-        """Cancel what is under way, which reports nothing then; `then` follows its end, or comes
-        after STOP_S."""
+        """Cancel the task under way, which then reports nothing; `then` is called when it has
+        ended, or after STOP_S."""
         if self._task is not None:
             self._task.cancel(now)
         self._stops, self._stops_at = then, now + STOP_S
@@ -122,8 +124,9 @@ class CheckpointControl:
             self._out.work(check, partial(self._checked, call, order))
 
     def _begin_later(self, call: int, order: Order) -> None:
-        """Keep a restore until what was cancelled has ended: its disk may be slow, and a refusal
-        would cost the training of the newest checkpoint. A save may as well be made later."""
+        """Keep a restore until the cancelled task has ended: its disk may be slow, and if the
+        restore were refused, the master would take an older checkpoint, and lose training. A save
+        is refused: the master makes another one later."""
         is_cancelled = self._task is not None and not self._task.reports
         if isinstance(order, messages.Save) or not is_cancelled or self._stops is not None:
             raise ClusterError(
@@ -147,14 +150,14 @@ class CheckpointControl:
 
 
 class _Task:
-    """A checkpoint that is being written or read, in lanes; its first error stops all of them. Each
-    lane waits for one thing at a time: a shard, a work, or a time."""
+    """A checkpoint that is being written or read, in lanes; its first error stops all of them. A
+    lane waits for one thing at a time, a shard, a work or a time: so it ends exactly once."""
 
     def __init__(self, out: Outbox, shards: Sequence[int]) -> None:
         self.out, self.shards = out, shards
         self.done_bytes = 0
         self.ended = self.stopped = False
-        self.reports = True  # the master waits for what has become of it
+        self.reports = True  # the master waits for its report
         self.error: BaseException | None = None
         self._lanes = 0
         self._waits: list[tuple[float, Callable[[float], None]]] = []
@@ -170,8 +173,8 @@ class _Task:
         return min((at for at, _ in self._waits), default=math.inf)
 
     def tick(self, now: float) -> None:
-        ready = [one for one in self._waits if self.stopped or one[0] <= now]
-        self._waits = [one for one in self._waits if one not in ready]
+        ready = [wait for wait in self._waits if self.stopped or wait[0] <= now]
+        self._waits = [wait for wait in self._waits if wait not in ready]
         for _, follow in ready:
             if self.stopped:
                 self.end_lane(now)
@@ -187,7 +190,7 @@ class _Task:
         self.tick(now)
 
     def report(self, note: messages.Saved | messages.Loaded) -> None:
-        """End; where it was cancelled its report would count for the next order."""
+        """End, and report unless cancelled: a late report would be taken for the next order's."""
         self.ended = True
         if self.reports:
             self.out.note(note)
@@ -233,7 +236,7 @@ class _Task:
         self.stop(now)
 
     def why(self, what: str) -> str:
-        """The error for the master, in words; empty: none."""
+        """Return the error for the master, in words; empty: none."""
         if self.error is None:
             return ""
         if not isinstance(self.error, SnailError):
@@ -252,7 +255,7 @@ class _Lane:
 
 
 class _Save(_Task):
-    """Writes the fragments of a server's shards into the folder of a checkpoint."""
+    """Writes the fragments of a server's shards to the folder of a checkpoint."""
 
     def __init__(
         self,
@@ -317,13 +320,14 @@ class _Save(_Task):
         self.post(lane.shard, partial(Shard.clock), looked)
 
     def _look_again(self, lane: _Lane) -> None:
-        """Check that all of the copy was of one clock, of which the master withholds a slot."""
+        """Check that all rows were copied at one clock; the master withholds a slot to keep it
+        open."""
 
         def looked(clock: int, now: float) -> None:
             if clock == self._order.clock:
                 self.end_lane(now)
                 return
-            text = f"the rows of clock {self._order.clock} were to be copied, and are of {clock}"
+            text = f"rows were to be copied at clock {self._order.clock}, and it is {clock} by now"
             self.fail(CheckpointError(text), now)
 
         self.post(lane.shard, partial(Shard.clock), looked)
@@ -365,7 +369,7 @@ class _Save(_Task):
         self.report(messages.Saved(self._order.number, event.result))
 
     def _end(self, now: float) -> None:
-        """Remove what was written, and report why."""
+        """Remove the files, and report why."""
         writers = self._writers
 
         def abandon() -> None:
@@ -420,7 +424,8 @@ class _Load(_Task):
 
     def _next(self, shard: int, put: Do, batches: Iterator[Batch], now: float) -> None:
         def read(batch: Batch | None, now: float) -> None:
-            # reported with its rows at the standby, which may be promoted at once
+            # The lane ends when the standby has all rows, too: it may be promoted right after the
+            # report, and must not lack any.
             if batch is None:
                 there = partial(Shard.stream_waiting)
                 self.post(shard, there, lambda _, now: self.end_lane(now), at_standby=True)
@@ -437,7 +442,8 @@ class _Load(_Task):
         batch: deque[tuple[int, Buffer]],
         now: float,
     ) -> None:
-        """Give the shard the sections of a batch, one after the other."""
+        """Put the sections of a batch, one after the other, no faster than the standby takes
+        them."""
         if not batch:
             self._next(shard, put, batches, now)
             return

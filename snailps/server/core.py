@@ -1,11 +1,11 @@
-"""A server's decisions: what its shards do for the master's orders, and its answers.
+"""A server's decisions: which effects an order of the master has, and how it is answered.
 
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle
     -> list of Effect -> performer.py performs them, in order
 
-No socket, thread, clock or file here, nor in what it owns: `shard_host.py` for the shards,
-`checkpoints.py` for checkpoints. An order is answered once all shards concerned have executed it;
-the next one does not wait for that.
+Owns `ShardHost` for the shards and `CheckpointControl` for checkpoints. Must not know sockets,
+threads, clocks or files, nor may its parts. An order is answered once all shards concerned have
+executed it; the next order does not wait for that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ServerCore:
         self._out = Outbox()
         self.host = ShardHost(settings, welcome, endpoints, load_method, self._out)
         self.checkpoints = CheckpointControl(self.host, welcome, files, self._out)
-        self.over = False  # nothing is under way any more: the shards may be stopped
+        self.over = False  # no checkpoint is under way any more: the shards may be stopped
         host = self.host
         self._orders: Mapping[type[Any], Callable[[int, Any, float], None]] = {
             messages.TakeRoute: host.take_route,
@@ -92,7 +92,8 @@ class ServerCore:
         return self.host.route_epoch
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Return the effects of an event; an error raised here is a defect."""
+        """Return the effects of an event, to be performed in their order; it raises only for a
+        bug."""
         self._events[type(event)](event, now)
         self.host.tick(now)
         self.checkpoints.tick(now)
@@ -131,11 +132,13 @@ class ServerCore:
         }
         self.host.stats(call, own, now)
 
-    # Orders that change rows. A shard is done once its standby has executed the order too, or will
-    # not be promoted; the answer names the shards that are done.
+    # Orders that change rows. A shard is done once its standby has executed the order, too, or
+    # cannot be promoted. The answer names the shards that are done; the master orders the others
+    # again.
 
     def _expire(self, call: int, order: messages.Expire, now: float) -> None:
-        """Set the shards' clocks and delete old rows, by fragments; answers their number."""
+        """Set the shards' ticks and delete old rows; the answer has their number. By fragment, so
+        that a shard serves requests in between."""
 
         def each(number: int) -> list[Do]:
             return [
@@ -149,9 +152,9 @@ class ServerCore:
                 ],
             ]
 
-        def answer(found: dict[int, list[Any]]) -> messages.Message:
-            expired = sum(sum(counts) for _, *counts in found.values())
-            return messages.Report({"done": list(found), "expired": expired})
+        def answer(by_shard: dict[int, list[Any]]) -> messages.Message:
+            expired = sum(sum(counts) for _, *counts in by_shard.values())
+            return messages.Report({"done": list(by_shard), "expired": expired})
 
         self.host.post_each(call, order.shards, each, answer, now)
 
@@ -162,9 +165,9 @@ class ServerCore:
     def _close_clock(self, call: int, order: messages.CloseClock, now: float) -> None:
         do = partial(Shard.close_clock, clock=order.clock, slots=order.slots)
 
-        def answer(found: dict[int, list[Any]]) -> messages.Message:
-            states = [state for (state,) in found.values()]
-            return messages.Report({"done": list(found), "shards": states})
+        def answer(by_shard: dict[int, list[Any]]) -> messages.Message:
+            states = [state for (state,) in by_shard.values()]
+            return messages.Report({"done": list(by_shard), "shards": states})
 
         self.host.post_each(call, order.shards, lambda _: [do], answer, now)
 
@@ -180,5 +183,5 @@ class ServerCore:
         self.host.post_each(call, order.shards, lambda _: [do], _done, now)
 
 
-def _done(found: dict[int, list[Any]]) -> messages.Message:
-    return messages.Report({"done": list(found)})
+def _done(by_shard: dict[int, list[Any]]) -> messages.Message:
+    return messages.Report({"done": list(by_shard)})

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 Do = Callable[[Shard], Any]
-"""Work of a shard: a `functools.partial` of one of its methods."""
+"""A call of a shard's method: a `functools.partial`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Note(Effect):
 
 @dataclass(frozen=True, slots=True)
 class StartShard(Effect):
-    """A shard begins to serve; `WorkDone` follows with its endpoint or an error. It gets a listener
-    of those that were registered, or with None a new one. Later effects reach it. `number` is for
-    names: a shard's number may change while the cluster forms."""
+    """Start a shard; `WorkDone` follows with its endpoint or an error. `listener`: one of the
+    registered ones; None: a new one. Later effects reach the shard. `number` is for names of
+    threads and messages: it may change while the cluster forms."""
 
     shard: int
     number: int
@@ -47,22 +47,23 @@ class StartShard(Effect):
 
 @dataclass(frozen=True, slots=True)
 class StopShard(Effect):
-    """A shard ends, beside; posts that it has not answered end with `ConnectionLost`."""
+    """Stop a shard in a thread of its own, since freeing rows takes a while; its unanswered posts
+    end with `ConnectionLost`."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseListeners(Effect):
-    """Close the listeners that no shard has got."""
+    """Close the listeners that no shard uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post(Effect):
-    """A call of a shard's method, in its thread, behind those posted before; `WorkDone` follows,
-    with `ConnectionLost` where the shard runs no more, or why it did not start. With `at_standby`
-    it follows once the standby has done it, too, or will not be promoted; posts behind it do not
-    wait for that."""
+    """Call a shard's method in its thread, after earlier posts. `WorkDone` follows, with
+    `ConnectionLost` if the shard does not run any more, or with the reason why it did not start.
+    With `at_standby` it follows once the standby has executed the call, too, or cannot be promoted;
+    later posts do not wait for that."""
 
     shard: int
     post: int
@@ -72,15 +73,15 @@ class Post(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(Effect):
-    """Cancel a post that the shard has not begun: `WaitTimeout` is its answer."""
+    """Cancel a post, if the shard has not begun it; its answer is then `WaitTimeout`."""
 
     post: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dial(Effect):
-    """Connect to the standby of shard `number`; `WorkDone` follows with a link, a descriptor or its
-    equivalent in tests, or the error."""
+    """Connect to the standby of shard `number`. `WorkDone` follows with a link (a descriptor, or
+    its equivalent in tests) or an error."""
 
     dial: int
     number: int
@@ -90,7 +91,7 @@ class Dial(Effect):
 
 @dataclass(frozen=True, slots=True)
 class GiveUp(Effect):
-    """Cancel a dial; its event follows all the same."""
+    """Cancel a dial; its `WorkDone` follows all the same."""
 
     dial: int
 
@@ -102,8 +103,8 @@ class CloseLink(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Stream(Effect):
-    """A shard streams to the standby at a link (`Shard.back_up`): `StreamReported` follows.
-    In order with posts. Where the shard refuses, the link is closed."""
+    """Have a shard stream to the standby at a link (`Shard.back_up`), in order with posts.
+    `StreamReported` follows. If the shard refuses, the link is closed."""
 
     shard: int
     stream: int
@@ -117,13 +118,14 @@ class Outbox(EffectQueue):
     # --- the master ------------------------------------------------------------------------------
 
     def reply_by(self, call: int, make: Callable[[], messages.Message]) -> None:
-        """Answer an order with what `make` returns, or with its error."""
+        """Answer an order with the message that `make` returns, or with the error that it
+        raises."""
         try:
             answer: messages.Message | SnailError = make()
         except SnailError as error:
             answer = error
-        except Exception as error:  # of a user's access method, or of ours
-            log.error("cannot do what the master ordered", exc_info=error)
+        except Exception as error:  # a bug in a user's access method, or here
+            log.error("cannot execute an order of the master", exc_info=error)
             answer = RemoteError(f"failed: {error!r}")
         self.reply(call, answer)
 
@@ -150,12 +152,12 @@ class Outbox(EffectQueue):
     ) -> None:
         """Post (key, shard, call) to shards; `then` gets all answers, by key."""
         asked = list(posts)
-        found: dict[K, WorkDone] = {}
+        answers: dict[K, WorkDone] = {}
 
         def heard(key: K, answer: WorkDone, now: float) -> None:
-            found[key] = answer
-            if len(found) == len(asked):
-                then({key: found[key] for key, _, _ in asked}, now)
+            answers[key] = answer
+            if len(answers) == len(asked):
+                then({key: answers[key] for key, _, _ in asked}, now)
 
         for key, shard, do in asked:
             self.post(shard, do, partial(heard, key), at_standby=at_standby)
@@ -164,7 +166,7 @@ class Outbox(EffectQueue):
 
 
 def results(answers: dict[K, WorkDone]) -> dict[K, Any]:
-    """Return what all returned, in order; raises the first error."""
+    """Return all results, in order; raise the first error."""
     for answer in answers.values():
         if answer.error is not None:
             raise answer.error

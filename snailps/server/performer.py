@@ -3,8 +3,9 @@
     order -> ordered -> Ordered -> the core -> Answering -> the order's future
     Effect -> perform -> shard threads, connections -> WorkDone, StreamReported
 
-Decides nothing, and none of it waits.  Owns the shards that run and what they have not answered;
-how a shard gets its socket, and how another server is dialled, are functions of the process.
+Decides nothing, and never waits: what takes time runs in a thread of its own and comes back as an
+event.  Owns the running shards and their unanswered posts.  Must not know how a shard gets its
+socket, nor how to connect to another server: the process passes functions for both.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ log = logging.getLogger(__name__)
 GONE = "the shard has stopped serving"
 
 Start = Callable[[effects.StartShard], tuple[ShardThread, Address]]
-"""Starts a shard; returns it with its endpoint."""
+"""Starts a shard; returns the shard and its endpoint."""
 Connect = Callable[[effects.Dial, Callable[[], bool]], int]
-"""``connect(dial, give_up)``: the descriptor of a connection to another server."""
+"""``connect(dial, give_up)`` returns the descriptor of a connection to another server."""
 
 
 class Performer:
-    """The effects of one server; `perform` is for one thread, `ordered` for any."""
+    """Performs the effects of one server; one thread calls `perform`, any thread `ordered`."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class Performer:
         self._calls: dict[int, Future[messages.Message]] = {}
         self._calls_lock = threading.Lock()
         self._last_call = 0
-        self._not_started: dict[int, SnailError] = {}  # why
-        self._posts: dict[int, Future[Any]] = {}  # posts that a shard has not answered
-        self._given_up: set[int] = set()  # dials
+        self._not_started: dict[int, SnailError] = {}  # shard -> why
+        self._posts: dict[int, Future[Any]] = {}  # unanswered posts
+        self._given_up: set[int] = set()  # cancelled dials
         self._methods: Mapping[type[Effect], Callable[[Any], None]] = {
             Answering: self._answer,
             effects.Note: lambda effect: note(effect.message),
@@ -123,7 +124,7 @@ class Performer:
     def _done(self, number: int, future: Future[Any]) -> None:
         self._posts.pop(number, None)
         if future.cancelled():
-            error: BaseException | None = WaitTimeout("the shard did not begin this in time")
+            error: BaseException | None = WaitTimeout("the shard did not begin this call in time")
         else:
             error = future.exception()
         result = future.result() if error is None else None
@@ -147,7 +148,7 @@ class Performer:
             self._given_up.discard(effect.dial)
             self._inbox.put(done)
 
-        def begun(future: Future[None]) -> None:  # it could not be, if it has an error
+        def begun(future: Future[None]) -> None:  # an error: no thread could be started
             if (error := future.exception()) is not None:
                 self._inbox.put(WorkDone(effect.dial, error=error))
 
@@ -177,6 +178,6 @@ class Performer:
 
 
 def _say_why(future: Future[Any]) -> None:
-    """Log the error of what nothing waits for."""
+    """Log the error of a stop: nothing waits for it."""
     if (error := future.exception()) is not None:
         log.error("a shard could not be stopped, and keeps its memory: %s", explain(error))

@@ -3,8 +3,8 @@
     orders of the master, shards, dials, works, time -> Event -> ServerCore.handle
         -> list of Effect -> Performer -> answers, notes, posts to shard threads, connections
 
-Decides nothing. Its control thread feeds the core and has the `Performer` perform its effects in
-their order; this module has the sockets.  Must not know models.
+Decides nothing. Owns the sockets, and the control thread, which feeds the core and has the
+`Performer` perform its effects in their order.  Must not know models.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, Serve
 
 log = logging.getLogger(__name__)
 END_S = 0.5
-"""Seconds that the control thread may take to end beyond what a cancelled checkpoint may."""
+"""Seconds that the control thread may take to end after a cancelled checkpoint has ended."""
 
 
 class Server(Node):

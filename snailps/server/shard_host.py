@@ -3,10 +3,10 @@
     TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> posts to shards, dials
     answers, streams, time -> Backed, Unbacked, Yielded
 
-A part of `ServerCore`. Knows shards by the number in the route and by the handle of their
-`StartShard`; the master decides why a shard moves. Nothing here waits: each shard executes its
-orders in sequence, and one that hangs or waits for its standby delays neither the others nor the
-order that ends its wait.
+A part of `ServerCore`. Owns which shard is a primary, a standby or yielding here, by its number in
+the route and by the handle of its `StartShard`. Must not know why a shard moves: the master
+decides. Nothing here waits: each shard executes its orders in sequence, and a shard that hangs, or
+waits for its standby, delays neither the others nor the order that ends its wait.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.001
-"""Period in which a shard that yields is asked whether its standby has everything."""
+"""How often a yielding shard is asked whether its standby has everything: clients wait
+meanwhile."""
 HANG_S = 60.0
 """Seconds that a shard may take to execute a step of a yield."""
 
@@ -54,8 +55,8 @@ Tables = Sequence[tuple[int, Table]]
 
 @dataclass(slots=True)
 class _Copy:
-    """A shard's replication order and state. `reported` is what the master knows. None: nothing;
-    empty: the standby has all rows; else an error."""
+    """A shard's replication order and its state. `reported`: what the master was told last; None:
+    nothing; empty: the standby has all rows; else why the copy failed."""
 
     order: messages.BackUp
     shard: int
@@ -66,16 +67,16 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Yield:
-    """A shard that hands over, or has: its current step and deadlines."""
+    """A shard that is handing over, or has handed over: its current step and deadlines."""
 
     number: int
     shard: int
     stay: bool
     limit_s: float
     until: float = math.inf
-    look_at: float = math.inf  # when the standby is asked again
+    look_at: float = math.inf  # when the shard is asked again whether its standby has everything
     post: int = 0  # the step that the shard executes; 0: none
-    hangs_at: float = math.inf  # ... and when it is withdrawn
+    hangs_at: float = math.inf  # when that step is withdrawn
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class ShardHost:
     ) -> None:
         self._settings, self._welcome, self._out = settings, welcome, out
         self._load_method = load_method
-        self._listeners = dict(enumerate(endpoints))  # not taken by a shard, while there may be one
+        self._listeners = dict(enumerate(endpoints))  # free ones, until the cluster is complete
         self.primaries: dict[int, int] = {}  # shard number -> handle
         self.standbys: dict[int, int] = {}  # shard number -> handle
         self.touched: set[int] = set()  # tables that track touches
@@ -109,8 +110,8 @@ class ShardHost:
         self._begun: dict[Address, int] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
         self._hosting: dict[int, _Hosting] = {}  # by shard
-        self._yielding: dict[int, _Yield] = {}  # by number; also those that have yielded
-        self._copies: dict[int, _Copy] = {}  # by number: the current one
+        self._yielding: dict[int, _Yield] = {}  # by number; also shards that have yielded
+        self._copies: dict[int, _Copy] = {}  # by number: the current copy of each shard
         self._streams: dict[int, _Copy] = {}
 
     @property
@@ -122,33 +123,34 @@ class ShardHost:
     def due(self) -> float:
         """When `tick` has something to do; inf: not before the next event."""
         return min(
-            (min(one.look_at, one.hangs_at) for one in self._yielding.values()), default=math.inf
+            (min(handing.look_at, handing.hangs_at) for handing in self._yielding.values()),
+            default=math.inf,
         )
 
     # --- orders of the master --------------------------------------------------------------------
 
     def take_route(self, call: int, order: messages.TakeRoute, now: float) -> None:
         """Take the fragments and the epoch of a route, and start shards while the cluster forms.
-        Until the cluster is complete a server may be lost and a new route made: a shard then keeps
-        its endpoint and may get another number."""
+        Until the cluster is complete, a lost server leads to a new route: a shard then keeps its
+        endpoint, and may get another number."""
         route = Route.from_dict(order.route)
-        mine = [
+        local = [
             (number, (address.host, address.port))
             for number, address in enumerate(route.shards)
             if address.server == self._welcome.node
         ]
         if self._route is None or self._begun or self._listeners:
-            for number, place in mine:
+            for number, place in local:
                 if place not in self._begun:
                     self._begun[place] = self._start(number, False, self._listener_at(place))
-            self.primaries = {number: self._begun[place] for number, place in mine}
+            self.primaries = {number: self._begun[place] for number, place in local}
         self._route = route
-        taken = [(n, shard, self._own(n, route)) for n, shard in self.primaries.items()]
-        self.post_all(call, taken, _ok, now)
+        posts = [(n, shard, self._own(n, route)) for n, shard in self.primaries.items()]
+        self.post_all(call, posts, _ok, now)
 
     def formed(self) -> None:
-        """Start no shards by a route any more: the cluster is complete, and shards change by orders
-        of the master only."""
+        """Start no shard by a route any more: the cluster is complete, and only orders of the
+        master start or move shards."""
         self._begun.clear()
         if self._listeners:
             self._listeners.clear()
@@ -185,21 +187,23 @@ class ShardHost:
         self._hosted(hosting)
 
     def make_tables(self, call: int, order: messages.MakeTables, now: float) -> None:
-        """Create tables in every shard here; one that stops meanwhile needs none."""
+        """Create tables in every shard here. A shard that stops meanwhile needs none: no error."""
         shards = [*self.primaries.values(), *self.standbys.values()]
         adding = self._adding(self._tables_of(order.tables), len(shards))
         posts = [(shard, do) for shard, each in zip(shards, adding, strict=True) for do in each]
 
         def ended(answers: dict[int, WorkDone], now: float) -> None:
-            here = {
-                i: one for i, one in answers.items() if not isinstance(one.error, ConnectionLost)
+            of_running = {
+                i: answer
+                for i, answer in answers.items()
+                if not isinstance(answer.error, ConnectionLost)
             }
-            self._out.reply_by(call, lambda: _ok(results(here)))
+            self._out.reply_by(call, lambda: _ok(results(of_running)))
 
         self._out.post_all([(i, *post) for i, post in enumerate(posts)], ended, now)
 
     def drop_tables(self, call: int, order: messages.DropTables, now: float) -> None:
-        """Drop tables in every shard here; one that stops meanwhile has none."""
+        """Drop tables in every shard here. A shard that stops meanwhile loses them anyway."""
         self.touched.difference_update(order.numbers)
         for number in order.numbers:
             self._names.pop(number, None)
@@ -230,14 +234,14 @@ class ShardHost:
         self._out.reply(call, messages.Ok())
 
     def unback(self, call: int, order: messages.Alone, now: float) -> None:
-        """End the copy of a shard, which has no standby from now on."""
+        """End the copy of a shard: it has no standby, and acknowledges without one from now on."""
         self._end_copy(order.shard)
         shard = self.primaries.get(order.shard, self.standbys.get(order.shard))
         posts = [(0, shard, partial(Shard.unback))] if shard is not None else []
         self.post_all(call, posts, _ok, now)
 
     def promote(self, call: int, order: messages.Promote, now: float) -> None:
-        """Make a standby serve, or make a shard that yielded or is yielding serve again."""
+        """Have a standby serve, or have a shard serve again that yielded or is yielding."""
         number = order.shard
         shard = self.standbys.pop(number, None)
         if shard is None and (handing := self._yielding.pop(number, None)) is not None:
@@ -249,7 +253,8 @@ class ShardHost:
         self.post_all(call, [(number, serves, do)], _ok, now, at_standby=True)
 
     def yield_(self, call: int, order: messages.Yield, now: float) -> None:
-        """Hand a shard over to its standby; with `stay` it becomes one. `Yielded` follows."""
+        """Hand a shard over to its standby; with `stay` the two change places. `Yielded`
+        follows."""
         shard = self._served(order.shard)
         handing = _Yield(order.shard, shard, order.stay, order.limit_s)
         self._yielding[order.shard] = handing
@@ -262,7 +267,8 @@ class ShardHost:
         self._out.reply(call, messages.Ok())
 
     def keep(self, call: int, order: messages.KeepShards, now: float) -> None:
-        """Remove all standbys and yielded shards but these, and the standbys of standbys."""
+        """Remove standbys and yielded shards other than these, and end the copies of standbys: a
+        master that took over knows of no others."""
         for number in sorted({*self.standbys, *self._yielding} - set(order.shards)):
             self._drop(number)
         for number, shard in self.standbys.items():
@@ -281,7 +287,8 @@ class ShardHost:
         *,
         at_standby: bool = False,
     ) -> None:
-        """Post calls to shards; `answer(results)` is the answer, or the first error."""
+        """Post calls to shards; the order is answered by `answer(results)`, or by the first
+        error."""
 
         def ended(answers: dict[Any, WorkDone], now: float) -> None:
             self._out.reply_by(call, lambda: answer(results(answers)))
@@ -296,27 +303,32 @@ class ShardHost:
         answer: Callable[[dict[int, list[Any]]], messages.Message],
         now: float,
     ) -> None:
-        """Give orders to these shards, as far as they serve here, and to their standbys. `answer`
-        gets the results by number, without shards that stop before they and their standbys have
-        executed the orders."""
+        """Have those of these shards that serve here execute orders, and their standbys, too.
+        `answer` gets the results by shard number. It lacks shards that stop before they and their
+        standbys have executed everything: the master repeats the order where such a shard serves
+        then."""
         posts = [
-            ((number, i), self.primaries[number], one)
+            ((number, i), self.primaries[number], step)
             for number in numbers
             if number in self.primaries
-            for i, one in enumerate(do(number))
+            for i, step in enumerate(do(number))
         ]
 
         def ended(answers: dict[tuple[int, int], WorkDone], now: float) -> None:
-            gone = {n for (n, _), one in answers.items() if isinstance(one.error, ConnectionLost)}
+            stopped = {
+                number
+                for (number, _), done in answers.items()
+                if isinstance(done.error, ConnectionLost)
+            }
 
-            def made() -> messages.Message:
-                found: dict[int, list[Any]] = {}
-                served = {key: one for key, one in answers.items() if key[0] not in gone}
+            def make() -> messages.Message:
+                by_number: dict[int, list[Any]] = {}
+                served = {key: done for key, done in answers.items() if key[0] not in stopped}
                 for (number, _), result in results(served).items():
-                    found.setdefault(number, []).append(result)
-                return answer(found)
+                    by_number.setdefault(number, []).append(result)
+                return answer(by_number)
 
-            self._out.reply_by(call, made)
+            self._out.reply_by(call, make)
 
         self._out.post_all(posts, ended, now, at_standby=True)
 
@@ -335,29 +347,30 @@ class ShardHost:
 
         def ended(answers: dict[tuple[str, int], WorkDone], now: float) -> None:
             served = {
-                key: one
-                for key, one in answers.items()
-                if not isinstance(one.error, ConnectionLost)  # dropped meanwhile
+                key: done
+                for key, done in answers.items()
+                if not isinstance(done.error, ConnectionLost)  # dropped meanwhile
             }
 
-            def made() -> messages.Message:
-                found: dict[str, Any] = {kind: [] for kind in both}
+            def make() -> messages.Message:
+                by_kind: dict[str, Any] = {kind: [] for kind in both}
                 for (kind, number), result in results(served).items():
-                    one = {**result, "shard": number}
+                    counters = {**result, "shard": number}
                     if "tables" in result:
-                        one["tables"] = {
+                        counters["tables"] = {
                             table: {**counts, "name": self._names.get(table, str(table))}
                             for table, counts in result["tables"].items()
                         }
-                    found[kind].append(one)
-                return messages.Report({**found, **own})
+                    by_kind[kind].append(counters)
+                return messages.Report({**by_kind, **own})
 
-            self._out.reply_by(call, made)
+            self._out.reply_by(call, make)
 
         self._out.post_all(posts, ended, now)
 
     def resume_state(self) -> list[list[Any]]:
-        """[shard, copy, trouble] of each standby; trouble is empty if there is none."""
+        """Return [shard, copy, trouble] of each reported standby; trouble: empty, or why it
+        failed."""
         return [
             [number, copy.order.copy, copy.reported]
             for number, copy in self._copies.items()
@@ -365,7 +378,7 @@ class ShardHost:
         ]
 
     def tick(self, now: float) -> None:
-        """Ask yielding shards again, and withdraw what a shard has not begun for long."""
+        """Ask yielding shards again, and withdraw steps that a shard has not begun for `HANG_S`."""
         for handing in list(self._yielding.values()):
             if now >= handing.look_at:
                 handing.look_at = math.inf
@@ -399,7 +412,8 @@ class ShardHost:
         return tables
 
     def _adding(self, tables: Tables, shards: int) -> list[list[Do]]:
-        """Calls that make tables, for `shards` shards; each shard has its own access methods."""
+        """Return calls that make tables, for each of `shards` shards: an access method in Python is
+        an object of its own in each, since shards run in different threads."""
 
         def adds(number: int, table: Table) -> Do:
             method = self._load_method(table) if table.in_python else None
@@ -421,17 +435,18 @@ class ShardHost:
             self._hosted(hosting)
 
     def _hosted(self, hosting: _Hosting) -> None:
-        """Answer once a standby has both its endpoint and its tables."""
+        """Answer once a standby has both its endpoint and its tables: only then can it be streamed
+        to."""
         endpoint, answers = hosting.endpoint, hosting.answers
         if endpoint is None or answers is None:
             return
         del self._hosting[hosting.shard]
 
-        def made() -> messages.Message:
+        def make() -> messages.Message:
             results(answers)
             return messages.Report({"endpoint": list(endpoint)})
 
-        self._out.reply_by(hosting.call, made)
+        self._out.reply_by(hosting.call, make)
 
     def _refuse_hosting(self, hosting: _Hosting, error: SnailError) -> None:
         del self._hosting[hosting.shard]
@@ -463,7 +478,7 @@ class ShardHost:
     # --- copies ----------------------------------------------------------------------------------
 
     def _end_copy(self, number: int) -> None:
-        """Stop reporting on a shard's copy."""
+        """Forget a shard's copy: late reports on it would be taken for reports on the next one."""
         copy = self._copies.pop(number, None)
         if copy is None:
             return
@@ -472,7 +487,7 @@ class ShardHost:
         self._streams.pop(copy.stream, None)
 
     def _dialled(self, copy: _Copy, done: WorkDone, now: float) -> None:
-        """The standby is connected, and the shard begins to stream; or it cannot be reached."""
+        """Have the shard stream to the connected standby, or report that it cannot be reached."""
         copy.dial = 0
         current, order = self._copies.get(copy.order.shard) is copy, copy.order
         if done.error is not None:
@@ -482,7 +497,7 @@ class ShardHost:
         if not current:
             self._out.put(CloseLink(done.result))
             return
-        log.debug("shard %d copies itself to %s:%d", order.shard, order.host, order.port)
+        log.debug("shard %d is copied to %s:%d", order.shard, order.host, order.port)
         copy.stream = self._out.number()
         self._streams[copy.stream] = copy
         self._out.put(
@@ -490,7 +505,7 @@ class ShardHost:
         )
 
     def stream_reported(self, event: StreamReported) -> None:
-        """Take a shard's report on its stream."""
+        """Pass on a shard's report on its stream, unless its copy has ended."""
         copy = self._streams.get(event.stream)
         if copy is not None:
             self._report(copy, event.trouble)
@@ -508,6 +523,7 @@ class ShardHost:
     #
     # begin_yield -> finish_yield, again and again until the standby has everything -> end_yield
     #
+    # Pushes are parked from begin_yield on, so the order has a limit; after it the shard serves on.
     # A yield ends early when its shard is promoted again or dropped: then it is not in `_yielding`
     # any more, and later answers of its shard are ignored.  A late note would be taken for one of
     # the next attempt.

@@ -1,12 +1,13 @@
-"""One shard: its role, its stream to a standby, orders, and the copies of checkpoints.
+"""One shard: its role, its stream to a standby, orders, and copies for checkpoints.
 
-    order -> done here -> forwarded -> done at the standby
-    back_up(connection) -> all fragments, then all that changes -> standby -> "ready"
+    order -> executed here -> forwarded -> executed at the standby
+    back_up(connection) -> all fragments, then all changes -> standby -> "ready"
     promote, yield -> which shard serves         copy_next, put_section <-> checkpoint files
 
-Called in the thread of `ShardThread`.  No thread, socket or clock here: a `ShardLoop` moves the
-bytes, `_primary` and `_standby` know what the stream carries, and the master decides which server
-stands by for which.
+Owns what a role allows: which orders are executed, when a standby may be promoted, when a primary
+may stop serving.  All methods run in the shard's thread.  Must not know threads, sockets or clocks:
+a `ShardLoop` moves the bytes, `_primary` and `_standby` know what the stream carries, and the
+master decides which server has the standby of which shard.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from snailps.store.checkpoint._sections import copy_fragments
 from snailps.transport.loop._loop import ShardLoop
 
 CLOCK_LIMIT_S = 3600.0
-"""Longest wait of a request for a clock: as long as the slowest slot takes."""
+"""How long a request may wait for a clock: a clock takes as long as its slowest slot."""
 STAGED_BYTES_MAX = 2 << 30
 """Most bytes staged for a clock."""
 
 Report = Callable[[str, str], None]
-"""(state, why): ("ready", "") once, ("lost", why) once.  Must not block."""
+"""Called with ("ready", "") and ("lost", why), each at most once.  Must not block."""
 Order = dict[str, Any]
-"""``do``: name of an order, which changes rows or clocks; its arguments.  JSON."""
+"""``do``: name of an order, which changes rows or clocks; and its arguments.  JSON."""
 _CLOCKED = {"close_clock", "seal"}
-"""Orders that apply pushes; those that delete rows may come amid a copy of them."""
+"""Orders that apply contributions, so pinned rows must be copied first; deletions may come amid a
+copy."""
 
 
 class Shard(ShardCore):
     """The store, the role and the stream of one shard.
 
-    `clock_limit_s`: longest wait of a request for a clock; `staged_bytes_max`: most bytes staged
-    for one; `standby`: follows a primary until it is promoted.
+    `clock_limit_s`: how long a request may wait for a clock; `staged_bytes_max`: most bytes staged
+    for a clock; `standby`: the shard follows a primary until it is promoted.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class Shard(ShardCore):
         )
 
     def take_route(self, epoch: int, fragments: ArrayLike) -> None:
-        """Own these fragments (uint32) from this epoch on; a standby once each is copied to it."""
+        """Own these fragments (uint32) from this epoch on; a standby owns each once its copy
+        begins."""
         if self.role == "standby":
             self.expect(fragments)
         else:
@@ -68,11 +71,11 @@ class Shard(ShardCore):
         self.loop.wake()
 
     def fragments(self) -> NDArray[np.uint32]:
-        """Owned fragments, uint32, ascending."""
+        """Return the owned fragments, uint32, ascending."""
         return self.store.fragments()
 
     def clock(self) -> int:
-        """Present clock: all below are applied."""
+        """Return the present clock: all lower clocks are applied."""
         return int(self.store.clock_state()["clock"])
 
     # --- checkpoints
@@ -80,10 +83,10 @@ class Shard(ShardCore):
     def copy_next(
         self, cursor: FragmentCursor, buffer: NDArray[Any]
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Copy what follows the cursor, as much as fits, into a writable uint8 buffer; move it.
+        """Copy rows from the cursor on into a writable uint8 buffer, and advance the cursor.
 
-        Returns bytes used and the sections of `copy_fragments`; 0 bytes: no more fragments.  The
-        shard serves nothing meanwhile.
+        Returns the bytes used, 0 at the end, and the sections of `copy_fragments`.  The shard
+        serves nothing meanwhile.
         """
         return copy_fragments(self.store, cursor, buffer)
 
@@ -91,10 +94,10 @@ class Shard(ShardCore):
         """Delete all rows of these tables: an earlier restore may have left some."""
         self._order({"do": "clear", "tables": list(map(int, numbers))})
 
-    # --- orders: done here, then at the standby
+    # --- orders: executed here, then at the standby
 
     def set_tick(self, tick: int) -> None:
-        """Set the clock (uint32) that pushes leave in rows of tables that track touches."""
+        """Set the tick (uint32) that pushes note in rows of tables that track touches."""
         self._order({"do": "set_tick", "tick": int(tick)})
 
     def expire_one(self, number: int, before_tick: int, fragment: int) -> int:
@@ -107,19 +110,18 @@ class Shard(ShardCore):
         self._order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
-        """Order `ShardStore.close_clock`; also raises what an access method in Python raised."""
+        """Order `ShardStore.close_clock`; also raises the error of an access method in Python."""
         order = {"do": "close_clock", "clock": clock, "slots": list(map(int, slots))}
         closed: dict[str, Any] = self._order(order)
         return closed
 
     def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool:
-        """Seal a slot for an incarnation that has pushed all of it and is gone; errors of
-        `close_clock`."""
+        """Seal a slot for a lost incarnation that had pushed all of it; errors of `close_clock`."""
         order = {"do": "seal", "clock": clock, "slot": slot, "slots": slots}
         return bool(self._order({**order, "incarnation": incarnation}))
 
     def fence(self, incarnation: int, below: int = 0) -> None:
-        """Refuse this incarnation and all `below` from now on, and end their connections."""
+        """Refuse this incarnation, and all `below`, from now on; their connections end."""
         self._order({"do": "fence", "incarnation": incarnation, "below": below})
 
     def fence_and_seal(
@@ -131,7 +133,8 @@ class Shard(ShardCore):
             self.seal(clock, slot, slots, incarnation)
 
     def _order(self, order: Order) -> Any:
-        """Do an order and forward it; ConnectionLost: the order is for the successor."""
+        """Execute an order and forward it; ConnectionLost: another shard serves, and has to get
+        it."""
         if self.role != "primary" or self.yielding:
             raise ConnectionLost(
                 f"this shard has yielded to another: {order['do']} is for that one"
@@ -147,13 +150,14 @@ class Shard(ShardCore):
         return result
 
     def _obey(self, text: bytes) -> None:
-        """Do an order of the primary's stream, and forward it to an own standby."""
+        """Execute an order of the primary's stream, and forward it to this standby's own
+        standby."""
         order = json.loads(text)
         self._execute(order)
         self._forward(order)
 
     def _execute(self, order: Order) -> Any:
-        """Do an order, as a primary or as its standby; return what the store returns."""
+        """Execute an order, as primary or standby alike; return the store's result."""
         do, store = order["do"], self.store
         if do == "expire":
             return store.expire(order["table"], order["before"], order["fragments"])
@@ -179,7 +183,7 @@ class Shard(ShardCore):
         raise ProtocolError(f"{do!r} is no order that this version knows", "stream")
 
     def _forward(self, order: Order) -> None:
-        """Append an order to the stream, without fragments that are still to be copied."""
+        """Append an order to the stream, without fragments whose copy has not begun."""
         if not self.stream_begun:
             return
         if order["do"] == "expire":
@@ -191,13 +195,14 @@ class Shard(ShardCore):
     def back_up(self, fd: int, sync: bool, paced: bool, resume: bool, report: Report) -> None:
         """Stream everything to a standby over `fd`, connected and authenticated as `Role.SERVER`.
 
-        Replaces the previous standby, as `unback` does.  With `sync` a push, a seal or a batch is
-        acknowledged once a ready standby has it; otherwise at once, unless 64 MiB are on the way.
-        `paced`: copying gives way to clients.  `resume`: the standby was the primary until it
-        yielded to this shard, which is not promoted yet: nothing is copied.  After "lost", until
-        `unback` is called, nothing is acknowledged, as the standby may be promoted at any time;
-        pulls and pushes continue.  MisuseError: this is neither a primary nor a complete standby;
-        `fd` is still the caller's.
+        Ends the stream to the previous standby, like `unback`.  With `sync` a push, a seal or a
+        batch is acknowledged once a ready standby has it; otherwise at once, unless more than 64
+        MiB are unacknowledged.  `paced`: copying gives way to clients.  `resume`: the standby was
+        the primary until it yielded to this shard, which is not promoted yet, so nothing is copied.
+
+        After "lost" a ready standby may be promoted at any time: with `sync` nothing is
+        acknowledged until `unback` is called; pulls and pushes are executed.  MisuseError: this is
+        neither a primary nor a complete standby; the caller still owns `fd`.
         """
         if self.role == "yielded" or (self.role == "standby" and not self.seeded):
             raise MisuseError(
@@ -208,24 +213,24 @@ class Shard(ShardCore):
         self.loop.open_stream(fd, sync, paced, report)
 
     def unback(self) -> None:
-        """Acknowledge what waited for the standby: there is none (any more)."""
+        """End the stream, and acknowledge what waited for the standby: none will be promoted."""
         self.loop.end_stream()
 
     def begin_yield(self) -> None:
-        """Hold whatever changes rows; MisuseError: there is no ready standby."""
+        """Park requests that change rows; MisuseError: there is no ready standby."""
         if self.role != "primary" or self.stream_state != "ready":
             raise MisuseError("only a primary with a ready standby can yield")
         self.yielding = True
 
     def finish_yield(self, stay: bool) -> bool:
-        """Stop serving once the standby has everything; whether it has.
+        """Stop serving once the standby has everything; False: it lacks frames, call again.
 
-        With `stay` the shard stands by for its successor, and keeps its own stream to resume as
-        primary if the successor is not promoted.  ConnectionLost: the standby was lost, or this
-        shard is promoted.
+        With `stay` the shard becomes the standby of its successor, and keeps its own stream, to be
+        primary again if the successor is not promoted.  ConnectionLost: the standby was lost, or
+        this shard was promoted again.
         """
         if not self.yielding:
-            raise ConnectionLost("the shard was told to go on")
+            raise ConnectionLost("the shard was ordered to go on serving")
         if self.stream_state != "ready":
             raise ConnectionLost("the standby to yield to was lost")
         if not self.stream_idle:
@@ -239,7 +244,7 @@ class Shard(ShardCore):
         return True
 
     def end_yield(self) -> None:
-        """Retry what waited for the new place of the shard: refused where it has yielded."""
+        """Retry requests that waited for the hand-over; a shard that has yielded refuses them."""
         self.yielding = False
         self.loop.wake()
 
@@ -248,14 +253,16 @@ class Shard(ShardCore):
     def promote(self, epoch: int) -> None:
         """Make this standby the primary from a route epoch on; refuse older epochs.
 
-        Closes the connection of the previous primary: it can acknowledge nothing that is not here.
-        A shard that has yielded becomes the primary again, with its standby if that is there.  A
-        primary only takes the epoch.  MisuseError: the previous primary had not sent everything.
+        Closes the connection of the previous primary first: from then on that one cannot
+        acknowledge a push that is not here.  A shard that has yielded becomes primary again, with
+        its standby if it still has one.  A primary only takes the epoch.  MisuseError: the previous
+        primary had not sent everything.
         """
         self.yielding = False
         if self.role == "standby" and self.followed and self.stream_state == "lost":
-            # Of one that has followed another.  One that has only yielded may still have its
-            # standby for all that the master knows: then nothing is acknowledged before `unback`.
+            # Only for a shard that has followed another one.  A shard that only yielded may still
+            # have its standby as far as the master knows: then nothing is acknowledged before
+            # `unback`.
             self.unback()
         if self.role == "yielded":
             self.role = "primary"
@@ -274,7 +281,7 @@ class Shard(ShardCore):
     # --- for people and tests
 
     def stats(self, now: float) -> dict[str, Any]:
-        """Counters of loop, requests and store; `now` in monotonic seconds."""
+        """Return counters of loop, requests and store; `now` in monotonic seconds."""
         return {
             **self.loop.counters(),
             **self.counters(),
@@ -282,7 +289,7 @@ class Shard(ShardCore):
         }
 
     def _stream_status(self, now: float) -> dict[str, Any]:
-        """Role and progress of the stream."""
+        """Return role, state and progress of the stream."""
         stream = self.stream_stats(now)
         copied = stream.pop("copied")
         state, seeded = self.stream_state, copied

@@ -1,4 +1,4 @@
-"""Handshake: identity and role of a peer, and proof that it knows the secret.  Sans-IO.
+"""The handshake: who a peer is, and the proof that it knows the cluster's secret.  Sans-IO.
 
     client                                server
       HELLO(role, nonce_c)         ->
@@ -9,7 +9,7 @@
 Each side proves that it knows the shared secret by an HMAC-SHA256 over both HELLOs (both nonces,
 both roles, the job), with a label that differs by direction, so neither a replay nor a reflection
 passes.  Without a secret the key is empty: the same code runs, and a side with a secret refuses a
-side without.  Frames in, frames out; no sockets, no clocks; nonces are given by the caller.
+side without.  Frames in, frames out; must not know sockets or clocks; callers give the nonces.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Hello:
         channel, role, reserved, node, nonce, mac = _HELLO.unpack_from(frame.body)
         agent = frame.body[_HELLO.size :]
         if reserved or not agent.isascii():
-            # Both are under the MAC only as we would write them ourselves.
+            # The MAC is computed over a HELLO as we would write it, so it covers neither of these.
             raise ProtocolError(
                 "HELLO with reserved bits set or an agent not in ASCII", "handshake"
             )
@@ -113,7 +113,7 @@ def _mac(secret: bytes, label: bytes, client: Hello, server: Hello) -> bytes:
 
 
 class ClientSession:
-    """The connecting side; `hello` with a fresh nonce, an empty `secret` for none."""
+    """The connecting side.  `hello` has a fresh nonce; an empty `secret` means none."""
 
     def __init__(self, hello: Hello, secret: bytes = b"") -> None:
         self.hello = hello
@@ -122,7 +122,7 @@ class ClientSession:
         self._secret = secret
 
     def start(self) -> Frame:
-        """The first frame to send."""
+        """Return the first frame to send."""
         return self.hello.to_frame()
 
     def receive(self, frame: Frame) -> Frame | None:
@@ -149,7 +149,7 @@ class ClientSession:
 
 
 class ServerSession:
-    """The accepting side; `admit(hello)` runs after the proof, and refuses by a ProtocolError."""
+    """The accepting side.  `admit(hello)` runs after the proof; it refuses with a ProtocolError."""
 
     def __init__(
         self, hello: Hello, secret: bytes = b"", admit: Callable[[Hello], None] | None = None
@@ -187,10 +187,10 @@ class ServerSession:
 
 
 def error_frame(error: SnailError, request: int = 0) -> Frame:
-    """The ERROR frame of an error, its text cut to fit; `request` 0: for the whole connection."""
+    """Make the ERROR frame of an error, its text cut to fit; `request` 0: of the connection."""
     code, text = getattr(error, "code", "error"), str(error)[:HANDSHAKE_BODY_MAX]
     while True:
-        # A file name that is no UTF-8 holds lone surrogates; escaped they are still JSON.
+        # A file name that is not UTF-8 has lone surrogates, which JSON can carry only when escaped.
         words = json.dumps({"code": code, "text": text}, ensure_ascii=False)
         body = words.encode("utf-8", "backslashreplace")
         if len(body) <= HANDSHAKE_BODY_MAX:
@@ -199,6 +199,7 @@ def error_frame(error: SnailError, request: int = 0) -> Frame:
 
 
 def remote_error(frame: Frame) -> RemoteError:
+    """Read an ERROR frame; one that cannot be read becomes an error with code ``protocol``."""
     try:
         fields = json.loads(frame.body)
         return RemoteError(str(fields["text"]), str(fields["code"]))

@@ -1,8 +1,9 @@
-"""TCP sockets of the transport: listening, dialling with its handshake, names of addresses.
+"""TCP sockets: listening, connecting with retries and handshake, addresses in messages.
 
     (host, port) -> listen -> listening socket       (host, port) -> dial -> authenticated socket
 
-It knows connections and time limits, and no message.  `Trust` decides which peers to admit.
+Owns how a connection is made and how long that may take.  Must not know messages; `Trust` decides
+which peers are admitted.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from snailps.transport.security.tls_link import CLOSED, Address, words
 from snailps.transport.security.trust import OPEN, VARIABLE, Trust
 
 SAY_S = 5.0
-"""Seconds between logs of a wait for a connection."""
+"""Seconds between calls of `on_wait`."""
 
 
 class Listener(Protocol):
-    """Accepts connections: a listening socket, or a relay in front of one."""
+    """Accepts connections: a listening socket, or a TLS relay in front of one."""
 
     def fileno(self) -> int: ...
     def accept(self) -> tuple[socket.socket, Any]: ...
@@ -40,11 +41,10 @@ class Listener(Protocol):
 
 
 def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Listener:
-    """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once; with TLS a
-    relay.
+    """Listen on a TCP address, IPv4 or IPv6, which a restart may bind again at once.
 
-    ConnectionLost: cannot bind.  ConfigError: peers without the secret could reach it and be
-    admitted.
+    With TLS the result is a relay.  ConnectionLost: cannot bind.  ConfigError: there is no secret,
+    and other machines could connect.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -75,7 +75,8 @@ def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Li
 
 
 def is_there(address: Address, limit_s: float = 1.0) -> bool:
-    """False where a machine refuses the connection; one that does not answer may be there."""
+    """Whether a process may listen at an address; False only if its machine refuses the
+    connection."""
     try:
         socket.create_connection(address, timeout=limit_s).close()
     except ConnectionRefusedError:
@@ -91,7 +92,7 @@ def show(address: Address) -> str:
 
 
 def peer_of(descriptor: int) -> str:
-    """Address of the peer of a connected socket, which stays the caller's."""
+    """Return the peer's address of a connected socket, which the caller still owns."""
     sock = socket.socket(fileno=descriptor)
     try:
         return show(sock.getpeername())
@@ -102,14 +103,17 @@ def peer_of(descriptor: int) -> str:
 
 
 def route_host(address: Address) -> str:
-    """Local address towards `address`; ConnectionLost: it does not resolve, or no route."""
+    """Return the local address from which this machine reaches `address`.
+
+    ConnectionLost: the name does not resolve, or there is no route.
+    """
     try:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)
+        targets = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)
     except OSError as error:
         raise ConnectionLost(
             f"cannot find {show(address)}: {error.strerror}. Is the name right?"
         ) from None
-    for family, _, _, _, where in found:
+    for family, _, _, _, where in targets:
         with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect(where)  # sends nothing: only asks the routing table
             return str(probe.getsockname()[0])
@@ -130,11 +134,13 @@ def dial(
     give_up: Callable[[], bool] = lambda: False,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> socket.socket:
-    """Connect and shake hands, retrying until `limit_s` seconds have passed.
+    """Connect and do the handshake, with retries until `limit_s` seconds have passed.
 
-    `peer_name` is for messages; `give_up` is asked between attempts; `on_wait` gets, now and then,
-    what is waited for.  WaitTimeout: no answer in time.  RemoteError, ProtocolError: the handshake
-    failed, and another attempt would not help.
+    `peer_name` is for messages.  `give_up` is called between attempts, and ends them if true.
+    `on_wait` gets every few seconds a text that says what is waited for.  WaitTimeout: no
+    connection in time.  ConnectionLost: the peer accepts connections and does not answer.
+    RemoteError, ProtocolError: it refused, or the handshake failed, and another attempt would not
+    help.
     """
     begin = time.monotonic()
     peer = f"{peer_name} at {show(address)}"
@@ -144,8 +150,8 @@ def dial(
         nonlocal pause_s, shown_at
         if time.monotonic() - shown_at > SAY_S:
             shown_at = time.monotonic()
-            left = max(0.0, limit_s - (shown_at - begin))
-            on_wait(f"waiting for {peer} ({reason}), {left:.0f} s left")
+            left_s = max(0.0, limit_s - (shown_at - begin))
+            on_wait(f"waiting for {peer} ({reason}), {left_s:.0f} s left")
         threading.Event().wait(pause_s)
         pause_s = min(pause_s * 1.5, 1.0)
 
@@ -204,8 +210,12 @@ def dial(
 
 
 def _connected(address: Address, limit_s: float) -> socket.socket:
-    """Connect; refuse a connection to itself, as a local port of the ephemeral range gives where
-    nothing listens: it would keep the port from its owner."""
+    """Connect, and refuse a connection of the socket to itself.
+
+    TCP makes such a connection when nothing listens at a local port and the kernel happens to
+    choose that port for the connecting end.  It would keep the port from the process that is to
+    listen there.
+    """
     sock = socket.create_connection(address, timeout=limit_s)
     try:
         if sock.getsockname() == sock.getpeername():
@@ -217,8 +227,9 @@ def _connected(address: Address, limit_s: float) -> socket.socket:
 
 
 def set_options(sock: socket.socket) -> None:
-    """No delay for small frames; a vanished machine of a peer is noticed after two minutes."""
-    if sock.family == socket.AF_UNIX:  # our end of a relay's pair
+    """Set TCP_NODELAY, and keep-alive: a peer whose machine is gone is noticed after two
+    minutes."""
+    if sock.family == socket.AF_UNIX:  # our end of a TLS relay's socket pair
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -228,11 +239,11 @@ def set_options(sock: socket.socket) -> None:
 
 
 def receive(sock: socket.socket, count: int, until: float) -> bytes:
-    """Some of the next `count` bytes, until a time in monotonic seconds; raises OSError."""
-    left = until - time.monotonic()
-    if left <= 0:
+    """Receive up to `count` bytes, until a time in monotonic seconds; TimeoutError then."""
+    left_s = until - time.monotonic()
+    if left_s <= 0:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-    sock.settimeout(left)
+    sock.settimeout(left_s)
     return sock.recv(count)
 
 
@@ -242,7 +253,8 @@ def _shake(sock: socket.socket, session: ClientSession, limit_s: float) -> None:
     decoder = FrameDecoder(HANDSHAKE_BODY_MAX)
     sock.sendall(encode_frame(session.start()))
     while not session.ready:
-        # Frame by frame: what comes behind READY (a heartbeat) is for the next owner of the socket.
+        # Only the bytes of this frame: bytes after READY (a heartbeat) are for the socket's next
+        # owner.
         data = receive(sock, decoder.missing_bytes, until)
         if not data:
             raise ConnectionResetError("closed during the handshake")

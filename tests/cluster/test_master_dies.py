@@ -378,7 +378,7 @@ def test_journal_of_another_job_is_refused_until_begun_anew(tmp_path, job):
         fresh = cluster.master("dim=2", "fresh=true", port=cluster.port)
         fresh.wait_line("begun anew with --fresh")
         for process in old:
-            assert_one_sentence(process, "does not take us back", "another run has begun")
+            assert_one_sentence(process, "refuses this process", "another run has begun")
         nodes = [cluster.start(role) for role in ("server", "worker")]
         assert [process.wait() for process in [fresh, *nodes]] == [0] * 3
     assert figures_of(fresh)["examples"] == LINES

@@ -508,7 +508,7 @@ def test_message_of_a_master_that_cannot_be_read_ends_the_node(master, connect, 
     text = b'{"is":"Slowest","clock":-7,"node":1}'
     frame = Frame(kind, len(text).to_bytes(4, "little") + text, request=kind == Kind.CALL)
     master.do(lambda: master.server.send_frame(peer, frame))
-    assert "not understood here: Slowest.clock" in lost.get(timeout=LIMIT_S)
+    assert "it broke the protocol: Slowest.clock" in lost.get(timeout=LIMIT_S)
 
 
 def test_answer_of_a_master_that_is_none_ends_the_node(master, connect):
@@ -516,7 +516,7 @@ def test_answer_of_a_master_that_is_none_ends_the_node(master, connect):
     client = connect(on_lost=lost.put)
     with pytest.raises(ConnectionLost, match="Lease is answered by Leased, got Ok"):
         client.call(messages.Lease("train"), LIMIT_S)
-    assert "not understood here" in lost.get(timeout=LIMIT_S)
+    assert "it broke the protocol" in lost.get(timeout=LIMIT_S)
 
 
 def test_half_a_frame_and_then_nothing_blocks_nobody(master, raw, connect):
@@ -562,7 +562,7 @@ def test_peer_that_reads_nothing_is_dropped_at_the_limit(master, raw, monkeypatc
         return None
 
     assert master.do(flood)
-    assert master.lost.get(timeout=LIMIT_S) == (peer, "does not read what it is sent")
+    assert master.lost.get(timeout=LIMIT_S) == (peer, "does not read its messages")
 
 
 def test_peer_that_reads_slowly_is_not_dropped_however_much_waits(master, raw, monkeypatch):

@@ -311,7 +311,7 @@ def test_primary_that_is_told_to_serve_does_not_yield_any_more(cluster):
     cluster.until("parked", lambda n: n == 1)
     shard.promote(1)
     leaving.join(LIMIT_S)
-    assert failed == ["the shard was told to go on"]
+    assert failed == ["the shard was ordered to go on serving"]
     cluster.relays[-1].open.set()
     pushed.wait()
     again.wait()

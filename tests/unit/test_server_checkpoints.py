@@ -351,7 +351,7 @@ def test_save_of_a_clock_that_ends_before_all_is_copied_is_no_checkpoint(folder)
     house.finish()
     (saved,) = house.told
     assert saved.files == []
-    assert "the rows of clock 0 were to be copied, and are of 1" in saved.text
+    assert "rows were to be copied at clock 0, and it is 1 by now" in saved.text
 
 
 def test_shard_that_is_lost_fails_the_save(folder):

@@ -1,8 +1,8 @@
-"""The disk under checkpoints: the calls of the operating system that they need, and no more.
+"""The disk under checkpoints: the system calls that they need, in one replaceable object.
 
     folder, shard_file -> Disk -> OS_DISK: os, lock
 
-Simulations have another disk, which tears writes, flips bits and is full.  No formats here.
+Simulations have another disk, which tears writes, flips bits and gets full.  Must not know formats.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Disk:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, file: int, data: Bytes, at: int) -> int:
-        """Write at an offset; the count of bytes may be smaller."""
+        """Write at an offset; return how many bytes were written, maybe fewer than given."""
         return os.pwrite(file, data, at)
 
     def read(self, file: int, into: memoryview, at: int) -> int:
-        """Read from an offset; the count of bytes may be smaller; 0 at the end."""
+        """Read from an offset; return how many bytes were read, maybe fewer than asked; 0 at the
+        end."""
         return os.preadv(file, [into], at)
 
     def size(self, file: int) -> int:
@@ -61,7 +62,7 @@ class Disk:
         path.mkdir()
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable."""
+        """Sync the names in a folder."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -83,7 +84,7 @@ class Disk:
         return status.f_bavail * status.f_frsize
 
     def lock(self, folder: Path) -> int:
-        """Make a folder and lock it for this process's life, or raise `FolderTaken`."""
+        """Make a folder and lock it until this process ends, or raise `FolderTaken`."""
         return take_folder(folder)
 
     def unlock(self, lock: int) -> None:
@@ -92,7 +93,7 @@ class Disk:
 
 OS_DISK = Disk()
 LOST_WRITE = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""Errors of a sync that mean that earlier writes are not on the disk."""
+"""Errors of a sync that mean that earlier writes are lost."""
 
 
 def read_file(disk: Disk, path: Path) -> bytes:
@@ -106,7 +107,7 @@ def read_file(disk: Disk, path: Path) -> bytes:
 
 
 def read_at(disk: Disk, file: int, into: memoryview, at: int) -> int:
-    """Fill `into` from an offset of a file, up to its end; count of bytes."""
+    """Fill `into` from an offset of a file, up to the file's end; return the number of bytes."""
     done = 0
     while done < len(into) and (n := disk.read(file, into[done:], at + done)):
         done += n
@@ -121,7 +122,7 @@ def write_at(disk: Disk, file: int, data: Bytes, at: int) -> None:
 
 
 def write_file(disk: Disk, path: Path, data: bytes) -> None:
-    """Write a file, and make its content durable."""
+    """Write a file, and sync its content."""
     file = disk.create(path)
     try:
         write_at(disk, file, data, 0)
@@ -131,7 +132,7 @@ def write_file(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def sync_folder(disk: Disk, path: Path) -> None:
-    """Make names durable; ignores a refusal, but not lost writes."""
+    """Sync names.  A file system that refuses to sync folders is ignored; lost writes are not."""
     try:
         disk.sync_folder(path)
     except OSError as error:

@@ -1,12 +1,13 @@
-"""The folder of a job's checkpoints: which exist, which are good, how one is added and removed.
+"""The folder of a job's checkpoints: which exist, which are good, how they are added and removed.
 
     begin -> checkpoint-000012.part/ <- files of shards ... -> manifest, last -> checkpoint-000012/
     found -> every checkpoint with its state: good, unfinished or damaged, and why
     prune -> only the newest stay
 
-Owns names, order and safety on disk: a folder without ``.part`` is complete, because it was renamed
-when everything in it was durable.  The content of files belongs to `shard_file` and `manifest`.
-No clock here.
+Owns names, order and safety on disk: a folder without ``.part`` is complete, because it gets that
+name after everything in it was synced.  Whoever dies at any moment, the newest such folder is a
+checkpoint to continue from.  The content of files belongs to `shard_file` and `manifest`.  Must not
+know a clock.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from snailps.store.checkpoint.manifest import NAME, Manifest
 from snailps.store.checkpoint.shard_file import FileEntry, ShardFile, write_error
 
 BEGUN = "begun"
-"""File that the master puts into a new checkpoint's folder: servers must see the same disk."""
+"""File that the master puts into a new checkpoint's folder: a server that does not see it writes to
+another disk."""
 
 _NAME = re.compile(r"checkpoint-(\d{6,})(\.part|\.old)?")
 PASSED = "passed.json"
-"""File with the number up to which checkpoints are of runs that are over."""
+"""File with the number up to which checkpoints belong to runs that are over."""
 COURSE = "course.npz"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk: good, unfinished (its writer ended first) or damaged, and why."""
+    """A checkpoint on disk: good, unfinished (its writer ended too early) or damaged, and why."""
 
     number: int
     path: Path
@@ -49,9 +51,9 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[ShardFile]]:
-    """A checkpoint whose manifest, lengths, headers and indices are right, or a `CheckpointError`.
+    """Open a checkpoint; `CheckpointError` if a manifest, length, header or index is wrong.
 
-    Reads some KB a shard; rows are compared with their checksums when they are read.
+    It reads some KB for each shard; rows are compared with their checksums when they are read.
     """
     try:
         data = read_file(disk, path / NAME)
@@ -81,7 +83,7 @@ def read_course(path: Path, manifest: Manifest, disk: Disk = OS_DISK) -> bytes:
 
 
 def verify(path: Path) -> Manifest:
-    """Read a whole checkpoint and compare it with its checksums."""
+    """Read a whole checkpoint and compare it with its checksums; `CheckpointError` names damage."""
     manifest, files = open_checkpoint(path)
     everything = np.ones(manifest.frag_num, np.bool_)
     for file in files:
@@ -97,17 +99,18 @@ def refuse_no_folder(path: Path) -> None:
 
 
 def found_at(path: Path) -> list[Checkpoint]:
-    """The checkpoints of a folder, or the one whose folder `path` is; DataError: there is none."""
+    """Return the checkpoints of a folder, or the one whose folder `path` is; DataError: none."""
     refuse_no_folder(path)
-    is_one = path.name.startswith("checkpoint-") or (path / NAME).exists()
-    found = CheckpointFolder(path.absolute().parent if is_one else path).found()
-    if is_one:
-        found = [one for one in found if one.path.name == path.absolute().name]
-    if not found:
+    is_checkpoint = path.name.startswith("checkpoint-") or (path / NAME).exists()
+    checkpoints = CheckpointFolder(path.absolute().parent if is_checkpoint else path).found()
+    if is_checkpoint:
+        name = path.absolute().name
+        checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.path.name == name]
+    if not checkpoints:
         raise DataError(
             f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
         )
-    return found
+    return checkpoints
 
 
 class CheckpointFolder:
@@ -117,30 +120,31 @@ class CheckpointFolder:
         self.path, self._disk = path, disk
         self._lock = -1
         self._made = False  # by this process
-        self._cleared = 0  # highest number of what was removed: servers may still report on it
+        self._cleared = 0  # highest number that `clear` removed: servers may still report on it
 
     def found(self) -> list[Checkpoint]:
-        """All checkpoints in the folder, oldest first; reads no rows."""
+        """Return all checkpoints in the folder, oldest first; reads no rows."""
         return [self._look(number, path) for number, path in self._named() if path.suffix != ".old"]
 
     def candidates(self) -> Iterator[Checkpoint]:
-        """Checkpoints that the job may continue from, newest first, good or not."""
+        """Yield checkpoints that the job may continue from, newest first, good or not."""
         passed = self.passed()
-        for one in reversed(self.found()):
-            if one.number > passed:
-                yield one
+        for checkpoint in reversed(self.found()):
+            if checkpoint.number > passed:
+                yield checkpoint
 
     def next_number(self) -> int:
-        """A number that no checkpoint here ever had."""
-        there = [number for number, _ in self._named()]
-        return max([self.passed(), self._cleared, *there]) + 1
+        """Return a number that no checkpoint here ever had, so that late reports match none."""
+        numbers = [number for number, _ in self._named()]
+        return max([self.passed(), self._cleared, *numbers]) + 1
 
     def passed(self) -> int:
-        """The number up to which checkpoints are of runs that ended or were begun anew; 0: none."""
+        """Return the number up to which checkpoints belong to runs that ended or were given up; 0:
+        none."""
         try:
             plain = json.loads(read_file(self._disk, self.path / PASSED))
             through = int(plain["through"])
-            # A changed digit would hide good checkpoints.
+            # Without a checksum a changed digit would hide good checkpoints, or revive old ones.
             if plain["crc32c"] != _sum_of(through, str(plain["why"])):
                 raise ValueError("its checksum is wrong")
             return through
@@ -153,7 +157,7 @@ class CheckpointFolder:
             ) from None
 
     def set_passed(self, why: str) -> None:
-        """Note that no job continues from what is here: the run ended, or begins anew."""
+        """Note that no job continues from the checkpoints here: the run ended, or begins anew."""
         number = self.next_number() - 1
         if number > self.passed():
             plain = {"through": number, "why": why, "crc32c": _sum_of(number, why)}
@@ -167,7 +171,7 @@ class CheckpointFolder:
                 raise write_error(self.path / PASSED, error) from error
 
     def take(self) -> None:
-        """Make the folder, and lock it for this process."""
+        """Make the folder, and lock it for this process; CheckpointError: another master has it."""
         if self._lock >= 0:
             return
         try:
@@ -189,8 +193,7 @@ class CheckpointFolder:
                 self._disk.remove_tree(path)
 
     def release(self) -> None:
-        """Unlock the folder, and remove it if this process made it and nothing came into it; may be
-        called again."""
+        """Unlock the folder, and remove it if this process made it and it is empty.  Idempotent."""
         if self._lock >= 0:
             if self._made:
                 with contextlib.suppress(OSError):
@@ -204,6 +207,7 @@ class CheckpointFolder:
             self.path.rmdir()
 
     def begin(self, number: int) -> Path:
+        """Make the folder of a new checkpoint, named ``.part`` until it is complete."""
         part = self.path / f"checkpoint-{number:06d}.part"
         try:
             self._disk.make_folder(part)
@@ -214,7 +218,8 @@ class CheckpointFolder:
     def complete(self, part: Path, manifest: Manifest) -> Path:
         """Write the manifest, then give the folder its final name; return it.
 
-        `CheckpointError` if its files do not hold every fragment, or cannot be written.
+        The order matters: everything in the folder is synced before the name says that it is
+        complete. `CheckpointError`: its files do not hold every fragment, or cannot be written.
         """
         held = sum(file.fragments for file in manifest.files)
         if held != manifest.frag_num:
@@ -233,18 +238,19 @@ class CheckpointFolder:
         return path
 
     def prune(self, kept: int) -> list[int]:
-        """Remove what is older than the newest `kept` good checkpoints; their numbers."""
-        found = self.found()
-        good = [one.number for one in found if one.state == "good"]
+        """Remove checkpoints older than the newest `kept` good ones; return their numbers."""
+        checkpoints = self.found()
+        good = [checkpoint.number for checkpoint in checkpoints if checkpoint.state == "good"]
         if len(good) < kept:
             return []
-        gone = [one for one in found if one.number < good[-kept]]
-        for one in gone:
-            old = one.path.with_suffix(".old")  # one that is half removed has no good name
+        too_old = [checkpoint for checkpoint in checkpoints if checkpoint.number < good[-kept]]
+        for checkpoint in too_old:
+            # Renamed first: a checkpoint that is half removed must not look complete.
+            old = checkpoint.path.with_suffix(".old")
             with contextlib.suppress(OSError):
-                self._disk.rename(one.path, old)
+                self._disk.rename(checkpoint.path, old)
                 self._disk.remove_tree(old)
-        return [one.number for one in gone]
+        return [checkpoint.number for checkpoint in too_old]
 
     def _named(self) -> list[tuple[int, Path]]:
         try:
@@ -259,7 +265,7 @@ class CheckpointFolder:
     def _look(self, number: int, path: Path) -> Checkpoint:
         if path.suffix == ".part":
             return Checkpoint(
-                number, path, "unfinished", "it was never finished: its writer ended first"
+                number, path, "unfinished", "it was never finished: its writer ended too early"
             )
         try:
             manifest, _ = open_checkpoint(path, self._disk)
@@ -272,7 +278,7 @@ class CheckpointFolder:
 
 
 def write_course(part: Path, data: bytes, disk: Disk = OS_DISK) -> FileEntry:
-    """Write what the job needs to continue into a checkpoint's folder."""
+    """Write the job's own state, with which it continues, into a checkpoint's folder."""
     write_or_refuse(disk, part / COURSE, data)
     return FileEntry(COURSE, len(data), 0, 0, 0, 0, crc32c(data))
 

@@ -3,7 +3,7 @@
     Manifest -> to_bytes -> manifest.json -> from_bytes -> Manifest, every value checked
 
 Owns the manifest's JSON and its checksum (docs/checkpoint_format.md).  A job or a table is a plain
-value here, which its owner reads.  No folders and no clock.
+value here; its owner reads it.  Must not know folders or a clock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NO_SUM = '"crc32c": "00000000"'
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is known of a finished checkpoint.
+    """The contents of a finished checkpoint.
 
-    `cluster_id` is the cluster's that wrote it and that its push marks are of; `saved_at` is its
-    beginning, ISO 8601 in UTC.  Each of `tables` has ``number`` and ``table``, its declaration.
-    `files` are those of the shards and hold every fragment once; `job` says what the job is and how
-    far it was; `course` is the file with what the job needs to continue (index_crc32c is that of
-    the whole file).
+    `cluster_id`: the cluster that wrote it, and whose pushes its marks number.  `saved_at`: when it
+    was begun, ISO 8601 in UTC.  Each of `tables` has ``number`` and ``table``, a declaration.
+    `files`: the shards' files, which together hold every fragment once.  `job`: which job, and how
+    far it was.  `course`: the file with the job's own state; its index_crc32c covers the whole
+    file.
     """
 
     number: int

@@ -3,8 +3,8 @@
     buffers of sections (_sections) -> ShardFileWriter -> file, past the page cache where it can
     file -> ShardFile -> header, index -> sections, each compared with its checksum
 
-Owns the bytes between sections and the folder (docs/checkpoint_format.md).  Knows no manifest and
-no shard; threads may write different buffers of one file at a time.
+Owns header, index and the places of sections (docs/checkpoint_format.md).  Must not know the
+manifest or a shard.  Threads may write different buffers of one file at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from snailps.store.checkpoint.disk import OS_DISK, Disk, read_at, write_at
 MAGIC = b"SNAILCKP"
 FORMAT = 2
 FORMATS = (1, FORMAT)
-"""That are read: in 1, a fragment has one section."""
+"""Formats that are read; in format 1 a fragment has one section."""
 PAGE = 4096
 """Alignment of buffers' ends, in memory and in the file."""
 BATCH_BYTES = 16 << 20
@@ -58,7 +58,7 @@ class FileEntry:
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> FileEntry:
-        """Check and take what `to_dict` gave; else `CheckpointError`."""
+        """Read a value of `to_dict`; `CheckpointError` for anything else."""
         if isinstance(data, dict) and "fragments" in data:
             data = {"sections": data["fragments"], **data}  # of format 1
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
@@ -76,24 +76,25 @@ class FileEntry:
 
 
 def new_buffer(length: int) -> Buffer:
-    """A buffer of at least `length` bytes for writing past the page cache.
+    """Allocate a page-aligned buffer of at least `length` bytes, to write past the page cache.
 
-    Each page costs system time.
+    Use it again: each new page costs system time.
     """
     memory = private_memory(max(_padded(length), PAGE), huge=length >= HUGE)
     return np.frombuffer(memory, np.uint8)
 
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
+    """Make the error of a file that cannot be written, with the cause and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         cause = f"the disk or quota of {path.parent} is full: make room, or keep fewer checkpoints"
     else:
-        cause = f"{error.strerror or error}: mend that or choose another checkpoint_dir"
+        cause = f"{error.strerror or error}: correct that, or choose another checkpoint_dir"
     return CheckpointError(f"{path}: cannot be written, {cause}")
 
 
 class ShardFileWriter:
-    """Write one shard's new file; several buffers of it may be written at a time."""
+    """Write a shard's new file; several threads may write buffers of it at the same time."""
 
     def __init__(
         self, path: Path, cluster_id: int, number: int, frag_num: int, disk: Disk = OS_DISK
@@ -103,7 +104,7 @@ class ShardFileWriter:
         self._lock = threading.Lock()
         self._entries: list[tuple[int, int, int, int, int]] = []
         try:
-            # Past the page cache: no second copy in memory, and nothing left for fsync to wait for.
+            # Past the page cache: no second copy in memory, and fsync has little to wait for.
             self._file = disk.create(path, exclusive=True, direct=True)
         except OSError as error:
             raise write_error(path, error) from error
@@ -119,27 +120,30 @@ class ShardFileWriter:
     def write(
         self, buffer: Buffer, used: int, sections: Sequence[tuple[int, int, int, int]]
     ) -> int:
-        """Write a buffer of sections, and note their checksums; returns its place."""
+        """Write a buffer of sections, and note their checksums; return its offset in the file.
+
+        `sections`: (fragment, offset in the buffer, bytes, rows) of each.
+        """
         length = _padded(used)
         buffer[used:length] = 0
         with self._lock:
-            at = self._at
+            offset = self._at
             self._at += length
         entries = [
-            (fragment, crc32c(buffer[begin : begin + size]), at + begin, size, rows)
+            (fragment, crc32c(buffer[begin : begin + size]), offset + begin, size, rows)
             for fragment, begin, size, rows in sections
         ]
         try:
-            write_at(self._disk, self._file, buffer.data[:length], at)
+            write_at(self._disk, self._file, buffer.data[:length], offset)
         except OSError as error:
             raise write_error(self.path, error) from error
         with self._lock:
             self._entries += entries
             self.written += length
-        return at
+        return offset
 
     def close(self) -> FileEntry:
-        """Write the index and make the file durable; remove it on failure."""
+        """Write the index and sync the file; if that fails, remove the file."""
         index = np.array(sorted(self._entries), _ENTRY)
         data = index.tobytes()
         try:
@@ -160,7 +164,7 @@ class ShardFileWriter:
         )  # fmt: skip
 
     def abandon(self) -> None:
-        """Remove the file; may be called again."""
+        """Remove the file.  Idempotent."""
         if self._file >= 0:
             self._disk.close(self._file)
             self._file = -1
@@ -174,12 +178,12 @@ class ShardFileWriter:
 
 
 class ShardFile:
-    """Read one shard's file; `entry`, `cluster_id`, `number`, `frag_num` and `format_` are the
-    manifest's.
+    """Read a shard's file.
 
-    `index` has fields fragment, crc32c, at, bytes, rows of each section; fragments ascending.
-    `CheckpointError` if the file is missing, shorter than it was, or not the file that the manifest
-    means.
+    `entry`, `cluster_id`, `number`, `frag_num` and `format_` are the manifest's.  `index` has the
+    fields fragment, crc32c, at, bytes, rows of each section, with fragments ascending.
+    `CheckpointError`: the file is missing, has another length, or is not the one that the manifest
+    describes.
     """
 
     def __init__(
@@ -219,16 +223,16 @@ class ShardFile:
         self._check_index(entry)
 
     def sections(self, owned: NDArray[np.bool_]) -> Iterator[tuple[int, Buffer]]:
-        """Sections of the fragments marked in `owned`, compared with their checksums.
+        """Yield the sections of the fragments marked in `owned`, compared with their checksums.
 
-        Yields (fragment, uint8 (n,)), valid until the next one, in the order of the file: sections
-        of several fragments may take turns.
+        Each is (fragment, uint8 (n,)), valid until the next one, in the order of the file: sections
+        of several fragments may be interleaved.
         """
         for batch in self.batches(owned):
             yield from batch
 
     def batches(self, owned: NDArray[np.bool_]) -> Iterator[list[tuple[int, Buffer]]]:
-        """Yield `sections` in lists of what one read gives, valid until the next one."""
+        """Yield `sections` in lists, each from one read and valid until the next."""
         wanted = self.index[owned[self.index["fragment"]]]
         wanted = wanted[np.argsort(wanted["at"])]
         buffer = new_buffer(BATCH_BYTES)
@@ -260,7 +264,7 @@ class ShardFile:
             self._disk.close(file)
 
     def check_section(self, entry: Any, section: Buffer) -> None:
-        """Compare a section with its entry of the index; `CheckpointError`."""
+        """Compare a section with its entry of the index; `CheckpointError` if they differ."""
         named = int.from_bytes(section[4:8].tobytes(), "little")
         if crc32c(section) != int(entry["crc32c"]) or named != int(entry["fragment"]):
             raise CheckpointError(
@@ -269,7 +273,7 @@ class ShardFile:
             )
 
     def _check_length(self, entry: FileEntry, length: int) -> None:
-        """Compare lengths before memory is allocated for what the entry announces."""
+        """Compare lengths, before memory is allocated for the sizes in the entry."""
         if length != entry.bytes:
             raise CheckpointError(
                 f"{self.path}: expected {entry.bytes:,} bytes, it has {length:,}: "
@@ -295,7 +299,7 @@ class ShardFile:
             or int(index["rows"].sum()) != entry.rows
         )
         if wrong:
-            raise CheckpointError(f"{self.path}: its index is impossible")
+            raise CheckpointError(f"{self.path}: its index contradicts itself or the manifest")
 
     def _read(self, file: int, at: int, into: Buffer) -> None:
         try:
@@ -315,7 +319,7 @@ class ShardFile:
         return CheckpointError(f"{self.path}: cannot be read: {error.strerror}")
 
     def _part(self, file: int, at: int, length: int) -> bytes:
-        """Up to `length` bytes from an offset; fewer at the end of the file."""
+        """Read up to `length` bytes from an offset; fewer at the end of the file."""
         data = bytearray(length)
         return bytes(data[: read_at(self._disk, file, memoryview(data), at)])
 

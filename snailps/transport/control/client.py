@@ -3,8 +3,9 @@
     call(message) -> CALL frame -> ... -> ANSWER frame -> message
     CALL or NOTE of the master -> messages.decode -> callback -> ANSWER
 
-It owns one connection at a time and the numbers of its calls: when the connection breaks and
-`mend` finds another, open calls are made again.  It does not know what messages do.
+Owns one connection at a time and the numbers of its calls.  When the connection breaks and `mend`
+finds another, open calls are repeated there with their numbers: a call is answered or fails, also
+across a takeover.  Must not know what messages do.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ log = logging.getLogger(__name__)
 
 RECV_BYTES = 256 << 10
 SEND_S = 60.0
-"""Seconds in which a peer takes no byte before its connection counts as lost."""
+"""A peer that takes no byte for so many seconds counts as lost."""
 _TIMEVAL = struct.Struct("ll")
 
 AnswerOrFuture = messages.Message | Future[messages.Message] | None
-"""Result of a handler: the answer to a call, a future of it, or None for `Ok`."""
+"""Result of a handler: the answer to a call, a future of the answer, or None for `Ok`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call without an answer yet."""
+    """An unanswered call."""
 
     frame: Frame
     answers: messages.Answers
@@ -59,7 +60,8 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A call of the master; `done`: its handler's future, to be answered."""
+    """A call of the master; `done`: the finished future of its handler, to be sent as the
+    answer."""
 
     generation: int
     frame: Frame
@@ -68,9 +70,10 @@ class _Order:
 
 
 def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messages.Message:
-    """One call on a connection without a reader yet; takes no byte behind its answer.
+    """Make one call on a connection that has no reader yet; reads no byte after the answer.
 
-    RemoteError: refused.  ProtocolError: no answer.  OSError: broken, or nothing within `limit_s`.
+    RemoteError: refused.  ProtocolError: something other than an answer came.  OSError: the
+    connection broke, or no answer came within `limit_s`.
     """
     until = time.monotonic() + limit_s
     sock.settimeout(limit_s)
@@ -91,23 +94,28 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
 
 
 def _bounded(sock: socket.socket) -> socket.socket:
-    """Bound each send: a peer that lives and does not read must not hold up all who send here."""
+    """Limit each send: a peer that is alive and does not read must not block all senders for
+    ever."""
     limit = _TIMEVAL.pack(*divmod(int(SEND_S * 1e6), 1_000_000))
-    with contextlib.suppress(OSError):  # it is closed already: its reader will see
+    with contextlib.suppress(OSError):  # closed already: the reader will notice
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     return sock
 
 
 class ControlClient:
-    """A node's connection to its master.  One reader thread; calls from any thread.
+    """A node's connection to its master.  One reader thread; any thread may call.
 
-    A peer that takes no byte for `SEND_S` is lost: calls, notes and answers wait for each other.
-    `on_message(message)` returns the answer to a call, None (`Ok`; notes), or a future of the
-    answer; SnailErrors are sent back.  Notes come in the reader thread, calls in one of their own,
-    in order: slow handlers return a future.  `on_lost(why)`: once, unless `close` came first.
-    `mend(why)`, in the reader thread: another connection or None; open calls are repeated on it, in
-    order, before anything new, then notes of the meantime; what was sent just before the break may
-    be lost.
+    Sends wait for each other; a peer that takes no byte for `SEND_S` is lost.
+
+    `on_message(message)` returns the answer to a call, None (`Ok`, or a note), or a future of the
+    answer; a SnailError is sent back.  Notes are handled in the reader thread, calls in a thread of
+    their own, in order, so that a Stop is heard while a call is handled; a handler that takes long
+    returns a future.  `on_lost(why)` is called once, unless `close` came first.
+
+    `mend(why)`, called in the reader thread, returns another connection or None.  Open calls are
+    repeated on it, in order, then come the notes of the meantime, then anything new.  A note sent
+    just before the break may be lost: what a master must not miss is a call, or part of the state
+    that a node reports when it rejoins.
     """
 
     def __init__(
@@ -121,8 +129,8 @@ class ControlClient:
     ) -> None:
         self._sock = _bounded(sock)
         self._mend = mend
-        self.away = False  # broken, and another connection is looked for
-        self._generation = 0
+        self.away = False  # the connection broke, and `mend` looks for another
+        self._generation = 0  # number of the connection: an answer goes to the one that asked
         self._held: list[Frame] = []  # notes that wait for a connection
         self._on_message, self._on_lost = on_message, on_lost
         self._peer_name = peer_name
@@ -144,13 +152,18 @@ class ControlClient:
         message: messages.Message,
         heard: Callable[[messages.Message], None] = lambda answer: None,
     ) -> Future[messages.Message]:
-        """Send a call; `heard` gets the answer first, in the reader thread, before any `mend`."""
+        """Send a call.
+
+        `heard` gets the answer in the reader thread before the future does: whatever `mend` reports
+        to another master then includes it.
+        """
         future: Future[messages.Message] = Future()
         body = messages.encode(message)
         with self._send_lock:
             frame = Frame(Kind.CALL, body, request=self._next)
             data = encode_frame(frame, pack=True)
-            with self._calls_lock:  # one step: calls open at the connection's end fail
+            # Checked and added in one step: `_end` fails every call that is open at that moment.
+            with self._calls_lock:
                 if self._lost is not None:
                     future.set_exception(ConnectionLost(f"{self._peer_name} is gone: {self._lost}"))
                     return future
@@ -201,15 +214,16 @@ class ControlClient:
         self._sock.close()
 
     def _write(self, data: bytes) -> None:
-        """With `_send_lock` held."""
-        with contextlib.suppress(OSError):  # a lost connection is noticed, and told, by the reader
+        """Send bytes; the caller holds `_send_lock`.  The reader notices a lost connection."""
+        with contextlib.suppress(OSError):
             try:
                 self._sock.sendall(data)
             except BlockingIOError:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, generation: int, frame: Frame) -> None:
-        """Answer a call, if it came by the present connection."""
+        """Send an answer, if its call came by the present connection: another master repeats its
+        own."""
         data = encode_frame(frame, pack=True)
         with self._send_lock:
             if generation == self._generation and not self.away:
@@ -234,17 +248,17 @@ class ControlClient:
                     continue
                 self._end(why)
             except ProtocolError as error:
-                self._end(f"it says what is not understood here: {error}")
+                self._end(f"it broke the protocol: {error}")
             except SnailError as error:
                 self._end(str(error))
             except Exception as error:
-                # A bug on this side: without its reader the node would wait without end.
+                # A bug on this side.  Without a reader the node would wait for ever.
                 log.exception("cannot handle a message of %s", self._peer_name)
                 self._end(f"this side failed: {error!r}")
             return
 
     def _mended(self, why: str) -> bool:
-        """Continue with another connection, if there is one."""
+        """Get another connection from `mend`, and repeat open calls on it; False: there is none."""
         with self._send_lock:
             self.away = True
         try:
@@ -257,7 +271,7 @@ class ControlClient:
         with self._send_lock:
             old, self._sock = self._sock, _bounded(sock)
             old.close()
-            if self._lost is not None:  # closed meanwhile, which did not see this one
+            if self._lost is not None:  # `close` ran meanwhile, and has closed only the old socket
                 sock.close()
                 return False
             self._generation += 1
@@ -292,7 +306,7 @@ class ControlClient:
         check_control_kind(frame)
         message = messages.decode(frame.body)
         if frame.kind == Kind.CALL:
-            # It may take long, and a Stop must be received meanwhile.
+            # In another thread: it may take long, and a Stop must be heard meanwhile.
             self._orders.put(_Order(self._generation, frame, message))
         else:
             self._handle(self._generation, frame, message)
@@ -305,18 +319,19 @@ class ControlClient:
                 self._settle(order.generation, order.frame, order.done)
 
     def _handle(self, generation: int, frame: Frame, message: messages.Message) -> None:
-        """Have a message handled; a call is answered once its result is there."""
+        """Have a message handled; a call is answered when its result is there."""
         try:
-            own = self._on_message(message)
-            if isinstance(own, Future):
-                own.add_done_callback(
+            result = self._on_message(message)
+            if isinstance(result, Future):
+                # Answered by the orders' thread: the one that completes the future may hold locks.
+                result.add_done_callback(
                     lambda done: self._orders.put(_Order(generation, frame, message, done))
                 )
             else:
-                self._reply(generation, frame, own)
+                self._reply(generation, frame, result)
         except Exception as error:
             if frame.kind != Kind.CALL:
-                raise  # ends the connection, loudly: what it asked for will never be done
+                raise  # ends the connection: nobody would learn that a note was not obeyed
             self._refuse(generation, frame, error)
 
     def _settle(self, generation: int, frame: Frame, done: Future[messages.Message]) -> None:
@@ -326,16 +341,15 @@ class ControlClient:
         except (Exception, CancelledError) as error:
             self._refuse(generation, frame, error)
 
-    def _reply(self, generation: int, frame: Frame, own: messages.Message | None) -> None:
+    def _reply(self, generation: int, frame: Frame, answer: messages.Message | None) -> None:
         if frame.kind == Kind.CALL:
-            body = messages.encode(own or messages.Ok())
+            body = messages.encode(answer or messages.Ok())
             self._answer(generation, Frame(Kind.ANSWER, body, request=frame.request))
 
     def _refuse(self, generation: int, frame: Frame, error: BaseException) -> None:
-        """Report why a message failed: to the master if it waits, else in the log."""
-        if not isinstance(
-            error, SnailError
-        ):  # a bug on this side: the caller must not wait without end
+        """Report why a message failed: to the master if it waits for an answer, else in the log."""
+        if not isinstance(error, SnailError):
+            # A bug on this side: the master must not wait for ever.
             log.error("cannot handle a message of %s", self._peer_name, exc_info=error)
             error = RemoteError(f"failed: {error!r}")
         elif frame.kind != Kind.CALL:
@@ -357,7 +371,7 @@ class ControlClient:
 def visit(
     address: Address, limit_s: float, trust: Trust, *, peer_name: str = "the master"
 ) -> ControlClient:
-    """A connection for a process that only calls and is no member; SnailError after `limit_s`."""
+    """Connect as a process that only calls, and is no member; SnailError after `limit_s`."""
     sock = dial(
         address, Channel.CONTROL, Role.DRIVER, peer_name=peer_name, limit_s=limit_s, trust=trust
     )

@@ -1,12 +1,15 @@
-"""The master's end of the control plane: connections in, messages to callbacks, answers out.
+"""The master's end of the control plane: accepts connections, hands messages over, sends answers.
 
     socket -> FrameDecoder -> session or messages.decode -> callback -> reply -> socket
 
-It owns connections, call numbers and time limits.  It does not know what messages do.  A *call*
-is answered, sooner or later and in any order; a *note* is not.  Heartbeat connections are accepted
-here and handed on.  One thread calls `ControlServer.step`; nothing here blocks on a peer, and a
-step does no more than `TURN_S` of work: what else is ready has its turn in the next one, before
-what comes later.  What is sent is sent at the end of a step, several frames to a peer at once.
+Owns connections, call numbers and time limits.  Must not know what messages do.  A *call* is
+answered once, at any time and in any order; a *note* is not answered.  Heartbeat connections are
+accepted here and handed on.
+
+One thread calls `ControlServer.step`, and only `wake` is for others.  Nothing blocks on a peer: a
+peer that does not read is dropped, since the master must hear all the others.  A step works for
+about `TURN_S`; events that are left come first in the next step.  Frames are sent at the end of a
+step, several to a peer at once.
 """
 
 from __future__ import annotations
@@ -61,16 +64,16 @@ from snailps.transport.sockets import Listener, set_options, show
 log = logging.getLogger(__name__)
 
 LINGER_S = 2.0
-"""Longest wait for a closed peer to read: closing with unread bytes resets the connection."""
+"""How long a refused peer may take to read why: closing at once may reset the connection."""
 RECV_BYTES = 256 << 10
 OUT_BYTES_MAX = 2 * CONTROL_BODY_MAX
-"""A peer that takes nothing of this much is dropped; a slow one is not."""
+"""A peer with so many bytes unread is dropped, unless its socket takes some of them."""
 TURN_S = 0.01
 """Processor time of a step for handling, and again for sending."""
 FLUSH_BYTES = 1 << 20
-"""Bytes sent to a peer in one go, about."""
+"""Bytes sent to a peer at a time, about."""
 ACCEPTS = 32
-"""Connections accepted in one go."""
+"""Connections accepted at a time."""
 
 
 Reply = Callable[[messages.Message | Encoded | SnailError], None]
@@ -79,7 +82,7 @@ Reply = Callable[[messages.Message | Encoded | SnailError], None]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of the master without an answer yet."""
+    """An unanswered call of the master."""
 
     answers: messages.Answers
     on_answer: Callable[[messages.Message | SnailError], None]
@@ -87,8 +90,8 @@ class _Call:
 
 @dataclass(eq=False, slots=True)
 class Peer:
-    """One control connection at the master; `hello` None until the handshake is done, `tag` for the
-    owner."""
+    """A control connection at the master; `hello`: None until the handshake is done; `tag`: the
+    owner's."""
 
     sock: socket.socket
     address: Address
@@ -99,7 +102,7 @@ class Peer:
     tag: object = None
     ended: bool = False
     out: SendQueue = field(default_factory=SendQueue)
-    writing: bool = False  # the selector tells when it takes more
+    writing: bool = False  # the selector watches for room to send
     calls: dict[int, _Call] = field(default_factory=dict)
     next_call: int = 1
 
@@ -107,9 +110,10 @@ class Peer:
 class ControlServer:
     """Accepts control and heartbeat connections; one thread calls `step`.
 
-    Owns `listener`.  `on_message(peer, message, reply)`: `reply` is None for a note, else called
-    once, now or later, with the answer or a `SnailError`.  `on_lost(peer, why)`: once for each peer
-    whose handshake was done.  `on_pulse(hello, sock)`: a heartbeat connection, owned by the callee.
+    Owns `listener`.  `on_message(peer, message, reply)`: `reply` is None for a note; for a call the
+    callee calls it once, now or later, with the answer or a `SnailError`.  `on_lost(peer, why)` is
+    called once for each peer whose handshake was done.  `on_pulse(hello, sock)` takes a heartbeat
+    connection, which the callee then owns.
     """
 
     def __init__(
@@ -140,9 +144,9 @@ class ControlServer:
         self._ready: deque[tuple[selectors.SelectorKey, int]] = deque()
         self._due: dict[Peer, None] = {}  # peers with something to send, in order
         self.woke_at = time.monotonic()
-        """When the present step had waited, monotonic seconds."""
+        """When the present step began to work, monotonic seconds."""
         self.cpu_at = 0.0
-        """The thread's processor time then, seconds."""
+        """The thread's processor time at that moment, seconds."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, None)
         self._wake_lock = threading.Lock()
@@ -151,12 +155,14 @@ class ControlServer:
 
     @property
     def refused(self) -> str:
-        """The newest attempt to get in that was refused; empty without one."""
+        """The last refused connection, in words; empty: none was refused."""
         return self._attempts.last
 
     def step(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for events, handle them for about `TURN_S`, send at the next
-        `flush`."""
+        """Flush, wait up to `timeout_s` for events, and handle them for about `TURN_S`.
+
+        Answers go out with the next `flush`, or step.
+        """
         self.flush()
         if not self._ready:
             self._ready.extend(self._selector.select(0 if self._due else timeout_s))
@@ -194,7 +200,8 @@ class ControlServer:
             return
         if key.data is None:
             for count in range(ACCEPTS):
-                # Beyond that one by one: peers finish their handshakes and need not make room.
+                # With many unfinished handshakes accept one at a time: finishing those comes first,
+                # else they would have to make room for these.
                 if (count and len(self._unknown) >= UNKNOWN_MAX // 2) or not self._accept():
                     break
             return
@@ -207,7 +214,7 @@ class ControlServer:
             self._read(peer)
 
     def flush(self) -> None:
-        """Send what is queued, for about `TURN_S`; the rest in the next step."""
+        """Send queued frames for about `TURN_S`; what is left goes in the next step."""
         until = time.thread_time() + TURN_S if self._due else 0.0
         while self._due:
             peer = next(iter(self._due))
@@ -226,20 +233,20 @@ class ControlServer:
         message: messages.Message,
         on_answer: Callable[[messages.Message | SnailError], None],
     ) -> None:
-        """Send a call; `on_answer` gets the answer or the error, a lost peer included."""
+        """Send a call; `on_answer` gets the answer, or an error, also if the peer is lost first."""
         if peer not in self.peers:
             on_answer(ConnectionLost("the connection is closed already"))
             return
-        encoded = self._encode(message)  # first: where that fails, no call is open
+        encoded = self._encode(message)  # first: if that fails, no call must stay open
         number = peer.next_call
         peer.next_call += 1
         peer.calls[number] = _Call(messages.Answers.of(message), on_answer)
         self._say(peer, Kind.CALL, encoded, number)
 
     def close_peer(self, peer: Peer) -> None:
-        """Send what waits, then close, without `on_lost`; nothing more is read.
+        """Send queued frames, then close, without `on_lost`; nothing more is read.
 
-        Open calls of the peer end as with a lost connection.
+        Open calls to the peer fail with ConnectionLost.
         """
         if peer in self.peers:
             calls, peer.calls = peer.calls, {}
@@ -259,7 +266,7 @@ class ControlServer:
             self._wake_fd = -1
 
     def _accept(self) -> bool:
-        """Accept the next connection; False: there is none."""
+        """Accept the next connection; False: none is waiting, or none can be accepted now."""
         try:
             sock, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
@@ -309,9 +316,10 @@ class ControlServer:
         self.fence(peer, lambda: self._take_all(peer, data))
 
     def fence(self, peer: Peer, work: Callable[[], None]) -> None:
-        """Run what a peer asked for; an error ends this peer, and no other.
+        """Run what a peer's frames ask for; an error ends that peer's connection, and nothing else.
 
-        Errors of `on_lost` end the process: they are not the peer's.
+        Without it one bad message would end the master.  Errors of `on_lost` do end the process:
+        they come from the master's own state, and not from the peer.
         """
         try:
             work()
@@ -325,7 +333,7 @@ class ControlServer:
             why = f"a message of it cannot be handled: {what[:WHY_CHARS_MAX]}"
             answer = ProtocolError(f"this message cannot be handled here: {what}", "failed")
             if self._unhandled.note(show(peer.address), why):
-                log.error("what %s said cannot be handled:", show(peer.address), exc_info=True)
+                log.error("cannot handle a message of %s:", show(peer.address), exc_info=True)
         self.send_frame(peer, error_frame(answer))
         self._drop(peer, why, linger=True)
 
@@ -338,12 +346,12 @@ class ControlServer:
     def _take(self, peer: Peer, frame: Frame) -> None:
         if peer.hello is None:
             self.send_frame(peer, peer.session.receive(frame))
-            self._flush(peer)  # a heartbeat connection has another owner next
+            self._flush(peer)  # at once: a heartbeat connection is handed on next
             if peer.session.ready and peer in self.peers:
                 self._admit(peer)
             return
         if frame.kind in (Kind.ANSWER, Kind.ERROR) and frame.request:
-            # Decoded first: if that fails, the call is still open and fails with the connection.
+            # Decode first: if that fails, the call is still open, and fails with the connection.
             answer = (
                 messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
             )
@@ -390,7 +398,7 @@ class ControlServer:
             self._added(peer)
 
     def _encode(self, message: messages.Message | Encoded) -> Encoded:
-        """A message as sent; encoded once where it goes to many in turn (route, start)."""
+        """Encode a message, once if it goes to many peers in a row (route, Start)."""
         if isinstance(message, Encoded):
             return message
         if self._encoded is None or self._encoded[0] is not message:
@@ -407,7 +415,7 @@ class ControlServer:
         if peer.out.untaken > OUT_BYTES_MAX:
             self._flush(peer)
             if peer.out.untaken > OUT_BYTES_MAX:
-                self._drop(peer, "does not read what it is sent")
+                self._drop(peer, "does not read its messages")
 
     def _flush(self, peer: Peer) -> None:
         try:
@@ -416,8 +424,8 @@ class ControlServer:
             self._drop(peer, error.strerror or str(error))
 
     def _send_some(self, peer: Peer) -> None:
-        left = peer.out.size - FLUSH_BYTES
-        while peer.out.size > max(left, 0) and peer.out.send(peer.sock):
+        floor = max(peer.out.size - FLUSH_BYTES, 0)
+        while peer.out.size > floor and peer.out.send(peer.sock):
             pass
         if peer.writing != bool(peer.out):
             peer.writing = not peer.writing
@@ -425,7 +433,7 @@ class ControlServer:
             self._selector.modify(peer.sock, events, peer)
 
     def _linger(self, peer: Peer) -> None:
-        """Send the rest, then wait up to `LINGER_S` for the peer to close."""
+        """Send queued frames, then wait up to `LINGER_S` for the peer to close."""
         self.peers.discard(peer)
         self._lingering[peer] = self._clock() + LINGER_S
         self._drain(peer)

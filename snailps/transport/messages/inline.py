@@ -44,8 +44,9 @@ class Inline:
 class OneOf:
     """The fields of a value of one of these classes, or of none.
 
-    A message has the fields of all classes; a field that the value's class lacks has its default.  The first
-    field that only one class has identifies the class: its default means that the value is absent.
+    A message has the fields of all classes; a field that the value's class lacks has its default.
+    The first field that only one class has identifies the class: with its default there is no value
+    of that class.
     """
 
     def __init__(self, *kinds: type) -> None:
