@@ -1,8 +1,8 @@
-"""What every model has to pass: `ModelContract`, to be subclassed by one test class a model.
+"""The contract that every model has to pass: `ModelContract`, subclassed once for each model.
 
-A subclass says how to make the input, what the job's settings are and how to see that the model
-has learnt; the contract runs it on clusters of real processes.  Where jobs are only compared with
-each other, one cluster has them all: starting processes is most of what a small job costs.
+A subclass makes the input, has the settings of the job, and checks that the model has learnt; the
+contract runs it on clusters of real processes.  Jobs that are only compared with each other share
+one cluster: starting processes is most of the cost of a small job.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ COMMON |= {"survey_s", "wall_s", "progress", "peak_rss_mb", "rows", "servers", "
 
 
 class ModelContract:
-    """Every test that a model must pass."""
+    """The tests that every model must pass."""
 
     job: ClassVar = {}
     """Settings of the job, `worker_class` included; the input is ``input`` in the job's folder."""
@@ -54,7 +54,7 @@ class ModelContract:
         raise NotImplementedError
 
     def check_learnt(self, folder, figures):
-        """Asserts that the results in the folder are those of a model that has learnt.
+        """Asserts that the results in the folder come from a model that has learnt.
 
         Several workers that do not wait for each other never end twice alike: bounds lie halfway
         to what an untrained model has, which no run comes near by luck.
@@ -67,7 +67,7 @@ class ModelContract:
         raise NotImplementedError
 
     def run(self, folder, servers=1, workers=1, **settings):
-        """Runs the job in a new folder; figures of the run."""
+        """Runs the job in a new folder; the figures of the run."""
         folder.mkdir(exist_ok=True)
         self.write_input(folder)
         job = {"input": "input", "output": "out", **self.job, **settings}
@@ -76,7 +76,7 @@ class ModelContract:
     @classmethod
     @contextlib.contextmanager
     def session(cls, folder):
-        """A cluster for jobs that follow each other, in a folder with the input."""
+        """A cluster for several jobs, one after the other, in a folder with the input."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
             patch.chdir(folder)
@@ -87,7 +87,7 @@ class ModelContract:
     @pytest.fixture(scope="class")
     @classmethod
     def cluster(cls, tmp_path_factory):
-        """One for all jobs that are only compared with each other."""
+        """The cluster shared by all jobs that are only compared with each other."""
         with cls.session(tmp_path_factory.mktemp("session")) as cluster:
             yield cluster
 
@@ -97,7 +97,7 @@ class ModelContract:
         Parameters
         ----------
         jobs : sequence of dict
-            What is different in each job.
+            The settings in which the jobs differ.
         """
         found = []
         for number, own in enumerate(jobs):

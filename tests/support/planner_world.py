@@ -1,7 +1,7 @@
-"""Servers that obey a `ReplicationPlanner`: what its tests drive, and check, without a cluster.
+"""Servers that obey a `ReplicationPlanner`, driven and checked by its tests without a cluster.
 
-`World` obeys the orders as servers would, one at a time and in the order that a test wants; it
-keeps a count per copy of a shard, so that an acknowledged push that is lost shows.
+`World` executes the orders as servers would, one at a time, in the order that a test wants.  It
+keeps a count of pushes for each copy of a shard, so that a lost acknowledged push shows.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class World:
     # --- what the plan says ------------------------------------------------------------------
 
     def take(self):
-        """Takes over what is to be done, once it is in the journal."""
+        """Takes the effects of the plan, after they are in the journal."""
         if changes := self.plan.changes():
             said = json.dumps(changes)
             self.noted += len(said)
@@ -77,7 +77,7 @@ class World:
                     self.kill(effect.server)
 
     def settle(self, steps=500):
-        """Everything is obeyed, and every note delivered, in order."""
+        """Executes all orders and delivers all notes, in order."""
         while (self.orders or self.notes) and steps:
             steps -= 1
             if self.orders:
@@ -87,7 +87,7 @@ class World:
         assert steps, "orders without end"
 
     def until(self, kind):
-        """Obeys until an order of this kind comes, which is left; it."""
+        """Executes orders up to one of this kind, which stays open; that order."""
         for _ in range(500):
             at = next((i for i, o in enumerate(self.orders) if isinstance(o.message, kind)), None)
             if at is not None:
@@ -101,7 +101,7 @@ class World:
         raise AssertionError("orders without end")
 
     def obey(self, at, *, fail=""):
-        """Has a server do its order; or refuse it."""
+        """Has a server execute its order, or refuse it."""
         order = self.orders.pop(at)
         if order.server not in self.alive:
             return
@@ -110,17 +110,17 @@ class World:
         self.take()
 
     def obey_next(self, server):
-        """Has a server do the order that it was given first."""
+        """Has a server execute its oldest order."""
         self.obey(next(i for i, o in enumerate(self.orders) if o.server == server))
 
     def hurry(self):
-        """Has overdue orders executed, before the plan takes their servers for hung ones."""
+        """Executes overdue orders, before the plan takes their servers for hung."""
         limit_s = SERVE_S - 3.0  # more than two steps of the tests
         while late := [o for o in self.orders if self.now > self.given[o] + limit_s]:
             self.obey_next(late[0].server)
 
     def deliver(self, at):
-        """Gives the plan a note."""
+        """Delivers a note to the plan."""
         server, note = self.notes.pop(at)
         if server in self.alive:
             names = {m.Backed: "backed", m.Unbacked: "unbacked", m.Yielded: "yielded"}
@@ -179,7 +179,7 @@ class World:
     # --- what happens ----------------------------------------------------------------------------
 
     def push(self, shard):
-        """A worker pushes, by the newest route; True if that was acknowledged."""
+        """Pushes by the newest route; True if acknowledged."""
         route = self.routes[-1] if self.routes else None
         address = (route or self.plan.route).shards[shard]
         mine = self.copies[address.server].get(shard)
@@ -203,7 +203,7 @@ class World:
         self.take()
 
     def replace_master(self, chance, lost=0, come=0):
-        """Another master goes on; of what this one had sent, some has arrived and some has not.
+        """Replaces the master; some orders of the former one have arrived, and some are lost.
 
         While there was none, one server was lost and another one came; or the other master still
         struck it off, and did no more.
@@ -257,7 +257,7 @@ class World:
         self.take()
 
     def passes(self, chance):
-        """A while passes, in which at random something usual happens, or what is not is due."""
+        """Lets some time pass, with random ordinary events, or whatever is due."""
         self.now += chance.random()
         self.hurry()
         choice = chance.random()
@@ -280,7 +280,7 @@ class World:
                 self.kill(server)
 
     def rest(self):
-        """All comes to an end that is under way, or is tried again."""
+        """Lets everything that is under way end, or be tried again."""
         for _ in range(20):
             self.settle()
             self.end_emptied()
@@ -288,11 +288,11 @@ class World:
         self.settle()
 
     def roles(self):
-        """shard -> (primary, standby), as the plan has it."""
+        """shard -> (primary, standby), by the plan."""
         return {s["shard"]: (s["primary"], s["standby"]) for s in self.plan.status()}
 
     def check(self):
-        """All is at rest: one primary a shard, where the route says; redundant if it can be."""
+        """Checks a world at rest: one primary a shard, by the route; a standby if possible."""
         assert not self.plan.moving
         assert not self.plan.placement.going
         for shard in self.plan.placement.shards:
@@ -314,7 +314,7 @@ class World:
 
 
 def assert_counted(places):
-    """What is counted shard by shard as they change is what a count of all of them finds."""
+    """Checks that incremental counts agree with a count of all shards."""
     anew = Placement()
     anew.begin([dataclasses.replace(s) for s in places.servers.values()], list(places.shards))
     for name in (

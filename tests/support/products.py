@@ -1,4 +1,4 @@
-"""Sparse batches for tests, and what a table's shards should make of them, in NumPy."""
+"""Sparse batches, and the results that a table's shards should compute from them, in NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twins import kernels as twin
 
 
 def batch(rng, examples, columns, entries, ones=False, empty=0.1):
-    """A batch as CSR: ptr, keys, values; some examples empty, keys repeated within some."""
+    """A batch as CSR: ptr, keys, values; with empty examples and repeated keys."""
     counts = rng.integers(1, 2 * entries, examples)
     counts[rng.random(examples) < empty] = 0
     ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -19,7 +19,7 @@ def batch(rng, examples, columns, entries, ones=False, empty=0.1):
 
 
 class Reference:
-    """A table of weights in float64, all rows there: init, product, step."""
+    """A table of weights in float64 with all rows present: init, product, step."""
 
     def __init__(self, columns, dim, access, hyper, kind=1, scale=0.1, seed=5, state=0):
         self.access, self.hyper, self.dim = access, np.zeros(8, np.float32), dim
@@ -44,16 +44,16 @@ class Reference:
 
 
 class ReferenceNet:
-    """A network with a sparse first layer in float64, one process, by the plainest route.
+    """A network with a sparse first layer: float64, one process, no optimisation.
 
     Parameters
     ----------
     columns : int
-        Features, numbered from 0.
+        Number of features.
     sizes : sequence of int
         Width of the first layer, of further hidden ones, outputs.
     in_flight : int
-        Batches under way: a batch's first layer lacks the steps of the `in_flight - 1` before it.
+        Batches under way: the first layer of a batch lacks the steps of `in_flight - 1` others.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ReferenceNet:
         self._tensor(sum(sizes), 0, 0.0, seed)
 
     def _tensor(self, size, kind, scale, seed):
-        """Rows of up to 1,024 values, as servers keep a tensor, each with its state."""
+        """A tensor as servers keep it: rows of up to 1,024 values, each with its state."""
         dim = min(size, 1024)
         chunks = -(-size // dim)
         first = [twin.init_row(kind, scale, seed, key, dim) for key in range(chunks)]
@@ -88,7 +88,7 @@ class ReferenceNet:
         return weights, np.split(flat[-1], np.cumsum(self.sizes)[:-1])
 
     def train(self, batches):
-        """Steps through batches (ptr, keys, values, labels); the mean loss of each, before."""
+        """Trains batches (ptr, keys, values, labels); the mean loss of each before its step."""
         losses, z = [], []
         ahead = 0
         for number, (ptr, keys, values, labels) in enumerate(batches):
@@ -139,7 +139,7 @@ class ReferenceNet:
         return outputs
 
     def _loss(self, scores, labels):
-        """Loss of each example, and its gradient by the scores."""
+        """Loss of each example, and the gradient of the loss by the scores."""
         if self.loss == "squared":
             return 0.5 * (scores[:, 0] - labels) ** 2, scores - labels[:, None]
         if self.loss == "logistic":
@@ -153,7 +153,7 @@ class ReferenceNet:
 
 
 def libsvm(ptr, keys, values, labels):
-    """The examples as text in LIBSVM's format."""
+    """The examples as LIBSVM text."""
     lines = []
     for i, label in enumerate(labels):
         entries = range(ptr[i], ptr[i + 1])

@@ -1,4 +1,4 @@
-"""Access methods written in Python, which shards in tests import."""
+"""Access methods written in Python, for shards in tests."""
 
 import threading
 
@@ -33,7 +33,7 @@ class Momentum(AccessMethod):
 
 
 class Plain(AccessMethod):
-    """Adds: everything else is the base class's."""
+    """Adds; all other methods are inherited."""
 
     def push(self, rows, values):
         return rows + values
@@ -55,7 +55,7 @@ class Doubled(AccessMethod):
 
 
 class Inverse(AccessMethod):
-    """A row is 1 / what was pushed last: infinite for 0."""
+    """A row is 1 / the last pushed value: infinite for 0."""
 
     def push(self, rows, values):
         with np.errstate(divide="ignore"):
@@ -63,7 +63,7 @@ class Inverse(AccessMethod):
 
 
 class Faulty(AccessMethod):
-    """Fails on the values and keys that a test names."""
+    """Raises on values and keys that a test chooses."""
 
     def init(self, keys):
         if 13 in keys:

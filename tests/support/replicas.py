@@ -1,4 +1,4 @@
-"""Shards with standbys over loopback, for tests: real sockets, real threads, no other process."""
+"""Shards with standbys over loopback: real sockets, real threads, no other process."""
 
 import contextlib
 import queue
@@ -22,7 +22,7 @@ _TABLE = struct.Struct("<IIIIQQQQ")
 
 
 class Replicas(Shards):
-    """Shards that can have standbys; what is declared here is declared there, too."""
+    """Shards that can have standbys, at which each table is declared as well."""
 
     def __init__(self, count=1, **options):
         self.declared, self.spares, self.relays = [], [], []
@@ -94,7 +94,7 @@ class Replicas(Shards):
             again([thread])
 
     def stream_to(self, port):
-        """Descriptor of a connection such as a primary has to its standby."""
+        """Descriptor of a connection of a primary to a standby."""
         sock = dial(
             ("127.0.0.1", port),
             Channel.DATA,
@@ -106,7 +106,7 @@ class Replicas(Shards):
         return sock.detach()
 
     def back_up(self, index=0, sync=True, ready=True, standby=None, relay=0, slow=False):
-        """Gives a shard a standby: its thread and port."""
+        """Gives a shard a standby; the standby's thread and port."""
         made = standby or self.standby(index)
         if relay:
             self.relays.append(Relay(made[1], relay))
@@ -120,7 +120,7 @@ class Replicas(Shards):
         return made
 
     def promote(self, made, index=0, epoch=2):
-        """A standby serves in the place of a shard, which may be dead; clients find it there."""
+        """Promotes a standby in place of a shard, which may be dead; clients follow."""
         thread, port = made
         thread.promote(epoch)
         old = (self.threads[index], self.ports[index])
@@ -129,20 +129,20 @@ class Replicas(Shards):
         self.reroute(port, index, epoch)
 
     def reroute(self, port, index=0, epoch=2):
-        """Clients find a shard at another port from now on."""
+        """Moves a shard to another port for all clients."""
         self.ports[index] = port
         for client in self.clients:
             client.reroute(epoch, client.names)
             client.cut(index)  # as a worker does that follows a route
 
     def settle(self, index=0):
-        """Waits until the standby has all."""
+        """Waits until the standby has everything."""
         settle(self.threads[index])
         return self.threads[index].stats()["replica"]
 
 
 def settle(*threads):
-    """Waits until what each has told was acknowledged, first to last."""
+    """Waits until each stream is acknowledged, from the first to the last."""
     for thread in threads:
         replica = {}
 
@@ -162,7 +162,7 @@ def _on(shards, threads, call, *args, **options):
 
 
 def dump(thread):
-    """All that a shard has, in an order that does not depend on where rows lie."""
+    """All content of a shard, in an order that does not depend on the place of rows."""
     cursor, buffer, found = FragmentCursor(thread.fragments()), np.empty(64 << 20, np.uint8), {}
     while True:
         used, sections = thread.copy_next(cursor, buffer)
@@ -212,7 +212,7 @@ def assert_equal(a, b):
 
 
 class Relay:
-    """A way to a port that can be closed for a while, slow or narrow: what is sent waits."""
+    """A relay to a port that a test can close, slow down or narrow; sent bytes wait in it."""
 
     def __init__(self, port, chunk=1 << 16):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -239,7 +239,7 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
     def slow(self, pause_s=0.002):
-        """Until it is opened again, each piece takes so long: a copy goes on beside much else."""
+        """Delays each piece until it is opened again, so that a copy takes long."""
         self.pause_s = pause_s
         self.open.clear()
 
@@ -251,7 +251,7 @@ class Relay:
 
 
 class Counting:
-    """Workers that each add 1 to keys of a table, and know what was acknowledged."""
+    """Workers that add 1 to keys of a table, and count acknowledged pushes."""
 
     def __init__(self, cluster, workers=3, keys=400):
         self.cluster, self.keys = cluster, keys
@@ -279,7 +279,7 @@ class Counting:
             self.errors.append(error)
 
     def more(self, pushes=500):
-        """Waits until so many more were acknowledged."""
+        """Waits until this many more pushes are acknowledged."""
         begin = self.acknowledged.sum()
         until(
             lambda: self.acknowledged.sum() >= begin + pushes,
@@ -288,7 +288,7 @@ class Counting:
         )
 
     def end(self):
-        """All that was acknowledged must be there, once; as the table says it."""
+        """Ends the workers; each acknowledged push must be in the table once."""
         self.over.set()
         for thread in self.threads:
             thread.join(2 * LIMIT_S)

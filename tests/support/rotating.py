@@ -1,6 +1,6 @@
-"""Several workers in one process, whose partitions are checked out by a lock; tables in memory.
+"""Rotating workers in one process: partitions are checked out by a lock, tables are in memory.
 
-Real vocabulary, text, kernels and trainers; no master, no shards.  For unit tests and experiments.
+Vocabulary, text, kernels and trainers are the product's; there is no master and no shard.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MemoryTables:
         self.lock = threading.Lock()
 
     def places(self, keys: np.ndarray) -> np.ndarray:
-        """Where the rows of keys are."""
+        """Indices of the rows of keys."""
         at = keys.astype(np.int64)
         return np.where(at < BUCKET_KEY, at, at - BUCKET_KEY + self.words)
 
@@ -56,7 +56,7 @@ class MemoryTables:
             return self.rows[table][self.places(keys)]
 
     def push(self, table: str, keys: np.ndarray, values: np.ndarray) -> None:
-        """Adds to rows; keys are there once."""
+        """Adds to rows; each key comes once."""
         with self.lock:
             self.moved[table] += len(keys)
             if table == "text":
@@ -78,7 +78,7 @@ class MemoryWorker(WordVectors):
         self.setup()
 
     def pull(self, table: str, keys: Any, out: Any = None, *, state: bool = False) -> Any:
-        """Rows as they are now."""
+        """The rows now."""
         rows = self.memory.pull(table, keys)
         if out is None:
             return rows
@@ -103,7 +103,7 @@ class MemoryWorker(WordVectors):
 
 
 class Lost(Exception):
-    """A worker is lost."""
+    """Raised in a worker that is lost."""
 
 
 class SharedPartitions:
@@ -112,7 +112,7 @@ class SharedPartitions:
     Attributes
     ----------
     lost_after : int
-        A partition that has had so many, and lacks others, is lost.
+        A partition is lost after this many checkouts, if it lacks others.
     """
 
     def __init__(self, output_parts: int) -> None:
@@ -127,12 +127,12 @@ class SharedPartitions:
     """Encodes a block of the chunk once more."""
 
     def checkouts(self, part: int, parts: int) -> MemoryCheckouts:
-        """Those of one partition."""
+        """The checkouts of one partition."""
         return MemoryCheckouts(self, part, parts)
 
 
 class MemoryCheckouts:
-    """As `api.rotation.Checkouts`."""
+    """Checkouts of one partition, like `api.rotation.Checkouts`."""
 
     def __init__(self, shared: SharedPartitions, part: int, parts: int) -> None:
         first = part * shared.output_parts // parts
@@ -143,7 +143,7 @@ class MemoryCheckouts:
         self.durable: list[int] = []
 
     def check_out(self) -> int | None:
-        """The next part that is free."""
+        """Checks out the next free part."""
         with self.shared.changed:
             while self.left:
                 if len(self.had) == self.shared.lost_after:
@@ -160,7 +160,7 @@ class MemoryCheckouts:
             return None
 
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
-        """The part is free again."""
+        """Frees a part."""
         with self.shared.changed:
             assert part not in self.shared.free
             self.shared.free.add(part)
@@ -185,7 +185,7 @@ def blocks_of_chunk(
     output_parts: int = 0,
     epoch: int = 0,
 ) -> list[Block]:
-    """Encodes the blocks of a chunk; its partitions, one for each worker."""
+    """Encodes the blocks of a chunk; one partition for each worker."""
     num = len(workers)
     output_parts = output_parts or outputs_for(num)
     common: dict[str, Any] = {"piece": Piece(), "epoch": epoch, "progress": shares}
@@ -226,8 +226,8 @@ def train_rotating(
 ) -> list[dict[str, float]]:
     """Trains on chunks, each a list of blocks; the figures of all partitions.
 
-    With `at_once` every worker has a thread, as in a cluster; otherwise one partition trains at a
-    time, checkouts and all.  `first` is the number of the first chunk.
+    With `at_once` every worker has a thread, as in a cluster; otherwise partitions train one after
+    the other, with all their checkouts.  `first` is the number of the first chunk.
     """
     num, total, found = len(workers), epochs * len(texts), []
 

@@ -2,7 +2,7 @@
 
     seed -> Site.step -> RotationSchedule: lease, encode, check out, check in, done -> Site.check
 
-`Site` knows what each worker holds, and asserts after each step what must hold of that.  Must not
+`Site` owns what each worker holds, and asserts the invariants of that after each step.  It must not
 know how the schedule chooses.
 """
 
@@ -31,7 +31,7 @@ def taken_over(schedule, nodes):
 
 
 class Site:
-    """Workers at a schedule, all they hold, and what must hold of that at any time."""
+    """The workers of a schedule, what they hold, and its invariants."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -110,11 +110,11 @@ class Site:
         self.done_blocks[number] = node
 
     def first_of(self, node):
-        """The partition that a worker trains: the one leased first."""
+        """The partition that a worker trains: its oldest lease."""
         return next((n for n, holder in self.partitions.items() if holder == node), None)
 
     def begin(self, number):
-        """No other partition under way has this part of the rows."""
+        """Begins a partition; no other one under way may have its part of the rows."""
         if number in self.begun:
             return
         chunk = self.schedule.chunks.chunk_of(number)
@@ -182,7 +182,7 @@ class Site:
                 assert set(new) == self.durable[number] - before
 
     def train(self, node):
-        """Reports a partition that is trained."""
+        """Reports a trained partition."""
         number = self.first_of(node)
         if number is None or self.holds[number]:
             return
@@ -222,7 +222,7 @@ class Site:
         self.refused.discard(node)
 
     def take_over(self):
-        """Another master: leases are not in its journal, the workers tell."""
+        """Takes over as another master: workers report their leases, which no journal has."""
         self.schedule = taken_over(self.schedule, self.nodes[:1])
         for number, node in {**self.chunk_blocks, **self.partitions}.items():
             assert self.schedule.claim(number, node)
@@ -231,7 +231,7 @@ class Site:
         self.refused.clear()
 
     def restore(self):
-        """The whole cluster began again, from a checkpoint of now, with other workers."""
+        """Restarts the cluster from a checkpoint of now, with other workers."""
         self.nodes = [self.next_node + n for n in range(self.rng.randint(1, 4))]
         self.next_node += len(self.nodes)
         schedule = self.schedule
@@ -284,7 +284,7 @@ class Site:
         self.check()
 
     def check(self):
-        """Each worker that could get something is woken; progress is a share."""
+        """Checks that each worker that could get a lease is woken, and that progress is a share."""
         for node in self.schedule.woken(self.refused):
             self.ask(node)
         for node in sorted(self.refused):
@@ -295,7 +295,7 @@ class Site:
         assert self.schedule.records.leased == len(self.chunk_blocks) + len(self.partitions)
 
     def finish(self):
-        """Without further faults all is trained, in a bounded number of turns."""
+        """Trains everything without further faults, in a bounded number of turns."""
         for _ in range(3000):
             if self.schedule.over:
                 return

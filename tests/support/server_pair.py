@@ -22,7 +22,7 @@ TABLES = [[1, Table("t", 4).to_dict()]]
 
 
 class House:
-    """A server with its shards, in this process, and the master's end of its connection."""
+    """A server with its shards in this process, and the master's end of its connection."""
 
     def __init__(self, node, settings):
         self.server = Server(settings)
@@ -56,7 +56,7 @@ class House:
         return self.notes.popleft()
 
     def hear(self):
-        """Takes the next message, a note or an answer."""
+        """Reads the next message, a note or an answer."""
         kind, number, message = self.master.next()
         if kind == Kind.NOTE:
             self.notes.append(message)
@@ -76,7 +76,7 @@ class House:
 
 
 class Pair:
-    """A server whose shards have their standbys at another one, which can fall silent."""
+    """A server whose shards have standbys at another server, which a test can silence."""
 
     def __init__(self, **settings):
         own = ServerSettings(**settings)
@@ -100,7 +100,7 @@ class Pair:
         assert all(isinstance(note, m.Backed) for note in told), told
 
     def silence(self):
-        """The other machine is gone, and no connection says so."""
+        """Silences the other server: no connection reports that it is gone."""
         for relay in self.relays:
             relay.open.clear()
 

@@ -1,4 +1,4 @@
-"""Models for tests of sessions: they count their lines, and fail in every way but one."""
+"""Models for tests of sessions: they count their lines, and each but one fails in its own way."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ class Lines(Worker):
 
 
 class Judges(Lines):
-    """Its figures are no plain values."""
+    """Its figures are not plain values."""
 
     kind: str = "odd"
 
@@ -79,7 +79,7 @@ class IsKilled(Lines):
 
 
 class Hangs(Lines):
-    """Makes a file beside its input, and does not end."""
+    """Makes a file beside its input, and hangs."""
 
     @staticmethod
     def mark(path):
@@ -104,7 +104,7 @@ class Prints(Lines):
 
 
 class SpoilsItsProcess(Lines):
-    """Fails in a process that could not begin anew as it is by then."""
+    """Fails after it has spoilt its process, which cannot be used for another job."""
 
     def train(self, block):
         os.chdir("/")
@@ -114,7 +114,7 @@ class SpoilsItsProcess(Lines):
 
 
 class Lingers(Lines):
-    """Does not begin the last block before its input has a file beside it that says so."""
+    """Waits before its last block until a file beside its input allows it."""
 
     @staticmethod
     def let_end(path):

@@ -1,4 +1,4 @@
-"""A process with one shard, for tests that kill it: orders as JSON lines in, answers out.
+"""A process with one shard, for tests that kill it: JSON orders in, JSON answers out.
 
 python shard_process.py standby|primary      ->      {"port": 1234}
 """
@@ -67,7 +67,7 @@ def main(role):
 
 
 class ShardProcess:
-    """Such a process, from outside."""
+    """Controls such a process."""
 
     def __init__(self, role):
         self.process = subprocess.Popen(
@@ -78,12 +78,12 @@ class ShardProcess:
         self.port, self.told = self.hear()["port"], []
 
     def hear(self):
-        """The next words; None when it has died."""
+        """The next answer, or None once it has died."""
         line = self.process.stdout.readline()
         return json.loads(line) if line else None
 
     def order(self, **order):
-        """Has it do something; False if it died of it."""
+        """Gives an order; False if the process died of it."""
         try:
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
@@ -97,7 +97,7 @@ class ShardProcess:
         return False
 
     def until(self, state):
-        """Waits until it was told so of its standby; False if it died."""
+        """Waits for this news of its standby; False if the process died."""
         while state not in self.told:
             answer = self.hear()
             if answer is None:

@@ -1,4 +1,4 @@
-"""Shards and clients over loopback, for tests: real sockets, real threads, no other process."""
+"""Shards and clients over loopback: real sockets, real threads, no other process."""
 
 import contextlib
 import os
@@ -35,18 +35,18 @@ ZEROS, UNIFORM = 0, 1
 
 
 class Shards:
-    """Some shards of one cluster, with a route of epoch 1, and clients of them.
+    """Shards of one cluster, with a route of epoch 1, and their clients.
 
     Parameters
     ----------
     count : int
         Shards.
     park_limit_s : float
-        How long a request may wait at a shard.
+        Seconds that a request may wait at a shard.
     clock_limit_s : float
-        How long it may wait there for a clock.
+        Seconds that a request may wait there for a clock.
     staged_bytes_max : int
-        How much may be staged there for a clock.
+        Bytes that may be staged there for a clock.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class Shards:
         return sum(thread.stats()[name] for thread in self.threads)
 
     def until(self, name, condition):
-        """Waits until a counter of the shards fulfils a condition."""
+        """Waits until a counter, summed over the shards, fulfils a condition."""
         until(lambda: condition(self.stats(name)), lambda: f"{name} is {self.stats(name)}")
 
     def expire(self, number, before_tick):
-        """Deletes rows that no push has touched since a tick; their number."""
+        """Deletes rows untouched since a tick; their number."""
         return sum(
             thread.expire_one(number, before_tick, fragment)
             for thread in self.threads
@@ -165,20 +165,20 @@ class Shards:
         return made
 
     def raw(self, index=0, shake=True):
-        """A connection that speaks frames as the test likes."""
+        """A connection on which the test sends any frames."""
         return Raw(self.ports[index], self.secret, shake)
 
 
 @contextlib.contextmanager
 def a_table(dim=4, access=ADD, init=ZEROS, *, shards=1, frag_num=FRAG_NUM, **settings):
-    """Shards with table 1, and a client of them."""
+    """Shards with table 1, and a client."""
     with Shards(shards, frag_num) as cluster:
         cluster.add_table(1, dim, access, init, **settings)
         yield cluster, cluster.client()
 
 
 def push_out(client, dim):
-    """Eight other batches take the places of those that are under way: shards forget these."""
+    """Makes eight other batches, for which shards drop the batches that are under way."""
     keys = np.arange(50, dtype=np.uint64)  # at every shard
     others = [client.forward_async(1, np.array([0, 50]), keys, None, dim) for _ in range(8)]
     for other in others:

@@ -1,4 +1,4 @@
-"""Statuses of runs that do not exist, of any size: what a master would say.
+"""Made-up statuses of runs of any size, with all keys of a real one.
 
 size, seed -> status -> Status, with all its keys
 """

@@ -1,4 +1,4 @@
-"""Stores with one table, keys for them, and what a checkpoint keeps of them."""
+"""Stores with one table, keys for them, and their checkpoints."""
 
 import struct
 
@@ -28,7 +28,7 @@ def keys_of(*keys):
 
 
 def some_keys(count, seed=1):
-    """Different keys, 0 and 2^64 - 1 among them."""
+    """Distinct keys, 0 and 2^64 - 1 among them."""
     drawn = np.random.default_rng(seed).integers(1, TOP, 2 * count, dtype=np.uint64)
     return np.concatenate([keys_of(0, TOP), np.unique(drawn)])[:count]
 

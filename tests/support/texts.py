@@ -12,7 +12,7 @@ TOOLS = ["spanner", "drill", "saw", "pliers", "chisel", "anvil", "wrench", "jack
 
 
 def write_topics(path, lines=1500, seed=7):
-    """Lines of ten words, each line all of one topic: neighbours must be of the same topic."""
+    """Lines of ten words, all of one topic: neighbours of a word must be of its topic."""
     random = np.random.default_rng(seed)
     with path.open("w") as file:
         for number in range(lines):
@@ -22,7 +22,7 @@ def write_topics(path, lines=1500, seed=7):
 
 
 def topic_contrast(vectors):
-    """Mean cosine of words of one topic less that of words of two topics.
+    """Mean cosine of words of the same topic, less the mean cosine of words of two topics.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def write_circle(path, lines=6000, seed=7):
 
 
 def circle_precision(vectors):
-    """Share of the ten nearest words of each that are its five on each side of the circle.
+    """Share of the ten nearest words of each word that are its five neighbours on either side.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def circle_precision(vectors):
 
 
 def write_planted(path, lines=4000, features=30, seed=5):
-    """LIBSVM lines drawn from a logistic model; its weights and its own mean log loss."""
+    """Writes LIBSVM lines drawn from a logistic model; its weights and its mean log loss."""
     weights = np.random.default_rng(1234).normal(0, 1.5, features)
     random = np.random.default_rng(seed)
     loss = 0.0

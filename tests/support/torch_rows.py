@@ -1,4 +1,4 @@
-"""A store of rows within the process, in the place of servers, for tests of torch modules."""
+"""A store of rows in this process that replaces servers in tests of torch modules."""
 
 import contextlib
 import importlib
@@ -14,7 +14,7 @@ for _name in ("torch._dynamo", "torch.export._trace"):
 
 
 class Broken(torch.autograd.Function):
-    """A backward pass through it fails."""
+    """A function whose backward pass raises."""
 
     @staticmethod
     def forward(ctx, x):
@@ -26,7 +26,7 @@ class Broken(torch.autograd.Function):
 
 
 class Done:
-    """A request that is answered when it is waited for, or at once."""
+    """A request that is done when it is waited for, or at once."""
 
     def __init__(self, store, answer=lambda: None):
         self.store, self.answer, self.dropped = store, answer, False
@@ -71,7 +71,7 @@ class StoredRows:
         return self.rows.get((table, int(key)), self.first(table, key))
 
     def pull_async(self, table, keys, out):
-        """Read when it is asked, written when it is waited for."""
+        """Pulls rows: reads them now, writes them into the array when it is waited for."""
         self.pulls.append((table, keys.copy()))
         read = [self.row(table, key) for key in keys]
 

@@ -10,9 +10,9 @@ from processes import LIMIT_S, environment, free_port
 
 
 def ranks_told(script, *words, options=(), before=()):
-    """What the ranks printed, after all have ended well; none is left behind.
+    """Runs the ranks to a good end; the objects that they printed. No process outlives the call.
 
-    `before`: words of a command that runs them.
+    `before`: a command that runs torchrun.
     """
     command = [
         *before, sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",

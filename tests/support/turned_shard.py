@@ -1,8 +1,8 @@
-"""A shard without a thread or a network: the shipped loop gets turns, at times that are given.
+"""A shard without thread or network: a test gives the shipped loop its turns and their times.
 
     TurnedShard.connect(hello) -> Pipe        Pipe.send -> settle(now) -> Pipe.receive
 
-Sockets of this process carry the bytes: what has come by a turn does not depend on the machine.
+Sockets of this process carry the bytes, so the bytes of a turn do not depend on the machine.
 """
 
 import socket
@@ -17,7 +17,7 @@ TURNS_MAX = 10_000
 
 
 class TurnedShard(ShardThread):
-    """One shard. `limits`: as of `ShardThread`."""
+    """One shard; `limits` as in `ShardThread`."""
 
     def __init__(self, frag_num, hello=None, admit=None, park_limit_s=30.0, **limits):
         hello = hello or Hello(Channel.DATA, Role.SERVER, NONCE)
@@ -31,14 +31,14 @@ class TurnedShard(ShardThread):
         self.turn(0.0)
 
     def settle(self, now):
-        """Turns until nothing is left to do at this time; when the next one is due."""
+        """Gives turns until nothing is left to do now; the time of the next turn."""
         for _ in range(TURNS_MAX):
             if (due := self.turn(now)) > now:
                 return due
         raise AssertionError("the shard comes to no rest")
 
     def connect(self, hello, now):
-        """A connection of a peer that says this, and what the shard says, or `RemoteError`."""
+        """Connects a peer; the connection and the shard's hello. RemoteError if refused."""
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(self.address)
         pipe, session, decoder = Pipe(sock), ClientSession(hello), FrameDecoder()
@@ -64,7 +64,7 @@ class Pipe:
         sock.setblocking(False)
 
     def send(self, data=b""):
-        """Hand over bytes, and those that found no room before; whether any went."""
+        """Sends bytes, after those that found no room before; whether any were sent."""
         self.unsent += data
         try:
             sent = self.sock.send(self.unsent) if self.unsent else 0
@@ -74,7 +74,7 @@ class Pipe:
         return sent > 0
 
     def receive(self):
-        """What has come, 1 MiB at most."""
+        """Reads the bytes that have arrived, 1 MiB at most."""
         if self.ended:
             return b""
         try:

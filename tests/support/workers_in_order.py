@@ -1,8 +1,8 @@
-"""Workers that train together, of which one runs at a time: the same numbers in each run.
+"""Workers that train together, one at a time in a set order: each run gives the same numbers.
 
-An order says which of them goes on.  The trainers are the real ones: kernels, called for a piece of
-a worker's range at a time; and rotating workers, each with a thread that stops before it opens its
-partition, before it checks out, and behind each turn of a checkout.
+An order chooses who goes on.  The trainers are the product's: kernels, called for a piece of a
+worker's range at a time, and rotating workers, each in a thread that stops before it opens its
+partition, before each checkout and after each turn of one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def in_turns(states: States) -> list[int]:
 
 
 def lockstep(states: States) -> list[int]:
-    """All make a turn each: what as many idle cores do."""
+    """Gives each worker a turn, like that many idle cores."""
     return _live(states)
 
 
 def stalled(states: States) -> list[int]:
-    """The last worker opens its partition, then stands still until all others need its part."""
+    """Stalls the last worker after it opened its partition, until all others need its part."""
     last = len(states) - 1
     if states[last] == "new":
         return [last]
@@ -53,7 +53,7 @@ def stalled(states: States) -> list[int]:
 
 
 def seeded(seed: int) -> Order:
-    """Any worker's turn, at random."""
+    """Draws the worker of each turn."""
     generator = random.Random(seed)
     return lambda states: [generator.choice(_live(states))]
 
@@ -132,7 +132,7 @@ class Steps:
 
 
 class _Lazily:
-    """An executor's place: work is done by the thread that asks for its result."""
+    """Replaces an executor: work is done by the thread that asks for the result."""
 
     def submit(self, function: Callable[..., Any], *args: Any) -> _Lazily:
         """Remembers the work."""
@@ -149,7 +149,7 @@ class _Lazily:
 
 
 class AtOnce:
-    """An executor's place: work is done when it is submitted."""
+    """Replaces an executor: work is done at once."""
 
     def submit(self, function: Callable[..., Any], *args: Any, **named: Any) -> Future[Any]:
         """Does the work."""
@@ -162,7 +162,7 @@ class AtOnce:
 
 
 class _NoWait:
-    """The place of the condition on which a worker waits for a part."""
+    """Replaces the condition on which a worker waits for a part."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
@@ -185,9 +185,9 @@ def _running() -> Steps:
 def losses_in_order(
     workers: list[MemoryWorker], texts: list[list[bytes]], order: Order, epochs: int = 1
 ) -> list[float]:
-    """Loss of each chunk, all its workers' together, while an order decides who goes on.
+    """Loss of each chunk over all its workers, while an order decides who goes on.
 
-    No time passes for the trainers: after some seconds they push rows, which is an exchange more.
+    No time passes for the trainers, as after some seconds they would push rows once more.
     """
     total, found = epochs * len(texts), []
     exchange, check_out = InputExchange.exchange, _Training._check_out
