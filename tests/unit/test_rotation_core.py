@@ -577,7 +577,10 @@ def test_replay_that_has_no_place_for_what_is_done_says_so(make_job, caplog):
     for member in (1, 2, 3):
         rejoin(world, member)
     world.tick(times=4)
-    assert f"partition {one.number} is reported as done, and nobody knows" in caplog.text
+    assert (
+        f"partition {one.number} is reported as done, but how its chunk was cut is unknown"
+        in caplog.text
+    )
 
 
 def test_worker_that_reports_parts_of_another_is_not_taken_back(make_job):
