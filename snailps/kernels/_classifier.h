@@ -6,8 +6,9 @@
  * rate * (y_k - p_k) h, every input row by the gradient of h divided by the number of features.
  *
  * Threads train different lines on the same rows without locks (Hogwild): texts share few input rows, and
- * a lost addition is one step of one line.  Output rows of softmax and one-vs-all are written at every
- * line by every thread, so each thread trains copies of them (`copied`, _hot_rows.h).
+ * a lost addition is one step of one line.  With softmax and one-vs-all every thread writes all output
+ * rows at every line, so each trains copies of them (`copied`, _hot_rows.h); with negative sampling only
+ * if labels are so few that an exchange costs less than the steps between two.
  */
 #ifndef SNAILPS_CLASSIFIER_H
 #define SNAILPS_CLASSIFIER_H

@@ -1,9 +1,9 @@
-"""PyTorch on the servers' rows: embeddings of any 64-bit id, dense parameters, elastic training.
+"""PyTorch modules whose rows are on the servers: embeddings, dense parameters, elastic training.
 
     ids -> Embedding, EmbeddingBag, EmbeddingBagCollection -> tensors; .backward() -> pushes
 
-The extra ``snailps[torch]`` installs PyTorch; nothing else of the package imports it.
-docs/pytorch.md says how a model of plain PyTorch comes here.
+The extra ``snailps[torch]`` installs PyTorch, which no other part of the package imports.
+docs/pytorch.md shows how to move a model of plain PyTorch here.
 """
 
 try:

@@ -1,12 +1,12 @@
-"""Actions at the end of a backward pass that succeeds; passes whose loss was scaled.
+"""Actions that run when a backward pass has succeeded; detection of scaled losses.
 
-    this_pass().gathered(action)[key] = value -> backward ends well -> action({key: value, ...})
+    this_pass().gathered(action)[key] = value -> backward succeeds -> action({key: value, ...})
 
-PyTorch's engine owns the callback of a pass, the callback what was gathered: of a pass that fails
-nothing is left.  A pass is known by the engine's number of it, not by a thread: devices have
-threads of their own, and any of them may run the callback.  What a pass computes again, as a
-re-entrant checkpoint does, is differentiated in a pass of its own within it: `enclosing` gives the
-outer one, which ends last.  Must not know rows nor parameters.
+PyTorch's engine owns the callback of a pass, and the callback owns what was gathered, so nothing is
+left of a pass that fails.  A pass is identified by the engine's number, not by a thread: devices
+have threads of their own, and any of them may run the callback.  A re-entrant checkpoint runs a
+backward pass inside another one: `enclosing` gives the outer pass, which ends last.  Must not know
+rows or parameters.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from snailps.errors import MisuseError
 
 
 class BackwardPass:
-    """A backward pass that is under way, and what it has gathered.
+    """A backward pass that is running, and what it has gathered for its end.
 
-    `scaled`: its loss, or a part of that, comes from a `GradScaler`.
+    `scaled`: its loss, or a part of it, was scaled by a `GradScaler`.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class BackwardPass:
             return self._gathered.setdefault(action, {})
 
     def refuse_scaled(self) -> None:
-        """Refuses gradients that would be pushed as a scaler has scaled them."""
+        """Raise MisuseError if gradients are scaled and would be pushed without being unscaled."""
         if self.scaled:
             raise MisuseError(
                 "this loss is scaled by a GradScaler, and its gradients would be pushed so: make "
@@ -56,7 +56,7 @@ _passes: weakref.WeakValueDictionary[int, BackwardPass] = weakref.WeakValueDicti
 
 
 def this_pass() -> BackwardPass:
-    """The backward pass that this thread works for."""
+    """Return the backward pass for which this thread works."""
     number = torch._C._current_graph_task_id()
     with _lock:
         under_way = _passes.get(number)
@@ -67,25 +67,25 @@ def this_pass() -> BackwardPass:
 
 
 def enclosing() -> weakref.ref[BackwardPass] | None:
-    """The backward pass in which a forward is computed, if it is computed in one."""
+    """Return the backward pass inside which this forward runs; None: it runs outside of one."""
     return None if torch._C._current_graph_task_id() < 0 else weakref.ref(this_pass())
 
 
 def outermost(around: weakref.ref[BackwardPass] | None) -> BackwardPass:
-    """The pass that `enclosing` gave to the forward, unless it is over; else `this_pass`."""
+    """Return the pass that `enclosing` gave to the forward, if it still runs; else `this_pass`."""
     return (around() if around is not None else None) or this_pass()
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nested list, tuple or mapping, or the tensor that it is."""
+    """Yield the tensors in nested lists, tuples and mappings, or the value if it is a tensor."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from tensors_in(one)
+        for item in value.values():
+            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one)
+        for item in value:
+            yield from tensors_in(item)
 
 
 def _mark(gradient: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ def _mark(gradient: torch.Tensor) -> None:
 
 
 def _watch(scaler: Any) -> None:
-    """Makes what a class of scalers scales known to the backward passes that begin there."""
+    """Patch a class of scalers so that backward passes of what it scales are marked `scaled`."""
     scale = scaler.scale
 
     @functools.wraps(scale)

@@ -1,12 +1,12 @@
-"""Dense parameters of a module as one vector at the servers, which step it.
+"""Dense parameters of a module as one vector on the servers, which step it.
 
-    pull -> start + steps -> parameters;  gradients -> push -> optimiser at the servers
-    buffers (running means) beside them: of what a forward adds each process pushes its share
+    pull -> start + steps -> parameters;  gradients -> push -> optimizer at the servers
+    buffers (running means) beside them: each process pushes its share of what a forward adds
 
-`DenseParameters` is the vector; `Synced` moves it by hooks around a script's forward and backward,
-`training.Worker` around a block.  The first values are the module's own, so the servers keep what
-has been added to them, which begins at zeros: no process has to be the first to push.  Must not
-know embeddings.
+`DenseParameters` is the vector.  `Synced` moves it by hooks around a script's forward and backward,
+`training.Worker` around a block.  The servers store only what has been added to the first values,
+which are the module's own; sums begin at zero, so no process has to push first.  Must not know
+embeddings.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from snailps.transport.client._client import Pending
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam")
 ATTRIBUTE = "_snailps_synced"
-"""Attribute of a module that `sync` keeps: its `Synced`."""
+"""Attribute of a module under `sync`: its `Synced`."""
 LIMIT_S = 60.0
-"""How long a rank waits for the others."""
+"""Default limit in seconds for which a rank waits for the others."""
 LOOK_FIRST_S, LOOK_S = 0.001, 0.05
-"""Between two looks at the steps of the other ranks, the first ones and the later ones."""
+"""First and longest pause between two looks at the steps of the other ranks."""
 READY, SHAPES, EDITS = (np.uint64((1 << 32) + i) for i in range(3))
-"""Keys of rows in a table of steps: that the first values are there, and how many; of which shapes;
-a number that changes whenever they do."""
+"""Keys of rows in the table of steps: whether the first values are there, and how many; their
+shapes; a number that changes whenever a script sets them."""
 BASE = 1 << 20
-"""Base of the two digits of a count of steps: each is exact as float32."""
+"""A count of steps is two digits to this base, because float32 is exact only up to 2^24."""
 WIDTHS = tuple(1 << power for power in range(4, 10))
-"""Widths of a row of parameters; not that of `Tensor`, whose rows parameters once shared."""
+"""Allowed widths of a row of parameters."""
 ROW_COST = 8
-"""Cost of a row beside its floats, in floats."""
+"""Cost of sending a row besides its floats, in floats."""
 
 
 class DenseParameters(ServerVector):
@@ -232,51 +232,63 @@ def sync(
     timeout_s: float = LIMIT_S,
     **options: Any,
 ) -> Synced:
-    """Keeps dense parameters on the servers: pulled before forward, stepped after backward.
+    """Keep a module's dense parameters on the servers: pull before forward, step after backward.
 
     Parameters
     ----------
     module : nn.Module
-        Its parameters that need gradients, float32; rows of embeddings are not among them.  With
-        them its persistent float32 buffers, as running means and variances are, and counts of
-        batches (``num_batches_tracked``).
+        Kept are its float32 parameters that need gradients (not the rows of embeddings), its
+        persistent float32 buffers such as running means, and counts of batches
+        (``num_batches_tracked``).
     name : str
-        Of the tables; the same in all processes that train the module together.
-    mode : str
-        ``async``: each process steps the parameters when it has a gradient.  ``ssp``: the same, and
-        no process is more than `staleness` steps ahead of the slowest.  ``bsp``: gradients are
-        averaged over all processes, and stepped once; with several processes it needs
-        `torch.distributed`, initialised with gloo.
-    optimizer : str
-        At the servers: ``sgd``, ``momentum``, ``adagrad`` or ``adam``.
+        Name of the tables; the same in all processes that train the module together.
+    mode : {"async", "ssp", "bsp"}
+        "async": each process steps the parameters when it has a gradient.  "ssp": the same, but no
+        process is more than `staleness` steps ahead of the slowest.  "bsp": gradients are averaged
+        over all processes and stepped once; several processes need `torch.distributed`, initialised
+        with gloo.
+    optimizer : {"sgd", "momentum", "adagrad", "adam"}
+        How the servers step the parameters.
     lr : float
+        Step size.
     staleness : int
-        Of ``ssp``.
+        With "ssp": how many steps a process may be ahead, at least 0.
     rank, world : int, optional
-        This process among those that train the module; by default RANK and WORLD_SIZE of the
-        environment, as `torchrun` sets them, else 0 of 1.
+        Number of this process, and of all processes that train the module; by default RANK and
+        WORLD_SIZE of the environment, which `torchrun` sets, else 0 of 1.
     cluster : Cluster, optional
+        As in `Embedding`.
     timeout_s : float
-        How long to wait for another rank, seconds.
+        Longest wait for another rank, in seconds.
     **options
-        Further ones of `snailps.Tensor`: ``eps``, ``beta1``, ``wire`` ...
+        Other options of `snailps.Tensor`: ``eps``, ``beta1``, ``wire``, ...
 
     Returns
     -------
     Synced
-        `close` it when this process has no more steps, with ``ssp``.
+        With "ssp", call its `close` when this process makes no more steps: the others would wait
+        for it.
 
     Raises
     ------
+    ConfigError
+        An argument is out of range, or "bsp" lacks a process group.
     MisuseError
-        No dense parameters, of another type, or others than those that the servers have.
+        The module has no dense parameters, parameters of another type or device, or others than the
+        servers have under this name.
     WaitTimeout
-        Rank 0 has not brought the first values in time.
+        Rank 0 did not bring the first values in time.
 
     Notes
     -----
-    The first values are those of rank 0, once and for all: a process that begins again goes on
-    from what the servers have.
+    The first values are rank 0's.  They are set once: a process that starts again continues from
+    the values on the servers.
+
+    Examples
+    --------
+    >>> synced = snailps.torch.sync(model, lr=0.05)  # doctest: +SKIP
+    >>> model(x).sum().backward()  # pulled before, pushed after  # doctest: +SKIP
+    >>> synced.close()  # doctest: +SKIP
     """
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
@@ -302,10 +314,10 @@ def sync(
 
 
 class Ranks:
-    """The processes that train a module together: their first values, and how far each is.
+    """The processes that train a module together: their first values, and the steps of each.
 
-    Rows of one table: of each rank the low digit of its steps, whether it has ended, and the high
-    digit; and behind them what says that the first values are there.
+    A table has one row per rank: low digit of its steps, whether it has ended, high digit.  Each
+    rank writes only its own row.  The rows READY, SHAPES and EDITS describe the first values.
     """
 
     def __init__(self, rows: RowClient, name: str, rank: int, world: int, timeout_s: float) -> None:
@@ -413,7 +425,7 @@ class Ranks:
             self._edits_asked = None
 
     def wait_for_slowest(self, staleness: int) -> None:
-        """Waits until no other rank is more than `staleness` steps behind this one."""
+        """Wait until every other rank that has not ended is at most `staleness` steps behind."""
         if self.world > 1 and self._known < self.steps - staleness:
             self._until(lambda: self.slowest() >= self.steps - staleness, self.text_of_slowest)
 
@@ -485,12 +497,15 @@ class _Hook:
 
 
 class Synced:
-    """A module whose dense parameters are on the servers; made by `sync`.
+    """A module whose dense parameters are on the servers; `sync` makes one.
 
     Attributes
     ----------
     held : bool
-        Gradients stay in the parameters until `step`, for `snailps.torch.Optimizer`.
+        Whether gradients wait in the parameters for `snailps.torch.Optimizer`; else each backward
+        pass pushes them at its end.
+    lr : float
+        Step size of the next pushes; may be set at any time.
     """
 
     _holder: weakref.ref[object]
@@ -663,7 +678,7 @@ class Synced:
     # --- steps ------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Pushes the gradients of the parameters; with ``bsp`` waits for all processes."""
+        """Push the gradients of the parameters; with "bsp" all processes must call it together."""
         self._pass = None
         gradient = self.dense.take_gradient()
         if self.mode == "bsp":
@@ -720,9 +735,9 @@ class Synced:
                 self._buffers.write()
 
     def pull(self) -> None:
-        """Sets parameters and buffers to what the servers have now: before an evaluation, say.
+        """Set parameters and buffers to the values on the servers, for instance to evaluate.
 
-        What the script has set in them since they were last pulled is pushed first.
+        Values that the script has set since the last pull are pushed first.
         """
         self._keep_edit()
         self._keep_buffers()
@@ -737,12 +752,12 @@ class Synced:
         self._refresh()
 
     def flush(self) -> None:
-        """Waits until what was pushed is acknowledged."""
+        """Wait until all pushes are acknowledged."""
         while self._pushes:
             self._pushes.pop(0).wait()
 
     def close(self) -> None:
-        """Ends: parameters stay, hooks are gone, other ranks do not wait for this one."""
+        """Remove the hooks; parameters keep their values, and other ranks no longer wait."""
         if not self._hooks:
             return
         for hook in self._hooks:

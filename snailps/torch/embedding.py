@@ -2,9 +2,9 @@
 
     ids -> Exchange -> rows -> gather or bags -> tensor;  .backward() -> dL/d(rows) -> Exchange
 
-Owns the modules and their part in autograd.  Rows are no parameters: `parameters()` and
-`state_dict()` of a model have none of them, however many there are.  Which rows come from where is
-`exchange`'s and `rows`' concern.
+Owns the modules and their part in autograd.  Rows are not parameters, because a table may have more
+of them than fit in memory: `parameters()` and `state_dict()` of a model do not contain them.  Must
+not know which rows are pulled when (`exchange`), or from where (`rows`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from snailps.torch.rows import current
 from snailps.torch.serving import ServedRows
 
 Bags: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
-"""Ids (bags, ids of each), or ids (n,) and the offset of each bag."""
+"""Ids (bags, ids per bag), or ids (n,) and the offset of each bag."""
 M = TypeVar("M", bound="TableModule")
 C = TypeVar("C", bound=Callable[..., Any])
 MODES = ("sum", "mean", "max")
@@ -48,10 +48,11 @@ NOT_EXPORTED = (
     "or from the file that cluster.export writes"
 )
 STEPS = "snailps_steps"
-"""Key of the metadata of a `state_dict`: which exchange, its steps so far, the numbers of its
-trained tables."""
+"""Key in the metadata of a `state_dict`: number of the exchange, its steps so far, and the numbers
+of its trained tables."""
 ADAGRAD_EPS = 1e-10
-"""PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
+"""PyTorch's epsilon.  `snailps.Table` has 1e-8, which differs visibly if a row's first gradient is
+tiny."""
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
 OPTIONS = {field.name for field in dataclasses.fields(Table) if field.init} - {
     "name", "dim", "access", "lr", "init", "scale", "seed",
@@ -78,12 +79,12 @@ LACKING = {
     "dtype": "rows are float32 at the servers; module.to(dtype) gives outputs another type",
     "device": "rows come to the CPU; module(ids).to(device) goes on elsewhere",
 }
-"""What modules of PyTorch have and these have not, and what to do."""
+"""Arguments and attributes that modules of PyTorch have and these lack, and what to do instead."""
 
 
 def _left_alone(forward: C) -> C:
-    """Has `torch.compile` compile around a method, and a strict `torch.export` say why it can't."""
-    # What torch.compiler.disable does, which imports the compiler: seconds.
+    """Make `torch.compile` leave a method out, and a strict `torch.export` say why it fails."""
+    # The effect of torch.compiler.disable, whose import takes seconds.
     forward._torchdynamo_disable = True  # type: ignore[attr-defined]
     forward._torchdynamo_disable_msg = NOT_EXPORTED  # type: ignore[attr-defined]
     return forward
@@ -92,7 +93,8 @@ def _left_alone(forward: C) -> C:
 class TableModule(nn.Module):
     """Base of the modules: their tables, their traffic, their step size.
 
-    `rows`, a parameter without values, says by `requires_grad` whether the servers' rows train.
+    `rows` is a parameter without values; its `requires_grad` decides whether the servers' rows
+    train.
     """
 
     rows: RowsParameter
@@ -159,7 +161,7 @@ class TableModule(nn.Module):
             raise
 
     def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
-        """A module of the same rows, frozen: of a copy for averages nothing is pushed."""
+        """Copy a module, with the same rows and frozen: a copy for averages must not push."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__.update({name: copy.deepcopy(it, memo) for name, it in vars(self).items()})
@@ -175,23 +177,27 @@ class TableModule(nn.Module):
         names: str | Sequence[str],
         **options: Any,
     ) -> M:
-        """A module over the rows of a checkpoint, read only and without any cluster.
+        """Make a read-only module over the rows of a checkpoint, without a cluster.
 
         Parameters
         ----------
         checkpoint : SavedTables or path
-            `snailps.open_checkpoint`, or the folder that it takes.
+            Result of `snailps.open_checkpoint`, or the folder that it takes.
         names : str or sequence of str
-            Of its table; of a collection the table of each feature.
+            Name of the table; for a collection the table of each feature.
         **options
-            ``mode``, ``padding_idx``, ``include_last_offset``: as it was trained with.
+            ``mode``, ``padding_idx``, ``include_last_offset``, as in training.
+
+        Returns
+        -------
+        module in `eval` mode
 
         Raises
         ------
         ConfigError
             There is no such table.
         DataError, CheckpointError
-            There is no good checkpoint.
+            As in `snailps.open_checkpoint`.
         """
         saved = checkpoint if isinstance(checkpoint, SavedTables) else open_checkpoint(checkpoint)
         wanted = [names] if isinstance(names, str) else list(names)
@@ -203,15 +209,20 @@ class TableModule(nn.Module):
 
     @classmethod
     def from_readers(cls: type[M], *readers: TableReader, **options: Any) -> M:
-        """A module over tables of a running cluster (`snailps.reader`), read only, through caches.
+        """Make a read-only module over tables of a running cluster, read through caches.
 
-        `options` as of `from_checkpoint`.
+        Parameters
+        ----------
+        *readers : TableReader
+            Results of `snailps.reader`, one per table.
+        **options
+            As in `from_checkpoint`.
         """
         return served(cls, readers, **options)
 
     @property
     def lr(self) -> float:
-        """Step size of the next pushes; the tables were declared with that of the constructor."""
+        """Step size of the next pushes; it may be set at any time, to 0 or more."""
         return self.tables[0].lr * self.exchange.factor
 
     @lr.setter
@@ -221,7 +232,7 @@ class TableModule(nn.Module):
         self.exchange.factor = float(value) / self.tables[0].lr
 
     def flush(self) -> None:
-        """Waits until all that was pushed is acknowledged.
+        """Wait until all pushes are acknowledged.
 
         Raises
         ------
@@ -231,11 +242,11 @@ class TableModule(nn.Module):
         self.exchange.flush()
 
     def cast(self, rows: Tensor) -> Tensor:
-        """Rows of servers, float32, in the type that `to`, `bfloat16`, ... gave the module."""
+        """Convert float32 rows to the type that `to`, `bfloat16`, ... gave the module."""
         return rows.to(self._dtype)  # the same tensor where it has that
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # Modules that are served have no parameter; `to` of a device keeps the type that there is.
+        # Served modules have no parameter whose type changes, so the type is kept here.
         self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         return super()._apply(fn, recurse)
 
@@ -263,7 +274,7 @@ class TableModule(nn.Module):
             metadata[STEPS] = (of.number, of.pushed, trained)
 
     def state_dict(self, *args: Any, rows: bool = False, **options: Any) -> Any:
-        """As of `torch.nn.Module`; with `rows` as `snailps.torch.state_dict` has them."""
+        """As in `torch.nn.Module`; `rows` includes rows as in `snailps.torch.state_dict`."""
         with row_state.with_rows(rows):
             return super().state_dict(*args, **options)
 
@@ -282,7 +293,7 @@ class TableModule(nn.Module):
             self._warn_of_rows(saver, pushed)
 
     def _warn_of_rows(self, saver: int, pushed: int) -> None:
-        """Warns where the rows are not those that a trained state of the rest belongs to."""
+        """Warn if a loaded state belongs to other rows than the servers have."""
         exchange = self.exchange
         if saver == exchange.number and pushed < exchange.pushed:
             warnings.warn(
@@ -300,7 +311,7 @@ class TableModule(nn.Module):
             )
 
     def __prepare_scriptable__(self) -> None:
-        """What `torch.jit.script` calls first."""
+        """Raise MisuseError; `torch.jit.script` calls this first."""
         raise MisuseError(NOT_EXPORTED)
 
     def extra_repr(self) -> str:
@@ -312,35 +323,44 @@ class TableModule(nn.Module):
 
 
 class Embedding(TableModule):
-    """`torch.nn.Embedding` of any 64-bit id, with its rows on the servers.
+    """`torch.nn.Embedding` for any 64-bit id, with its rows on the servers.
 
     Parameters
     ----------
     embedding_dim : int
-        Floats of a row.
+        Floats per row, at least 1.
     name : str, optional
-        Of the table.  By default ``embedding0``, ``embedding1``, ... in the order of construction.
+        Name of the table.  By default ``embedding0``, ``embedding1``, ... in order of construction.
     padding_idx : int, optional
-        Id that gives zeros and is never trained.
+        Id whose row is zeros and never trained.
     optimizer : str
-        How servers step a row, given its gradient: ``sgd``, ``adagrad``, ``rowwise_adagrad``,
-        ``adam`` or ``ftrl``.
+        How servers step a row by its gradient: ``sgd``, ``adagrad``, ``rowwise_adagrad``, ``adam``
+        or ``ftrl``.
     lr : float
         Step size.
     init, scale, seed
-        First value of a row, a function of `seed` and id: as of `snailps.Table`.
+        First value of a row, which depends on `seed` and id only: as in `snailps.Table`.
     staleness : int
-        Steps whose pushes may be unacknowledged when the next step begins, and that prefetched rows
-        may lack.  0: `backward` returns when the rows are stepped.
+        Bounds asynchrony, in steps of this process: how many steps may be unacknowledged when the
+        next one begins, and how many prefetched rows may lack.  0: `backward` returns when the
+        servers have stepped the rows.
     cluster : Cluster, optional
-        By default that of the innermost ``with`` block, or of the job on whose workers it is made.
+        By default the cluster of the innermost ``with`` block, or the job on whose workers the
+        module is made.
     **options
-        Further ones of `snailps.Table`: ``eps``, ``wire``, ``track``, ``beta1`` ...
+        Other options of `snailps.Table`: ``eps``, ``wire``, ``track``, ``beta1``, ...
+
+    Raises
+    ------
+    ConfigError
+        Unknown optimizer or option; for options of PyTorch that do not apply the text says why.
+    MisuseError
+        `name` is no str: the arguments are (dim, name), without a number of rows.
 
     Notes
     -----
-    `forward` pulls each different row once; `backward` sums the gradients of an id and pushes each
-    row's once.  In `eval` mode and under `torch.no_grad` nothing is pushed, and so no row is made.
+    `forward` pulls each distinct row once; `backward` sums the gradients of an id and pushes each
+    row's sum once.  In `eval` mode and under `torch.no_grad` nothing is pushed, so no row is made.
 
     Examples
     --------
@@ -373,37 +393,55 @@ class Embedding(TableModule):
 
     @_left_alone
     def forward(self, input: Tensor) -> Tensor:
-        """Rows of `input`, integers of any shape: float32, and `embedding_dim` is the last axis.
+        """Look up rows.
+
+        Parameters
+        ----------
+        input : Tensor
+            Integer ids of any shape, on the CPU.
+
+        Returns
+        -------
+        Tensor
+            (\\*input.shape, embedding_dim), float32 unless the module was converted.
 
         Raises
         ------
         MisuseError
-            Not integers, or not in this machine's memory.
+            `input` is not a tensor of integers, or not on the CPU.
+        SnailError
+            The cluster has ended, or a server did not answer within `request_timeout`.
         """
         lookup = self.exchange.look_up([ids_of(input)], to_train=self._trains)
         rows = gathered(self, lookup)
         return rows.view(*input.shape, self.embedding_dim)
 
     def prefetch(self, input: Tensor) -> None:
-        """Starts to pull what `forward` of the same ids will want."""
+        """Start to pull the rows that a later `forward` of the same ids will need."""
         self.exchange.prefetch([ids_of(input)])
 
 
 class EmbeddingBag(TableModule):
-    """`torch.nn.EmbeddingBag` of any 64-bit id, with its rows on the servers.
+    """`torch.nn.EmbeddingBag` for any 64-bit id, with its rows on the servers.
 
     Parameters
     ----------
     embedding_dim, name
-        As of `Embedding`.
-    mode : str
-        ``sum``, ``mean`` (the default, as in PyTorch) or ``max``.
+        As in `Embedding`; default names are ``embedding_bag0``, ...
+    mode : {"mean", "sum", "max"}
+        How the rows of a bag are combined.
     include_last_offset : bool
-        `offsets` has one entry more, the number of ids.
+        Whether `offsets` has one more entry, the number of ids.
     padding_idx : int, optional
         Id that is left out of its bag.
     optimizer, lr, init, scale, seed, staleness, cluster, **options
-        As of `Embedding`.
+        As in `Embedding`.
+
+    Examples
+    --------
+    >>> tags = snailps.torch.EmbeddingBag(16, "tags", mode="sum")  # doctest: +SKIP
+    >>> tags(torch.tensor([[7, 8], [7, 9]])).shape  # doctest: +SKIP
+    torch.Size([2, 16])
     """
 
     def __init__(
@@ -438,21 +476,26 @@ class EmbeddingBag(TableModule):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """One row a bag: float32 (bags, embedding_dim).
+        """Combine the rows of each bag.
 
         Parameters
         ----------
         input : Tensor
-            Integers (bags, ids of each), or (n,) with `offsets`.
+            Integer ids (bags, ids per bag), or (n,) with `offsets`, on the CPU.
         offsets : Tensor, optional
-            Integers (bags,): where each bag begins.
+            Integers (bags,), ascending from 0: where each bag begins.
         per_sample_weights : Tensor, optional
-            float32 of the shape of `input`; mode ``sum`` only.
+            float32 of the shape of `input`; only with mode "sum".
+
+        Returns
+        -------
+        Tensor
+            (bags, embedding_dim), float32 unless the module was converted; zeros for an empty bag.
 
         Raises
         ------
         MisuseError
-            Other shapes or types.
+            A tensor has another shape, type or device.
         """
         starts = bag_starts(input, offsets, self.include_last_offset)
         weights = sample_weights(per_sample_weights, input, self.mode)
@@ -465,25 +508,31 @@ class EmbeddingBag(TableModule):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> None:
-        """Starts to pull what `forward` of the same ids will want."""
+        """Start to pull the rows that a later `forward` of the same ids will need."""
         self.exchange.prefetch([ids_of(input)])
 
 
 class EmbeddingBagCollection(TableModule):
-    """The bags of several features at once: a batch is one request a server, and one gradient.
+    """Embedding bags of several features at once: one request per server and batch, one gradient.
 
     Parameters
     ----------
     embedding_dim : int
-        Of all tables.
+        Floats per row, in all tables.
     names : int or sequence of str
-        How many features, or the names of their tables.
-    mode : str
-        ``sum`` (the default), ``mean`` or ``max``.
+        Number of features, or the names of their tables.
+    mode : {"sum", "mean", "max"}
+        How the rows of a bag are combined.
     padding_idx : int, optional
         Id that is left out of its bag, in every feature.
     optimizer, lr, init, scale, seed, staleness, cluster, **options
-        As of `Embedding`.  Each table's own seed is `seed` plus its number.
+        As in `Embedding`.  The seed of table i is ``seed + i``.
+
+    Examples
+    --------
+    >>> bags = snailps.torch.EmbeddingBagCollection(16, ["user", "item"])  # doctest: +SKIP
+    >>> bags(torch.tensor([[7, 3], [8, 3]])).shape  # doctest: +SKIP
+    torch.Size([2, 2, 16])
     """
 
     def __init__(
@@ -514,43 +563,50 @@ class EmbeddingBagCollection(TableModule):
 
     @_left_alone
     def forward(self, features: Tensor | Mapping[str, Bags] | Sequence[Bags]) -> Tensor:
-        """The bags of each feature: float32 (batch, features, embedding_dim).
+        """Combine the rows of each feature's bags.
 
         Parameters
         ----------
         features : Tensor, mapping or sequence
-            Integers (batch, features), an id a feature; or the bags of each feature, in the order
-            of the tables or by their names: ids (batch, ids of each), or ids (n,) and offsets
-            (batch,).
+            A tensor of integer ids (batch, features), with one id per feature.  Or the bags of each
+            feature, in the order of the tables or by their names: ids (batch, ids per bag), or a
+            pair of ids (n,) and offsets (batch,).
+
+        Returns
+        -------
+        Tensor
+            (batch, features, embedding_dim), float32 unless the module was converted.
 
         Raises
         ------
         MisuseError
-            Other shapes, or a feature that is missing.
+            A tensor has another shape or type, or a feature is missing.
         """
         if isinstance(features, Tensor):
             lookup = self.exchange.look_up(self._columns(features), to_train=self._trains)
             return gathered(self, lookup).view(*features.shape, self.embedding_dim)
         bags = self._bags(features)
-        ids = [ids_of(one[0] if isinstance(one, tuple) else one) for one in bags]
-        starts = [bag_starts(*(one if isinstance(one, tuple) else (one, None))) for one in bags]
-        if len({len(one) for one in starts}) > 1:
+        ids = [ids_of(bag[0] if isinstance(bag, tuple) else bag) for bag in bags]
+        starts = [bag_starts(*(bag if isinstance(bag, tuple) else (bag, None))) for bag in bags]
+        if len(set(map(len, starts))) > 1:
             raise MisuseError(
-                f"features have unequal numbers of bags: {[len(one) for one in starts]}"
+                f"features have unequal numbers of bags: {[len(places) for places in starts]}"
             )
-        before = np.cumsum([0, *(len(one) for one in ids[:-1])])
-        joined = np.concatenate([one + int(at) for one, at in zip(starts, before, strict=True)])
+        offsets = np.cumsum([0, *map(len, ids[:-1])])
+        joined = np.concatenate(
+            [places + int(offset) for places, offset in zip(starts, offsets, strict=True)]
+        )
         lookup = self.exchange.look_up(ids, to_train=self._trains)
         rows = bagged(self, lookup, joined, None, self.mode)
         return rows.view(len(self.tables), len(starts[0]), -1).transpose(0, 1)
 
     def prefetch(self, features: Tensor | Mapping[str, Bags] | Sequence[Bags]) -> None:
-        """Starts to pull what `forward` of the same features will want."""
+        """Start to pull the rows that a later `forward` of the same features will need."""
         if isinstance(features, Tensor):
             self.exchange.prefetch(self._columns(features))
             return
         bags = self._bags(features)
-        self.exchange.prefetch([ids_of(one[0] if isinstance(one, tuple) else one) for one in bags])
+        self.exchange.prefetch([ids_of(bag[0] if isinstance(bag, tuple) else bag) for bag in bags])
 
     def _columns(self, features: Tensor) -> Keys:
         tensor("ids", features)
@@ -584,9 +640,9 @@ def served(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> M:
-    """A module of a kind over tables that are read only: of a collection one a feature.
+    """Make a read-only module of a kind over tables; a collection has one table per feature.
 
-    The options are those that it was trained with, with the defaults of `kind`.
+    Options must be as in training; defaults are the defaults of `kind`.
     """
     if kind not in KINDS:
         raise ConfigError(f"expected {', '.join(one.__name__ for one in KINDS)}, got {kind!r}")
@@ -615,17 +671,17 @@ def served(
 
 
 def as_id(number: int | None) -> int | None:
-    """An id as servers know it: a negative one is that of its 64 bits without a sign."""
+    """Convert an id to a key: the 64 bits of a negative id are read as unsigned."""
     return None if number is None else number & (1 << 64) - 1
 
 
 def tensor(what: str, value: Any) -> Tensor:
-    """A tensor that is an argument of a module's call.
+    """Check that an argument of a module's call is a tensor.
 
     Raises
     ------
     MisuseError
-        It is none, or the call is recorded to be repeated without the module.
+        It is no tensor; or the call is being traced, to be repeated later without the module.
     """
     if not isinstance(value, Tensor) and not type(value).__module__.startswith("torch.fx"):
         raise MisuseError(
@@ -642,7 +698,7 @@ def tensor(what: str, value: Any) -> Tensor:
 
 
 def ids_of(input: Any) -> Keys:
-    """Ids as keys, uint64 (n,), without a copy where they are int64 and contiguous."""
+    """Convert ids to keys, uint64 (n,), without a copy if they are int64 and contiguous."""
     input = tensor("ids", input)
     if input.is_floating_point() or input.is_complex() or input.dtype == torch.bool:
         raise MisuseError(f"ids: expected integers, got {input.dtype}")
@@ -655,7 +711,7 @@ def ids_of(input: Any) -> Keys:
 
 
 def bag_starts(input: Any, offsets: Any, include_last_offset: bool = False) -> NDArray[np.int64]:
-    """Where each bag begins, int64 (bags,)."""
+    """Return where each bag begins, int64 (bags,)."""
     input = tensor("ids", input)
     offsets = None if offsets is None else tensor("offsets", offsets)
     if input.dim() == 2:
@@ -687,7 +743,7 @@ def bag_starts(input: Any, offsets: Any, include_last_offset: bool = False) -> N
 
 
 def sample_weights(weights: Any, input: Tensor, mode: str) -> Tensor | None:
-    """Weights of the ids, float32 (n,)."""
+    """Check weights and return them as float32 (n,), or None."""
     if weights is None:
         return None
     weights = tensor("per_sample_weights", weights)
@@ -701,7 +757,7 @@ def sample_weights(weights: Any, input: Tensor, mode: str) -> Tensor | None:
 
 
 def checked_mode(mode: str) -> str:
-    """Refuses modes that there are not."""
+    """Return the mode; ConfigError for an unknown one."""
     if mode not in MODES:
         raise ConfigError(f"mode: expected {' or '.join(MODES)}, got {mode!r}")
     return mode
@@ -711,7 +767,7 @@ def checked_mode(mode: str) -> str:
 
 
 def prefetch(*calls: Sequence[Any]) -> None:
-    """Starts the pulls of several modules, which leave together: one packet a server if they fit.
+    """Start the pulls of several modules together, in one packet per server if they fit.
 
     Parameters
     ----------
@@ -728,7 +784,7 @@ def prefetch(*calls: Sequence[Any]) -> None:
 
 
 def give(ctx: Any, rows: NDArray[np.float32]) -> None:
-    """Takes the gradient of a lookup's rows, within a backward pass: pushed at its end, or held."""
+    """Accept the gradient of a lookup's rows in a backward pass: push it at the end, or hold it."""
     exchange: Exchange = ctx.module.exchange
     backward = outermost(ctx.enclosing)
     if not exchange.unscales:
@@ -738,7 +794,7 @@ def give(ctx: Any, rows: NDArray[np.float32]) -> None:
 
 
 def plain(exchange: Exchange, gradient: Tensor) -> NDArray[np.float32]:
-    """A gradient as an array."""
+    """Convert a gradient to an array; MisuseError if it must itself be differentiated."""
     if gradient.requires_grad:
         raise MisuseError(
             f"backward(create_graph=True): the gradient of the rows of {exchange.names} goes to "
@@ -753,7 +809,7 @@ def plain(exchange: Exchange, gradient: Tensor) -> NDArray[np.float32]:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows at places; or sums of the rows of each bag, whose weights get no gradient."""
+    """Gathers rows, or sums them by bag; weights of ids get no gradient."""
 
     @staticmethod
     def forward(
@@ -784,7 +840,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Rows(torch.autograd.Function):
-    """The rows themselves, for what PyTorch differentiates; their gradient is pushed."""
+    """Hands the rows to operations of PyTorch; their gradient is pushed."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, module: TableModule, lookup: Lookup) -> Tensor:
@@ -800,7 +856,7 @@ class _Rows(torch.autograd.Function):
 def looked_up(
     lookup: Lookup, starts: NDArray[np.int64] | None, weights: NDArray[np.float32] | None
 ) -> Tensor:
-    """Rows at places (n, dim), or the weighted sum of each bag (bags, dim)."""
+    """Return the row of each id (n, dim), or the weighted sum of each bag (bags, dim)."""
     rows, places = torch.from_numpy(lookup.rows), torch.from_numpy(lookup.places)
     if starts is None:
         return rows if lookup.is_plain else F.embedding(places, rows)
@@ -810,7 +866,7 @@ def looked_up(
 
 
 def gathered(module: TableModule, lookup: Lookup) -> Tensor:
-    """The row of each id."""
+    """Return the row of each id, connected to autograd if the module trains."""
     if not module._trains:
         return module.cast(looked_up(lookup, None, None))
     return module.cast(_Gather.apply(module.rows, module, lookup, None, None))
@@ -823,7 +879,7 @@ def bagged(
     weights: Tensor | None,
     mode: str,
 ) -> Tensor:
-    """A row for each bag."""
+    """Return a row for each bag, connected to autograd if the module trains."""
     trains = module._trains
     learnt = weights is not None and weights.requires_grad and torch.is_grad_enabled()
     if mode == "max" or learnt:
@@ -836,7 +892,7 @@ def bagged(
         )  # fmt: skip
         return module.cast(bags)
     factors = None if weights is None else np.ascontiguousarray(weights.detach().numpy())
-    if factors is not None and lookup.has_padding:  # its row is zeros, and no weight makes it NaN
+    if factors is not None and lookup.has_padding:  # else an infinite weight of padding gives NaN
         factors = np.where(lookup.places < lookup.starts[-1], factors, np.float32(0))
     if mode == "mean":
         factors = mean_factors(lookup, starts)
@@ -846,7 +902,7 @@ def bagged(
 
 
 def mean_factors(lookup: Lookup, starts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """1 / (ids of its bag that are no padding), for each id."""
+    """Return for each id 1 / (number of ids in its bag, without padding)."""
     n = len(lookup.places)
     sizes = np.diff(starts, append=n)
     of = np.repeat(np.arange(len(starts)), sizes)

@@ -1,8 +1,8 @@
-"""An optimiser whose steps are pushes: for schedules, clipping and accumulated gradients.
+"""An optimizer whose steps are pushes: for schedules, clipping and accumulated gradients.
 
     .backward() -> gradients held -> clip_grad_norm_ -> step() -> pushes, with this step's rate
 
-PyTorch's `lr_scheduler` classes drive its groups.  What a step does to a row is the servers' part.
+PyTorch's `lr_scheduler` classes drive its groups.  The servers decide what a step does to a row.
 """
 
 from __future__ import annotations
@@ -21,23 +21,28 @@ from snailps.torch.exchange import Exchange, push_together
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Steps a model's embeddings, and the dense parameters that `sync` keeps, when it is told to.
+    """Steps a model's embeddings, and dense parameters kept by `sync`, when `step` is called.
 
-    Without one, each `backward` pushes at once.  With one, gradients wait for `step`: those of
-    several `backward` are summed, as in PyTorch.
+    Without an optimizer each `backward` pushes its gradients at once.  With one, gradients wait for
+    `step`, and the gradients of several `backward` calls are summed, as in PyTorch.
 
     Parameters
     ----------
     model : nn.Module
-        With modules of `snailps.torch` in it, or `sync` of it or of parts.  Parameters that neither
-        keeps are left to another optimiser.
+        Has modules of `snailps.torch`, or `sync` keeps it or parts of it.  Other parameters need
+        an optimizer of PyTorch.
+
+    Raises
+    ------
+    MisuseError
+        The model has neither.
 
     Notes
     -----
-    A group a module: ``param_groups[i]["lr"]`` is its step size, at first the module's `lr`.  The
-    gradients that wait are those of the parameters ``rows``: what PyTorch offers for gradients
-    (`torch.nn.utils.clip_grad_norm_`, `torch.amp.GradScaler`, ``model.zero_grad()``) does it for
-    these.  Modules of the same tables have one gradient, in the ``rows`` of the first.
+    There is one group per module; ``param_groups[i]["lr"]`` is its step size, initially the
+    module's `lr`.  Waiting gradients are ``rows.grad`` of the modules, so PyTorch's functions for
+    gradients work: `torch.nn.utils.clip_grad_norm_`, `torch.amp.GradScaler`,
+    ``model.zero_grad()``.  Modules of the same tables have one gradient, in ``rows`` of the first.
 
     Examples
     --------
@@ -71,13 +76,18 @@ class Optimizer(torch.optim.Optimizer):
                 owners.setdefault(exchange.identity, exchange)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Pushes the gradients since the last step.
+        """Push the gradients since the last step.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss again and calls `backward`, as in PyTorch; its result is returned.
 
         Raises
         ------
         MisuseError
-            A group's step size has changed, and its optimiser cannot follow (``ftrl``), or modules
-            of one table have unequal ones.
+            The step size of an ``ftrl`` table has changed, which it cannot follow; or modules of
+            one table have different step sizes.
         """
         loss = None
         if closure is not None:
@@ -85,7 +95,7 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         for target, group in zip(self._targets, self.param_groups, strict=True):
             target.lr = group["lr"]
-        modules = [one.exchange for one in self._targets if not isinstance(one, Synced)]
+        modules = [target.exchange for target in self._targets if not isinstance(target, Synced)]
         for exchange in modules:
             exchange.check_factor(exchange.owner)
         push_together({exchange: exchange.take_held() for exchange in modules})
@@ -95,29 +105,33 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops gradients that no `step` has pushed."""
+        """Drop the gradients that no `step` has pushed; `set_to_none` has no effect."""
         for group in self.param_groups:
-            for one in group["params"]:
-                one.grad = None
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def clip_grad_norm_(self, max_norm: float) -> float:
-        """Scales all gradients so that their norm together is at most `max_norm`; what it was.
+        """Scale all waiting gradients to a common norm of at most `max_norm`.
 
-        The norm is that of each different row's summed gradient, as PyTorch's is of dense ones.
+        Returns
+        -------
+        float
+            The norm before scaling.  The gradients of a row are summed first, so it equals the norm
+            of dense gradients in PyTorch.
         """
         arrays: list[Any] = [
-            one.grad.detach().numpy()
+            parameter.grad.detach().numpy()
             for group in self.param_groups
-            for one in group["params"]
-            if one.grad is not None
+            for parameter in group["params"]
+            if parameter.grad is not None
         ]
-        total = float(np.sqrt(sum(float(np.vdot(one, one)) for one in arrays)))
+        total = float(np.sqrt(sum(float(np.vdot(array, array)) for array in arrays)))
         if total > max_norm:
-            for one in arrays:
-                one *= np.float32(max_norm / total)
+            for array in arrays:
+                array *= np.float32(max_norm / total)
         return total
 
     def flush(self) -> None:
-        """Waits until what was pushed is acknowledged."""
+        """Wait until all pushes are acknowledged."""
         for target in self._targets:
             target.flush()

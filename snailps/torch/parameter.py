@@ -1,9 +1,9 @@
-"""The parameter of a module whose values are at the servers, and the gradient that waits there.
+"""A parameter without values, through which PyTorch reaches the gradients of rows on the servers.
 
     clip_grad_norm_(model.parameters()), GradScaler, zero_grad() -> RowsParameter.grad -> Exchange
 
-What PyTorch does to gradients of parameters it does to those that wait for `Optimizer.step`: they
-are read, changed in place, and dropped when they are set to None.  Must not know modules.
+Gradients that wait for `Optimizer.step` can be read, changed in place, and dropped by setting them
+to None, as for any parameter.  Must not know modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snailps.torch.exchange import Exchange
 
 
 class RowsParameter(nn.Parameter):
-    """No values: `requires_grad` says whether the rows train, `grad` is what waits for a step."""
+    """Has no values; `requires_grad`: whether the rows train; `grad`: what waits for a step."""
 
     _shown: weakref.ref[Exchange] | None = None
 
@@ -37,17 +37,17 @@ class RowsParameter(nn.Parameter):
         return RowsParameter, (self.requires_grad,)
 
     def show(self, exchange: Exchange) -> None:
-        """Makes the gradients that wait in an exchange those of this parameter."""
+        """Show the gradients that wait in an exchange as `grad` of this parameter."""
         self._shown = weakref.ref(exchange)
 
     @property
     def exchange(self) -> Exchange | None:
-        """The exchange of the module that it is of, as long as there is that."""
+        """The exchange of the parameter's module; None: the module is gone."""
         return None if self._shown is None else self._shown()
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient of each different row, summed, float32 (rows, dim); None: nothing waits."""
+        """Summed gradient of each distinct row, float32 (rows, dim); None: nothing waits."""
         exchange = self.exchange
         if exchange is None:
             return None
@@ -69,7 +69,7 @@ class RowsParameter(nn.Parameter):
         if exchange is None:
             return
         if value is None or not value.numel():
-            # `zeros_like` of this parameter where nothing waits takes nothing from others.
+            # An empty gradient (`zeros_like` of this parameter) must not drop what others hold.
             if value is None or exchange.owner is exchange:
                 exchange.drop_held()
             return
@@ -87,7 +87,7 @@ class RowsParameter(nn.Parameter):
 
 
 def _is_clipping() -> bool:
-    """Whether one of PyTorch's functions that clip asks, by whatever name it was imported."""
+    """Whether one of PyTorch's clipping functions is the caller, under whatever name."""
     frame: Any = sys._getframe(2)
     for _ in range(2):  # a comprehension has a frame of its own before Python 3.12
         if frame is not None and frame.f_code.co_filename == clip_grad.__file__:
@@ -97,9 +97,9 @@ def _is_clipping() -> bool:
 
 
 def _refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Refuses a step of an optimiser of PyTorch with rows that `Optimizer` steps.
+    """Raise MisuseError if an optimizer of PyTorch is to step rows that wait for `Optimizer`.
 
-    Frozen rows without a gradient are nothing to step, as for any parameter.
+    Frozen rows without a gradient are ignored, like any frozen parameter.
     """
     for group in optimizer.param_groups if not hasattr(optimizer, "steps_rows") else ():
         for one in group["params"]:

@@ -1,9 +1,9 @@
-"""Rows of modules in a `state_dict`, where they are asked for.
+"""Rows of modules in a `state_dict`, on request.
 
     state_dict(model, rows=True) -> rows of servers -> PREFIXrows.N.keys, PREFIXrows.N.values
-    load_state_dict              -> these -> servers, in the place of what is there
+    load_state_dict              -> these -> servers, replacing the rows of these keys
 
-N counts the tables of a module, whatever their names.  No autograd here.
+N counts the tables of a module, whatever their names.  Must not know autograd.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ class OfTables(Protocol):
 
 
 def state_dict(model: nn.Module, *, rows: bool = False) -> dict[str, Any]:
-    """`model.state_dict()`, with the rows of its embeddings if they are asked for.
+    """Return `model.state_dict()`, optionally with the rows of its embeddings.
 
     Parameters
     ----------
     model : torch.nn.Module
     rows : bool
-        Also the servers' rows and the state of their optimizers: for each table ``rows.N.keys``,
-        int64 (n,), and ``rows.N.values``, float32 (n, dim + state).  They must fit into the memory
-        of this process; `Cluster.save` has no such limit.
+        Include the servers' rows with their optimizer state: for each table ``rows.N.keys``, int64
+        (n,), and ``rows.N.values``, float32 (n, dim + state).  They must fit into the memory of
+        this process; `Cluster.save` has no such limit.
 
     Returns
     -------
     dict
-        `load_state_dict` of a model with the same tables puts the rows to its servers, in the place
-        of what these keys have there.
+        `load_state_dict` of a model with the same tables writes the rows to its servers, where they
+        replace the rows of the same keys.
 
     Raises
     ------
     MisuseError
-        The model is one of a job on workers: its rows are the job's result.
+        `rows` is set and the model belongs to a job on workers: its rows are the job's result.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def state_dict(model: nn.Module, *, rows: bool = False) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def with_rows(rows: bool) -> Iterator[None]:
-    """Inside, this thread's state dicts have rows, if `rows`."""
+    """Inside the context state dicts made by this thread include rows, if `rows`."""
     before = wanted()
     _asked.rows = before or rows
     try:
@@ -86,7 +86,7 @@ def wanted() -> bool:
 
 
 def save_rows(module: OfTables, destination: MutableMapping[str, Any], prefix: str) -> None:
-    """Adds the rows of a module's tables to its state dict."""
+    """Add the rows of a module's tables to its state dict."""
     module.flush()
     for number, table in enumerate(module.tables):
         pieces = list(module.exchange.rows.stored(table.name))
@@ -100,12 +100,12 @@ def save_rows(module: OfTables, destination: MutableMapping[str, Any], prefix: s
 def load_rows(
     module: OfTables, state: MutableMapping[str, Any], prefix: str, unexpected: list[str]
 ) -> bool:
-    """Puts rows of a state dict to the servers, and takes their names out of `unexpected`.
+    """Write rows of a state dict to the servers, and remove their names from `unexpected`.
 
-    Returns whether it has the rows of all tables.
+    Returns whether the state dict has the rows of all tables.
     """
     module.flush()
-    module.exchange.forget_ahead()  # rows from before
+    module.exchange.forget_ahead()  # prefetched rows are older than the loaded ones
     count = 0
     for number, table in enumerate(module.tables):
         names = [f"{prefix}rows.{number}.{part}" for part in ("keys", "values")]

@@ -1,10 +1,10 @@
-"""Where the rows of a module come from: a cluster's session, or the tables of a model on workers.
+"""Where a module's rows come from: a cluster's session, or the tables of a model on workers.
 
     Table -> RowClient.declare;  keys -> pull_async -> rows;  keys, values -> push_async
 
-One interface with two implementations.  A module is bound to one when it is made: inside
-`bound(...)` to that, else to the cluster it is given, else to the cluster in effect.  No tensors
-and no autograd here.
+`RowClient` is one interface with two implementations (and `serving.ServedRows`, read only).  A
+module is bound to a client when it is made: inside `bound(...)` to that client, else to the cluster
+that it is given, else to the cluster in effect.  Must not know tensors or autograd.
 """
 
 from __future__ import annotations
@@ -28,39 +28,42 @@ from snailps.transport.client._client import Pending
 
 
 class RowClient(Protocol):
-    """The tables of one client, as modules use them."""
+    """The interface through which modules use the tables of one client."""
 
     @property
     def clocked(self) -> bool:
-        """Whether rows are those of a job's step, which ends at no call of a module's."""
+        """Whether rows belong to a step of a job (``bsp``), so a module's calls do not age them."""
 
     def declare(self, table: Table) -> None:
-        """Makes a table known; again, if it is the same."""
+        """Declare a table; an equal declaration may be repeated."""
 
     def name(self, kind: str) -> str:
-        """A name for a table that has none, by the order of calls: ``embedding0``."""
+        """Make a name for a table without one, by the order of calls: ``embedding0``."""
 
     def has_rows(self, table: str) -> bool:
-        """Whether there is a row of a table, declared or not; True where it cannot be known."""
+        """Whether a table has a stored row, declared or not; True if that cannot be known."""
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
-        """Starts a pull into `out`, float32 (n, dim)."""
+        """Start a pull into `out`, float32 (n, dim)."""
 
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
-        """Starts a push; `factor` multiplies the step size of the table's optimiser."""
+        """Start a push; `factor` multiplies the step size of the table's optimizer."""
 
     def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """All rows that are stored, with the state of the optimizer, in pieces."""
+        """Yield all stored rows with their optimizer state, in pieces."""
 
     def assign(self, table: str, keys: Keys, values: Rows) -> None:
-        """Puts rows, with state or without, in the place of what there is."""
+        """Replace rows by these, with or without optimizer state."""
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
         """Send asynchronous calls of this thread together, until the end of the context."""
 
 
 class _Named:
-    """Counts the names it has given; a pickle of it is what is current where it is loaded."""
+    """Counts the default names that it has given.
+
+    A pickle of it becomes the client in effect where it is loaded: connections cannot travel.
+    """
 
     def __init__(self, given: dict[str, int]) -> None:
         self._given = given
@@ -70,7 +73,7 @@ class _Named:
         return inside, ()
 
     def name(self, kind: str) -> str:
-        """A name for a table that has none, by the order of calls: ``embedding0``."""
+        """Make a name for a table without one, by the order of calls: ``embedding0``."""
         number = self._given[kind] = self._given.get(kind, -1) + 1
         self._unnamed.add(f"{kind}{number}")
         return f"{kind}{number}"
@@ -96,10 +99,10 @@ class ClusterRows(_Named):
         return self._cluster.has_rows(table)
 
     def _say_if_shared(self, name: str) -> None:
-        """Warn of rows of another process that a module gets by its default name alone.
+        """Warn if a module shares rows with another process only because of its default name.
 
-        Ranks of torchrun make the same modules on purpose, and other processes know no cluster that
-        this one has started.
+        No warning for ranks of torchrun, which make the same modules on purpose, or for a cluster
+        that this process has started, which no other process knows.
         """
         alone = os.environ.get("WORLD_SIZE", "1") in ("", "1")
         if alone and not self._cluster.is_local and name in self._cluster.tables():
@@ -127,9 +130,9 @@ class ClusterRows(_Named):
 
 
 class WorkerRows(_Named):
-    """Tables of a model on workers: collected first, usable once the job has declared them.
+    """Tables of a model on workers: collected first, usable after the job has declared them.
 
-    `tables` are what modules declared, by name, in their order: for `Worker.tables`.
+    `tables` are the modules' declarations by name, in order, for `Worker.tables`.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -169,14 +172,15 @@ class WorkerRows(_Named):
 
 _bound = threading.local()
 _names: weakref.WeakKeyDictionary[Cluster, dict[str, int]] = weakref.WeakKeyDictionary()
-"""How many names of each kind a cluster's modules have been given."""
+"""Last number of each kind of name that a cluster's modules have been given."""
 _of_clusters: weakref.WeakValueDictionary[int, ClusterRows] = weakref.WeakValueDictionary()
-"""Rows by cluster's `id`.  Modules refer to these, these to their cluster, and nothing back."""
+"""Clients by `id` of their cluster.  Modules refer to a client, which refers to its cluster;
+nothing refers back, so a cluster is collected after its last module."""
 
 
 @contextlib.contextmanager
 def bound(rows: RowClient) -> Iterator[None]:
-    """Modules that this thread makes inside are bound to `rows`."""
+    """Bind the modules that this thread makes inside the context to `rows`."""
     before = getattr(_bound, "rows", None)
     _bound.rows = rows
     try:
@@ -186,10 +190,10 @@ def bound(rows: RowClient) -> Iterator[None]:
 
 
 def current(cluster: Cluster | None = None) -> RowClient:
-    """The rows that a new module is bound to.
+    """Return the client to which a new module is bound.
 
-    Without a cluster those of `bound`, else the cluster of the innermost ``with`` block, else one
-    that is started and kept for this process.
+    Without `cluster`: the client of `bound`, else the cluster of the innermost ``with`` block, else
+    a cluster that is started for this process.
     """
     inside: RowClient | None = getattr(_bound, "rows", None)
     if inside is not None:
@@ -199,14 +203,14 @@ def current(cluster: Cluster | None = None) -> RowClient:
             )
         return inside
     cluster = cluster if cluster is not None else default_cluster()
-    found = _of_clusters.get(id(cluster))
-    if found is None:
-        found = _of_clusters[id(cluster)] = ClusterRows(cluster)
-    return found
+    client = _of_clusters.get(id(cluster))
+    if client is None:
+        client = _of_clusters[id(cluster)] = ClusterRows(cluster)
+    return client
 
 
 def inside() -> RowClient:
-    """The rows that a module which is loaded is bound to: no cluster is started for it."""
+    """Return the client for a module that is unpickled; no cluster is started for it."""
     if getattr(_bound, "rows", None) is None and within() is None:
         if multiprocessing.parent_process() is not None:
             raise MisuseError(

@@ -1,4 +1,4 @@
-"""Rows for trained modules without training: of a checkpoint, or a reader of a running cluster.
+"""Read-only rows for trained modules: from a checkpoint, or from a reader of a running cluster.
 
     SavedTables | TableReader -> ServedRows -> `embedding.served` -> a module
 
@@ -17,7 +17,7 @@ from snailps.serving.row_reader import RowReader
 
 
 class _Done:
-    """A pull that is over."""
+    """A finished pull."""
 
     done = True
 
@@ -25,15 +25,15 @@ class _Done:
         self.rows = rows
 
     def wait(self, timeout_s: float | None = None) -> Rows:
-        """The rows."""
+        """Return the rows."""
         return self.rows
 
     def abandon(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no pull is under way."""
 
 
 class ServedRows:
-    """Tables that are read alone, in the place of a cluster's (`snailps.torch.rows.RowClient`)."""
+    """A `snailps.torch.rows.RowClient` whose tables can only be read."""
 
     clocked = False
 
@@ -41,40 +41,40 @@ class ServedRows:
         raise MisuseError("a module that is read only is not pickled: make it where it is used")
 
     def __init__(self, tables: Sequence[RowReader]) -> None:
-        self._tables = {one.table.name: one for one in tables}
+        self._tables = {reader.table.name: reader for reader in tables}
 
     def declare(self, table: Table) -> None:
-        """Accept the tables that there are."""
-        found = self._tables.get(table.name)
-        if found is None or found.table != table:
+        """Accept the tables of the readers; ConfigError for any other."""
+        reader = self._tables.get(table.name)
+        if reader is None or reader.table != table:
             raise ConfigError(f"table {table.name!r} is not among those that are read here")
 
     def name(self, kind: str) -> str:
-        """Refused: tables have their names."""
+        """Raise MisuseError: the tables already have names."""
         raise MisuseError("rows that are read only need the names of their tables")
 
     def has_rows(self, table: str) -> bool:
-        """What is read is there."""
+        """Return True: a reader's table exists."""
         return True
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Any:
-        """Pulls, and returns what is done."""
+        """Pull at once, and return the finished pull."""
         return _Done(self._tables[table].pull(keys, out))
 
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Any:
-        """Refused."""
+        """Raise MisuseError: the rows are read only."""
         raise MisuseError(f"table {table!r} is read only: it is served, not trained")
 
     def stored(self, table: str) -> Any:
-        """Refused."""
+        """Raise MisuseError: rows are read by key only."""
         raise MisuseError(
             f"table {table!r} is served by key: its checkpoint or cluster has all rows"
         )
 
     def assign(self, table: str, keys: Keys, values: Rows) -> None:
-        """Refused."""
+        """Raise MisuseError: the rows are read only."""
         raise MisuseError(f"table {table!r} is read only: it is served, not changed")
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing travels."""
+        """Do nothing: nothing is sent."""
         return contextlib.nullcontext()

@@ -1,9 +1,9 @@
-"""A PyTorch model on workers: blocks are leased, rows and dense parameters are at the servers.
+"""PyTorch models as jobs: workers lease blocks; rows and dense parameters are on the servers.
 
     block -> batches -> loss -> backward -> pushes;  rows + dense + position -> one checkpoint
 
-`Worker` calls what the user writes, `model`, `batches` and `loss`, and owns the order of pulls and
-pushes around them.  Leases, checkpoints and recovery are those of every `snailps.Worker`.
+`Worker` calls the user's `model`, `batches` and `loss`, and owns the order of pulls and pushes
+around them.  Leases, checkpoints and recovery are the same as for every `snailps.Worker`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUFFERS = "dense.buffers"
 
 @dataclass(frozen=True, slots=True)
 class TorchSettings(JobSettings):
-    """Settings of a `snailps.torch.Worker`; fields of a class of yours are added to them."""
+    """Settings of a `snailps.torch.Worker`; subclass it to add your own."""
 
     dense_optimizer: Literal["sgd", "momentum", "adagrad", "adam"] = setting(
         "adagrad",
@@ -64,21 +64,21 @@ class TorchSettings(JobSettings):
 class Worker(api.Worker):
     """A PyTorch model that a cluster trains on blocks of its input.
 
-    Write `model` and `loss`, and `batches` if a block is not one batch.
+    Implement `model` and `loss`, and `batches` unless a block is one batch.
 
     Attributes
     ----------
     net : nn.Module
-        What `model` returned, from `setup` on.
+        The result of `model`; available from `setup` on.
 
     Notes
     -----
-    With ``consistency: async`` or ``ssp`` each batch is a step.  With ``bsp`` a block is a
-    contribution to a step: the mean of its batches, from the rows and parameters at the step's
-    start, a `micro_batches`-th of the step; the result has the same bits with any number of workers
-    and servers, and whatever of them is lost.  Persistent float32 buffers (running means of
-    BatchNorm) are kept at the servers like parameters: of what batches add to them each worker
-    pushes its share, with ``bsp`` the mean over a step's contributions.
+    With ``consistency: async`` or ``ssp`` each batch is a step.  With ``bsp`` a block is one of
+    `micro_batches` contributions to a step: the mean gradient of its batches, computed from the
+    rows and parameters at the start of the step.  The result then has the same bits with any number
+    of workers and servers, and whichever of them are lost.  Persistent float32 buffers (running
+    means of BatchNorm) are kept on the servers like parameters: each worker pushes its share of
+    what batches add to them, with ``bsp`` the mean over the contributions of a step.
 
     Examples
     --------
@@ -101,29 +101,30 @@ class Worker(api.Worker):
     net: nn.Module
 
     def model(self) -> nn.Module:
-        """The model, with embeddings of `snailps.torch`; made anew in every process.
+        """Make the model, with embeddings of `snailps.torch`; called once in every process.
 
-        PyTorch's random numbers are seeded with the setting ``seed``, so that all make the same.
+        PyTorch's random numbers are seeded with the setting ``seed``, so that all processes make
+        equal models.
         """
         raise NotImplementedError(f"{type(self).__name__} has no model()")
 
     def batches(self, block: Block) -> Iterable[Any]:
-        """The batches of a block: what `loss` gets.  By default the block itself.
+        """Yield the batches of a block, each an argument of `loss`; by default the block itself.
 
-        Runs in another thread, beside the training on the block before: it may use `settings`, but
-        not `net`.
+        Runs in another thread while the block before is trained: it may use `settings`, but not
+        `net`.
         """
         return [block]
 
     def loss(self, batch: Any) -> tuple[torch.Tensor, int]:
-        """The mean loss of a batch, to be differentiated, and its number of examples."""
+        """Return the mean loss of a batch, a scalar tensor, and its number of examples."""
         raise NotImplementedError(f"{type(self).__name__} has no loss()")
 
     def ahead(self, batch: Any) -> None:
-        """Called with a batch before `loss` of the one before it: `prefetch` its ids, if you like.
+        """Prefetch the ids of the next batch, if the model wants to; does nothing by default.
 
-        With the first batch of a block before its training; not with ``bsp``, where all of them are
-        computed from the same rows.
+        Called before `loss` of the batch before, and for the first batch of a block before its
+        training.  Not called with ``bsp``, where all batches use the rows at the start of a step.
         """
 
     # --- what the base class asks for -------------------------------------------------------
@@ -152,24 +153,24 @@ class Worker(api.Worker):
         return list(rows.tables.values())
 
     def setup(self) -> None:
-        """Sets PyTorch's threads, and who pushes gradients; call it first if you override it."""
+        """Set PyTorch's threads and take over the pushes; an override must call it first."""
         torch.set_num_threads(1 if type(self).clocked(self.settings) else self.threads)
         for module in self._modules:
             module.exchange.hold(self)
 
     def prepare(self, block: Block) -> Any:
-        """The batches of a block, in a list."""
+        """Return the batches of a block as a list."""
         return list(self.batches(block))
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Makes a step with each batch; with ``bsp`` a contribution with all of them."""
+        """Make a step with each batch; with ``bsp`` a contribution with all batches."""
         torch.manual_seed(block.seed & (1 << 63) - 1)
         self.net.train()
         batches: list[Any] = block.prepared
         clocked = block.clock >= 0
         share = 1.0 / (len(batches) * block.slots) if clocked and batches else 1.0
         for vector in self._vectors:
-            vector.forget()  # it was asked before others' steps, or in the step before
+            vector.forget()  # a pull from the block before lacks steps of others
         lags = self.settings.dense_staleness and not clocked  # type: ignore[attr-defined]
         if batches:
             with self._rows.corked():
@@ -236,31 +237,32 @@ class Worker(api.Worker):
                 self._buffers.push(change)
 
     def finish(self) -> None:
-        """Waits until all is pushed."""
+        """Wait until all pushes are acknowledged."""
         for module in self._modules:
             module.flush()
 
     @classmethod
     def trained(cls, results: Results) -> nn.Module:
-        """The model with the dense parameters and buffers of the servers; rows stay there."""
-        one = cls(results.settings)
-        one.tables()
-        for vector in one._vectors:
+        """Return the model with the trained dense parameters and buffers; rows stay on servers."""
+        worker = cls(results.settings)
+        worker.tables()
+        for vector in worker._vectors:
             vector.set_from(results.pull(vector.table.name, vector.keys))
-        return one.net
+        return worker.net
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """``OUTPUT.npz`` and ``OUTPUT.pt``; nothing of a class with an `export` of its own."""
+        """Return ``OUTPUT.npz`` and ``OUTPUT.pt``; nothing for a class that overrides `export`."""
         own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
         return () if own else (f"{settings.output}.npz", f"{settings.output}.pt")
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes keys and rows to ``OUTPUT.npz``, the dense `state_dict` to ``OUTPUT.pt``."""
+        """Write keys and rows to ``OUTPUT.npz``, and the dense `state_dict` to ``OUTPUT.pt``."""
         output = results.settings.output
         write_tables(Path(f"{output}.npz"), results)
         net = cls.trained(results)
         with atomic_file(f"{output}.pt") as file:
-            torch.save({name: one.clone() for name, one in net.state_dict().items()}, file)
+            # Cloned, because parameters are views of one array, which would be saved for each.
+            torch.save({name: value.clone() for name, value in net.state_dict().items()}, file)
         return {"files": [f"{output}.npz", f"{output}.pt"]}
