@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 A member is a process as the master sees it: `Member` in `snailps/master/member.py`. Three fields
 hold its phases, each with a table in `snailps/master/phases.py`: how far it has come, whether it
 stays, and its part in the job. They are independent: a server may be asked to leave before it is
-ready, and a worker may be lost in any phase of its work. For whoever changes what happens when a
+ready, and a worker may be lost in any phase of its work. For engineers who change what happens when a
 process joins, leaves or is lost: find the event here, then the method of that name.
 
 ```

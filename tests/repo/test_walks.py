@@ -48,7 +48,9 @@ def test_walk_has_no_more_files_than_it_may(page):
 
 @pytest.mark.parametrize("page", FILES_MAX)
 def test_walk_fits_on_a_page(page):
-    assert len((WALKS / page).read_text().split()) <= WORDS_MAX
+    """Beside its picture."""
+    text = re.sub(r"^```.*?^```$", "", (WALKS / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(text.split()) <= WORDS_MAX
 
 
 @pytest.mark.parametrize("page", FILES_MAX)
