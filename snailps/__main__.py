@@ -1,8 +1,8 @@
-"""``python -m snailps`` is the command ``snailps``; our own processes start this file by its path.
+"""Runs the command ``snailps``: for ``python -m snailps``, and by its path for child processes.
 
-Python searches a script's folder first, with ``-m`` the current one: a file there that is named
-like a module of a library, as of a data set, would run in its place.  So that folder is taken off
-the path of imports, and the package's is the last one.
+Python puts the folder of a script, with ``-m`` the current one, first on the path of imports: a
+file there with the name of a library's module, in a folder of data, say, would run instead of the
+library.  So that folder is removed from the path, and the package's folder becomes the last one.
 """
 
 import sys

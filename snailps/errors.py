@@ -1,8 +1,8 @@
-"""Every error that snailps raises on purpose.
+"""Owns the tree of errors that snailps raises on purpose, and how errors of a user's code are told.
 
-One small tree under `SnailError`.  A message says what was expected, what came, where, and what
-to do next; the command line prints it as one line and exits with `exit_code`.  Anything that is
-not a `SnailError` is a bug of ours (or of the user's model) and keeps its traceback.
+A message says what was expected, what came, where, and what to do next; the command line prints it
+as one line and exits with `exit_code`.  An exception that is not a `SnailError` is a bug, in
+snailps or in the user's model, and keeps its traceback.
 
     SnailError
       ConfigError        a setting, a .conf file, an option (exit code 2)
@@ -13,8 +13,8 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
         UnknownWord        ... a word that a model has no vector for; a KeyError, too
       ModelFileError     a vector or model file that cannot be read (exit code 2)
         ModelWriteError    ... that cannot be written: a full disk, no permission
-      NotFinite          NaN or an infinite number where a table takes finite ones, or held by a row
-                         that is to be written; a ValueError, too
+      NotFinite          NaN or infinity in a push to a table of finite values, or in a row that is
+                         to be written; a ValueError, too
       CheckpointError    a checkpoint that is damaged, of another job, or cannot be written
       WireError          bytes that break the wire format
         ProtocolError    ... sent by the peer: the connection is closed
@@ -37,7 +37,7 @@ from snailps.outward import outward
 
 _OURS = tuple(
     {str(path.parent) + os.sep for path in (Path(__file__), Path(__file__).resolve())}
-    | {"snailps" + os.sep}  # as frames of compiled parts have it
+    | {"snailps" + os.sep}  # frames of compiled modules have this relative path
 )
 _LIBRARIES = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "purelib", "platlib")})
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -45,14 +45,14 @@ _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist
 
 
 def is_own_code(file: str) -> bool:
-    """Whether a source file is a user's: neither snailps's nor an installed library's."""
+    """Whether a source file is a user's: neither snailps' nor an installed library's."""
     if any(name in file for name in _INSTALLED):
         return False
     return not file.startswith((*_OURS, *_LIBRARIES, "<"))
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost line of a user's own code in a traceback, `` (file, line 7, in train)``.
+    """Locate an error: the innermost line of a user's own code, `` (file, line 7, in train)``.
 
     Without such a line, the outermost line of library code; empty if there is neither.
     """
@@ -62,21 +62,21 @@ def place_of(error: BaseException) -> str:
         if not frame.filename.startswith((*_OURS, "<"))
     ]
     own = [frame for frame in frames if is_own_code(frame.filename)]
-    if not frames or (isinstance(error, SyntaxError) and not own):  # has a place in its own words
+    if not frames or (isinstance(error, SyntaxError) and not own):  # its text has the place
         return ""
     frame = own[-1] if own else frames[0]
     return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
 
 
 def own_lines(thread: int) -> str:
-    """Where a user's own code is in a thread, outermost call first; empty if it is in none.
+    """Say where a thread is in a user's own code, outermost call first; empty if it is not.
 
     ``train (mine.py, line 7) > step (mine.py, line 20)``
     """
     frame = sys._current_frames().get(thread)
     stack = [] if frame is None else traceback.extract_stack(frame)
-    own = [one for one in stack if is_own_code(one.filename)]
-    lines = [f"{one.name} ({one.filename}, line {one.lineno})" for one in own]
+    own = [call for call in stack if is_own_code(call.filename)]
+    lines = [f"{call.name} ({call.filename}, line {call.lineno})" for call in own]
     if len(lines) > LINES_MAX:
         lines[1 : -LINES_MAX + 1] = ["..."]
     return f"{' > '.join(lines):.{WORDS_MAX}}"
@@ -88,7 +88,7 @@ WORDS_MAX = 2000
 
 
 def frames_of(error: BaseException) -> str:
-    """The lines of a user's own code in a traceback, as a traceback shows them; may be empty."""
+    """Format the frames of a user's own code in a traceback; may be empty."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_own_code(frame.filename)]
     if len(own) > FRAMES_MAX:
@@ -97,20 +97,20 @@ def frames_of(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """A traceback, for a log: of a user's own lines only, or the whole one where there are none."""
+    """Format a traceback for a log: a user's own frames, or if there are none, all frames."""
     whole = traceback.TracebackException.from_exception(error)
     if any(is_own_code(frame.filename) for frame in whole.stack):
         chain: list[traceback.TracebackException | None] = [whole]
         while chain:
-            if (one := chain.pop()) is not None:
-                own = [frame for frame in one.stack if is_own_code(frame.filename)]
-                one.stack = traceback.StackSummary.from_list(own)
-                chain += [one.__cause__, one.__context__]
+            if (link := chain.pop()) is not None:
+                own = [frame for frame in link.stack if is_own_code(frame.filename)]
+                link.stack = traceback.StackSummary.from_list(own)
+                chain += [link.__cause__, link.__context__]
     return "".join(whole.format()).rstrip("\n")
 
 
 def with_frames(text: str, frames: str) -> str:
-    """A sentence, with such lines below it."""
+    """Append the frames of a traceback (`frames_of`) to a sentence."""
     return f"{text}\n{frames}" if frames else text
 
 
@@ -122,14 +122,15 @@ EXIT_STOPPED = 3
 """Another process failed, and the master ended this one."""
 EXIT_INTERRUPTED = 130
 EXIT_LEFT = 143
-"""A master that SIGTERM has ended, with its journal: the same command goes on."""
+"""SIGTERM has ended a master that keeps a journal: the same command continues the job."""
 
 
 class SnailError(Exception):
     """Base of all errors that snailps raises on purpose.
 
-    `exit_code` is the exit code of a command; `code` is sent to a peer beside the text.  The text
-    is fit to be shown and sent wherever it came from: `outward`.
+    `exit_code` is the exit code of a command; `code` is sent to a peer with the text.  The
+    constructor removes secrets and control characters from the text (`outward`), so that it may be
+    shown and sent wherever it came from.
 
     Examples
     --------
@@ -160,7 +161,7 @@ class ParameterError(ConfigError, ValueError, TypeError):
 
 
 class NotFitted(SnailError, ValueError, AttributeError):
-    """An estimator is asked for what only `fit` gives it."""
+    """An estimator was asked for a result before `fit`."""
 
 
 class DataError(SnailError, ValueError):
@@ -173,7 +174,7 @@ class DataError(SnailError, ValueError):
 class UnknownWord(DataError, KeyError):
     """A model has no vector for a word; the text suggests close spellings."""
 
-    __str__ = Exception.__str__  # a KeyError shows its text in quotes
+    __str__ = Exception.__str__  # KeyError's own would put the sentence in quotes
 
 
 class ModelFileError(SnailError):
@@ -183,15 +184,15 @@ class ModelFileError(SnailError):
 
 
 class ModelWriteError(ModelFileError):
-    """A vector or model file cannot be written: of a path that was right, too."""
+    """A vector or model file cannot be written, for example because the disk is full."""
 
     exit_code = 1
 
 
 class NotFinite(SnailError, ValueError):
-    """NaN or an infinite number would enter a table, or is in one that is to be written.
+    """A push has NaN or infinity, or a row that is to be written holds one.
 
-    Nothing was applied of what is refused; the text names table, row and column.
+    A refused push changes no row; the text names table, row and column.
     """
 
     code = "not-finite"
@@ -208,9 +209,9 @@ class WireError(SnailError):
 
 
 class ProtocolError(WireError):
-    """The peer broke the wire format; `code` is sent to it before closing.
+    """The peer broke the wire format; `code` is sent to it before the connection is closed.
 
-    ``tls``: both sides have other settings of it, so that the same command fails again.
+    ``tls``: the two sides have different TLS settings, so the same command would fail again.
     """
 
     def __init__(self, message: str, code: str = "protocol") -> None:
@@ -221,7 +222,7 @@ class ProtocolError(WireError):
 
 
 class MisuseError(WireError):
-    """A breach of the wire format by this side, stopped in time: a bug here, not there."""
+    """This side was about to break the wire format: a bug here, and nothing was sent."""
 
 
 class ConnectionLost(SnailError):
@@ -247,20 +248,20 @@ class ClusterError(SnailError):
 
 
 def explain(error: BaseException) -> str:
-    """One line for any exception; an error of a user's code has its file and line."""
+    """Describe any exception in one line; an error of a user's code with file and line."""
     if isinstance(error, SnailError):
         return str(error)
     return f"{type(error).__name__}: {words_of(error)}{place_of(error)}"
 
 
 def shown_bytes(data: bytes, most: int = WORDS_MAX) -> str:
-    """Bytes of a text in quotes, as they are to be read; what is no UTF-8 as ``\\xe9``."""
+    """Quote the bytes of a text for a message; bytes that are not UTF-8 become ``\\xe9``."""
     text = data[:most].decode("utf-8", "backslashreplace")
-    return "'" + "".join(one if one.isprintable() else repr(one)[1:-1] for one in text) + "'"
+    return "'" + "".join(char if char.isprintable() else repr(char)[1:-1] for char in text) + "'"
 
 
 def words_of(error: BaseException) -> str:
-    """Return an exception's text, shortened: an array in it may have millions of characters."""
+    """Return an exception's text, cut: an array in it may have millions of characters."""
     try:
         text = str(error)
     except Exception as failure:
@@ -273,15 +274,15 @@ def words_of(error: BaseException) -> str:
 class ConvergenceWarning(UserWarning):
     """A training has ended while its loss was still falling: more epochs would help.
 
-    Where scikit-learn is loaded, warnings are of its class of that name, too.
+    If scikit-learn is loaded, such a warning is also an instance of its `ConvergenceWarning`.
     """
 
 
 def convergence_warning(text: str) -> ConvergenceWarning:
-    """The warning, which filters for scikit-learn's catch as well if it is loaded."""
+    """Make the warning; if scikit-learn is loaded, filters for its class catch it, too."""
     exceptions = sys.modules.get("sklearn.exceptions")
     base = getattr(exceptions, "ConvergenceWarning", None)
     if base is None:
         return ConvergenceWarning(text)
-    found: ConvergenceWarning = type("ConvergenceWarning", (ConvergenceWarning, base), {})(text)
-    return found
+    warning: ConvergenceWarning = type("ConvergenceWarning", (ConvergenceWarning, base), {})(text)
+    return warning

@@ -1,4 +1,8 @@
-"""``snailps master``: forms the cluster, leases the blocks, writes the result."""
+"""``snailps master``: runs a master, registers its run, shows its progress, writes its report.
+
+`snailps.master` owns the job; this module owns what a user sees of it: the display, the entry in
+the registry of runs (`snailps jobs`), the page, the report and the exit code.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("snailps")
 events = logging.getLogger(EVENTS)
-BUG = "it ended by a bug in snailps or in the model: see its log"
+BUG = (
+    "it ended with an unexpected error, a bug in snailps or in the model: its log has the traceback"
+)
 
 
 @short_options
@@ -89,12 +95,13 @@ def command(
     log_as_set(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0, session=session)
     log_begin("the master")
-    if ready_fd >= 0 and not session:  # else nothing shows the status's events
+    if ready_fd >= 0 and not session:  # without a launcher nothing else shows these events
         hide_reported()
-    # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
+    # Permission to send source code.  It goes to the launcher alone, through `ready_fd`: every
+    # process that knows the cluster's secret can connect.
     source_key = secrets.token_hex(16) if with_driver else ""
     progress = None
-    if ready_fd < 0:  # else a launcher asks for the status and shows it
+    if ready_fd < 0:  # a launcher asks for the status and shows it itself
         from snailps.cli.progress import Progress
 
         progress = Progress(sys.stderr, terminal=is_live(sys.stderr))
@@ -109,15 +116,17 @@ def command(
             run = run_of(master, settings, config, command, show(reachable_here(host, port)))
             launcher = os.getppid() if called else 0
             begun.append(run)
-            own = secret.decode() if master.trust.secret == secret else ""
+            # Only a secret that snailps made for this cluster: a user's own has its own file.
+            made_secret = secret.decode() if master.trust.secret == secret else ""
+            cluster_id = f"{master.cluster_id:x}"
             registration.begin(
-                replace(run, cluster_id=f"{master.cluster_id:x}", launcher=launcher, secret=own)
+                replace(run, cluster_id=cluster_id, launcher=launcher, secret=made_secret)
             )
         if ui:
             pages.append(PageProcess(show(reachable_here(host, port)), settings, secret))
             pages[0].report(lambda text: typer.echo(text, err=True))
         if ready_fd >= 0:
-            # The parent may have stopped reading; then it also sends a signal.
+            # A launcher that no longer reads is ending, and ends this process by a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
                 ready.write(f"{show((host, port))} {source_key}".strip() + "\n")
 
@@ -190,10 +199,10 @@ def _write_report(master: Master) -> None:
 def run_of(
     master: Master, settings: MasterSettings, config: Path | None, command: str, address: str
 ) -> Run:
-    """The registry's entry of a run."""
+    """Make a run's entry in the registry: what other commands need to find and to continue it."""
     job = master.job
-    kept = job or master.session_job
-    assert kept is not None
+    saved = job or master.session_job
+    assert saved is not None
     run = Run(
         pid=os.getpid(),
         address=address,
@@ -205,7 +214,7 @@ def run_of(
         tls=_absolute(settings.tls),
         secured=bool(settings.tls or settings.secret_file or os.environ.get("SNAILPS_SECRET")),
         journal=_absolute(master.journal_path(job) or ""),
-        checkpoints=str(folder_of(kept.settings)) if kept.settings.saves_checkpoints else "",
+        checkpoints=str(folder_of(saved.settings)) if saved.settings.saves_checkpoints else "",
     )
     if job is None:
         return run
@@ -213,7 +222,7 @@ def run_of(
 
 
 def last_of(master: Master) -> dict[str, Any]:
-    """Faults and the newest checkpoint of the last status."""
+    """Take faults and newest checkpoint from the last status, for the registry and the end."""
     status = master.status()
     events = [event for event in status["events"] if event["kind"] in FAULTS]
     return {"events": events[-2 * FAULTS_MAX :], "checkpoint": status["checkpoint"]}
@@ -227,7 +236,7 @@ def close(
     figures: Mapping[str, Any],
     last: Mapping[str, Any],
 ) -> None:
-    """End the display: with the job's figures or, if it failed, with what it has saved."""
+    """End the display: with the job's figures or, if the job failed, with what was saved."""
     from snailps.cli.printing import end_lines
     from snailps.cli.view import ending_of
 
@@ -249,15 +258,15 @@ def close(
 
 
 def absolute(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures whose files can be found from any folder."""
-    found = {**figures, "files": [_absolute(path) for path in figures.get("files", [])]}
+    """Make the paths in figures absolute: `snailps jobs` reads them in another folder."""
+    result = {**figures, "files": [_absolute(path) for path in figures.get("files", [])]}
     if "report" in figures:
-        found["report"] = _absolute(figures["report"])
-    return found if found["files"] else dict(figures)
+        result["report"] = _absolute(figures["report"])
+    return result if result["files"] else dict(figures)
 
 
 def reachable_here(host: str, port: int) -> tuple[str, int]:
-    """Where a process of this machine reaches a listener on `host`, which may be all networks."""
+    """Return the address at which this machine reaches a listener that may be on all networks."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
 

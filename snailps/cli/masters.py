@@ -1,8 +1,8 @@
-"""How commands reach a master: its status, and what it takes to connect.
+"""Asks a master for its status, and decides with which secret or certificates to connect.
 
     Run, or an address, with the user's files -> Trust -> ask -> Status
 
-Imports connections only once there is a master to ask.
+Imports connections only when there is a master to ask, so that "nothing runs" appears at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _CREDENTIALS = ("secret_file", "tls")
 
 
 def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> Status:
-    """The status of the master at `address`, or a `SnailError` after `limit_s` seconds."""
+    """Get the status of the master at `address`; a `SnailError` after `limit_s` seconds.
+
+    If no master answers, the error also lists the processes of this machine that wait for it.
+    """
     from snailps.node.status_line import StatusLine
     from snailps.transport.security.trust import OPEN
 
@@ -37,28 +40,28 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> St
 
 
 def waits_text(address: str = "") -> list[str]:
-    """Lines on the processes of this machine that wait for a master."""
+    """List the processes of this machine that wait for a master, a line each."""
     from snailps.node.master_waits import waiting_for
 
     return [f"  waits for it: {line}" for line in waiting_for(address)]
 
 
 def trust_of(run: Run) -> Trust:
-    """How to connect to a run's master: with its own secret, or the files it was started with."""
+    """Trust a run's master by the secret in its entry, or by the files it was started with."""
     from snailps.transport.security.trust import VARIABLE, Trust
 
     if run.secret:
         return Trust(run.secret.encode())
     if run.secured and not (run.secret_file or run.tls or os.environ.get(VARIABLE)):
         raise ConfigError(
-            f"run {run.number} asks for a secret that was not given as a file: set {VARIABLE}, "
-            "or give --set secret_file=PATH"
+            f"run {run.number} has a secret that its master read from the environment: set "
+            f"{VARIABLE} here, too, or add --set secret_file=PATH"
         )
     return Trust.of(ClusterSettings(secret_file=run.secret_file, tls=run.tls))
 
 
 def trust_for(run: Run, raw: RawConfig) -> Trust:
-    """How to connect to a run: with the user's files, else with those it was started with."""
+    """Trust a run's master by the files that the user names, else as `trust_of` does."""
     if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
         return trust_at(run.address, connection_settings(raw))
     return trust_of(run)

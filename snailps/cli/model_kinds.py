@@ -1,10 +1,10 @@
-"""Kinds of the model files that ``snailps predict`` and ``test`` take, and what both do with them.
+"""Knows the kinds of model files that ``snailps predict`` and ``test`` take, and what both share.
 
     MODEL -> kind_of -> text: a classifier's .bin        LabelModel
                         examples: .npz of their models   an estimator of rows
                         names: .npz of kge and mf        an estimator of names
 
-A command decides by the kind, in one place, what it does and which options are not for it.
+A command decides by the kind, in a single place, what it does and which options it refuses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ ThresholdOption = Annotated[
 
 
 def kind_of(model: Path, other: str) -> str:
-    """What a model file is of; `other`: if it is a .npz of neither, which its reader refuses."""
+    """Tell the kind of a model file: text, examples or names.
+
+    `other` is the answer for a .npz that is none of them; its reader refuses it with a reason.
+    """
     if model.suffix != ".npz":
         return "text"
     from snailps.estimators import loading
@@ -37,18 +40,18 @@ def kind_of(model: Path, other: str) -> str:
 
 
 def readable(file: str) -> str:
-    """The path of a file argument, whose `-` is standard input."""
+    """Return the path of a file argument; `-` is standard input."""
     return "/dev/stdin" if file == "-" else file
 
 
 def input_lines() -> Iterator[bytes]:
-    """Standard input, some whole lines at a time; line by line from a terminal."""
+    """Yield standard input in pieces of whole lines; line by line from a terminal."""
     stream = typer.get_binary_stream("stdin")
     yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)
 
 
 def judge_examples(model: Path, file: str, label_column: str, *, as_json: bool) -> None:
-    """Print the figures of a model on a file, as a training does for `test`."""
+    """Print a model's figures on a file, the same that a training prints for `test`."""
     from snailps.estimators.loading import fitted_of
 
     figures = fitted_of(model).evaluate(readable(file), label_column or None)

@@ -1,4 +1,4 @@
-"""The page's address, as it is printed: without its token in a log that others can read.
+"""Decides how the page's address is printed: without its token in a log that others can read.
 
 address with its token, where it is printed -> Shown.line -> itself, or the token's file
 """
@@ -16,7 +16,7 @@ _PARAMETER = "?token="
 
 
 class Shown:
-    """The address, printed to `descriptor`; `close` removes the file of its token."""
+    """The address as a line for `descriptor`; `close` removes the file with its token."""
 
     def __init__(self, url: str, descriptor: int) -> None:
         self.line = url
@@ -25,10 +25,10 @@ class Shown:
         if token and others_read(descriptor):
             name = f"page-{os.getpid()}.token"
             self._file = RunRegistry().write_private(name, token)
-            where = self._file or "no file, as none can be written: set SNAILPS_UI_TOKEN"
+            where = self._file or "no file, because none can be written: set SNAILPS_UI_TOKEN"
             self.line = (
-                f"{address} (others can read this log: add {_PARAMETER} and the token, which is in "
-                f"{where})"
+                f"{address} (other users can read this log: append {_PARAMETER} and the token, "
+                f"which is in {where})"
             )
 
     def close(self) -> None:
@@ -38,12 +38,15 @@ class Shown:
 
 
 def others_read(descriptor: int) -> bool:
-    """Whether a file is open there that other users can read: a log in a folder that they enter."""
+    """Whether other users can read the file at `descriptor`, in a folder that they may enter.
+
+    True if that cannot be found out: a token that is hidden needlessly does no harm.
+    """
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return False  # a terminal, or a pipe, whose other end decides
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            return False  # a terminal, or a pipe: its reader decides what becomes of the text
         folders = Path(f"/proc/self/fd/{descriptor}").readlink().parents
-        return bool(found.st_mode & 0o044) and all(one.stat().st_mode & 0o011 for one in folders)
+        return bool(mode & 0o044) and all(folder.stat().st_mode & 0o011 for folder in folders)
     except OSError:
         return True

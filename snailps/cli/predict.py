@@ -1,4 +1,4 @@
-"""``snailps predict``: labels of texts, predictions for examples, answers about names.
+"""``snailps predict``: prints labels of texts, predictions for examples, answers about names.
 
     text      TEXT       -> rows of line, label, probability
               --input    -> `labelling`: a line of labels a line of the files
@@ -33,14 +33,17 @@ from snailps.data.unpacking import open_content, read_errors
 from snailps.errors import ConfigError, DataError
 from snailps.vectors.words import to_text
 
-_INPUT = "--input is for a classifier (a .bin), and writes --format tsv, jsonl or parquet"
+_INPUT = (
+    "--input labels files by a classifier (.bin) and writes --format tsv, jsonl or parquet: it "
+    "takes neither a .npz nor --json or --metrics"
+)
 _REFUSED = {
-    ("text", "--metrics"): "--metrics is for a .npz; snailps test judges classifiers",
+    ("text", "--metrics"): "--metrics is for a .npz; for a classifier use snailps test",
     ("examples", "--input"): _INPUT,
     ("names", "--input"): _INPUT,
-    ("names", "--metrics"): "--metrics: snailps test {model} {file} judges this model",
+    ("names", "--metrics"): "--metrics: for this model use snailps test {model} {file}",
 }
-"""By kind of model and way of asking: why there is no such answer."""
+"""(kind of model, way of asking) -> why this is refused, and what to use instead."""
 
 
 def command(
@@ -136,7 +139,7 @@ def command(
     if input or output is not None:
         way = "--input"
         if text is not None or not input:
-            raise ConfigError("give either a TEXT, or --input FILE for the lines of files")
+            raise ConfigError("give either a TEXT to label, or --input FILE to label its lines")
         if metrics or as_json:
             raise ConfigError(_INPUT)
     else:
@@ -144,9 +147,7 @@ def command(
         if column or threads or overwrite or format != "tsv":
             raise ConfigError("--column, --threads, --format and --overwrite are for --input FILE")
         if text is None:
-            raise ConfigError(
-                "nothing to label: give a TEXT, or --input FILE for the lines of files"
-            )
+            raise ConfigError("nothing to label: give a TEXT, or --input FILE to label its lines")
     file = text or ""
     match kind, way:
         case "text", "TEXT":
@@ -167,14 +168,14 @@ def command(
 
 
 def label_text(model: Path, text: str, k: int, threshold: float, *, as_json: bool) -> None:
-    """Print the best labels of a text, or of each line of standard input."""
+    """Print the best labels of a text, or of each line of standard input if it is ``-``."""
     import numpy as np
 
     from snailps.vectors.label_prediction import LabelModel
 
     classifier = LabelModel(model)
     number = 0
-    line = text.removesuffix("\n") + "\n"  # also for an empty line
+    line = text.removesuffix("\n") + "\n"  # an empty text is one empty line, not none
     pieces = input_lines() if text == "-" else iter([line.encode("utf-8", "surrogateescape")])
     for lines in classifier.predict_pieces(pieces, k, threshold):
         rows: list[tuple[int, str | None, Any]] = []
@@ -188,7 +189,7 @@ def label_text(model: Path, text: str, k: int, threshold: float, *, as_json: boo
 
 
 def print_predictions(model: Path, file: str, *, as_json: bool) -> None:
-    """Print the probabilities, or the value, of each example of a file."""
+    """Print the probabilities, or the value, for each example of a file."""
     from snailps.estimators.loading import fitted_of
 
     estimator = fitted_of(model)
@@ -206,11 +207,13 @@ def print_predictions(model: Path, file: str, *, as_json: bool) -> None:
 
 
 def answer(path: Path, file: str, k: int, *, as_json: bool) -> None:
-    """Print scores of lines, or the best names in the place of a ``?``."""
+    """Print the score of each line, or the best names for its ``?``."""
     from snailps.estimators.loading import embedding_of
 
     if k < 1:
-        raise ConfigError(f"-k: expected at least 1 name, got {k}: -1 is for labels of texts")
+        raise ConfigError(
+            f"-k: expected at least 1 name, got {k}: only labels of texts have -1 for all"
+        )
     model, unknown, why = embedding_of(path), 0, ""
     assert model is not None
     with ExitStack() as stack:
@@ -226,4 +229,7 @@ def answer(path: Path, file: str, k: int, *, as_json: bool) -> None:
                 rows = [(number, *entry) for entry in best]
             print_rows(("line", "name", "score"), rows, as_json=as_json)
     if unknown:
-        typer.echo(f"snailps: lines with unknown names: {unknown:,}, the first {why}", err=True)
+        typer.echo(
+            f"snailps: {unknown:,} lines have unknown names and got no score; the first is {why}",
+            err=True,
+        )

@@ -1,10 +1,10 @@
-"""Output: rows of query commands, JSON lines, the panels and lines of a run.
+"""Lays out what commands print: rows, JSON lines, and the frames and lines of a run.
 
     columns, rows -> print_rows -> a table on a terminal, tab-separated lines everywhere else
     figures       -> print_json -> one line
     View, Section, Ending (view.py) -> lines, or a picture for a terminal
 
-Must not know commands, nor the words of what it prints.
+Must not know the commands or choose words: `view.py` has the words of a run.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:  # imported where a terminal is drawn, or a run shown
 
 Cell = str | int | float | None
 SPARK_COLUMNS = 40
-"""Width of the curve of the loss, at most."""
+"""Largest width of the curve of the loss."""
 NARROW = 100
-"""Terminals with fewer columns have no room for hosts and process ids."""
+"""Terminals with fewer columns do not show hosts and process ids."""
 STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
 SHOW_S = 0.2
 LINE_S, LINE_S_MAX = 5.0, 60.0
-"""Seconds between lines where there is no terminal: the first, and the longest."""
+"""Without a terminal, seconds between the first lines of progress, and at most."""
 _HEAD_LINES = 8
-"""Lines of a page on a terminal for titles, blank lines and the head."""
+"""Lines of a page on a terminal that are not rows: titles, blank lines, the head."""
 JsonRowsOption = Annotated[
     bool,
-    typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
+    typer.Option("--json", help="Print one JSON object per row.", metavar=""),
 ]
 JsonObjectOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
@@ -54,10 +54,10 @@ def is_live(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def live_line(line: Callable[[], str]) -> Iterator[None]:
-    """Show how far something is while the block lasts, at the end of standard error.
+    """Show `line()`, the progress of the block, on standard error while the block runs.
 
-    On a terminal in one line; elsewhere, as under cron or Slurm, in lines that are further and
-    further apart, up to a minute.
+    On a terminal it is one line, redrawn; elsewhere, such as under cron or Slurm, a line is printed
+    after 5 s and then at growing intervals of up to a minute.
     """
     live, over = is_live(sys.stderr), threading.Event()
 
@@ -86,12 +86,12 @@ def print_rows(
     *,
     as_json: bool = False,
 ) -> None:
-    """Print rows under `columns`: four decimals in a table, in a line all digits; None as ``-``.
+    """Print rows: as a table on a terminal, else as tab-separated lines; None as ``-``.
 
-    What a line has of a float, of Python or NumPy, is read as that float again.
-
-    Words that are not UTF-8 are written as their original bytes (lines) or marked (table).  With
-    `as_json` each row is a JSON object on a line of its own, with the columns as names.
+    A table has four decimals.  Lines have floats in full precision, so that a program reads the
+    same value.  Words that are not UTF-8 are written as their original bytes in lines, and with
+    replacement characters in a table.  With `as_json` each row is a JSON object on its own line,
+    with the columns as keys.
     """
     if as_json:
         for row in rows:
@@ -107,7 +107,7 @@ def print_rows(
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """Print figures by name, a row each; a list of figures as a separate table."""
+    """Print figures by name, one per row; a list of figures becomes a table of its own."""
     plain = {name: value for name, value in figures.items() if not isinstance(value, list)}
     print_rows(("figure", "value"), plain.items())
     for name, rows in figures.items():
@@ -123,15 +123,15 @@ def print_json(figures: Mapping[str, Any]) -> None:
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str) -> None:
-    # Imported here, so that a command in a pipe starts faster.
+    # rich is imported only for a terminal: without it a command in a pipe starts faster.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text(_printable(title)) if title else None, title_justify="left")
     lines = [list(row) for row in rows]
-    for place, column in enumerate(columns):
-        numeric = all(not isinstance(line[place], str) for line in lines)
+    for index, column in enumerate(columns):
+        numeric = all(not isinstance(line[index], str) for line in lines)
         table.add_column(column, justify="right" if numeric else "left")
     for line in lines:
         table.add_row(*(Text(_printable(_rounded(_plain(cell)))) for cell in line))
@@ -139,14 +139,14 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: 
 
 
 def _rounded(cell: Cell) -> str:
-    """A cell of a table that people read."""
+    """Format a cell of a table for people: floats with four decimals."""
     if cell is None:
         return "-"
     return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
 
 
 def _plain(cell: Any) -> Cell:
-    """A Python number in the place of a NumPy scalar."""
+    """Convert a NumPy scalar to a Python number."""
     plain: Cell = cell.item() if hasattr(cell, "item") else cell
     return plain
 
@@ -167,10 +167,10 @@ def live_picture(
     verbose: bool = False,
     hint: str = "",
 ) -> RenderableType:
-    """A running job, for a terminal of `size` columns and lines.
+    """Draw a running job for a terminal of `size` columns and lines.
 
-    A bar over the whole width, a line of figures, a row per process (those that wait or are lost
-    first, if there is no room for all).
+    A bar over the whole width, a line of figures, a row per process.  If there is no room for all
+    processes, those that wait or are lost are shown first.
     """
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -191,7 +191,7 @@ def live_picture(
         bar.add_row(head, ProgressBar(completed=view.progress, total=1.0), right)
     else:
         bar.add_row(head, "", view.elapsed)
-    # The loss is the last: its course is drawn after it.
+    # The loss comes last, because its curve is drawn after it.
     figures = (*((view.blocks, view.lr) if verbose else ()), *view.figures, view.step * saves)
     second = Text((" - " if ascii_only else " · ").join(text for text in figures if text))
     if view.phase == "training" and len(losses) > 1:
@@ -216,20 +216,20 @@ def _curve(losses: Sequence[float], room: int, ascii_only: bool) -> str:
 def _process_table(
     processes: Sequence[Process], size: tuple[int, int], *, ascii_only: bool
 ) -> RenderableType:
-    """A row a process: its state, its figures, its wait."""
+    """Draw a row per process: its state, its figures, its wait."""
     from rich.table import Table
     from rich.text import Text
 
-    def place(process: Process) -> tuple[str, int]:
+    def order(process: Process) -> tuple[str, int]:
         return process.node["role"], process.node["id"]
 
     columns, height = size
-    shown = sorted(processes, key=place)
-    room, left = max(4, height - 8), 0
-    if len(shown) > room:  # those that are not well first
-        left = len(shown) - room + 1
+    shown = sorted(processes, key=order)
+    room, omitted = max(4, height - 8), 0
+    if len(shown) > room:  # processes that need attention first
+        omitted = len(shown) - room + 1
         shown.sort(key=lambda process: process.mood == "good")
-        shown = sorted(shown[: room - 1], key=place)
+        shown = sorted(shown[: room - 1], key=order)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -249,13 +249,13 @@ def _process_table(
         if columns >= NARROW:
             row.append(Text(process.where))
         table.add_row(*row)
-    if left:
-        table.add_row(Text(f"  and {left} more", style="dim"))
+    if omitted:
+        table.add_row(Text(f"  and {omitted} more", style="dim"))
     return table
 
 
 def page_lines(status: Status, *, tables: bool = False) -> list[str]:
-    """The page of `snailps status`."""
+    """Write the page of `snailps status` as lines."""
     from snailps.cli.view import page_of
 
     lines, sections = page_of(status, tables=tables)
@@ -265,14 +265,15 @@ def page_lines(status: Status, *, tables: bool = False) -> list[str]:
 
 
 def page_picture(status: Status, height: int, width: int = 80) -> RenderableType:
-    """The page for a terminal of `height` lines; rows and columns that do not fit are omitted."""
+    """Draw the page for a terminal; rows and columns that do not fit are omitted."""
     from rich.console import Group
     from rich.text import Text
 
     from snailps.cli.view import page_of
 
     head, sections = page_of(status)
-    # Notes and waits are short and matter most; processes and shards share the remaining lines.
+    # Notes and waits come first, because they are short and say what is wrong; processes and
+    # shards share the remaining lines.
     fixed = sum(len(s.cut(height // 3).rows) for s in sections if not s.is_long)
     long = sum(s.is_long for s in sections)
     room = max(4, (height - _HEAD_LINES - fixed) // max(1, long) - 2)
@@ -289,10 +290,10 @@ def page_picture(status: Status, height: int, width: int = 80) -> RenderableType
 
 
 def end_lines(ending: Ending) -> list[str]:
-    """The facts as plain ASCII lines, each complete in itself."""
+    """Write the facts of an end as plain ASCII lines, each of which makes sense alone."""
     lines = []
     for label, texts in ending.facts:
-        if label in ("why", "reliability"):  # shown when it happened; a table of the result
+        if label in ("why", "reliability"):  # an error line has the reason, a table the groups
             continue
         start = label if label in ("wrote", "trained") else f"{label}:"
         several = label in ("wrote", "survived", "faults")
@@ -301,7 +302,7 @@ def end_lines(ending: Ending) -> list[str]:
 
 
 def end_picture(ending: Ending, *, ascii_only: bool = False) -> RenderableType:
-    """The facts in a frame."""
+    """Draw the facts of an end in a frame."""
     from rich import box
     from rich.panel import Panel
     from rich.table import Table

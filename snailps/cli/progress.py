@@ -1,12 +1,12 @@
-"""The display of a running job: live on a terminal, plain lines elsewhere.
+"""Shows a running job: live on a terminal, as plain lines elsewhere.
 
     master -> Status (plain dict) -> Progress.update -> View -> stream (standard error)
     figures -> Ending -> Progress.close -> the frame, or the lines, that stay
 
-Owns what is shown when, and the estimate of the remaining time; `view.py` has the words, and
+Decides what is shown when, and estimates the remaining time; `view.py` has the words, and
 `printing.py` the layout.  Must not know sockets, roles or threads: the owner of a status calls
-`Progress.update`, and the clock is an argument.  Never writes to standard output, which is for the
-run's result.
+`Progress.update` from a single thread, and the clock is an argument.  Never writes to standard
+output, which belongs to the run's result.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _BEFORE: tuple[Phase, ...] = ("forming", "preparing", "ready")
 
 
 class Eta:
-    """Seconds left, from the recent rate of progress.
+    """Estimates the seconds left from the recent rate of progress.
 
-    Only moments at which progress *changed* count, as it moves in steps of a block: those of the
-    last `window_s` seconds, or the last `ETA_STEPS_MIN` steps if these are further apart.  A change
-    of phase resets the estimate.
+    Progress moves in steps of a block, so only moments at which it *changed* count: those within
+    the last `window_s` seconds, or the last `ETA_STEPS_MIN` ones if steps are slower than that.  A
+    change of phase resets the estimate.
     """
 
     def __init__(self, window_s: float = ETA_WINDOW_S) -> None:
@@ -58,7 +58,7 @@ class Eta:
             self._steps.popleft()
 
     def seconds(self, now: float) -> float | None:
-        """Seconds left, or None while too little is known or when progress has stalled."""
+        """Return the seconds left; None before three steps, and when progress has stalled."""
         if len(self._steps) < ETA_STEPS_MIN:
             return None
         (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
@@ -74,12 +74,12 @@ class Eta:
 
 
 class Progress:
-    """Shows a run on a stream, live on a `terminal` (`printing.is_live`); call it from one thread.
+    """Shows a run on a stream, live on a `terminal` (`printing.is_live`).
 
     Plain lines are `interval_s` apart; news (another phase, wait, message, event) is written at
-    once.  `verbose`: also blocks, and each process with its states.  `hint` is a line below the
-    live display.  A stream that breaks (a closed pipe) silences the display, it does not end the
-    run.
+    once.  `verbose` adds blocks, and each process with its states.  `hint` is a line below the
+    live display.  A stream that breaks (a closed pipe) silences the display and leaves the run
+    alone.  Not thread-safe.
     """
 
     def __init__(
@@ -127,10 +127,11 @@ class Progress:
         return [loss for _, loss in self._losses.points]
 
     def update(self, status: Status) -> None:
-        """Show `status` if it is time to, or if it brings news."""
+        """Show `status` if the interval is over, or if it brings news."""
         now = self._clock()
         if self.last is not None and status["elapsed_s"] + self._earlier_s < self.last["elapsed_s"]:
-            self._earlier_s = self.last["elapsed_s"]  # another master, whose time starts anew
+            # Another master has taken over and counts from its own start: users see one time.
+            self._earlier_s = self.last["elapsed_s"]
         if self._earlier_s:
             status = {**status, "elapsed_s": status["elapsed_s"] + self._earlier_s}
         self.last = status
@@ -143,19 +144,19 @@ class Progress:
         self._guarded(lambda: self._draw(status, view, now))
         self.validate(status.get("validation", {}))
 
-    def validate(self, found: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-        """Write `Status.validation` of the model's inspector, one line per name, once."""
-        if found and found != self._validation:
-            self._validation = found
-            width = max(len(name) for name in found)
-            for name, pairs in found.items():
-                near = ", ".join(f"{other} {figure:.4g}" for other, figure in pairs)
-                line = f"  {name:>{width}}: {near or 'not known'}"
+    def validate(self, validation: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+        """Write what the model's inspector found, one line per name; the same only once."""
+        if validation and validation != self._validation:
+            self._validation = validation
+            width = max(len(name) for name in validation)
+            for name, pairs in validation.items():
+                neighbours = ", ".join(f"{other} {figure:.4g}" for other, figure in pairs)
+                line = f"  {name:>{width}}: {neighbours or 'not known'}"
                 # Words may be invalid UTF-8: such bytes are lone surrogates here.
                 self.say(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
     def say(self, line: str, style: str = "") -> None:
-        """Write a line of text, such as a log line, above the display."""
+        """Write a line, such as a log line, above the live display."""
         if self._live is not None:
             from rich.text import Text
 
@@ -166,7 +167,7 @@ class Progress:
             self._guarded(lambda: print(line, file=self._stream, flush=True))
 
     def close(self, ending: Ending | None = None) -> None:
-        """End the display with `ending`, if given; nothing is shown after it."""
+        """End the display, with `ending` as its last part; later calls show nothing."""
         if self._live is not None:
             self._guarded(self._live.stop)
         if ending is not None and ending.facts:
@@ -214,14 +215,14 @@ class Progress:
         self._live.update(picture, refresh=True)
 
     def _is_quiet(self, status: Status) -> bool:
-        """Whether a line would tell a user nothing: all is well, and news follows soon."""
+        """Whether a line would be noise: all is well, and news follows within a moment."""
         if self._verbose or status["message"]:
             return False
         soon = status["phase"] in _BEFORE and status["elapsed_s"] < FORMING_S
         return soon or (status["phase"] == "exporting" and not status["pass_"])
 
     def _say_news(self, status: Status, view: View) -> None:
-        """A line for each event of the cluster; with `verbose`, of each process, too."""
+        """Write a line for each new event; with `verbose` also for each process that changed."""
         if self._verbose:
             self._say_states(view)
         if not self._is_up and status["nodes"] and status["phase"] not in _BEFORE:
@@ -230,11 +231,14 @@ class Progress:
                 f"{cluster_words(status)} is up after {short_seconds_text(status['elapsed_s'])}"
             )
             if address := status["master"]["metrics"]:
-                self.say(f"metrics at http://{address}/metrics, of others by snailps status --json")
+                self.say(
+                    f"metrics at http://{address}/metrics; other processes' addresses: snailps "
+                    "status --json"
+                )
             joined = [event for event in status.get("events", ()) if event["kind"] == "joined"]
-            self._reported.update(map(_key, joined))  # they are in that line
+            self._reported.update(map(_key, joined))  # the line on the cluster counts them
         if self._is_up:
-            # That the cluster is complete, an event without a process, is in the line above, too.
+            # An event "joined" without a process says that the cluster is complete, as that line.
             news = [
                 event
                 for event in status.get("events", ())
@@ -250,7 +254,7 @@ class Progress:
                     self.say(when + event["text"], style.get(event["kind"], "green"))
 
     def _say_states(self, view: View) -> None:
-        """A line for every process that is new or changed its state."""
+        """Write a line for every process that is new or has changed its state."""
         for process in view.processes:
             state = process.node["state"]
             if self._states.get(process.name) != state:
@@ -266,5 +270,5 @@ class Progress:
 
 
 def _key(event: EventStatus) -> tuple[str, str, str]:
-    # Without its time: a master that takes over counts from its own beginning.
+    # Without the time: a master that takes over reports the same event with another time.
     return event["kind"], event["who"], event["text"]

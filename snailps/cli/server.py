@@ -1,4 +1,4 @@
-"""``snailps server``: stores rows and answers pulls and pushes."""
+"""``snailps server``: runs a server process; `snailps.server` hosts its shards."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""``snailps status``: the progress of a running cluster, and what each process waits for.
+"""``snailps status``: shows a running cluster, or how the last run ended.
 
 RunRegistry, or master_addr -> master -> Ask -> Status -> printing -> standard output, once or every
 `--interval` seconds
 
-Imports lazily, so that "nothing runs" is printed at once.
+Chooses the run and follows it over restarts of its master; `printing` and `view` show it.  Imports
+lazily, so that "nothing runs" is printed at once.
 """
 
 from __future__ import annotations
@@ -107,31 +108,31 @@ def command(
 
 
 def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bool) -> Run | None:
-    """The run to show: the one that `name` means, or the only one that runs."""
+    """Choose the run to show: the one that `name` means, or the single one that runs."""
     if name is not None:
         return jobs.find(name, registry.runs())
     running = registry.going_on()
     is_said = False
     while watch and not running:
         if not is_said:
-            typer.echo("no job runs on this machine: waiting for one (Ctrl-C ends)", err=True)
+            typer.echo("no job runs on this machine; waiting for one (Ctrl-C ends this)", err=True)
             is_said = True
         time.sleep(LOOK_S)
         running = registry.going_on()
     if len(running) > 1 and not as_json:
         typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
-    return jobs.only_one(running, "snailps status RUN shows one, as snailps status {0.number}")
+    return jobs.only_one(running, "name one, as in snailps status {0.number}")
 
 
 def _of_process(pid: int, registry: RunRegistry) -> Run:
-    """The run whose master is a process; waits until it has begun, or has ended without one."""
+    """Wait until the process `pid` has registered a run; an error if it ends without one."""
     lives = True
     while True:
         run = next((one for one in reversed(registry.runs()) if one.pid == pid), None)
         if run is not None:
             return run
         if not lives:
-            raise SnailError(f"process {pid} has begun no job: its log says why")
+            raise SnailError(f"process {pid} has ended without starting a job: its log says why")
         lives = birth_of(pid) is not None
         time.sleep(LOOK_S)
 
@@ -139,8 +140,8 @@ def _of_process(pid: int, registry: RunRegistry) -> Run:
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
     """Show the master's status until Ctrl-C: a live page on a terminal, else blocks of lines.
 
-    Waits for a master that is not running, reporting that (on standard error if the output is
-    JSON); an error if the process there is not a master or refuses this one.
+    While no master runs at the address, it waits and says so (on standard error if the output is
+    JSON).  An error if the process there is not a master, or refuses this one.
     """
     while True:
         _watch(address, interval_s, trust, lambda: "", as_json=as_json)
@@ -149,24 +150,27 @@ def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool
 def follow(
     run: Run, registry: RunRegistry, raw: RawConfig, interval_s: float, *, as_json: bool
 ) -> int:
-    """Show a run's status, also of a master that takes over, until it ends; its exit code."""
+    """Show a run's status until the run ends, over restarts of its master; return its exit code."""
     now = run
 
     def gone() -> str:
-        """Why this master need not be waited for: the run is over, or it is another's."""
+        """Return "over" if the run has ended, "moved" if its master has another address now.
+
+        Empty: the master is to be waited for.
+        """
         nonlocal now
-        found = {one.number: one for one in registry.runs()}.get(run.number)
-        if found is None:
+        entry = {other.number: other for other in registry.runs()}.get(run.number)
+        if entry is None:
             return "over"
-        before, now = now, found
-        if registry.state(found) == "running":
-            return "" if found.address == before.address else "moved"
-        return "" if registry.restarts(found) else "over"
+        before, now = now, entry
+        if registry.state(entry) == "running":
+            return "" if entry.address == before.address else "moved"
+        return "" if registry.restarts(entry) else "over"
 
     reason = "" if registry.state(run) == "running" or registry.restarts(run) else "over"
     while reason != "over":
         reason = _watch(now.address, interval_s, trust_for(now, raw), gone, as_json=as_json)
-    if registry.state(now) == "running":  # its record is gone
+    if registry.state(now) == "running":  # its entry was removed meanwhile
         return EXIT_OK
     _show_end(now, registry, as_json=as_json)
     return now.code if registry.state(now) == "ended" else EXIT_FAILED
@@ -175,7 +179,7 @@ def follow(
 def _watch(
     address: str, interval_s: float, trust: Trust, gone: Callable[[], str], *, as_json: bool
 ) -> str:
-    """Show a master's status until `gone` has a reason to stop, which it returns."""
+    """Show a master's status until `gone` gives a reason to stop; return that reason."""
     from snailps.cli.figures import seconds_text
     from snailps.cli.progress import Eta
     from snailps.node.status_line import StatusLine
@@ -209,7 +213,7 @@ def _watch(
 
 @contextlib.contextmanager
 def screen_of(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callable[[str], None]]]:
-    """Where to show one status after the other, and where to tell of waits."""
+    """Yield two functions: one shows a status, the other one a line on waiting."""
     if as_json or not is_live(sys.stdout):
         yield partial(_show, as_json=as_json, end="\n"), partial(typer.echo, err=as_json)
         return
@@ -226,25 +230,26 @@ def screen_of(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Call
 
 
 def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoReturn:
-    """Without a run of this user: show the master at the usual address, or the last run's end."""
+    """Show the master at the default address, or else how this user's last run ended."""
     settings = ClusterSettings()
     host, port = parse_addr(settings.master_addr, "master_addr")
-    with contextlib.suppress(OSError):  # another user's, or one in a container
+    with contextlib.suppress(OSError):  # another user's master may run there, or a container's
         socket.create_connection((host, port), PROBE_S).close()
         trust = trust_at(settings.master_addr, connection_settings(raw))
         _show(ask(settings.master_addr, trust=trust), as_json=as_json)
         raise typer.Exit()
     last = registry.last()
-    typer.echo("no job of yours runs on this machine", err=as_json)
+    typer.echo("none of your jobs runs on this machine", err=as_json)
     for line in waits_text():
         typer.echo(line, err=as_json)
     for trouble in registry.troubles():
         typer.echo(f"cannot look for jobs in {trouble}", err=True)
     if last is not None:
         _show_end(last, registry, as_json=as_json)
-    earlier = "; earlier ones: snailps jobs" if len(registry.runs()) > 1 else ""
+    earlier = "; earlier jobs: snailps jobs" if len(registry.runs()) > 1 else ""
     typer.echo(
-        f"on another machine: snailps status --set master_addr=HOST:PORT{earlier}", err=as_json
+        f"a job on another machine: snailps status --set master_addr=HOST:PORT{earlier}",
+        err=as_json,
     )
     raise typer.Exit(EXIT_FAILED)
 

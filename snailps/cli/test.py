@@ -1,4 +1,4 @@
-"""``snailps test``: how good a model is on a file of labelled texts, examples or names.
+"""``snailps test``: scores a model on a file of labelled texts, examples or names.
 
     text      labelled text        -> rows of label, lines, precision, recall
     examples  a file as trained on -> the figures of a training's `test`
@@ -30,17 +30,20 @@ from snailps.vectors.words import to_text
 
 _OF_TEXTS = dict.fromkeys(
     ("-k", "--threshold", "--column", "--average-precision", "--at-recall"),
-    "{option} is for a .bin: a classifier of text",
+    "{option} is for classifiers of text (.bin): leave it out",
 )
 _REFUSED = {
-    "text": {"--known": "--known is for a .npz of kge or mf"},
-    "examples": {**_OF_TEXTS, "--known": "--known is for kge and mf, and {model} is of examples"},
+    "text": {"--known": "--known is for a .npz of kge or mf: leave it out"},
+    "examples": {
+        **_OF_TEXTS,
+        "--known": "--known is for a .npz of kge or mf, and {model} is a model of examples",
+    },
     "names": {
         **_OF_TEXTS,
-        "--label-column": "--label-column: lines of {model} have names, and no labels",
+        "--label-column": "--label-column: {model} is a model of names, whose lines have no labels",
     },
 }
-"""By kind of model: options of the others, and what is said to them."""
+"""Kind of model -> options that it does not take, and why."""
 
 
 def command(
@@ -147,7 +150,9 @@ def command(
         return
     title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
     count = sum(entry.predicted for entry in scores.labels)
-    columns = {"label": "label", "lines": "lines", "predicted": "said", "precision": "precision"}
+    columns = {
+        "label": "label", "lines": "lines", "predicted": "predicted", "precision": "precision",
+    }  # fmt: skip
     columns |= {"recall": "recall", "f1": "F1"}
     if average_precision:
         columns["average_precision"] = "average precision"

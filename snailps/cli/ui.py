@@ -1,4 +1,4 @@
-"""``snailps ui``: a page in the browser that shows runs while they go on.
+"""``snailps ui``: serves a page that shows runs in the browser while they go on.
 
 RunRegistry, or master_addr -> Run -> PageServer -> the page's address on standard output
 """
@@ -33,7 +33,7 @@ from snailps.transport.control import Trust
 LISTEN = "127.0.0.1:8087"
 TOKEN_VARIABLE = "SNAILPS_UI_TOKEN"
 GRACE_S = 1.5
-"""Seconds for open pages to learn that the run is over."""
+"""At the end, seconds for open pages to fetch the last state."""
 
 
 def command(
@@ -76,10 +76,11 @@ def command(
     raw = read_config(config, sets)
     settings, runs = connection_settings(raw), Runs(RunRegistry(), name)
     if name is None and (config is not None or raw.explicit("master_addr", ClusterSettings)):
-        runs = Given(RunRegistry(), settings.master_addr, trust_at(settings.master_addr, settings))
+        trust = trust_at(settings.master_addr, settings)
+        runs = RunAtAddress(RunRegistry(), settings.master_addr, trust)
     host, port = parse_addr(listen, "--listen", port_optional=True)
-    # Other users of this machine reach a loopback address, too.
-    token = _given_token(token, token_file) or new_token()
+    # A token on 127.0.0.1, too: other users of this machine can connect there.
+    token = _chosen_token(token, token_file) or new_token()
     over = threading.Event()
 
     def end(number: int, frame: types.FrameType | None) -> None:
@@ -92,7 +93,7 @@ def command(
     except ClusterError:
         if listen != LISTEN:
             raise
-        # Another page of this machine may have the usual port.
+        # Another page on this machine may use the default port: take any free one.
         page = PageServer(host, 0, runs.runs, ending=runs.ending, token=token)
     page.start()
     shown = Shown(page.url, sys.stdout.fileno())
@@ -102,44 +103,46 @@ def command(
     page.close("the page's own process has ended", GRACE_S)
 
 
-def _given_token(token: str, file: Path | None) -> str:
-    """The token of the command line, of a file or of the environment; empty: none is given."""
-    if token:  # in the list of processes, which all users of the machine see, until now
+def _chosen_token(token: str, file: Path | None) -> str:
+    """Take the token from the command line, a file or the environment; empty: there is none."""
+    if token:
+        # All users of the machine could see it in the list of processes until here: hide it.
         show([word.replace(token, HIDDEN) for word in sys.orig_argv])
         return token
     if file is None:
         return os.environ.get(TOKEN_VARIABLE, "")
     try:
-        found = file.read_text().strip()
+        text = file.read_text().strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"--token-file: cannot read {file}: {why}") from None
-    check_token(found)
-    return found
+    check_token(text)
+    return text
 
 
 class Runs:
-    """Runs of this machine: the running ones, or the one whose number or output is `name`."""
+    """This user's runs on this machine, or the one whose number or output is `name`."""
 
     def __init__(self, registry: RunRegistry, name: str | None = None) -> None:
         self._registry = registry
         self._number = None if name is None else find(name, registry.runs()).number
 
     def runs(self) -> list[Run]:
-        """The runs on the page, the newest first."""
-        found = []
+        """List the runs on the page, the newest first."""
+        shown = []
         for run in reversed(self._registered()):
             try:
                 trust = trust_of(run)
-            except SnailError:  # its secret is not readable: show the others
+            except SnailError:  # its secret cannot be read: the others are shown all the same
                 continue
-            found.append(Run(str(run.number), run.address, trust, run.model, run.output))
-        return found
+            shown.append(Run(str(run.number), run.address, trust, run.model, run.output))
+        return shown
 
     def ending(self, run: Run) -> Ending | None:
-        for one in self._registry.runs():
-            if str(one.number) == run.name:
-                return self._ending(one)
+        """Return how a run ended; None if it has not ended, or nothing is known of it."""
+        for entry in self._registry.runs():
+            if str(entry.number) == run.name:
+                return self._ending(entry)
         return None
 
     def _registered(self) -> list[run_registry.Run]:
@@ -156,20 +159,21 @@ class Runs:
         return None
 
 
-class Given(Runs):
-    """The run at an address that the user named."""
+class RunAtAddress(Runs):
+    """The run whose master is at an address that the user named."""
 
     def __init__(self, registry: RunRegistry, address: str, trust: Trust) -> None:
         super().__init__(registry)
-        self._given = Run("run", address, trust)
-        self._since = {run.number for run in registry.runs() if run.ended}
+        self._run = Run("run", address, trust)
+        # An earlier run may have had the same address: its end is not this run's.
+        self._ended_before = {run.number for run in registry.runs() if run.ended}
 
     def runs(self) -> list[Run]:
-        return [self._given]
+        return [self._run]
 
     def ending(self, run: Run) -> Ending | None:
-        """Find the end of the run, if that is of this machine and user."""
-        for one in reversed(self._registry.runs()):
-            if one.address == run.address and one.number not in self._since:
-                return self._ending(one)
+        """Return how the run ended, if it was this user's on this machine; else None."""
+        for entry in reversed(self._registry.runs()):
+            if entry.address == run.address and entry.number not in self._ended_before:
+                return self._ending(entry)
         return None

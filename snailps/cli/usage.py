@@ -1,8 +1,8 @@
-"""Mistakes in a command line as one line, like every other error.
+"""Words mistakes in a command line as a single line, like every other error.
 
     Typer's UsageError, the words typed -> usage_line -> "--workers: expected at least 1; got 0 ..."
 
-Typer's own words differ between its versions, and none names the given value.
+Typer's own words differ between its versions, and none names the value that was typed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PHRASES = (
 
 
 def usage_line(error: Exception, words: Sequence[str]) -> str:
-    """The mistake in the command line, and the help that has the options."""
+    """Describe the mistake, and name the ``--help`` that lists the options."""
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "") or "snailps"
     text = _sentence(error, words)
@@ -39,7 +39,7 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
     text = " ".join(str(error.format_message()).split()).rstrip(".")  # type: ignore[attr-defined]
     if wrong := re.match(r"Invalid value(?: for (?P<names>[^:]+))?: (?P<why>.*)", text):
         names = re.findall(r"-{1,2}[\w-]+", wrong["names"] or "")
-        got = next((_given(name, words) for name in names if _given(name, words)), "")
+        got = next((_typed(name, words) for name in names if _typed(name, words)), "")
         name = names[-1] if names else (wrong["names"] or "").strip("'\"{}[]")
         return f"{name}: {_plain(wrong['why'])}" + (f"; got {got!r}" if got else "")
     if option := re.match(r"No such option:? '?(-{1,2}[^\s']+)'?", text):
@@ -62,31 +62,31 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
 
 def _plain(why: str) -> str:
     for pattern, words in _PHRASES:
-        if found := re.fullmatch(pattern, why):
-            return found.expand(words)
+        if match := re.fullmatch(pattern, why):
+            return match.expand(words)
     return why
 
 
-def _near(given: str, names: Sequence[str]) -> str:
-    # Imported here: most command lines are right.
+def _near(typed: str, names: Sequence[str]) -> str:
+    # Imported here, because most command lines are right.
     from difflib import get_close_matches
 
-    best = get_close_matches(given, names, 1)
+    best = get_close_matches(typed, names, 1)
     return f"; did you mean {best[0]}?" if best else ""
 
 
 def _as_input(error: Exception, word: str, words: Sequence[str]) -> str:
-    """A question, if the command wants a file as an option that was not given."""
+    """Ask whether a surplus word was meant as ``--input``, if the command takes that option."""
     command = getattr(getattr(error, "ctx", None), "command", None)
-    takes = any("--input" in one.opts for one in getattr(command, "params", ()))
-    return f"; did you mean --input {word}?" if takes and not _given("--input", words) else ""
+    takes = any("--input" in option.opts for option in getattr(command, "params", ()))
+    return f"; did you mean --input {word}?" if takes and not _typed("--input", words) else ""
 
 
-def _given(name: str, words: Sequence[str]) -> str:
-    """The value that was typed for an option; empty if unknown."""
-    for at, word in enumerate(words):
-        if word == name and at + 1 < len(words):
-            return words[at + 1]
+def _typed(name: str, words: Sequence[str]) -> str:
+    """Find the value that was typed for an option; empty if there is none."""
+    for index, word in enumerate(words):
+        if word == name and index + 1 < len(words):
+            return words[index + 1]
         if word.startswith(f"{name}="):
             return word.partition("=")[2]
     return ""

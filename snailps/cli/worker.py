@@ -1,4 +1,4 @@
-"""``snailps worker``: trains on the blocks that the master leases to it."""
+"""``snailps worker``: runs a worker process; `snailps.worker` drives the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: `.conf` files, environment and `--set` become typed, frozen settings objects.
+"""Turns `.conf` files, environment and `--set` into typed, frozen settings objects.
 
     file.conf ──files──> Entry ┐
     SNAILPS_KEY ──────── Entry ├─> RawConfig ──build(cls)──> ServerSettings, a job's settings, ...

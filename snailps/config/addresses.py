@@ -1,8 +1,8 @@
-"""Addresses as text: ``host:port``, port ranges and ``package.module:Class``.
+"""Parses and formats addresses, port ranges and ``package.module:Class``.
 
     "tcp://node1:16831" -> parse_addr -> ("node1", 16831) -> format_addr -> "node1:16831"
 
-Text only: nothing is resolved, connected or imported here.
+Text only: must not resolve a name, connect or import.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
     else:
         host, colon, port_text = rest.partition(":")
         if ":" in port_text:
-            raise refuse("an IPv6 address needs brackets round it")
+            raise refuse("write an IPv6 address in brackets")
         host = "0.0.0.0" if host == "*" else host
         numeric = host.replace(".", "").isdigit()
         if not (_is_ip(host, ipaddress.IPv4Address) if numeric else _HOST_NAME.fullmatch(host)):
@@ -55,8 +55,8 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
         return host, 0
     port_low = 0 if port_optional else 1
     if not re.fullmatch("[0-9]{1,5}", port_text) or not port_low <= int(port_text) <= PORT_MAX:
-        given = f"{port_text!r} is not a port" if port_text else "the port is missing"
-        raise refuse(f"{given} (expected a port from {port_low} to {PORT_MAX})")
+        fault = f"{port_text!r} is not a port" if port_text else "the port is missing"
+        raise refuse(f"{fault} (expected a port from {port_low} to {PORT_MAX})")
     return host, int(port_text)
 
 
@@ -84,7 +84,7 @@ def format_addr(host: str, port: int) -> str:
 
 
 def host_of(header: str) -> str:
-    """The host of an HTTP request's header Host, without its port."""
+    """Return the host in an HTTP request's header Host, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0]
@@ -141,8 +141,8 @@ def check_class_path(text: str, origin: str) -> str:
 def _reachable(host: str, text: str, origin: str) -> str:
     if host in ANY_HOSTS:
         raise ConfigError(
-            f"{origin}: {text!r} is an address to listen on and not one to connect to; give the "
-            f"name or address by which other machines reach this one"
+            f"{origin}: {text!r} is an address to listen on, and nothing can connect to it; write "
+            f"the name or address at which other machines reach this one"
         )
     return host
 

@@ -1,9 +1,9 @@
-"""What each `consistency` promises of the steps of a job.
+"""Owns what each `consistency` promises about the steps of a job.
 
     settings -> steps_of -> Steps: what a model, a worker and the master may do with blocks and rows
 
-Whoever needs to know asks for the property, never for the name: `JobSettings` declares the names,
-this table says what they mean, and `master/leases/` has a schedule that keeps each promise.
+Code asks for a property, never for the name: `JobSettings` declares the names, this table says
+what they mean, and `master/leases/` has a schedule that keeps each promise.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from snailps.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a job, where it has no rounds."""
+    """Properties of the steps of a job that has no rounds."""
 
     rows_may_stay: bool = False
-    """A worker may keep rows from block to block: it need not see certain steps of others."""
+    """A worker may keep rows from block to block: it need not see each step of other workers."""
     order_is_free: bool = False
-    """A worker may begin a block before the pushes of the last one are acknowledged, and blocks may
-    be cut at any size: no other worker waits for one, and none is counted."""
+    """A worker may begin a block before the pushes of the previous one are acknowledged, and blocks
+    may have any size: no other worker waits for a block, and no clock counts them."""
     are_sums: bool = False
-    """A step is the sum of several blocks: rows change when all have come, the same bits always."""
+    """A step is the sum of several blocks: rows change once all of them have arrived, and get the
+    same bits whichever worker trained which block."""
     refused_assign: str = ""
     """The value of `assign` that contradicts the schedule; empty: none does."""
 
@@ -37,5 +38,5 @@ STEPS = {
 
 
 def steps_of(settings: Any) -> Steps:
-    """What the `consistency` of a job's settings promises."""
+    """Return the promises of the `consistency` of a job's settings."""
     return STEPS[settings.consistency]

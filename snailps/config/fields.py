@@ -1,9 +1,9 @@
-"""One setting: how a class declares it, and its way from text to value and back.
+"""Owns the declaration of a setting, its parser (text to value) and its format (value to text).
 
     dim: int = setting(100, help=..., when=..., low=1)  -> settings_of(cls)["dim"] -> Setting
     Setting.parse: text, origin -> value or ConfigError        Setting.format: value -> text
 
-Knows neither files nor precedence, and no particular setting.
+Must not know files, precedence or any particular setting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Settings")
 Check = Callable[[str, str], str]
 Case = Mapping[str, Collection[Any]]
-"""Values of other settings, by attribute: all of them have one of these."""
+"""Condition on other settings: attribute -> values, one of which it must have; all must hold."""
 Kind = typing.Literal["int", "float", "bool", "str", "list"]
 
 _METADATA = "snailps.setting"
@@ -40,21 +40,21 @@ _TYPES: dict[Kind, Any] = {
 _NAMED_KINDS: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple[str, ...],
 }  # fmt: skip
-"""Annotations that are still text."""
+"""Kinds by annotations that are still text (``from __future__ import annotations``)."""
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOLS |= {"false": False, "no": False, "off": False, "0": False}
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _GOT_CHARS_MAX = 80
 _SHOWN = {"method": "optimizer"}
-"""Settings as users call them, by what `read_if` may ask of a settings object in their place."""
+"""Attribute that `read_if` may name -> the setting that users know it by."""
 
 
 @dataclass(frozen=True)
 class Alias:
     """Another name under which a setting is accepted.
 
-    `convert` maps (text, origin) to text of the setting, or to None if the value does not set it;
-    `note` says in the documentation and the notice what changes under this name.
+    `convert` maps (text, origin) to the text of the setting, or to None if that value leaves the
+    setting alone; `note` says in documentation and notice what differs under this name.
     """
 
     name: str
@@ -85,18 +85,19 @@ def setting(
     default : int, float, bool, str or tuple of str
         Value if the setting is not assigned.
     help, when : str
-        One line each: what the setting does; when to change it.
+        What the setting does; when to change it.  ``--help`` shows the first sentence of `help`,
+        cut at about fifty characters.
     unit : str
-        ``"bytes"`` on an int also accepts 64K, 16M and 2G (powers of 1024); ``"s"`` stands for
-        seconds; ``"path"`` on a str expands ``~``; any other text is for the reader only.
+        ``"bytes"`` on an int also accepts 64K, 16M and 2G (powers of 1024); ``"s"`` means seconds;
+        ``"path"`` on a str expands ``~``; any other text only informs readers.
     low, high : number, optional
         Range of a number, both ends included.
     choices : iterable of str, optional
-        The only values accepted of a str; a ``Literal`` annotation says the same.
+        The accepted values of a str; a ``Literal`` annotation says the same.
     aliases : iterable of str or Alias
         Other names that are accepted, with a notice.
     check : callable, optional
-        (value, origin) -> value for a str: normalises it, or raises `ConfigError` with a message
+        Maps (value, origin) of a str to its normal form, or raises `ConfigError` with a message
         that begins with origin.  Must accept its own results.
     auto : bool
         Accept ``auto`` for a number.
@@ -105,14 +106,14 @@ def setting(
     hidden : bool
         Set by the program, never by users: no option, in no document.
     read_if : mapping or sequence of mappings
-        Of another setting's name its values with which this one is read, as
-        ``{"loss": ("margin",)}``; several mappings are alternatives.  A job that does not read a
-        value other than the default refuses it.
+        The job reads this setting only if another one has one of these values, such as
+        ``{"loss": ("margin",)}``; several mappings are alternatives.  A value other than the
+        default that the job does not read is refused.
 
     Returns
     -------
     dataclasses.Field
-        Typed as the default is, so that type checkers see ``dim: int = setting(100, ...)``.
+        Has the type of the default for type checkers, which see ``dim: int = setting(100, ...)``.
 
     Examples
     --------
@@ -191,7 +192,7 @@ class Setting:
     read_if: tuple[Case, ...] = ()
 
     def is_read(self, settings: Any) -> bool:
-        """Whether a job with these settings, an object that has them, reads this one."""
+        """Whether a job with this settings object reads this setting."""
         return not self.read_if or any(
             all(getattr(settings, name) in values for name, values in case.items())
             for case in self.read_if
@@ -199,25 +200,25 @@ class Setting:
 
     @property
     def about(self) -> str:
-        """What it does, and with which values of other settings it is read."""
+        """The help text, and with which values of other settings this one is read."""
         cases = [_case_text(case, "`{}: {}`") for case in self.read_if]
         return self.help + (f" Only with {', or '.join(cases)}." if cases else "")
 
     @property
     def readers(self) -> list[str]:
-        """Names of the settings by which a job reads this one, as users call them."""
+        """The settings that decide whether a job reads this one, as users call them."""
         names = dict.fromkeys(name for case in self.read_if for name in case)
         return [_SHOWN.get(name, name) for name in names]
 
     def unread_text(self, settings: Any) -> str:
-        """Say why a job with these settings does not read this one, and which jobs would."""
+        """Say why a job with these settings does not read this one, and which jobs do."""
         names = dict.fromkeys(name for case in self.read_if for name in case)
         here = _case_text({name: (getattr(settings, name),) for name in names})
         needed = ", or ".join(map(_case_text, self.read_if))
         return f"has no effect with {here}: it needs {needed}"
 
     def parse(self, text: str, origin: str) -> Any:
-        """Parse and check `text`; the `ConfigError` names origin, setting, expected and given."""
+        """Parse and check `text`; a `ConfigError` has origin, setting, expected value and text."""
         try:
             if self.kind == "list":
                 return tuple(split_list(text))
@@ -243,7 +244,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """Values that `parse` accepts, as the middle of a sentence."""
+        """The accepted values, to follow "expected" in a sentence."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         noun = {
@@ -261,7 +262,7 @@ class Setting:
 
     @property
     def range(self) -> str:
-        """The range to end a phrase with: `` from 1 to 8``, `` of at least 1``, or nothing."""
+        """The range, to end a phrase: `` from 1 to 8``, `` of at least 1``, or empty."""
         if self.low is not None and self.high is not None:
             return f" from {self._number(self.low)} to {self._number(self.high)}"
         if self.low is not None:
@@ -269,7 +270,7 @@ class Setting:
         return f" of at most {self._number(self.high)}" if self.high is not None else ""
 
     def _number(self, value: float) -> str:
-        """Write a bound as users do: 1G, not 1073741824."""
+        """Write a bound of bytes as users do: 1G, not 1073741824."""
         if self.unit == "bytes" and value:
             for letter, size in sorted(_BYTE_UNITS.items(), key=lambda unit: -unit[1]):
                 if value % size == 0:
@@ -288,7 +289,7 @@ class Setting:
         return ConfigError(f"{self._place(origin)}: expected {self.expected}; got {got}{ending}")
 
     def _place(self, origin: str) -> str:
-        """Origin and setting of a value, naming the setting once."""
+        """Name origin and setting of a value, the setting only once."""
         if origin.startswith(f"--set {self.name}="):
             return f"--set {self.name}"
         return origin if origin == f"--{self.name.replace('_', '-')}" else f"{origin}: {self.name}"
@@ -298,39 +299,40 @@ _described: WeakKeyDictionary[type, Mapping[str, Setting]] = WeakKeyDictionary()
 
 
 def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
-    """All settings of a class by name, inherited ones first, in the order of declaration.
+    """Return all settings of a class by name, inherited ones first, in order of declaration.
 
-    Cached: starting a process asks dozens of times.  A mistake in the class raises `TypeError`.
+    Cached, because a starting process asks dozens of times.  `TypeError` for a mistake in the
+    class.
     """
     if not (isinstance(cls, type) and issubclass(cls, Settings) and dataclasses.is_dataclass(cls)):
         raise TypeError(f"{cls!r} is not a dataclass derived from snailps.config.Settings")
     if cls not in _described:
         _refuse_plain(cls)
         hints = typing.get_type_hints(cls)
-        found = {
+        described = {
             field.name: _named(cls, field, hints[field.name]) for field in dataclasses.fields(cls)
         }
-        _described[cls] = types.MappingProxyType(found)
+        _described[cls] = types.MappingProxyType(described)
     return _described[cls]
 
 
 def _refuse_plain(cls: Any) -> None:
-    """Raise `TypeError` for fields that look like settings but have no default, or no dataclass."""
+    """Raise `TypeError` for settings of a class that is no dataclass, or without a default."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for base in cls.__mro__:
         if not issubclass(base, Settings):
             continue
-        own = {
+        declared = {
             name: hint
             for name, hint in inspect.get_annotations(base).items()
             if "ClassVar" not in str(hint)
         }
-        if own and "__dataclass_fields__" not in vars(base):
+        if declared and "__dataclass_fields__" not in vars(base):
             raise TypeError(
-                f"{base.__name__} has settings ({', '.join(own)}) but is not a dataclass: "
+                f"{base.__name__} has settings ({', '.join(declared)}) but is not a dataclass: "
                 "put @dataclass(frozen=True, slots=True) before the class"
             )
-        for name in own:
+        for name in declared:
             if _METADATA not in fields[name].metadata and (
                 fields[name].default is dataclasses.MISSING
             ):
@@ -338,7 +340,7 @@ def _refuse_plain(cls: Any) -> None:
 
 
 def _case_text(case: Case, form: str = "{}: {}") -> str:
-    """Values of settings as words, each pair in a `form`."""
+    """Write a condition on settings as words, each pair in a `form`."""
     words = []
     for name, values in case.items():
         shown = " or ".join(map(str, values))
@@ -362,8 +364,8 @@ def _of_plain(cls: type, field: dataclasses.Field[Any]) -> Setting:
     for base in cls.__mro__[1:]:
         inherited = getattr(base, "__dataclass_fields__", {}).get(field.name)
         if inherited is not None and _METADATA in inherited.metadata:
-            known: Setting = inherited.metadata[_METADATA]
-            return dataclasses.replace(known, default=field.default)
+            setting_of_base: Setting = inherited.metadata[_METADATA]
+            return dataclasses.replace(setting_of_base, default=field.default)
     owner = cls.__name__
     return Setting(
         name="", kind="str", default=field.default, help=f"Of {owner}.", when="As it needs.",
@@ -396,19 +398,19 @@ def with_fields(base: type[S], owner: type, but: Collection[str]) -> tuple[type[
 
     Ignores fields of other types, without a value, with a leading underscore or in `but`.
     """
-    found: list[tuple[str, Any, Any]] = []
+    new_fields: list[tuple[str, Any, Any]] = []
     for name, hint in inspect.get_annotations(owner).items():
         kind = _NAMED_KINDS.get(hint, hint) if isinstance(hint, str) else hint
         is_known = name in vars(owner) and isinstance(kind, Hashable) and kind in _KINDS
         if is_known and not (name.startswith("_") or name in but):
-            found.append((name, kind, dataclasses.field(default=vars(owner)[name])))
-    if not found:
+            new_fields.append((name, kind, dataclasses.field(default=vars(owner)[name])))
+    if not new_fields:
         return base, []
     made = dataclasses.make_dataclass(
-        f"{owner.__name__}Settings", found, bases=(base,), frozen=True, slots=True
+        f"{owner.__name__}Settings", new_fields, bases=(base,), frozen=True, slots=True
     )
     made.__module__ = owner.__module__
-    return made, [name for name, _, _ in found]
+    return made, [name for name, _, _ in new_fields]
 
 
 def format_value(value: Any) -> str:
@@ -423,7 +425,7 @@ def format_value(value: Any) -> str:
 
 
 def home_expanded(path: str) -> str:
-    """A path without its ``~`` or ``~user``; as it is where no such user is known."""
+    """Expand ``~`` or ``~user`` at the start of a path; unchanged if there is no such user."""
     return os.path.expanduser(path)  # noqa: PTH111 (pathlib's raises for an unknown user)
 
 

@@ -1,4 +1,4 @@
-"""`.conf` files: lines and imports -> entries, in the order in which they take effect.
+"""Reads `.conf` files: lines and imports -> entries, in the order in which they take effect.
 
     path -> read_conf -> [Entry(key, text of the value, "path:line"), ...]
 
@@ -26,10 +26,11 @@ _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One assignment: key, text of its value as written, and its place.
+    """One assignment: key, text of its value as written, and its origin for messages.
 
-    `source` is the file, or ``environment``; empty if given to one process alone.  `shared`: other
-    processes read that source too (an imported file, the environment).
+    `source` is the file, or ``environment``; empty for an assignment on the command line, which
+    one process alone reads.  `shared`: other processes read that source, too (an imported file, the
+    environment), so it may have settings that this process does not read.
     """
 
     key: str
@@ -40,7 +41,7 @@ class Entry:
 
 
 def read_conf(path: str | Path) -> list[Entry]:
-    """All assignments of a file and its imports, the last assignment of a key winning.
+    """Read all assignments of a file and its imports; of one key the last assignment wins.
 
     Imports are relative to the importing file.  `ConfigError` for a file that is missing, not
     UTF-8, or in a cycle of imports, and for a malformed line.
@@ -57,7 +58,7 @@ def read_conf(path: str | Path) -> list[Entry]:
 
 
 def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entry]:
-    """Entries of `path`, depth first; `origin` is the line that imports it."""
+    """Yield the entries of `path`, depth first; `origin` is the line that imports it."""
     chain = (*importers, path)
     if path.resolve() in (importer.resolve() for importer in importers):
         names = " -> ".join(str(link) for link in chain)
@@ -96,7 +97,7 @@ def _lines(path: Path, origin: str) -> list[str]:
 
 
 def _imported(importer: Path, text: str, here: str) -> Path:
-    """The path of an import, checked to exist."""
+    """Return the path of an import, which exists."""
     try:
         name = unquote(cut_comment(text))
     except ValueError as error:

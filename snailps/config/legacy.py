@@ -1,4 +1,4 @@
-"""SwiftSnails' names for settings: what each became here.
+"""Knows SwiftSnails' names for settings, and what each of them is here.
 
     name there -> the same name, an `Alias` of a setting here, or `IGNORED` (with the reason)
 

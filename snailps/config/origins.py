@@ -1,8 +1,8 @@
-"""Settings with their values and origins, for people.
+"""Lists settings with their values and origins, for people.
 
     settings object, RawConfig -> with_origins -> (name, value, origin) ... -> status page, report
 
-Hides what may be a secret: passwords and queries of addresses, settings named like a secret.
+Hides possible secrets: passwords and queries of addresses, settings with a name like a secret's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Origin = tuple[str, str, str]
 """Name of a setting, its value as text, and its origin ("default" where not set)."""
 HIDDEN = "(not shown)"
 CHARS_MAX = 1000
-"""Characters shown of a value."""
+"""At most this many characters of a value are shown."""
 
 _SECRET = re.compile(r"(secret|token|password|credential)s?$")
 
 
 def with_origins(settings: Settings, raw: RawConfig) -> list[Origin]:
-    found: list[Origin] = []
+    listed: list[Origin] = []
     for name, value in to_mapping(settings).items():
         entry = raw.explicit(name, type(settings))
         origin = _place(entry.origin) if entry is not None else "default"
-        found.append((name, _shown(name, value), origin))
-    return found
+        listed.append((name, _shown(name, value), origin))
+    return listed
 
 
 def _shown(name: str, value: str) -> str:
@@ -40,5 +40,5 @@ def _shown(name: str, value: str) -> str:
 
 
 def _place(origin: str) -> str:
-    """Cut the value off an origin: an override's repeats it."""
+    """Cut the value off an origin: the origin of an override repeats it, secrets included."""
     return origin.partition("=")[0] if origin.startswith("--") else origin

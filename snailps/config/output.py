@@ -1,9 +1,9 @@
-"""Checks that a result can be written where a setting says, and whose a folder is.
+"""Checks before a job that its result can be written: folder, existing files, free space.
 
 output -> check_output -> its folder, made          files of a result -> refuse_existing
 sizes of files -> check_room          sizes of files -> sizes_text
 
-Which files a model writes, the model knows.
+Must not know which files a model writes: the model says so.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from snailps.errors import ConfigError
 
 
 def check_output(output: str) -> None:
-    """Make the folder of the result, to fail before the job, not hours later at the export."""
+    """Make the folder of the result, so that a wrong path fails now and not after the training."""
     if not output:
         return
     folder, name = os.path.split(output)
     if name in ("", ".", ".."):
         example = os.path.join(folder, name, "model")  # noqa: PTH118 (keeps ``./``)
         raise ConfigError(
-            f"output: {output}: expected what the names of the result files begin with, got a "
-            f"folder; write {example}, for example"
+            f"output: {output}: expected a prefix of the result files' paths, got a folder; write "
+            f"{example}, for example"
         )
     make_folder(Path(output).absolute().parent, f"output: {output}", "output")
 
 
 def make_folder(folder: Path, where: str, what: str = "folder", mode: int = 0o777) -> None:
-    """Make a folder that can be written to; else `ConfigError`: ``where: ... another what``."""
+    """Make a folder and check that files can be made in it.
+
+    A `ConfigError` begins with `where`, and advises to choose another `what`.
+    """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
             f"{where}: {folder} is a file, and a folder is needed there; choose another {what}"
@@ -51,12 +54,12 @@ def make_folder(folder: Path, where: str, what: str = "folder", mode: int = 0o77
 
 
 def is_own(folder: Path, uid: int) -> bool:
-    """Whether a folder is this user's, not writable by others, and no link."""
+    """Whether a folder belongs to user `uid`, only that user can write to it, and it is no link."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022
 
 
 def refuse_existing(
@@ -66,18 +69,18 @@ def refuse_existing(
     option: str = "output",
     how: str = "add --overwrite",
 ) -> None:
-    """Raise `ConfigError` for a result that is there: training it may have taken days.
+    """Raise `ConfigError` if a result file exists: its training may have taken days.
 
-    `unfinished`: say that an unfinished run would have been continued.  `option` names the files,
-    `how` the way to replace them.
+    `unfinished`: also say that there is no unfinished run, which would have been continued.
+    `option` is the option that names the files, `how` the way to replace them.
     """
     there = [path for path in files if os.path.lexists(path)]
     if not there:
         return
-    found = os.lstat(there[0])
-    size = found.st_size
+    status = os.lstat(there[0])
+    size = status.st_size
     shown = f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size:,} bytes"
-    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.st_mtime))
+    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.st_mtime))
     more = f", and {len(there) - 1} more of its files" if len(there) > 1 else ""
     none = ", and there is no unfinished run of this job to continue" if unfinished else ""
     raise ConfigError(
@@ -93,10 +96,10 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def check_room(sizes: Mapping[str, int]) -> None:
-    """Refuse files that do not fit on their disk, before the training.
+    """Refuse result files that would not fit on their disk, before the training.
 
-    `sizes` maps path to bytes, in order of writing, in one folder.  A file replaces an older one
-    once it is complete, so both need room for a while.
+    `sizes` maps path to bytes, in order of writing; all files are in one folder.  A file replaces
+    an older one only when it is complete, so for a while both need room.
     """
     if not sizes:
         return
@@ -110,7 +113,7 @@ def check_room(sizes: Mapping[str, int]) -> None:
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
-        return  # the export will say what is wrong with it
+        return  # the folder cannot be examined; the export will report the reason
     if free < needed:
         raise ConfigError(
             f"output: {sizes_text(sizes)} need {needed / 1e6:,.1f} MB, and the disk of {folder} "
@@ -122,6 +125,6 @@ def refuse_folders(files: Sequence[str]) -> None:
     for path in files:
         if Path(path).is_dir():
             raise ConfigError(
-                f"output: {path} is a folder, and a file of that name is to be written: name "
-                "another output"
+                f"output: {path} is a folder, and a result file needs that name: choose another "
+                "output"
             )

@@ -1,4 +1,4 @@
-"""Quoting, comments and comma lists in the text of a setting.
+"""Parses quotes, comments and comma lists in the text of a setting.
 
     line -> cut_comment -> text -> unquote -> str
                                 -> split_list -> list[str]      quote: str -> text
@@ -14,22 +14,22 @@ _ESCAPED = {char: "\\" + letter for letter, char in _ESCAPES.items()}
 
 
 def cut_comment(text: str) -> str:
-    """The text before the first ``#`` that follows white space outside quotes.
+    """Cut a text at the first ``#`` that follows white space outside quotes.
 
-    An unclosed quote keeps the rest of the line, so that parsing the value reports it.
+    After an unclosed quote nothing is cut, so that parsing the value reports the quote.
     """
     item_begins = True
-    at = 0
-    while at < len(text):
-        char = text[at]
+    place = 0
+    while place < len(text):
+        char = text[place]
         if char == '"' and item_begins:
-            at = _closing_quote(text, at)
-            if at < 0:
+            place = _closing_quote(text, place)
+            if place < 0:
                 return text
-        elif char == "#" and at > 0 and text[at - 1].isspace():
-            return text[:at]
+        elif char == "#" and place > 0 and text[place - 1].isspace():
+            return text[:place]
         item_begins = char == "," or (item_begins and char.isspace())
-        at += 1
+        place += 1
     return text
 
 
@@ -44,21 +44,21 @@ def unquote(text: str) -> str:
     if end != len(text) - 1:
         raise ValueError(f"unexpected text after the closing quote: {text[end + 1 :].strip()!r}")
     out = []
-    at = 1
-    while at < end:
-        char = text[at]
+    place = 1
+    while place < end:
+        char = text[place]
         if char == "\\":
-            at += 1
-            if text[at] not in _ESCAPES:
-                raise ValueError(f"unknown escape \\{text[at]} (write \\\\ for a backslash)")
-            char = _ESCAPES[text[at]]
+            place += 1
+            if text[place] not in _ESCAPES:
+                raise ValueError(f"unknown escape \\{text[place]} (write \\\\ for a backslash)")
+            char = _ESCAPES[text[place]]
         out.append(char)
-        at += 1
+        place += 1
     return "".join(out)
 
 
 def quote(value: str) -> str:
-    """Quote if necessary: `unquote` restores it from a `.conf` line and from a comma list."""
+    """Quote a value if necessary, so that a `.conf` line and a comma list restore it exactly."""
     plain = value.isprintable() and value == value.strip() and not set(value) & set('",#')
     if plain and value:
         return value
@@ -68,15 +68,15 @@ def quote(value: str) -> str:
 def split_list(text: str) -> list[str]:
     """Split at commas outside quotes; one may end the list.  `ValueError` for an empty item."""
     items = []
-    start = at = 0
-    while at < len(text):
-        if text[at] == '"' and not text[start:at].strip():
-            end = _closing_quote(text, at)
-            at = len(text) if end < 0 else end
-        elif text[at] == ",":
-            items.append(text[start:at])
-            start = at + 1
-        at += 1
+    start = place = 0
+    while place < len(text):
+        if text[place] == '"' and not text[start:place].strip():
+            end = _closing_quote(text, place)
+            place = len(text) if end < 0 else end
+        elif text[place] == ",":
+            items.append(text[start:place])
+            start = place + 1
+        place += 1
     if text[start:].strip():
         items.append(text[start:])
     if not all(item.strip() for item in items):
@@ -85,11 +85,12 @@ def split_list(text: str) -> list[str]:
 
 
 def _closing_quote(text: str, opening: int) -> int:
-    at = opening + 1
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] == '"':
-            return at
-        at += 1
+    """Find the quote that closes the one at `opening`; -1 if there is none."""
+    place = opening + 1
+    while place < len(text):
+        if text[place] == "\\":
+            place += 1
+        elif text[place] == '"':
+            return place
+        place += 1
     return -1

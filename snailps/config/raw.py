@@ -1,4 +1,4 @@
-"""Entries of all sources, merged by precedence, become settings objects.
+"""Merges the entries of all sources by precedence, and builds settings objects from them.
 
     default < file < environment SNAILPS_KEY < --set key=value
     RawConfig.load -> RawConfig -> build(cls, also_known) -> an object of cls, or one ConfigError
@@ -40,23 +40,23 @@ OTHER_ENVIRONMENT = {
     "SNAILPS_DIR": "folder of these scripts on each host",
     "SNAILPS_WHEELS": "folder with the wheels that these scripts send",
     "SNAILPS_IMAGE": "name of an image, in files of compose or a CI of your own",
-    "SNAILPS_UI_TOKEN": "what readers of the page must know, instead of a token that is drawn",
+    "SNAILPS_UI_TOKEN": "token that readers of the page need, instead of a random one",
     "SNAILPS_SECRET": "the secret that all processes of a cluster share, instead of `secret_file`",
 }
 
 
 class _Name(NamedTuple):
-    """Meaning of a key: a setting, and the alias if the key is one."""
+    """What a key means: a setting, and the alias if the key is one."""
 
     setting: Setting
     alias: Alias | None
 
 
 class RawConfig:
-    """Assignments in order of precedence, the last one of a setting winning; not yet typed.
+    """Assignments in order of precedence, as text: of one setting the last one wins.
 
     `notices` are messages for the user (aliases used, settings without effect), each once; the
-    owner of the object prints them.
+    owner of the object prints them.  Entries never change: each method returns a new object.
     """
 
     __slots__ = ("entries", "notices")
@@ -81,9 +81,9 @@ class RawConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object], origin: str) -> RawConfig:
-        """Entries from a dict of texts (as `to_mapping` gives) or of plain values.
+        """Make entries from a dict of texts (the result of `to_mapping`) or of plain values.
 
-        ``{key}`` in `origin` is replaced, after ``--`` with dashes: ``"--{key}"`` names options.
+        ``{key}`` in `origin` becomes the key, after ``--`` with dashes: ``"--{key}"`` is an option.
         """
         return cls(
             Entry(
@@ -95,42 +95,47 @@ class RawConfig:
         )
 
     def over_shared(self, values: Mapping[str, str], origin: str) -> RawConfig:
-        """A new object in which `values` win over files and the environment only."""
-        shared, own = ([e for e in self.entries if bool(e.source) == is_] for is_ in (True, False))
-        return RawConfig([*shared, *RawConfig.from_mapping(values, origin).entries, *own])
+        """Return a new object in which `values` win over files and environment, but not options."""
+        sources = [entry for entry in self.entries if entry.source]
+        options = [entry for entry in self.entries if not entry.source]
+        return RawConfig([*sources, *RawConfig.from_mapping(values, origin).entries, *options])
 
     def merged(self, other: RawConfig) -> RawConfig:
-        """A new object in which the entries of `other` win."""
+        """Return a new object in which the entries of `other` win."""
         both = RawConfig(self.entries + other.entries)
         both.notices = [*self.notices, *(n for n in other.notices if n not in self.notices)]
         return both
 
     def explicit(self, key: str, cls: type[Settings] | None = None) -> Entry | None:
-        """The winning assignment of `key`, unquoted; None if there is none.
+        """Return the winning assignment of `key`, unquoted; None if it is not assigned.
 
         With `cls`, aliases of its setting count too, converted.
         """
-        found = self._winner(key, cls)
-        if found is None:
+        winner = self._winner(key, cls)
+        if winner is None:
             return None
         try:
-            return replace(found, value=unquote(found.value))
-        except ValueError:
-            return found
+            return replace(winner, value=unquote(winner.value))
+        except ValueError:  # a wrong quote is reported by `build`
+            return winner
 
     def overruled(
         self, entry: Entry, causes: Iterable[str], cls: type[Settings] | None = None
     ) -> bool:
-        """Whether `entry` is a line of a file, and one of the `causes` was set over that file."""
+        """Whether `entry` is a line of a file, and option or environment set one of the `causes`.
+
+        Then the file was right for itself, and the entry without effect is no mistake in it.
+        """
         winners = (self._winner(key, cls) for key in causes)
         over = ("", _ENVIRONMENT)
         return entry.source not in over and any(w is not None and w.source in over for w in winners)
 
     def build(self, cls: type[S], *, also_known: Iterable[type[Settings]] = ()) -> S:
-        """An object of `cls` from defaults and entries, validated.
+        """Build and validate an object of `cls` from defaults and entries.
 
-        `also_known` is consumed up to the class that has the last key.  `ConfigError` for the first
-        unknown key (with the nearest name), the first refused value, or a contradiction.
+        Keys of the `also_known` classes are accepted without a look at their values; the classes
+        are imported only until every key is found.  `ConfigError` for the first unknown key (with
+        the nearest name), the first refused value, or a contradiction between settings.
         """
         mine = _names_of([cls])
         known, rest = dict(mine), iter(also_known)
@@ -157,12 +162,12 @@ class RawConfig:
         return settings
 
     def contradictions(self, settings: Settings, completed: Collection[str] = ()) -> list[str]:
-        """Entries that differ from `settings`, one sentence each, without `completed` ones.
+        """List the entries that differ from `settings`, a sentence each.
 
-        A worker gets its settings from the master: a file of its own that differs is a mistake, but
-        for what the master has completed.
+        A worker gets its settings from the master, so a different value in a file of its own is a
+        mistake, unless the master has `completed` that setting.
         """
-        found = []
+        sentences = []
         for name, setting in settings_of(type(settings)).items():
             entry = self._winner(name, type(settings))
             if entry is None or name in completed:
@@ -171,35 +176,35 @@ class RawConfig:
             remote = getattr(settings, name)
             is_open = setting.auto and local == setting.automatic  # whatever the master decided
             if local != remote and not is_open:
-                found.append(
+                sentences.append(
                     f"{entry.origin}: {name} is {setting.format(local)!r} here, but "
                     f"{setting.format(remote)!r} in the job"
                 )
-        return found
+        return sentences
 
     def unread(self, reader: str, own: Iterable[type[Settings]]) -> list[tuple[bool, str]]:
-        """A sentence for each source with settings that are in none of `own`, and if it matters.
+        """List (matters, sentence) for each source that has settings of none of the `own` classes.
 
-        A file that other processes read too (it is imported, or names the job) and the environment
-        hold settings of all roles on purpose.
+        It does not matter in the environment, nor in a file that other processes read, too (it is
+        imported, or names the job): these have the settings of all roles on purpose.
         """
         mine = _names_of(own)
         shared = {entry.source for entry in self.entries if entry.shared or entry.key == JOB}
-        found: dict[tuple[bool, str], list[str]] = {}
+        unread: dict[tuple[bool, str], list[str]] = {}
         for entry in self.entries:
             if entry.key not in mine and entry.key not in IGNORED:
                 matters = not entry.source or entry.source not in shared
-                keys = found.setdefault((matters, entry.source or entry.origin), [])
+                keys = unread.setdefault((matters, entry.source or entry.origin), [])
                 keys += [entry.key] if entry.key not in keys else []
         return [
             (matters, f"{source}: not read by {reader}: {', '.join(keys)}")
-            for (matters, source), keys in found.items()
+            for (matters, source), keys in unread.items()
         ]
 
     def foreign(self, own: Iterable[type[Settings]]) -> Entry | None:
-        """The first entry for a setting of none of these classes; None: there is none.
+        """Find the first entry for a setting of none of these classes; None if there is none.
 
-        The environment and imported files are not looked at: other jobs read these, too.
+        Skips the environment and imported files, which other jobs read, too.
         """
         mine = _names_of(own)
         others = (e for e in self.entries if e.key not in mine and e.key not in IGNORED)
@@ -209,17 +214,18 @@ class RawConfig:
         return f"RawConfig({len(self.entries)} entries)"
 
     def _winner(self, key: str, cls: type[Settings] | None) -> Entry | None:
-        """The last entry for `key`, under its own name or an alias that `cls` gives it."""
+        """Find the last entry for `key`, under its own name or an alias that `cls` gives it."""
         names = _names_of([cls]) if cls else {}
-        found, called = None, key
+        winner, called = None, key
         for entry in self.entries:
             if entry.key == key:
-                found, called = entry, key
+                winner, called = entry, key
             elif (name := names.get(entry.key)) and name.setting.name == key:
                 converted = _converted(entry, name)
-                if converted is not None or called == entry.key:  # an alias cancels only itself
-                    found, called = converted, entry.key
-        return found
+                # `adagrad: 0` takes back an earlier `adagrad: 1`, but not `optimizer: sgd`.
+                if converted is not None or called == entry.key:
+                    winner, called = converted, entry.key
+        return winner
 
     def _take(
         self, entry: Entry, name: _Name, winners: dict[str, Entry], called: dict[str, str]
@@ -228,7 +234,7 @@ class RawConfig:
         target, converted = name.setting.name, _converted(entry, name)
         if converted is not None:
             winners[target], called[target] = converted, entry.key
-        elif called.get(target) == entry.key:  # cancels the earlier value of the same name
+        elif called.get(target) == entry.key:  # takes back an earlier value under the same alias
             winners.pop(target, None)
         if name.alias is not None:
             taken = f"taken as '{target}: {converted.value}'" if converted else "left as it is"
@@ -242,25 +248,27 @@ class RawConfig:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Settings and secret that a launcher gives each process of its cluster."""
+    """Settings and secret that a launcher passes to each process of its cluster, through a pipe."""
 
     raw: RawConfig
     secret: bytes = field(repr=False)
 
     def dump(self, own: Mapping[str, str]) -> bytes:
-        """The document of a process, in which its `own` settings win."""
+        """Write the document of one process, in which its `own` settings win."""
         raw = self.raw.merged(RawConfig.from_mapping(own, "--set {key}"))
         content = {"settings": [asdict(e) for e in raw.entries], "secret": self.secret.decode()}
         return json.dumps(content).encode()
 
     @classmethod
     def load(cls, data: bytes) -> Document:
-        found = json.loads(data)
-        return cls(RawConfig(Entry(**e) for e in found["settings"]), found["secret"].encode())
+        """Read what `dump` wrote; `ValueError` if it is incomplete."""
+        content = json.loads(data)
+        entries = (Entry(**fields) for fields in content["settings"])
+        return cls(RawConfig(entries), content["secret"].encode())
 
 
 def to_mapping(settings: Settings) -> dict[str, str]:
-    """All settings of an object as text, defaults included, so that messages can carry them.
+    """Write all settings of an object as text, defaults included, for messages and files.
 
     ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly.
     """
@@ -274,7 +282,7 @@ _names: WeakKeyDictionary[type, tuple[dict[str, _Name], dict[str, _Name]]] = Wea
 
 
 def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
-    """All keys that the classes accept; a setting's own name wins over another's alias."""
+    """Map each key that the classes accept; a setting's name wins over another one's alias."""
     aliases: dict[str, _Name] = {}
     names: dict[str, _Name] = {}
     for cls in classes:
@@ -290,7 +298,7 @@ def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
 
 
 def _converted(entry: Entry, name: _Name) -> Entry | None:
-    """The entry under the setting's own name; None if the alias's value does not set it."""
+    """Rewrite an entry to the setting's own name; None if the alias's value does not set it."""
     if name.alias is None:
         return entry
     text: str | None = entry.value
@@ -307,12 +315,12 @@ def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
     near = difflib.get_close_matches(entry.key.lower().replace("-", "_"), names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists all settings"
     if entry.key in _COUNTS:
-        hint = f"how many start is an option of the command: --{entry.key} N"
+        hint = f"the number of {entry.key} is an option of the command: --{entry.key} N"
     return ConfigError(f"{entry.origin}: unknown setting {entry.key!r}; {hint}")
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
-    """Entries of SNAILPS_KEY variables, sorted, keys in lower case as settings are spelled."""
+    """Yield entries of the SNAILPS_KEY variables, sorted; keys in lower case, like settings."""
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
             key = name[len(ENVIRONMENT_PREFIX) :].lower()

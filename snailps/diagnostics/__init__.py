@@ -1,1 +1,1 @@
-"""Checks whether a host can join its cluster, before a job begins."""
+"""Checks before a job whether a host can join its cluster (`snailps doctor`)."""

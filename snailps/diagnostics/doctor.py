@@ -1,11 +1,12 @@
-"""`snailps doctor` on one host: check it, find the others, measure the connections to them.
+"""Examines one host for `snailps doctor`: checks it, finds other hosts, measures the connections.
 
     settings -> checks -> findings          master_addr -> Examine -> peers -> Probe -> ways
 
-On the master's host, if no master is running, it listens at the master's address, so that doctors
-of other hosts find each other there.  Each doctor listens as a server would; each later one
-connects to each earlier one, which connects back: ports are tried both ways.  If a master is
-running, it checks the connections to it and its servers without measuring bandwidth.
+If no master runs, the doctor on the master's host listens at the master's address, and there the
+doctors of other hosts find each other.  Each doctor listens where a server would.  A later doctor
+connects to every earlier one, which connects back, so that ports are tried in both directions.  If
+a master runs, a doctor checks the connections to it and its servers, without measuring bandwidth,
+which would disturb the job.
 """
 
 from __future__ import annotations
@@ -42,17 +43,18 @@ from snailps.transport.security.tls import Tls
 from snailps.transport.security.trust import Trust
 
 SKEW_S = 1.0
-"""A warning above this: logs of several hosts are hard to compare."""
+"""Clocks that differ by more give a warning: logs of several hosts are hard to compare."""
 EXPIRES_S = 30 * 86400.0
-"""A warning where a certificate is valid for less."""
+"""A certificate that is valid for less gives a warning."""
 SKEW_BAD_S = 30.0
-"""An error above this: certificates and comparisons of times may fail."""
+"""Clocks that differ by more are an error: certificates may seem not valid yet."""
 ROUND_TRIPS = 20
 SECONDS = 0.4
 """Duration of a measurement of bandwidth, each way."""
 OPEN_PROBES = 4
 BUSY = 0.5
-"""Runnable share of this process's time above which its own host limits the bandwidth."""
+"""If this process ran, or waited for a core, for more than this share of a measurement, its own
+host limited the bandwidth."""
 ANSWER_S = 10.0
 STEP_S = 0.05
 SLOW_BYTES_PER_S = 30e6
@@ -82,9 +84,10 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """No error on this or any other host."""
-        levels = [one.level for one in self.findings]
-        levels += [one["level"] for findings in self.others.values() for one in findings]  # type: ignore[misc]
+        """Whether no host has an error."""
+        levels: list[str] = [finding.level for finding in self.findings]
+        for findings in self.others.values():
+            levels += [finding["level"] for finding in findings]
         return "error" not in levels
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,11 +95,12 @@ class Diagnosis:
 
 
 class Doctor:
-    """Examine this host.
+    """Examines this host.
 
-    `server` is from the same file as `settings`; `model` is the job's worker class and settings.
-    `wait_s` limits the wait for other hosts' doctors, which ends once `hosts` are examined (0: not
-    known); `rows` are expected in each table (0: not known); `clock` gives seconds since 1970.
+    `settings` and `server` come from the same file; `model` is the job's worker class with its
+    settings.  `wait_s` limits the wait for doctors of other hosts, which ends early when `hosts`
+    are examined (0: unknown number).  `rows` is the expected number per table (0: unknown).
+    `clock` gives seconds since 1970.
     """
 
     def __init__(
@@ -122,12 +126,12 @@ class Doctor:
         self.newest_refusal: Callable[[], str] = str  # the newest refusal of the present listener
 
     def run(self) -> Diagnosis:
-        """Run all checks, until the other hosts are examined or `wait_s` is over."""
+        """Run all checks until the other hosts are examined, or `wait_s` is over."""
         raise_descriptors()
         self._until = time.monotonic() + self._wait_s
         try:
             self._look_here()
-            errors = {one.check for one in self.diagnosis.findings if one.level == "error"}
+            errors = {f.check for f in self.diagnosis.findings if f.level == "error"}
             if not errors & _FATAL:
                 self.look_around()
         finally:
@@ -154,7 +158,7 @@ class Doctor:
         self.add(*checks.check_kernels(), *checks.check_numa(numa_nodes()))
         name = checks.check_name(settings.master_addr, "master_addr")
         self.add(*name)
-        if not any(one.level == "error" for one in name):
+        if not any(finding.level == "error" for finding in name):
             self.add(*checks.check_interface(settings))
         try:
             self._trust = trust_at(settings.master_addr, settings)
@@ -184,19 +188,19 @@ class Doctor:
             self.add(*checks.check_disk(folder_of(job), each, job.checkpoints_kept))
 
     def _check_results(self) -> None:
-        """Whether the master would refuse to write the result, or to replace another one."""
+        """Check whether the master could write the result, and would not replace another one."""
         assert self._model is not None
         cls, job = self._model
-        found = checks.check_result(job.output)
+        findings = checks.check_result(job.output)
         journal = journal_at(self._settings, job.output)
         try:
             check_results(cls, job, takes_over=journal is not None and journal.exists())
         except ConfigError as error:
-            found = [Finding("error", "output", str(error))]
-        self.add(*found)
+            findings = [Finding("error", "output", str(error))]
+        self.add(*findings)
 
     def check_tls(self, tls: Tls) -> None:
-        """Whether the members of this cluster can accept this host's certificate."""
+        """Check whether the members of this cluster would accept this host's certificate."""
         try:
             name, ends = tls.check()
         except ConfigError as error:
@@ -204,23 +208,26 @@ class Doctor:
             return
         left_s = ends - self._clock()
         day = time.strftime("%Y-%m-%d", time.gmtime(ends))
-        text = f"the certificate of {name} is of the CA beside it, until {day}"
+        text = f"the certificate of {name} is signed by the CA beside it, and valid until {day}"
         level: checks.Level = "ok" if left_s > EXPIRES_S else "warning"
-        self.add(Finding(level, "tls", text, "" if level == "ok" else "make another one by then"))
+        self.add(Finding(level, "tls", text, "" if level == "ok" else "replace it by then"))
 
     def _tables(self) -> list[Table]:
-        """The job's tables; empty if they are only known once its input has been read."""
+        """List the job's tables; empty if they depend on the input, which is not read here."""
         if self._model is None:
             return []
         cls, settings = self._model
         try:
             declared = cls(settings, 1).tables()
-            return [one.table() if isinstance(one, Tensor) else one for one in declared]
-        except Exception:  # a user's model may need its survey first
+            return [table.table() if isinstance(table, Tensor) else table for table in declared]
+        except Exception:  # a user's model may need the survey of the input first
             return []
 
     def _leave_token(self) -> str:
-        """Make a file in the checkpoints' folder, which other hosts must see; its name or empty."""
+        """Make a file beside the checkpoints, to test whether other hosts see the same disk.
+
+        Returns its name; empty if the job writes no checkpoints, or the file cannot be made.
+        """
         job = self._model[1] if self._model is not None else None
         if job is None or not job.saves_checkpoints:
             return ""
@@ -250,7 +257,8 @@ class Doctor:
             text = (
                 f"looking for the master and doctors of other hosts, {self._wait_s:.0f} s at most"
             )
-            self.add(Finding("note", "reach", text, "--wait SECONDS and --hosts NUMBER bound this"))
+            cure = "--wait SECONDS and --hosts NUMBER shorten the wait"
+            self.add(Finding("note", "reach", text, cure))
         try:
             if self._is_masters:
                 with contextlib.suppress(ConnectionLost):
@@ -262,7 +270,7 @@ class Doctor:
             self.add(Finding("error", "port", str(error)))
 
     def _stand_in(self) -> None:
-        """Listen at the master's address; `ConnectionLost` if a master is there."""
+        """Listen at the master's address in its place; `ConnectionLost` if a master is there."""
         with self._listening(self._own_address()) as service:
             service.token = self._leave_token()
             here = f"no master listens at {self._settings.master_addr} yet"
@@ -276,7 +284,7 @@ class Doctor:
 
     @contextlib.contextmanager
     def _listening(self, where: Address | None) -> Any:
-        """Run a probe service in a thread, at an address or where a server would listen."""
+        """Run a probe service in a thread; `where` None: where a server would listen."""
         listener = (
             listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
         )
@@ -312,31 +320,34 @@ class Doctor:
         """Serve doctors of other hosts until all expected ones are examined, or time is over."""
         wanted = max(0, self._hosts - 1)
         while time.monotonic() < self._until + (ANSWER_S if _unfinished(service) else 0.0):
-            done = [one for one in list(service.visitors.values()) if one.findings is not None]
-            if (self._hosts and len(done) >= wanted) and not any(one.here for one in done):
+            done = [v for v in list(service.visitors.values()) if v.findings is not None]
+            if (self._hosts and len(done) >= wanted) and not any(v.here for v in done):
                 break
             threading.Event().wait(STEP_S)
-        for one in service.visitors.values():
-            name = outward(f"{one.facts.get('host', '?')} ({one.facts.get('pid', '?')})")
-            if one.findings is None:
+        for visitor in service.visitors.values():
+            name = outward(f"{visitor.facts.get('host', '?')} ({visitor.facts.get('pid', '?')})")
+            if visitor.findings is None:
                 text = f"{name} connected and did not finish"
                 self.add(Finding("warning", "reach", text, "see the output of its own doctor"))
             else:
-                self.diagnosis.others[name] = [_finding_of(finding) for finding in one.findings]
+                self.diagnosis.others[name] = [_finding_of(f) for f in visitor.findings]
         count = len(service.visitors)
         if refused := self.newest_refusal():
             level: checks.Level = "error" if count < wanted else "warning"
-            cure = "have one secret and one CA on all hosts; its own doctor says more"
+            cure = "use the same secret and CA on all hosts; that host's own doctor says more"
             self.add(Finding(level, "handshake", refused, cure))
         if count < wanted or not (count or self._hosts):
             text = f"{count} doctors of other hosts connected within {self._wait_s:.0f} s"
-            cure = "connections between hosts are untested: run it on all of them at the same time"
+            cure = "connections between hosts are untested: run it on all hosts at the same time"
             self.add(Finding("warning" if self._hosts else "note", "reach", text, cure))
 
     def _visit(
         self, address: Address, name: str, service: ProbeService, *, stay: bool = False
     ) -> None:
-        """Check the connection to a master or another doctor; `stay`: wait there for others."""
+        """Check the connection to a master or another doctor.
+
+        `stay`: remain there until all hosts are examined, so that later doctors find this one.
+        """
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
         try:
             control = visit(address, left_s, self._trust, peer_name=name)
@@ -350,7 +361,7 @@ class Doctor:
                 self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
 
     def _no_way(self, address: Address, name: str, error: SnailError) -> Finding:
-        """Tell whether the network failed or the process at that address."""
+        """Find out whether the network failed, or the process at that address refused."""
         reach = checks.check_reach(address, name)
         if reach.level != "ok":
             return reach
@@ -377,7 +388,10 @@ class Doctor:
         where = show(address)
         self.add(Finding("ok", "reach", f"{name} at {where} is reachable"))
         if remote["back"]:
-            cure = f"let TCP port {endpoint[1]} of this host through (port_range: which ports)"
+            cure = (
+                f"open TCP port {endpoint[1]} of this host in its firewall (port_range chooses "
+                "the ports)"
+            )
             self.add(Finding("error", "reach back", remote["back"], cure))
         else:
             back = f"{remote['host']} reaches this host at {show(service.address)}"
@@ -396,7 +410,7 @@ class Doctor:
             self._stay(control)
 
     def _stay(self, control: ControlClient) -> None:
-        """Let later doctors reach this one, until all are examined or time is over."""
+        """Stay connected until all hosts are examined, so that later doctors can connect back."""
         while time.monotonic() < self._until:
             try:
                 answer = control.call(messages.Probe(0), ANSWER_S)
@@ -414,15 +428,16 @@ class Doctor:
             self.add(Finding("error", "version", text, "install the same version on every host"))
         if remote["kernels"] != local["kernels"]:
             job = self._model[1] if self._model is not None else None
-            bits = job is not None and steps_of(job).are_sums  # which are to be the same everywhere
+            promises_bits = job is not None and steps_of(job).are_sums
             text = f"kernels {local['kernels']} here, {remote['kernels']} at {name}"
             cure = "set SNAILPS_KERNELS to one that all can run: results differ in the last bits"
-            self.add(Finding("warning" if bits else "note", "kernels", text, cure if bits else ""))
+            level: checks.Level = "warning" if promises_bits else "note"
+            self.add(Finding(level, "kernels", text, cure if promises_bits else ""))
 
     def _measure(
         self, control: ControlClient, name: str, where: str, moves: bool
     ) -> Sequence[Finding]:
-        """Measure round trip and clocks, and bandwidth if the other side is a doctor."""
+        """Measure round trip and clock difference, and bandwidth if the other side is a doctor."""
         best = (float("inf"), 0.0)
         for _ in range(ROUND_TRIPS):
             begin, sent = time.perf_counter(), self._clock()
@@ -432,7 +447,7 @@ class Doctor:
                 best = min(best, (took, float(answer.data["time"]) - (sent + took / 2)))
         rtt_s, skew_s = best
         way = Way(name, where, rtt_s, skew_s)
-        found = [_clock_finding(skew_s, name)]
+        clock = _clock_finding(skew_s, name)
         text = f"round trip to {name} {rtt_s * 1e3:.2f} ms"
         level: checks.Level = "ok"
         cure = ""
@@ -454,30 +469,30 @@ class Doctor:
                 level = "warning"
                 cure = "below a quarter of 1 Gbit/s: if both hosts are idle, it is the network"
         self.diagnosis.ways.append(way)
-        return [*found, Finding(level, "way", text, cure)]
+        return [clock, Finding(level, "way", text, cure)]
 
 
 _FATAL = {"name", "interface", "secret", "tls"}
-"""Checks without which no process can be reached."""
+"""If one of these checks fails, no other host can be reached: the search for them is skipped."""
 
 
 def _handle(
     server: ControlServer, service: ProbeService, peer: Any, message: messages.Message, reply: Any
 ) -> None:
     try:
-        known = service.handle(peer, message, reply)
+        is_doctors = service.handle(peer, message, reply)
     except ProtocolError as error:
         if reply is None:
             raise
         reply(error)
         return
-    if not known:
-        # A node that dials its master: it retries, and the master may be there by then.
+    if not is_doctors:
+        # A node that dials its master.  It will retry, and then the master may be there.
         server.close_peer(peer)
 
 
 def _unfinished(service: ProbeService) -> bool:
-    return any(one.here and one.findings is None for one in list(service.visitors.values()))
+    return any(v.here and v.findings is None for v in list(service.visitors.values()))
 
 
 def _finding_of(finding: Any) -> dict[str, str]:
@@ -497,7 +512,7 @@ def _clock_finding(skew_s: float, name: str) -> Finding:
 
 
 def _runnable_s() -> float:
-    """Seconds that threads of this process have run or waited for a core."""
+    """Return the seconds for which threads of this process have run or waited for a core."""
     total_ns = 0
     for path in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):
@@ -506,7 +521,7 @@ def _runnable_s() -> float:
 
 
 def _rate(control: ControlClient, probe: messages.Probe) -> float:
-    """Bytes per second of probes, `OPEN_PROBES` of them in flight."""
+    """Measure bytes per second of probes, with `OPEN_PROBES` of them in flight."""
     size, moved = max(len(probe.blob), probe.size), 0
     begin = time.perf_counter()
     under_way = deque(control.call_async(probe) for _ in range(OPEN_PROBES))

@@ -1,4 +1,7 @@
-"""A cluster on this machine: its processes, a driver, and an export without a cluster."""
+"""Runs clusters on this machine: starts their processes, joins them as a driver, submits jobs.
+
+Also exports checkpoints without a cluster.  Must not know displays or the command line.
+"""
 
 LAUNCHED = "--launched"
-"""Precedes the arguments of a process that the launcher starts: those of its command, as JSON."""
+"""Second word of a command line that the launcher makes; the third has the arguments as JSON."""

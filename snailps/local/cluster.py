@@ -1,8 +1,8 @@
-"""How a Python session gets a cluster: started on this machine, or joined elsewhere.
+"""Gives a Python session its cluster: started on this machine, or joined elsewhere.
 
     cluster, local_cluster -> Run (processes), Driver (one of the cluster) -> Cluster
     connect(address)       -> Driver                                            -> Cluster
-    default_cluster        -> that of the innermost `with`, else one that is kept for this process
+    default_cluster        -> the one of the innermost `with`, else one kept for this process
 
 Combines `Run` and `Driver`; must not know messages.
 """
@@ -61,11 +61,12 @@ __all__ = [
 
 LocalCluster = Cluster
 MARGIN_S = 5.0
-"""Seconds that the start may take longer than the master waits: its error names what is missing."""
+"""Seconds that the start may last beyond the master's own limit: the master's error comes first,
+because it names what is missing."""
 FITS_MAX = 4000
-"""Fits on one kept cluster: it has numbers for some 65,000 tables."""
+"""Fits on one kept cluster: a cluster can number some 65,000 tables."""
 CONNECT_S = 10.0
-"""Seconds that `connect` tries to reach a master."""
+"""Seconds for which `connect` tries to reach a master."""
 _ROLES: tuple[type[Settings], ...] = tuple(c for _, c in ROLE_CLASSES if c is not JobSettings)
 T = TypeVar("T")
 
@@ -73,20 +74,21 @@ T = TypeVar("T")
 def cluster(
     servers: int = 1, workers: int | None = None, *, log: IO[str] | None = None, **settings: Any
 ) -> Cluster:
-    """A cluster of real processes on this machine, which runs until it is closed.
+    """Start a cluster of real processes on this machine, which runs until it is closed.
 
-    In a ``with`` block it is what models are fitted on, and ends with the block; else it ends with
+    In a ``with`` block, models are fitted on it, and it ends with the block.  Else it ends with
     `close`, with the last reference to it, or with this process, however that ends.
 
     Parameters
     ----------
     servers, workers : int
-        How many of each.  Without `workers`: one, which trains with a thread a core.
+        Number of servers and workers.  By default one worker, which trains with a thread per core.
     log : text file, optional
         Receives the lines of the processes; standard error by default.
     **settings
-        Of the roles: ``threads=2, shard_num=1, frag_num=64 ...``; and of checkpoints of its tables:
-        with ``checkpoint_dir="saved", checkpoint_interval=60`` the next one goes on from them.
+        Settings of the roles: ``threads=2, shard_num=1, frag_num=64 ...``; and of checkpoints of
+        its tables: with ``checkpoint_dir="saved", checkpoint_interval=60`` the next cluster
+        continues from them.
 
     Raises
     ------
@@ -107,16 +109,16 @@ def cluster(
 def local_cluster(
     servers: int = 1, workers: int = 1, *, log: IO[str] | None = None, **settings: Any
 ) -> Iterator[Cluster]:
-    """A cluster of real processes on this machine, for as long as the ``with`` block lasts.
+    """Run a cluster of real processes on this machine for the duration of the ``with`` block.
 
     Parameters
     ----------
     servers, workers : int
-        How many of each; no workers are needed for tables alone.
+        Number of servers and workers; tables alone need no workers.
     log : text file, optional
         Receives the lines of the processes; standard error by default.
     **settings
-        Of the roles: ``threads=2, shard_num=1, frag_num=64 ...``.
+        Settings of the roles: ``threads=2, shard_num=1, frag_num=64 ...``.
 
     Yields
     ------
@@ -146,31 +148,32 @@ def connect(
     address: str = "", *, secret_file: str = "", tls: str = "", timeout_s: float = CONNECT_S,
     **settings: Any,
 ) -> Cluster:  # fmt: skip
-    """Joins a running cluster of other processes or hosts, begun with ``snailps master --session``.
+    """Join a running cluster of other processes or hosts.
 
-    Or that beside which this process runs, by ``snailps local -- COMMAND``.
-
-    `close`, or the end of a ``with`` block, leaves the cluster as it is: others may use it.
+    The cluster was started with ``snailps master --session``, or is the one beside which this
+    process runs (``snailps local -- COMMAND``).  `close`, or the end of a ``with`` block, leaves
+    the cluster running: others may use it.
 
     Parameters
     ----------
     address : str
-        Of the master, ``host:port``; by default that in SNAILPS_MASTER_ADDR, which ``snailps local
-        -- COMMAND`` sets.
+        ``host:port`` of the master; by default the value of SNAILPS_MASTER_ADDR, which ``snailps
+        local -- COMMAND`` sets.
     secret_file, tls : str
-        As in the files of its processes (docs/security.md).
+        The same as in the .conf files of the cluster's processes (docs/security.md).
     timeout_s : float
-        Limit of reaching it, and of waiting until it is complete, seconds.
+        Limit in seconds for reaching the master, and for waiting until the cluster is complete.
     **settings
-        Others of every process, ``request_timeout=120``, and ``port_range``, ``listen_addr`` and
-        ``advertise_addr``: where this process listens while the cluster reads data of its own.
+        Other settings of every process, such as ``request_timeout=120``; and ``port_range``,
+        ``listen_addr`` and ``advertise_addr``: where this process listens while the cluster reads
+        data from it.
 
     Raises
     ------
     ConfigError
         A setting is wrong.
     ClusterError
-        Nothing listens there, it does not take this process, or it takes no jobs.
+        No master answers, it refuses this process, or it takes no jobs from Python.
 
     Examples
     --------
@@ -200,8 +203,8 @@ def connect(
     try:
         if made.status()["session"] is None:
             raise ClusterError(
-                f"the cluster at {address} runs the job of its master's file, and takes none from "
-                "Python: start its master with `snailps master --session`"
+                f"the cluster at {address} runs the job of its master's .conf file and takes no "
+                "jobs from Python: start its master with `snailps master --session`"
             )
         made.wait_for_start(timeout_s)
     except BaseException:
@@ -214,51 +217,52 @@ def driver_settings(
     address: str, caller: str, *, secret_file: str, tls: str, timeout_s: float = CONNECT_S,
     **settings: Any,
 ) -> ListenerSettings:  # fmt: skip
-    """Settings, of the environment too, of a process that joins the cluster at `address`.
+    """Build the settings of a process that joins the cluster at `address`; reads the environment.
 
     A `ConfigError` names a wrong one as a parameter of `caller`.
     """
-    own = {"master_addr": address, "init_timeout": timeout_s}
+    parameters = {"master_addr": address, "init_timeout": timeout_s}
     if secret_file:
-        own["secret_file"] = secret_file
+        parameters["secret_file"] = secret_file
     if tls:
-        own["tls"] = tls
-    texts = setting_texts({**settings, **own})
+        parameters["tls"] = tls
+    texts = setting_texts({**settings, **parameters})
     raw = _around(ListenerSettings)
     return raw.merged(RawConfig.from_mapping(texts, caller + "({key})")).build(ListenerSettings)
 
 
-# --- the cluster of those who name none -----------------------------------------------------------
+# --- the cluster of fits that name none -----------------------------------------------------------
 
 
 class _Kept:
-    """The one cluster that this process keeps for fits that name none."""
+    """The cluster that this process keeps for fits that name none.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cluster: Cluster | None = None
-        self._workers = self._given = 0
+        self._workers = self._fits = 0
 
     def get(self, workers: int | None) -> Cluster:
-        """The kept cluster, with `workers` workers if given; started if need be.
+        """Return the kept cluster, with `workers` workers if given; start it if there is none.
 
-        With another number a new one is started; the old one ends when nothing uses it.
+        For another number of workers a new cluster is started; the old one ends when nothing
+        refers to it.
         """
         with self._lock:
             made = self._cluster
             if made is not None and workers in (None, self._workers) and _is_alive(made):
-                self._given += 1
-                if self._given <= FITS_MAX or made.has_own_tables:  # they may be in use
+                self._fits += 1
+                if self._fits <= FITS_MAX or made.has_own_tables:  # the user may be using them
                     return made
-            self._given = 1
-            made = self._cluster = None  # may end before the new cluster needs memory
+            self._fits = 1
+            made = self._cluster = None  # so that the old cluster frees its memory first
             self._workers = workers or 1
             self._cluster = made = cluster(workers=self._workers)
             return made
 
 
 def _is_alive(made: Cluster) -> bool:
-    """Whether a cluster answers, as its end may not have been noticed yet."""
+    """Whether a cluster answers: that it has ended may not have been noticed yet."""
     try:
         return made.is_open and bool(made.status())
     except SnailError:
@@ -271,18 +275,18 @@ _all: weakref.WeakSet[Cluster] = weakref.WeakSet()
 
 
 def default_cluster(workers: int | None = None) -> Cluster:
-    """The cluster that a model is fitted on if none is named.
+    """Return the cluster that a model is fitted on if none is named.
 
-    It is that of the innermost ``with`` block.  Without one it is started at the first use, kept,
-    and ended with this process; its memory serves one fit after the other.  After some thousand
-    fits another one takes its place, unless `Cluster.table` has declared tables in it.  The old one
-    ends when nothing refers to it.
+    That is the cluster of the innermost ``with`` block.  Outside of any, a cluster is started at
+    the first use, kept for further fits, which reuse its memory, and ended with this process.
+    After some thousand fits a new one takes its place, unless `Cluster.table` has declared tables
+    in it; the old one ends when nothing refers to it.
 
     Parameters
     ----------
     workers : int, optional
-        A number other than the kept cluster's starts another one, without its tables; the cluster
-        of a ``with`` block is taken as it is.
+        If the kept cluster has another number of workers, a new one is started, without the
+        tables of the old one.  The cluster of a ``with`` block is used as it is.
 
     Examples
     --------
@@ -301,16 +305,17 @@ def _end_all() -> None:
 
 
 def _forget_all() -> None:
-    """Forget the clusters in a fork: they are its parent's."""
+    """Forget the clusters in a forked child: they belong to its parent."""
     global _kept, _keeper
     _kept, _keeper = _Kept(), _Keeper()
     _all.clear()
 
 
 class _Keeper:
-    """A thread that starts processes and lives as long as this one: they end with their starter.
+    """A thread that starts child processes, and lives as long as this process.
 
-    The thread that asks for a cluster may end before it.
+    The kernel ends a child when the *thread* that started it ends (`PR_SET_PDEATHSIG`), and the
+    thread that asks for a cluster may end before the cluster does.
     """
 
     def __init__(self) -> None:
@@ -356,9 +361,9 @@ class KeptLauncher(Launcher):
 
 
 def _in_keeper(do: Callable[[Callable[[], bool]], T]) -> T:
-    """Call `do` in the keeper's thread; `do` gives up when the caller stops waiting.
+    """Call `do` in the keeper's thread; it gives up when the caller stops waiting.
 
-    Else processes would start after the caller has ended all others.
+    Otherwise processes would still start after the caller has ended all others.
     """
     stopped = threading.Event()
     try:
@@ -380,7 +385,7 @@ def _start(
     master = raw.build(MasterSettings, also_known=_ROLES)
 
     def write(name: str, line: str) -> None:
-        # A JSON line has the name of its process.
+        # A JSON line already has the name of its process.
         text = line if line.startswith("{") else labelled(name, line)
         (log if log is not None else sys.stderr).write(f"{text}\n")
 
@@ -399,10 +404,13 @@ def _start(
     limit_s = master.master_time_out + master.init_timeout + MARGIN_S
     try:
         if not run.start(time.monotonic() + limit_s):
-            raise ClusterError(f"the master has not begun to listen within {limit_s:.0f} s")
-        at = RawConfig.from_mapping({"master_addr": run.launcher.address}, caller)
-        own_settings = raw.merged(at).build(ClusterSettings, also_known=_ROLES)
-        driver = Driver(own_settings, run.launcher.secret)
+            raise ClusterError(
+                f"the master has not begun to listen within {limit_s:.0f} s (master_time_out and "
+                "init_timeout): is the machine overloaded?"
+            )
+        where = RawConfig.from_mapping({"master_addr": run.launcher.address}, caller)
+        driver_raw = raw.merged(where).build(ClusterSettings, also_known=_ROLES)
+        driver = Driver(driver_raw, run.launcher.secret)
         driver.join()
         made = Cluster(run.launcher, driver)
         _all.add(made)
@@ -419,22 +427,22 @@ def _start(
 
 
 def _around(*classes: type[Settings]) -> RawConfig:
-    """The environment's settings of these classes: others in it belong to a job."""
+    """Read the environment's settings of these classes; the other ones in it belong to a job."""
     names = {name for cls in classes for name in settings_of(cls)}
-    around = RawConfig.load(None, environ=os.environ)
-    return RawConfig(entry for entry in around.entries if entry.key in names)
+    environment = RawConfig.load(None, environ=os.environ)
+    return RawConfig(entry for entry in environment.entries if entry.key in names)
 
 
 def _role_config(texts: Mapping[str, str], caller: str) -> RawConfig:
-    """Settings of the roles as the processes will read them, checked: environment, then `texts`.
+    """Check the roles' settings as the processes will read them: environment, then `texts`.
 
-    Settings of checkpoints in the environment are of jobs.
+    Settings of checkpoints in the environment are ignored: they are meant for jobs.
     """
     if "journal_dir" in texts:
         raise ConfigError(
-            f"{caller}(journal_dir): a cluster of this process ends with its master, and none goes "
-            "on from a journal. Set checkpoint_dir and checkpoint_interval, or start `snailps "
-            "master --session` and connect to it"
+            f"{caller}(journal_dir): a cluster that this process starts ends with its master, so "
+            "no master would continue from a journal. Set checkpoint_dir and checkpoint_interval, "
+            "or start `snailps master --session` and connect to it"
         )
     raw = _around(*(cls for cls in _ROLES if cls is not CheckpointSettings))
     raw = raw.merged(RawConfig.from_mapping(texts, caller + "({key})"))

@@ -1,8 +1,8 @@
-"""A client process that joins a running cluster to read its status, and to pull and push.
+"""Owns the connections of a process that joins a cluster without taking part in its job: a driver.
 
     Driver.join -> status, declare, submit          Driver.pull / push_async -> Client -> shards
 
-Owns the connections of a node that has no part in the job.  Starts no processes.
+Must not start processes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _OWN = {
 
 
 class Driver(ModelTables, Node):
-    """A process that joins a running cluster to watch it, and to pull and push.
+    """A member of a cluster that reads its status, submits jobs, pulls and pushes.
 
-    With `ListenerSettings` it can serve files.
+    With `ListenerSettings` it can also serve files to the workers of its job.
     """
 
     def __init__(self, settings: ClusterSettings, secret: bytes = b"") -> None:
@@ -88,7 +88,7 @@ class Driver(ModelTables, Node):
             self._wire_choice = WireChoice(links.client, links.route, sealed=sealed)
             self._client = links.client
             self._know_tables(links.client)
-            if self.ending:  # ended meanwhile
+            if self.ending:  # the driver has ended while these links were being made
                 links.client.fail(self.verdict.text or "the cluster has ended")
         self.route_epoch = links.route.epoch
         self.routed.set()
@@ -100,15 +100,15 @@ class Driver(ModelTables, Node):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process made the driver; a fork has its connections, but no threads."""
+        """Whether this process made the driver: a fork inherits the sockets, but no threads."""
         return os.getpid() == self._process
 
     def check_process(self) -> None:
-        """Raise a `ClusterError` in a fork: the connections are its parent's."""
+        """Raise a `ClusterError` in a fork: two processes would mix their frames in one socket."""
         if not self.is_own:
             raise ClusterError(
-                f"this cluster was made by process {self._process}, of which this one is a fork: "
-                "make or connect to one here"
+                f"this cluster belongs to process {self._process}, of which this one is a fork: "
+                "start a cluster, or connect to one, in this process"
             )
 
     def status(self) -> Status:

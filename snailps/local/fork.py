@@ -1,8 +1,9 @@
-"""Fork a child that runs the command, with the modules that this process has imported.
+"""Turns a forked child into a process of the command, with the modules that its parent imported.
 
     Popen (pipes, fork) -> become -> main(), as in a new Python process -> exit code
 
-Imports are most of the cost of starting a process.  Must not know clusters; `main` is the command.
+A fork saves the imports, which are most of the cost of a process's start.  Must not know clusters;
+`main` is the command.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from snailps.api import class_loading
 from snailps.errors import EXIT_INTERRUPTED
 
 PROGRAM = (sys.executable, str(Path(__file__).absolute().parents[1] / "__main__.py"))
-"""The command as a new process; ``-m`` would import from the current folder first of all."""
+"""The command as a new process.  By path, because ``-m`` imports from the current folder first."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _ARG_START, _ARG_END = 47, 48
@@ -27,19 +28,20 @@ _ARG_START, _ARG_END = 47, 48
 
 
 def may_fork() -> bool:
-    """Whether this process has a single thread, libraries included; else a fork may hang."""
+    """Whether this process has a single thread, so that a fork cannot inherit a lock that another
+    thread, of a library too, holds: the child would wait for it forever."""
     return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
 
 
 def end_with_parent(number: int) -> None:
-    """In a child, before exec: have the kernel send it a signal when its parent ends."""
+    """In a child, before exec: let the kernel send it a signal when its parent's thread ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:
     """Run ``snailps WORDS`` in a forked child; never returns.
 
-    Called as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals have
+    Called as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals get
     the handlers of a new Python process; only descriptors 0, 1, 2 and `kept` stay open.
     """
     code = 1
@@ -48,13 +50,13 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        # As exec does.  Popen waits until its own pipe, one of these descriptors, is closed.
+        # As exec would.  Popen in the parent waits until the pipe among these is closed.
         for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
             if descriptor > 2 and descriptor not in kept:
                 with contextlib.suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
         show([*PROGRAM, *words])
-        # As a new process makes them: encoding and position are those of this one's own streams.
+        # The parent's stream objects have its buffers and encoding: make new ones.
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv[1:] = words
@@ -75,7 +77,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
 
 
 def show(words: Sequence[str]) -> None:
-    """Overwrite this process's command line for `ps`, as far as there is room."""
+    """Overwrite this process's command line as `ps` shows it, as far as the old one has room."""
     with contextlib.suppress(OSError, ValueError):
         # The second field is the file's name in parentheses, which may hold blanks.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""Losses and speeds of a job by epoch, from the statuses reported during the job.
+"""Computes loss and speed of each epoch of a job from the statuses reported meanwhile.
 
-    Status, Status, ... -> History.add    figures of the run -> History.of -> a dict an epoch
+    Status, Status, ... -> History.add    figures of the run -> History.of -> one dict per epoch
 
 An epoch is a share of the progress; its end is interpolated between two statuses.
 """
@@ -16,7 +16,7 @@ from snailps.node.course import Course
 from snailps.node.status import Status
 
 POINTS_MAX = 1 << 14
-"""More points are thinned: a training may last for days."""
+"""With more points, every second one is dropped: a training may last for days."""
 
 
 class History:
@@ -24,14 +24,14 @@ class History:
         self._course = Course(POINTS_MAX)  # progress, seconds, units
 
     def add(self, status: Status) -> None:
-        """Add a status; only those of the training count."""
+        """Add a status; only statuses of the phase "training" count."""
         if status["phase"] == "training" and self._course.is_due(status["progress"]):
             self._course.append((status["progress"], status["elapsed_s"], status["units"]))
 
     def of(self, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The epochs, or rounds, of the finished job."""
+        """List the epochs, or rounds, of the finished job."""
         if "by_round" in figures:
-            return [{"epoch": one.get("round"), **one} for one in figures["by_round"]]
+            return [{"epoch": entry.get("round"), **entry} for entry in figures["by_round"]]
         losses = figures.get("loss_by_epoch") or []
         unit = "words" if "words" in figures else "examples"
         rates = self._rates(len(losses), figures, unit)
@@ -41,7 +41,7 @@ class History:
         ]
 
     def _rates(self, epochs: int, figures: Mapping[str, Any], unit: str) -> list[float | None]:
-        """Units a second of each epoch; the job's mean for epochs too short to be seen."""
+        """Units per second of each epoch; the job's mean for epochs shorter than a status."""
         whole = figures.get(f"{unit}_per_s")
         points = self._course.points
         if epochs <= 1 or len(points) < epochs:
@@ -53,8 +53,8 @@ class History:
         seconds = [begin, *seconds, max(begin + train_s, seconds[-1])]
         units_ = [0.0, *units_, max(float(units), units_[-1])]
         ends = np.linspace(0.0, 1.0, epochs + 1)
-        at, done = np.interp(ends, shares, seconds), np.interp(ends, shares, units_)
-        took = np.diff(at)
+        end_s, done = np.interp(ends, shares, seconds), np.interp(ends, shares, units_)
+        took = np.diff(end_s)
         return [
             round(float(n / s), 1) if s > 0 else whole
             for n, s in zip(np.diff(done), took, strict=True)

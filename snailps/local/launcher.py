@@ -1,10 +1,11 @@
-"""The processes of a cluster on this machine: started, watched and ended as children of this one.
+"""Owns the child processes of a cluster on this machine: starts, watches, restarts and ends them.
 
     RawConfig -> Document -> Launcher.start -> master, servers, workers -> lines of standard error
 
-Owns the children: none outlives this process, however it ends.  Must not send them messages: it
-uses their exit codes and lines only.  All start at once; each reads the cluster's settings and
-secret, one `Document`, from a pipe, servers and workers once the master's address is in it.
+No child outlives this process, however it ends.  Must not send them messages: it knows only their
+exit codes and lines.  All children start at once, because imports take most of the time.  Each
+reads a `Document`, the settings and the secret, from a pipe; servers and workers get theirs when
+the master listens, as it has the master's address.
 """
 
 from __future__ import annotations
@@ -45,28 +46,31 @@ from snailps.node.phrases import NAME_MARK, OWN_ERROR
 LOOK_S = 0.1
 OWN_CODES = (EXIT_OK, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED, EXIT_INTERRUPTED)
 RESTARTS_MAX = 3
-"""Restarts of one killed process, at most."""
+"""A process that is killed more often than this is not started again."""
 LEAVE_S = 1.0
 """Seconds for a node to end after the master, after SIGTERM, or after its connection closed."""
 HELD_MAX = 1000
-"""Lines of a quiet job that are kept."""
+"""Lines that are kept of a job that shows none, until its end is known."""
 LAST_MAX, LAST_CHARS = 3, 500
-"""Newest lines that are kept of a process, and characters of each."""
+"""Newest lines that are kept of each process, for its obituary, and characters of each."""
 SEND_S = 60.0
-"""Seconds in which a child takes more of its settings: its imports come first."""
+"""Limit for a child to read more of its settings; it imports its modules before that."""
 READ_S = 5.0
-"""Seconds for reading the last lines of processes that have ended, at most."""
+"""Limit for reading the last lines of processes that have ended."""
 
 
 def _die_with_parent() -> None:
-    """In a child, before exec: SIGKILL when the parent dies, and a session of its own, so that
-    Ctrl-C reaches the parent only, which ends the job in order."""
+    """In a child, before exec: SIGKILL when the parent dies, and a session of its own.
+
+    Without its own session Ctrl-C would reach every process at once, and end the job by force
+    instead of through the master.
+    """
     end_with_parent(signal.SIGKILL)
     os.setsid()
 
 
 class MasterEnded(ClusterError):
-    """The master ended before it listened; `exit_code` is its own."""
+    """The master ended before it listened; `exit_code` is the master's."""
 
     def __init__(self, code: int) -> None:
         super().__init__("the master could not start")
@@ -74,7 +78,7 @@ class MasterEnded(ClusterError):
 
 
 class NodeEnded(ClusterError):
-    """A server or worker ended before it joined; `exit_code` is its own."""
+    """A server or worker ended before it joined; `exit_code` is that process's."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -85,10 +89,11 @@ class NodeEnded(ClusterError):
 class Child:
     """One process of the cluster.
 
-    `held` are a node's last lines, from its own error on: shown only if the master reports nothing,
-    as it usually reports the same.  `failed`: it wrote its own error; `silent`: it was asked to
-    end, so later lines are dropped; `again`: it replaced another; `raised`: its job's failure was
-    raised; `given_name`: its name at the master, reported once it has joined.
+    `held` are a node's last lines, from its own error on.  They are shown only if the master
+    reports nothing, because it usually reports the same.  `failed`: it wrote its own error.
+    `silent`: it was asked to end, so its later lines are dropped.  `again`: it replaced a killed
+    process.  `raised`: the session has raised its job's failure.  `given_name`: its name at the
+    master, known once it has joined.
     """
 
     role: str
@@ -106,29 +111,30 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Name in messages: the master's, which numbers its nodes; before that the process."""
+        """Name in messages: ``server 2`` once the master has numbered it, until then by process."""
         if self.role == "master":
             return "the master"
         return self.given_name or f"{self.role} (process {self.process.pid})"
 
     def end_reading(self, until: float) -> None:
-        """Read the rest of its pipes, once it has ended, until `until`, monotonic seconds.
+        """Read the rest of an ended child's pipes, until the monotonic time `until`.
 
-        A process that a model has started may keep them open as long as it runs.
+        A limit is needed: a process that the model has started may keep the pipes open.
         """
         process = self.process
         for thread, stream in ((self.reader, process.stderr), (self.taker, process.stdout)):
-            if thread is not None:  # the thread closes it: here that would wait for its end
+            if thread is not None:  # the thread closes the stream; closing it here would block
                 thread.join(max(0.0, until - time.monotonic()))
             elif stream is not None:
                 stream.close()
 
 
 class ChildLines:
-    """The lines of the children, on their way to the display.
+    """Passes the children's lines to the display, or holds them.  Thread-safe.
 
-    Lines of a quiet job are held until its end is known: the error raised for a failed job contains
-    them, and they may arrive after it.  `may_hold` is false where a log was asked for.
+    The lines of a job that shows none are held until its end is known: the error of a failed job
+    contains the important ones, and lines may arrive after that error.  `may_hold` is false if the
+    user has asked for a log.
     """
 
     def __init__(self, show: Callable[[str, str], None]) -> None:
@@ -145,7 +151,7 @@ class ChildLines:
         self._print(name, line)
 
     def hold(self) -> None:
-        """Hold the newest lines from now on; those that are held are dropped."""
+        """Hold the newest lines from now on, without the ones held so far."""
         with self._lock:
             self._held = deque(maxlen=HELD_MAX) if self.may_hold else None
 
@@ -161,8 +167,8 @@ class ChildLines:
             self._print(name, line)
 
     def _print(self, name: str, line: str) -> None:
-        """Show a line. Where the log is closed, drop it: else its process would wait until it is
-        read."""
+        """Show a line, or drop it if the log is closed: the reading thread must go on, because a
+        child blocks when its pipe is full."""
         with contextlib.suppress(Exception):
             self._show(name, line)
 
@@ -170,14 +176,15 @@ class ChildLines:
 class Launcher:
     """Starts and ends the processes of a cluster on this machine; used from one thread.
 
-    That thread must live as long as the cluster: a child is tied to the thread that started it.
+    That thread must live as long as the cluster: the kernel ends a child with the thread that
+    started it.
 
-    `session`: the master waits for submitted jobs.  `revives`: a process killed by a signal is
-    started again (a master continues from its journal; a worker or server replaces the lost one).
-    With `main`, the command ``snailps``, children are forks that call it while this process has one
-    thread; else new Python processes.  `called` is the command line to restart it with, for
-    `snailps jobs`.  ``on_line(child name, line)`` gets each line that a child writes to standard
-    error.
+    `session`: the master waits for submitted jobs.  `revives`: a process that a signal has killed
+    is started again (a master continues from its journal; a worker or server replaces the lost
+    one).  `main` is the command ``snailps``: with it, children are forks, as long as this process
+    has a single thread; otherwise they are new Python processes.  `called` is the command line
+    that `snailps jobs` shows to continue.  ``on_line(child name, line)`` gets each line that a
+    child writes to standard error.
     """
 
     def __init__(
@@ -212,18 +219,18 @@ class Launcher:
         self._interrupted = False
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Start all processes, and send them the address of the master once it listens.
+        """Start all processes, and send nodes the master's address when it listens.
 
-        `give_up` is polled until the master listens; once True, the master is asked to end, the
-        others end by themselves, and `address` stays empty.  `MasterEnded` is raised after the
-        master's own lines; after a `ClusterError`, processes that did start are among `children`.
+        `give_up` is polled until then; if it returns True, the master is asked to end, the others
+        end by themselves, and `address` stays empty.  Raises `MasterEnded` if the master ends
+        first.  After a `ClusterError`, `children` has the processes that did start: call `end`.
         """
         nodes = [("server", ANYWHERE)] * self._servers
         nodes += [("worker", cpus) for cpus in cpus_of_workers(self._workers, numa_nodes())]
         if self._main is not None and not may_fork():
             self._main = None
         if self._main is not None:
-            gc.freeze()  # these objects stay: collections here and in the forks skip them
+            gc.freeze()  # a collection in a fork would touch, and so copy, all these pages
         with contextlib.ExitStack() as pipes:
             try:
                 ready = self._spawn_master(self.keep_port(), pipes, give_up)
@@ -231,8 +238,8 @@ class Launcher:
             except OSError as error:
                 raise ClusterError(
                     f"process {len(self.children) + 1} of {len(nodes) + 1} cannot be started: "
-                    f"{error.strerror or error}. Limits of processes, open files (ulimit -u, -n) "
-                    "and memory may say why"
+                    f"{error.strerror or error}. Check the limits of processes and open files "
+                    "(ulimit -u, -n), and free memory"
                 ) from error
             for child in self.children:  # threads only after the forks, which need one thread
                 self.listen_to(child)
@@ -247,10 +254,10 @@ class Launcher:
             raise MasterEnded(self.poll() or 1)
 
     def keep_port(self) -> dict[str, str]:
-        """An address for a master that may be started again.
+        """Reserve an address for a master that may have to be restarted; as settings of it.
 
-        While none listens there, a socket that is bound, and never listens, keeps the port from
-        being chosen for other processes.
+        A socket that is bound and never listens keeps the kernel from giving the port to another
+        process while no master listens.
         """
         entry = self._raw.explicit("listen_addr")
         if not self._restarts_max or entry is None or self._raw.explicit("port_range"):
@@ -258,7 +265,7 @@ class Launcher:
         host, port = parse_addr(entry.value, "listen_addr", port_optional=True)
         if port:
             return {}
-        with contextlib.suppress(OSError):  # the master says what is wrong with it
+        with contextlib.suppress(OSError):  # the master itself will report what is wrong
             family, kind, proto, _, where = socket.getaddrinfo(
                 host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
@@ -271,8 +278,8 @@ class Launcher:
     def _spawn_master(
         self, own: Mapping[str, str], pipes: contextlib.ExitStack, give_up: Callable[[], bool]
     ) -> IO[bytes]:
-        """Start a master; returns the pipe that it writes its address to."""
-        if self._session:  # all who may connect are this user's
+        """Start a master; return the pipe to which it will write its address."""
+        if self._session:  # only processes of this user can connect, so any module is allowed
             own = {"modules": "*", **own}
         ready, ready_write = managed_pipe(pipes)
         more: dict[str, Any] = {
@@ -285,7 +292,7 @@ class Launcher:
         return ready
 
     def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> str | None:
-        """Wait until a master listens; empty if it has ended, None if given up."""
+        """Wait for a master's address; empty if the master has ended, None after giving up."""
         while not _ready(ready.fileno(), LOOK_S):
             if give_up():
                 self.interrupt()
@@ -304,29 +311,29 @@ class Launcher:
     def send_settings(
         self, role: str, pipe: IO[bytes], own: Mapping[str, str], give_up: Callable[[], bool]
     ) -> None:
-        """Send a child its document, of which a pipe has room for 64 KiB until the child reads."""
-        left, file = memoryview(self._document.dump(own)), pipe.fileno()
+        """Send a child its document, with a limit: a pipe holds 64 KiB until the child reads."""
+        unsent, file = memoryview(self._document.dump(own)), pipe.fileno()
         os.set_blocking(file, False)
-        with contextlib.suppress(BrokenPipeError), pipe:  # it has ended
+        with contextlib.suppress(BrokenPipeError), pipe:  # the child has ended
             until = time.monotonic() + SEND_S
-            while left and not give_up():
+            while unsent and not give_up():
                 if _ready(file, LOOK_S, select.POLLOUT):
-                    left = left[os.write(file, left) :]
+                    unsent = unsent[os.write(file, unsent) :]
                     until = time.monotonic() + SEND_S
                 elif time.monotonic() > until:
                     raise ClusterError(
-                        f"the {role} does not read its settings: {len(left):,} bytes of them were "
-                        f"not taken within {SEND_S:.0f} s. Is it stopped, or does the disk hang "
-                        "from which it is started?"
+                        f"the {role} does not read its settings: {len(unsent):,} bytes of them "
+                        f"were not taken within {SEND_S:.0f} s. Is the process stopped, or does "
+                        "the disk hang from which it starts?"
                     )
 
     def restart_killed(
         self, indices: Iterable[int], give_up: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Restart processes that a signal has ended; whether all of them run now.
+        """Restart processes that a signal has ended; return whether all `indices` run now.
 
-        Also nodes with foreign exit codes: the user's code has called `os._exit`.  Not a single
-        server: its rows are lost.
+        Also nodes that the user's code has ended by `os._exit`, which shows by their exit code.
+        Not a single server: its rows are lost, so the job cannot continue.
         """
         all_run = True
         for index in indices:
@@ -334,8 +341,8 @@ class Launcher:
             code = dead.process.poll()
             if code is None:
                 continue
-            only = dead.role == "server" and self._servers == 1
-            if code in OWN_CODES or (code > 0 and not index) or only or not self.address:
+            is_single = dead.role == "server" and self._servers == 1
+            if code in OWN_CODES or (code > 0 and not index) or is_single or not self.address:
                 all_run = False
                 continue
             self._deaths[index] = deaths + 1
@@ -351,10 +358,10 @@ class Launcher:
         return all_run
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Restart a process that has ended or is to end; whether it runs now.
+        """Restart a process that has ended or is to end; return whether it runs now.
 
-        `index` is that in `children`: 0 is the master, which takes over at its address.  `why` is
-        for the log line; `give_up` as in `start`.
+        `index` is its place in `children`: 0 is the master, which takes over at its old address.
+        `why` is for the log line; `give_up` as in `start`.
         """
         dead = self.children[index]
         if dead.process.poll() is None:
@@ -363,7 +370,7 @@ class Launcher:
             dead.process.kill()
             dead.process.wait()
         self.on_line(dead.name, f"{why}: it is started again{'' if index else ', to take over'}")
-        self._main = None  # this process has threads by now
+        self._main = None  # this process has threads by now, so it must not fork
         with contextlib.ExitStack() as pipes:
             try:
                 if index:
@@ -371,7 +378,7 @@ class Launcher:
                 else:  # `--fresh` applies to the first start only
                     own = {"listen_addr": self.address, "fresh": "false"}
                     pipe = self._spawn_master(own, pipes, give_up)
-            except (OSError, ClusterError) as error:  # memory is short: continue with the others
+            except (OSError, ClusterError) as error:  # such as no memory: the others continue
                 self.on_line(dead.name, f"cannot be started again: {error}")
                 return False
             self.children[index] = self.children.pop()
@@ -389,23 +396,23 @@ class Launcher:
             return True
 
     def note_raised(self) -> None:
-        """Silence the workers of a failed job, whose failure the session raises."""
+        """Mute the workers of a failed job: the session raises that failure as an exception."""
         for child in self.children:
             child.raised = child.raised or child.role == "worker"
 
     def kill(self, pids: Iterable[int]) -> None:
-        """Kill servers and workers that do not end when asked to."""
+        """Kill the servers and workers among `pids`, which did not end when asked to."""
         killed = set(pids)
         for child in self.children[1:]:
             if child.process.pid in killed and child.process.poll() is None:
                 child.process.kill()
 
     def unusual_ends(self, failure: str) -> str:
-        """How servers and workers ended that wrote no error, such as one lost by a failure."""
+        """Say how servers and workers ended that wrote no error, such as the one that was lost."""
         ends = []
         for child in self.children[1:]:
             is_lost = f"{child.process.pid}) is lost" in failure
-            if is_lost:  # the connection is closed before the process has ended
+            if is_lost:  # a dying process closes its connection before it has an exit code
                 _wait(child.process, LEAVE_S)
             code = child.process.poll()
             if code is not None and code < 0:
@@ -417,7 +424,7 @@ class Launcher:
         return "; ".join(ends)
 
     def master_end(self, limit_s: float) -> str:
-        """The signal that ended the master, and its last lines; empty if none did in time."""
+        """Name the signal that ended the master, with its last lines; empty if no signal did."""
         master = self.children[0]
         _wait(master.process, limit_s)
         code = master.process.poll()
@@ -426,7 +433,7 @@ class Launcher:
         if master.reader is not None:
             master.reader.join(limit_s)
         lines = " | ".join(master.last)
-        log = f"the end of its log: {lines}" if lines else "its log has no line that says why"
+        log = f"the end of its log: {lines}" if lines else "its log does not say why"
         return f"the master (process {master.process.pid}) {_ended_by(code)}; {log}"
 
     def ended(self) -> set[int]:
@@ -434,20 +441,20 @@ class Launcher:
         return {process.pid for process in nodes if process.poll() is not None}
 
     def poll(self) -> int | None:
-        """Exit code of the master, None while it runs and if none could be started."""
+        """Return the master's exit code; None while it runs, or if it could not be started."""
         return self.children[0].process.poll() if self.children else None
 
     def check(self) -> None:
-        """Raise `NodeEnded` if a server or worker failed to start, which the master cannot know."""
+        """Raise `NodeEnded` if a server or worker failed before it reached the master."""
         if self._deaths.get(0):
-            return  # the cluster had started before
+            return  # this master is a restarted one: the cluster had started before
         for child in self.children[1:]:
             code = child.process.poll()
             if not code:
                 continue
             self.wait(LEAVE_S)
             if self.poll() is not None:
-                return  # the master knew, and has reported it
+                return  # the node had reached the master, which has reported the failure
             if child.reader is not None:
                 child.reader.join(LEAVE_S)
             what, child.held = " ".join(child.held).removeprefix(OWN_ERROR), []
@@ -465,16 +472,17 @@ class Launcher:
     def interrupt(self) -> None:
         """Ask the master to end the job in order; a second time, at once."""
         self._interrupted = True
-        # Before it listens it may not handle signals yet: SIGTERM then ends it silently.
+        # Before it listens, it may have no handlers yet.  SIGTERM then ends it silently, while
+        # SIGINT would print a traceback.
         number = signal.SIGINT if self.address else signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             self.children[0].process.send_signal(number)
 
     def end(self, limit_s: float = END_S) -> None:
-        """Wait for the master to end, up to `limit_s` seconds, then end all children; idempotent.
+        """Wait up to `limit_s` seconds for the master to end, then end all children; idempotent.
 
-        A registered node ends with the master.  One that did not register would keep dialling it:
-        it gets SIGTERM, and after `LEAVE_S` all that still run get SIGKILL.
+        A node that has joined ends with the master.  One that has not would keep dialling, so it
+        gets SIGTERM after `LEAVE_S`; after `LEAVE_S` more, all that still run get SIGKILL.
         """
         if self._port is not None:
             self._port.close()
@@ -505,10 +513,10 @@ class Launcher:
         cpus: frozenset[int] = ANYWHERE,
         **more: Any,
     ) -> IO[bytes]:
-        """Start a child whose lines are not read yet; descriptors `files` stay open in it.
+        """Start a child; return the pipe from which it reads its document.
 
-        Its arguments are those of the role's command, as JSON: no command line is parsed.  Returns
-        the pipe from which it reads its document.
+        `more` are arguments of the role's command, passed as JSON, so that no command line is
+        parsed; descriptors `files` stay open in it.  Its lines are read after `listen_to`.
         """
         document, document_write = managed_pipe(pipes)
         words = [role, LAUNCHED, json.dumps({"document_fd": document.fileno(), **more})]
@@ -524,7 +532,7 @@ class Launcher:
                 become(self._main, words, kept)
 
         if self._main is not None:
-            sys.stdout.flush()  # else the fork would write it once more
+            sys.stdout.flush()  # the fork has a copy of the buffer, and would write it again
         process = subprocess.Popen(
             [*PROGRAM, *words],
             stdin=subprocess.DEVNULL,
@@ -572,15 +580,15 @@ class Launcher:
             self.on_line(child.name, text)
 
     def _take(self, stream: IO[str]) -> None:
-        """Read the master's output continuously: a full pipe (64 KiB) would block the master."""
+        """Read the master's output all the time: a full pipe (64 KiB) would block the master."""
         with stream:
             self.output = stream.read()
 
     def _show_held(self) -> None:
         """Show the first node's error if the master has not reported why the job ended.
 
-        Not after an interrupt: a node may have lost the master while it was joining.  Nor an error
-        of a restarted process if the job succeeded: it may have joined too late.
+        Not after an interrupt, when a joining node may have lost the master.  After a job that
+        succeeded, an error of a restarted process is only a remark: it may have joined too late.
         """
         if self.poll() == 0:
             for child in self.children:
@@ -614,11 +622,12 @@ def signal_name(number: int) -> str:
 def _ended_by(code: int) -> str:
     """Explain a negative exit code."""
     name = signal_name(-code)
-    return f"was ended by {name}{', maybe as memory is short' if name == 'SIGKILL' else ''}"
+    hint = ", perhaps because memory was short" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"
 
 
 def as_text(line: str) -> str:
-    """A line of a child; its own error as text where its log is JSON."""
+    """Return a child's line; if it is a JSON record of the child's own error, the error's text."""
     if line.startswith("{") and '"fatal": true' in line:
         with contextlib.suppress(ValueError, KeyError):
             record = json.loads(line)
@@ -628,26 +637,31 @@ def as_text(line: str) -> str:
 
 
 def managed_pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Both ends of a pipe, closed with the stack."""
+    """Make a pipe; both ends are closed with the stack."""
     read, write = os.pipe()
     return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb"))
 
 
 def _ready(descriptor: int, limit_s: float, what: int = select.POLLIN) -> bool:
-    """Wait until something can be read, or written, up to `limit_s` seconds; select takes no
-    descriptor above 1023."""
+    """Wait until a descriptor can be read, or written, up to `limit_s` seconds.
+
+    By poll, because select takes no descriptor above 1023.
+    """
     poller = select.poll()
     poller.register(descriptor, what)
     return bool(poller.poll(1000 * limit_s))
 
 
 def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
-    """Wait until a process has ended, up to `limit_s` seconds; Popen.wait polls every 50 ms."""
+    """Wait until a process has ended, up to `limit_s` seconds.
+
+    By a pidfd, which reports the end at once; `Popen.wait` with a limit polls every 50 ms.
+    """
     if process.poll() is not None:
         return
     try:
         ended = os.pidfd_open(process.pid)
-    except OSError:  # no descriptor is left, or the kernel has no such call
+    except OSError:  # there are no free descriptors, or the kernel lacks the call
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(limit_s)
         return

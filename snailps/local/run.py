@@ -1,4 +1,4 @@
-"""A cluster on this machine as one thing: start, wait, stop, result.
+"""Owns the life of a cluster on this machine: start, wait, stop, result.
 
     settings, sizes -> Run.start -> Launcher -> processes, the master's address
     the master's status -> Run.wait -> show        Run.stop -> Result: exit code, figures
@@ -28,11 +28,11 @@ from snailps.transport.control import Trust
 LOCAL = {"master_addr": "127.0.0.1:16831", "listen_addr": "127.0.0.1:0"}
 LOOK_S = 0.2
 SILENT_S = 3.0
-"""Seconds of silence of the master after which its status says so."""
+"""After this many seconds without an answer, the status says that the master does not answer."""
 ENDING_S = 20.0
 """Seconds for a master to end after it has closed its connection."""
 PATIENCE = 2
-"""Interrupts that are passed to the master; one more ends it by force."""
+"""This many interrupts are passed to the master; the next one ends it by force."""
 STARTING = ("forming", "preparing")
 REPLACING = ("survey", "loading", "training")
 """Phases in which a server or worker that was killed is replaced."""
@@ -40,16 +40,17 @@ REPLACING = ("survey", "loading", "training")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The master's exit code, None if it does not end, and figures, empty if it was killed."""
+    """The master's exit code, None if it did not end, and its figures, empty if it was killed."""
 
     code: int | None
     figures: dict[str, Any]
 
 
 class Run:
-    """The processes of a cluster, from start to end; used from one thread.
+    """The processes of a cluster, from start to end.
 
-    `how`: further arguments of `launcher`, the kind of `Launcher`.
+    `how`: further arguments of `launcher`, a kind of `Launcher`.  All methods but `interrupt` are
+    called from one thread; `interrupt` may be a signal's handler.
     """
 
     def __init__(self, raw: RawConfig, launcher: type[Launcher] | None = None, **how: Any) -> None:
@@ -57,13 +58,13 @@ class Run:
         self.interrupts = 0
 
     def interrupt(self, *_: object) -> None:
-        """Ask for the end: in order, then at once, then by force; a signal's handler, too."""
+        """Ask for the end: the first time in order, the second time at once, then by force."""
         self.interrupts += 1
 
     def start(self, until: float = math.inf) -> bool:
-        """Start all processes; whether the master listens.
+        """Start all processes; return whether the master listens.
 
-        Given up after an interrupt, and at `until`, monotonic seconds.
+        Gives up after an interrupt, and at the monotonic time `until`.
         """
         self.launcher.start(lambda: self.interrupts > 0 or time.monotonic() > until)
         return bool(self.launcher.address)
@@ -74,9 +75,10 @@ class Run:
         show: Callable[[Status], object],
         turn: Callable[[], object] = lambda: None,
     ) -> None:
-        """Show the status until the master ends, or its connection has been closed too long.
+        """Show the status until the master ends; restart the master and nodes that were killed.
 
-        `turn` is called some times a second.
+        Also returns when the master has refused connections for `ENDING_S` seconds.  `turn` is
+        called a few times per second.
         """
         launcher, asked = self.launcher, 0
         status: Status | None = None
@@ -101,11 +103,12 @@ class Run:
                     status = line.look(LOOK_S)
                 except WaitTimeout:
                     if now - heard_at > SILENT_S and status is not None:
-                        # Suspended, or swapping; the nodes decide when that is too long.
+                        # It is suspended, or swaps.  Not for us to end: the nodes decide when the
+                        # silence has lasted too long.
                         show({**status, "message": "the master does not answer"})
                     continue
                 except SnailError:
-                    # It is ending and reports why itself, or was too busy to take the connection.
+                    # It is ending, and reports the reason itself; or it is too busy to accept.
                     line.close()
                     lost_at = lost_at or now
                     if now - lost_at > ENDING_S:
@@ -122,9 +125,9 @@ class Run:
                 launcher.wait(LOOK_S)
 
     def stop(self, limit_s: float = END_S) -> Result:
-        """End all processes within `limit_s` seconds in order, else by force; idempotent."""
+        """End all processes in order within `limit_s` seconds, then by force; idempotent."""
         launcher = self.launcher
-        # One that was interrupted before it listened has been asked to end.
+        # Two interrupts: end at once.  A master that was interrupted before it listened got one.
         if (
             launcher.children
             and launcher.poll() is None

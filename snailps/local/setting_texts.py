@@ -1,9 +1,9 @@
-"""Python values as text of settings, which parses back to exactly the same values.
+"""Writes Python values as texts of settings, which parse back to exactly the same values.
 
     {"input": ["a", "b"], "lr": 0.1} -> setting_texts -> {"input": "a, b", "lr": "0.1"}
 
-A value that no setting can have is refused here, with its name: a corpus in the place of a path
-must not become a file name, nor be sent.
+Refuses a value that no setting can have, by its name: a corpus that was passed instead of its path
+must not become a file name or be sent to other processes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from snailps.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _PATHS = ("input", "output", "test", "validation")
 TEXT_CHARS_MAX = 4096
-"""Characters of one text: as many as a path may have."""
+"""Largest text: the largest path that Linux allows."""
 TEXTS_CHARS_MAX = 1 << 19
 
 
 def setting_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of settings; a `ConfigError` names a value or name that no setting has."""
+    """Write settings as texts; a `ConfigError` names a value or name that no setting can have."""
     return {_name(key): _text(key, value) for key, value in values.items()}
 
 
@@ -49,7 +49,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def _plain(key: str, value: Any, where: str) -> Any:
-    """The value as a type that settings have."""
+    """Convert a value to a type that settings have: bool, int, float, str or a list of these."""
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()  # a NumPy number
     if isinstance(value, bool):
@@ -63,7 +63,7 @@ def _plain(key: str, value: Any, where: str) -> Any:
     if isinstance(value, numbers.Real):
         return float(value)
     if isinstance(value, (list, tuple)) and not where:
-        return [_plain(key, item, f"element {at} is ") for at, item in enumerate(value)]
+        return [_plain(key, item, f"element {index} is ") for index, item in enumerate(value)]
     raise ConfigError(f"{key}: {where}{_shown(value)}: {_expected(key)}{_advice(key)}")
 
 
@@ -75,14 +75,14 @@ def _checked(key: str, text: str, where: str) -> str:
         )
     if "\0" in text or "\n" in text or "\r" in text:
         raise ConfigError(
-            f"{key}: {where}{text[:60]!r}, which has a line break or a zero in it: "
+            f"{key}: {where}{text[:60]!r}, which contains a line break or a NUL character: "
             f"{_expected(key)}{_advice(key)}"
         )
     return text
 
 
 def _shown(value: Any) -> str:
-    """A value by its type and length, for an error: its content may be large, or secret."""
+    """Name a value by type and length in an error: its content may be large, or secret."""
     if value is None:
         return "None"
     try:
@@ -99,4 +99,4 @@ def _expected(key: str) -> str:
 def _advice(key: str) -> str:
     if key != "input":
         return ""
-    return ". Data of this process goes to fit() of a model, such as snailps.FastText"
+    return ". Pass data in memory to fit() of a model, such as snailps.FastText"

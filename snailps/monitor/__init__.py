@@ -1,1 +1,4 @@
-"""The live page of a run, and its report: what `snailps ui` shows, asked of the master."""
+"""Observes runs: the live page of `snailps ui`, the report, json_log, TensorBoard, events.
+
+Must not know the master's core: it sees a run through its `Status`.
+"""

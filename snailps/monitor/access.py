@@ -1,10 +1,10 @@
-"""Access to the page: tokens of requests, and the sites that they come from.
+"""Decides which requests may read the page: by their token and the site they come from.
 
     client's headers -> Access.judge -> None, or why it is refused
 
-Each request must carry the token.  So a web page elsewhere that makes a name of its own point here
-(DNS rebinding) reads nothing: a browser sends the cookie to the host alone that it is of.  Must not
-know sockets or files.
+Each request must carry the token.  A foreign web page whose own host name points here (DNS
+rebinding) can read nothing, because a browser sends a cookie only to the host that has set it.
+Must not know sockets or files.
 """
 
 from __future__ import annotations
@@ -27,64 +27,67 @@ def new_token() -> str:
 
 
 def check_token(token: str) -> None:
-    """Refuse a token that can be guessed, or that no address can hold."""
+    """Refuse a token that is easy to guess, or that cannot stand in an address."""
     sound = all(c.isascii() and (c.isalnum() or c in "-_.~") for c in token)
     if len(token) < TOKEN_CHARACTERS_MIN or not sound:
         raise ConfigError(
-            f"the page's token has {len(token)} characters: it needs {TOKEN_CHARACTERS_MIN} or "
-            "more, of letters, digits, - _ . ~; or leave it out, and one is drawn"
+            f"the page's token has {len(token)} characters: expected {TOKEN_CHARACTERS_MIN} or "
+            "more letters, digits and - _ . ~; leave it out to get a random one"
         )
 
 
 def cookies_of(headers: Mapping[str, str]) -> list[str]:
-    """All headers of cookies: a proxy may send more than one."""
-    found: list[str] = headers.get_all("Cookie", []) if isinstance(headers, Message) else []
-    return found or [headers.get("Cookie", "")]
+    """Return all headers with cookies: a proxy may send more than one."""
+    values: list[str] = headers.get_all("Cookie", []) if isinstance(headers, Message) else []
+    return values or [headers.get("Cookie", "")]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rule of one page."""
+    """Who may read one page: its address and its token."""
 
     host: str
     port: int
     token: str
 
     def judge(self, headers: Mapping[str, str], asked_token: str = "") -> tuple[int, str] | None:
-        """Status code and reason of a refusal, or None.
+        """Return the HTTP status and reason of a refusal, or None to let a request pass.
 
-        `asked_token` is the address's, with which a browser comes the first time.
+        `asked_token` is the token in the address, with which a browser comes the first time; later
+        it sends a cookie.
         """
         foreign = headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site")
         if foreign and headers.get("Sec-Fetch-Mode") != "navigate":
-            # Another site's page embeds or reads this one; following a link is allowed.
+            # A page of another site embeds or reads this one.  Following a link is allowed.
             return 403, "This page is not for other sites."
         if self._has_token(headers, asked_token):
             return None
         return 401, "Open the whole address that `snailps ui` printed: it ends with a token."
 
     def _has_token(self, headers: Mapping[str, str], asked: str) -> bool:
-        given = [asked, headers.get("Authorization", "").removeprefix("Bearer ")]
-        # Not `http.cookies`: it stops at a cookie that it does not take, of another page here.
+        candidates = [asked, headers.get("Authorization", "").removeprefix("Bearer ")]
+        # Not by `http.cookies`, which stops at the first cookie that it cannot parse: another
+        # program on this host may have set that one.
         for cookie in ";".join(cookies_of(headers)).split(";"):
             name, _, value = cookie.strip().partition("=")
             if name == self.cookie_name:
-                given.append(value)
+                candidates.append(value)
         expected = self.token.encode()
-        found = False
-        for one in given:  # all of them: constant time
-            found |= hmac.compare_digest(one.encode("utf-8", "replace"), expected)
-        return found
+        is_right = False
+        for candidate in candidates:  # always all of them, so that the time tells nothing
+            is_right |= hmac.compare_digest(candidate.encode("utf-8", "replace"), expected)
+        return is_right
 
     @property
     def cookie_name(self) -> str:
-        """A name a port: cookies belong to a host, which may have pages of several runs."""
+        """Name with the port: cookies are per host, and a host may have pages of several runs."""
         return f"{COOKIE}-{self.port}"
 
     def cookie(self) -> str:
-        """The header that lets a browser come again without the token in its address.
+        """Return the header that lets a browser come back without the token in the address.
 
-        Of the page's own path, which is not `/` where a proxy has it; sent where a link of another
-        site is followed, and never with what that site requests by itself.
+        It has no path, so that a browser sends it below the page's own path, also behind a proxy.
+        `Lax`: it is sent when the user follows a link from another site, and never with requests
+        that such a site makes by itself.
         """
         return f"{self.cookie_name}={self.token}; HttpOnly; SameSite=Lax"

@@ -1,9 +1,9 @@
-"""The run's events, in words for its user: who joined, who was lost, what was done about it.
+"""Owns a run's events in a user's words: who joined, who was lost, what was done about it.
 
     parts of the core -> StatusEvent -> EventLog.on_event -> the status; facts of the journal
 
-Holds the newest `EVENTS_MAX` events, for the page and the end panel; the process's log has more,
-for operators. `now` is monotonic seconds.
+Keeps the newest `EVENTS_MAX` events, for the page and the end panel; the process's log has more,
+for operators.  `now` is in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from snailps.node.status import EVENTS_MAX, EventKind, EventStatus
 from snailps.outward import outward
 
 log = logging.getLogger("snailps.events")
-"""Events with their fields, for logs that programs read."""
+"""Logger of events with their fields, for logs that programs read."""
 log.setLevel(logging.CRITICAL)
-_KEPT = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
-"""Kinds that the journal keeps; checkpoints may be very many, and their folder lists them."""
+_IN_JOURNAL = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
+"""Kinds that the journal keeps.  Not checkpoints: there may be thousands, and their folder lists
+them."""
 EVENT = "event"
 
 
@@ -45,9 +46,9 @@ class EventLog:
         level = logging.WARNING if kind in ("lost", "warning") else logging.INFO
         log.log(level, "%s", text, extra={"event": kind, "who": who})
         self._add(now - self._begun, kind, who, text)
-        if kind in _KEPT:
-            told = {"at": round(self._wall_s + now, 3), "kind": kind, "who": who, "text": text}
-            self._note(EVENT, {**told, "counts": dict(self.counts)})
+        if kind in _IN_JOURNAL:
+            fact = {"at": round(self._wall_s + now, 3), "kind": kind, "who": who, "text": text}
+            self._note(EVENT, {**fact, "counts": dict(self.counts)})
 
     def _add(self, at_s: float, kind: EventKind, who: str, text: str) -> None:
         self.counts[kind] += 1

@@ -1,4 +1,4 @@
-"""Records of a run for programs: a line of JSON each, see `json_log` in docs/settings.md.
+"""Writes records of a run for programs, one line of JSON each (`json_log` in docs/settings.md).
 
 Status -> JsonLog -> lines that wait -> thread -> file
 """
@@ -19,17 +19,17 @@ from snailps.node.status import Status, json_text
 log = logging.getLogger(__name__)
 
 LINES_MAX = 100
-"""Records that wait for the disk, or for the reader of a pipe; more are left out, and counted."""
+"""Records that may wait for the disk, or a pipe's reader; more are dropped, and counted."""
 END_S = 5.0
-"""How long the end of the master waits for these."""
+"""Seconds that the end of the master waits for these records to be written."""
 _LEFT_OUT = ("nodes", "events")
-"""Fields of a status that would be long and repeated in each record."""
+"""Fields of a status that are long, and would repeat in each record."""
 
 
 class JsonLog:
-    """Have a thread write records to a file: a full pipe stops no run.
+    """Writes records to a file in a thread of its own, so that a full pipe cannot stop the run.
 
-    Raises ConfigError if the file cannot be written.
+    Raises `ConfigError` if the file cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -45,30 +45,31 @@ class JsonLog:
         self._records += 1
         if not self.lines.put(line.encode()) and not self._is_behind:
             self._is_behind = True
-            log.warning("json_log: %s takes no more for now: records are left out", self._path)
+            log.warning("json_log: writing %s is too slow: records are dropped", self._path)
 
     def close(self) -> None:
-        """Write what is queued, and log how many records are lost."""
+        """Write the queued records, and log how many were lost in all."""
         self.lines.close(END_S)
         if lost := self._records - self._written:
             log.warning("json_log: %d of %d records are not in %s", lost, self._records, self._path)
 
     def _write_all(self, file: int | None, lines: Iterator[bytes]) -> None:
-        """In the thread: the rest of a record torn by an error precedes the next one."""
+        """Write lines in the thread.  After an error in the middle of a record its remainder is
+        written before the next record, so that no line is torn."""
         if file is None:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND)  # waits for a reader
-        left: list[bytes] = []
+        unwritten: list[bytes] = []
         has_failed = False
         for line in lines:
-            left.append(line)
+            unwritten.append(line)
             try:
-                while left:
-                    left[0] = left[0][os.write(file, left[0]) :]
-                    if not left[0]:
-                        del left[0]
+                while unwritten:
+                    unwritten[0] = unwritten[0][os.write(file, unwritten[0]) :]
+                    if not unwritten[0]:
+                        del unwritten[0]
                         self._written += 1
             except OSError as error:
-                left = [one for one in left if one is not line]
+                unwritten = [piece for piece in unwritten if piece is not line]
                 if not has_failed:
                     log.error("json_log: cannot write %s: %s", self._path, error.strerror)
                 has_failed = True
@@ -76,15 +77,14 @@ class JsonLog:
 
 
 def _open(path: str) -> int | None:
-    """A file to append to; None for a pipe that has no reader yet."""
+    """Open a file for appending; None for a pipe that has no reader yet."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ENXIO:
             return None
         raise ConfigError(
-            f"json_log: cannot write {path}: {error.strerror}; name a file in a folder that "
-            "is there"
+            f"json_log: cannot write {path}: {error.strerror}; name a file in a folder that exists"
         ) from None
     os.set_blocking(file, True)
     return file

@@ -1,8 +1,8 @@
-"""The last lines of this process's log, for `Ask("log")`.
+"""Keeps the last lines of this process's log, for `Ask("log")`.
 
     logging -> LogTail -> Ask("log") -> Report
 
-Lines have one format, independent of the log's own.
+The lines have a fixed format, whatever format the log itself has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from snailps.outward import outward
 
 LINES_MAX = 200
 LINE_CHARS_MAX = 2000
-"""A longer line, of a user's error, is cut: an answer must stay small."""
+"""A longer line, such as a user's error, is cut, because an answer must stay small."""
 
 
 class LogTail(logging.Handler):
@@ -28,7 +28,10 @@ class LogTail(logging.Handler):
         self._level = self._log.level
 
     def open(self) -> None:
-        """Start from INFO on, also where the log itself begins at warnings."""
+        """Start keeping lines from level INFO on, even if the log itself begins at warnings.
+
+        Then the other handlers get the log's level as their own, and show no more than before.
+        """
         self._level = self._log.level
         if self._level > logging.INFO and not self._log.propagate:
             for handler in self._log.handlers:
@@ -37,14 +40,14 @@ class LogTail(logging.Handler):
         self._log.addHandler(self)
 
     def close(self) -> None:
-        """Stop; the lines stay."""
+        """Stop keeping lines; those that there are can still be read."""
         self._log.removeHandler(self)
         self._log.setLevel(self._level)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(record.created))
-        line = f"{at} {record.levelname.lower()} {outward(record.getMessage())}"
+        moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(record.created))
+        line = f"{moment} {record.levelname.lower()} {outward(record.getMessage())}"
         self._lines.append(line[:LINE_CHARS_MAX])
 
     def lines(self) -> list[str]:

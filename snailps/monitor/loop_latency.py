@@ -1,8 +1,8 @@
-"""Durations of the turns of a loop, as a histogram: how busy it is.
+"""Measures how busy an event loop is: a histogram of the durations of its turns.
 
-    turn: seconds -> LoopLatency -> turns, the longest, one in a thousand
+    turn: seconds -> LoopLatency -> number of turns, the longest one, the 99.9th percentile
 
-Time is an argument.
+Must not know clocks: durations are arguments.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class LoopLatency:
         self._busy_s = self._longest_s = 0.0
 
     def note(self, busy_s: float, cpu_s: float) -> None:
-        """Note a turn: its duration without waits, and the processor's share of that."""
+        """Record a turn: its duration without waits, and its processor time."""
         for counts, seconds in ((self._counts, busy_s), (self._cpu_counts, cpu_s)):
-            at = math.ceil(math.log2(max(seconds, LEAST_S) / LEAST_S) * STEPS)
-            counts[at] = counts.get(at, 0) + 1
+            bucket = math.ceil(math.log2(max(seconds, LEAST_S) / LEAST_S) * STEPS)
+            counts[bucket] = counts.get(bucket, 0) + 1
         self._turns += 1
         self._busy_s += busy_s
         self._longest_s = max(self._longest_s, busy_s)
@@ -46,16 +46,19 @@ class LoopLatency:
 
 def _listed(counts: dict[int, int]) -> list[list[float]]:
     return [
-        [float(round(LEAST_S * 1e3 * 2 ** (at / STEPS), 6)), count]
-        for at, count in sorted(counts.items())
+        [float(round(LEAST_S * 1e3 * 2 ** (bucket / STEPS), 6)), count]
+        for bucket, count in sorted(counts.items())
     ]
 
 
 def quantile_ms(counts: list[list[float]], share: float) -> float:
-    """Upper bound of this share of all turns, ms; `counts` as in `LoopStatus`."""
-    left = math.ceil(share * sum(count for _, count in counts))
+    """Return the upper bound, in ms, of the bucket that holds the quantile `share`.
+
+    `counts` as in `LoopStatus`; 0 without turns.
+    """
+    remaining = math.ceil(share * sum(count for _, count in counts))
     for upper_ms, count in counts:
-        left -= int(count)
-        if left <= 0:
+        remaining -= int(count)
+        if remaining <= 0:
             return upper_ms
     return 0.0

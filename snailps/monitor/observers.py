@@ -1,10 +1,10 @@
-"""Who looks on at a run in the master's process: each sees a `Status` at its own interval.
+"""Shows a run's status to observers in the master's process, each at its own interval.
 
-    phase, news, time -> Observers.step -> Status, made once where one is due -> each on_status
-                                        -> Progress, where that is enough for all that are due
+    phase, news, time -> Observers.step -> Status, made once for all that are due -> on_status
+                                        -> Progress, if that is enough for all of them
 
-Knows no core. A status is made elsewhere, and only where one is due: that of a thousand processes
-takes 20 ms, during which the master answers none of them.
+Must not know the core, which makes the status.  One is made only when an observer is due: with a
+thousand processes it takes 20 ms, during which the master answers nobody.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from snailps.node.status import Phase, Progress, Status
 PHASES: tuple[Phase, ...] = ("restoring", "survey", "loading", "training", "exporting")
 """Phases in which a job makes progress."""
 NODES_PER_S = 1000
-"""Processes whose status is made in a second: of large clusters it is made less often."""
+"""Bound on the processes described per second: with more of them a status is made less often."""
 
 
 def job_number(status: Progress) -> int:
-    """Number of the newest job."""
+    """Return the number of the newest job."""
     return status["session"]["jobs"] if status["session"] is not None else 1
 
 
@@ -47,24 +47,25 @@ class Observers:
         self._observers.append(observer)
 
     def step(self, phase: Phase, nodes: int, news: object, now: float) -> None:
-        """Show the status where it is due, or where `news` is another object than last time."""
-        seen = [one for one in self._observers if phase in one.phases]
-        due = [one for one in seen if now >= one.due or news is not one.news]
-        for one in due:
-            one.due, one.news = now + max(one.interval_s, nodes / one.nodes_per_s), news
+        """Show the status to observers that are due, or have not seen `news` (compared by `is`)."""
+        watching = [observer for observer in self._observers if phase in observer.phases]
+        due = [o for o in watching if now >= o.due or news is not o.news]
+        for observer in due:
+            pause_s = max(observer.interval_s, nodes / observer.nodes_per_s)
+            observer.due, observer.news = now + pause_s, news
         self._show(due)
 
     def end(self) -> None:
-        """Show all the status of the end."""
+        """Show the final status to all observers."""
         self._show(self._observers)
 
     def _show(self, observers: list[Observer]) -> None:
         if observers:
-            whole = any(one.whole for one in observers)
+            whole = any(observer.whole for observer in observers)
             status = self._status() if whole else self._progress()
-            for one in observers:
-                one.on_status(status)
+            for observer in observers:
+                observer.on_status(status)
 
     def close(self) -> None:
-        for one in self._observers:
-            one.close()
+        for observer in self._observers:
+            observer.close()

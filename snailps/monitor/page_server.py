@@ -1,12 +1,12 @@
-"""The page over HTTP: files of this package, and JSON.
+"""Serves the page over HTTP: files of this package, and JSON; read only.
 
     GET /                 page.html            GET /api/runs           the runs that can be shown
     GET /page.css, .js    as they are          GET /api/run?run=&after= a run's newest picture
 
-Below any path: addresses on the page are relative, so that a proxy may have it at another one.
+Addresses on the page are relative, so that a proxy may serve it below any path.
 
-Read only.  Owns the listening socket, a bounded number of threads, and the headers; pictures are
-`Watcher`'s, access is `Access`'s.
+Owns the listening socket, a bounded number of threads, and the headers.  `Watcher` makes pictures,
+`Access` decides who may read.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from snailps.node.http_server import BoundedServer
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
-"""Connections at a time; one more replaces the one that has been idle for longest."""
+"""Connections at a time.  A new one replaces the connection that has been idle longest."""
 WATCHERS_MAX = 16
-"""Runs watched at a time; the one not looked at for longest makes room."""
+"""Runs watched at a time.  A new one replaces the run that nobody has looked at for longest."""
 HOLD_S = 8.0
-"""Longest wait of a request for a newer picture."""
+"""How long a request may wait for a newer picture."""
 SILENT_S = 15.0
-"""Close a connection without a complete request for this long."""
+"""A connection without a complete request for this long is closed."""
 MAKE_ROOM_S = 1.0
-"""Longest wait of one more connection for the end of another."""
+"""How long a new connection waits for an idle one to be closed."""
 FORGET_S = 60.0
-"""Stop watching a run that was not looked at for this long."""
+"""A run that nobody has looked at for this long is no longer watched."""
 SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
-"""Scripts in the order of use: each uses those before it."""
+"""Scripts in order of dependence: each uses the ones before it."""
 _KINDS = {
     "html": "text/html",
     "css": "text/css",
@@ -71,11 +71,11 @@ def static(name: str) -> bytes:
 
 
 class PageServer:
-    """Serve the page of one or more runs.
+    """Serves the page of one or more runs.
 
-    `port` 0 takes any free one; each request needs the `token`.  `runs()` gives the runs that can
-    be shown, newest first, and is called in several threads; `ending(run)` says how a run ended,
-    None as long as that is not known.
+    `port` 0 takes any free port; each request needs the `token`.  `runs()` lists the runs that can
+    be shown, newest first, and is called from several threads; `ending(run)` says how a run ended,
+    None while that is not known.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """The address to open, with the token."""
+        """The address to open in a browser, with the token."""
         host = self.access.host
         if host in ("0.0.0.0", "::", ""):
             host = socket.gethostname()
@@ -120,12 +120,12 @@ class PageServer:
         self._thread.start()
 
     def close(self, why: str = "", grace_s: float = 0.0) -> None:
-        """Stop; with `why`, tell the open pages first, which have `grace_s` to ask."""
+        """Stop serving; with `why`, give open pages `grace_s` seconds to fetch that reason."""
         with self._lock:
             watchers = list(self._watchers.values())
-        looked = [watcher for watcher in watchers if watcher.idle_s() < FORGET_S]
-        if why and looked:
-            for watcher in looked:
+        looked_at = [watcher for watcher in watchers if watcher.idle_s() < FORGET_S]
+        if why and looked_at:
+            for watcher in looked_at:
                 watcher.end(why)
             threading.Event().wait(grace_s)
         self.server.shutdown()
@@ -134,28 +134,30 @@ class PageServer:
             watcher.close(0.2)
 
     def watch(self, run: Run) -> Watcher:
+        """Return the watcher of a run; a new one if there is none, or for another address."""
         with self._lock:
-            found = self._watchers.get(run.name)
-            if found is not None and found.run.address == run.address:
-                return found
+            earlier = self._watchers.get(run.name)
+            if earlier is not None and earlier.run.address == run.address:
+                return earlier
             self._forget()
             watcher = self._watchers[run.name] = Watcher(run, ending=self._ending)
             watcher.start()
-        if found is not None:
-            found.close(0.0)
+        if earlier is not None:
+            earlier.close(0.0)
         return watcher
 
     def _forget(self) -> None:
-        byage = sorted(self._watchers, key=lambda name: -self._watchers[name].idle_s())
-        spare = max(0, len(byage) - WATCHERS_MAX + 1)
-        for place, name in enumerate(byage):
-            if place < spare or self._watchers[name].idle_s() > FORGET_S:
+        """Close watchers that nobody looks at, and make room for one more."""
+        by_age = sorted(self._watchers, key=lambda name: -self._watchers[name].idle_s())
+        surplus = max(0, len(by_age) - WATCHERS_MAX + 1)
+        for rank, name in enumerate(by_age):
+            if rank < surplus or self._watchers[name].idle_s() > FORGET_S:
                 self._watchers.pop(name).close(0.0)
 
     # --- answers, in the threads of requests ---------------------------------------------------
 
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[int, str, bytes]:
-        # A proxy may have the page below a path of its own, and leave that or take it away.
+        # A proxy may serve the page below a path of its own, with or without removing that path.
         folder, _, name = path.rpartition("/")
         name = name or "page.html"
         if folder.endswith("/api"):
@@ -202,14 +204,14 @@ def _json(value: Any, code: int = HTTPStatus.OK) -> tuple[int, str, bytes]:
 
 
 class _Server(BoundedServer):
-    """Times a connection's requests, not their answers."""
+    """An HTTP server that limits the time of a request, but not of its answer."""
 
     def __init__(self, host: str, port: int, page: PageServer) -> None:
         self.page = page
         super().__init__(host, port, _Handler, CONNECTIONS_MAX, SILENT_S)
 
     def finds_room(self) -> bool:
-        """If there is none, that of the connection which has been without a request for longest."""
+        """Make room for a connection: if there is none, close the one that was idle longest."""
         if super().finds_room():
             return True
         return self.hang_up(1) > 0 and self.room.acquire(timeout=MAKE_ROOM_S)
@@ -253,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
             code, text = refused
             self._send(code, "text/plain; charset=utf-8", f"{text}\n".encode(), with_body)
         elif token and parts.path.endswith("/"):
-            # Redirect to an address without the token: addresses are kept in histories.
+            # Redirect to an address without the token: browsers keep addresses in their history.
             self.send_response(HTTPStatus.SEE_OTHER)
             run = f"?{urlencode({'run': query['run']})}" if "run" in query else ""
             self.send_header("Location", f"./{run}")
@@ -264,7 +266,8 @@ class _Handler(BaseHTTPRequestHandler):
                 code, kind, body = page.answer(parts.path, query)
             except Exception:
                 log.exception("cannot answer %s", parts.path)
-                code, kind, body = 500, "text/plain; charset=utf-8", b"This failed; see the log.\n"
+                code, kind = 500, "text/plain; charset=utf-8"
+                body = b"The page failed to answer; its log has the reason.\n"
             self._send(code, kind, body, with_body)
 
     def _send(self, code: int, kind: str, body: bytes, with_body: bool) -> None:
@@ -282,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what the base class refuses (other methods, wrong requests) without an echo."""
+        """Answer requests that the base class refuses, without repeating any of their text."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             self._send(code, "text/plain; charset=utf-8", b"This page is only read.\n", True)

@@ -19,25 +19,25 @@ from snailps.node.status import Status
 DIGITS = 5
 _TABLES = ("nodes", "shards")
 _LEFT_OUT = ("counts", "cpu_counts")
-"""Histograms of the master's loop: half of a small status, read by programs only."""
+"""Histograms of the master's loop: half of a small status, and only programs read them."""
 
 
 def trimmed(status: Status) -> dict[str, Any]:
-    """The status for a page; `nodes` and `shards` as ``{"columns", "rows"}``.
+    """Reduce a status to what a page shows; `nodes` and `shards` become columns and rows.
 
-    `phase_words`, and `words` and `mood` of each process, are their states in users' words.
+    Adds `phase_words`, and `words` and `mood` of each process: their states in users' words.
     """
-    found = {key: plain(value) for key, value in status.items() if key not in (*_TABLES, "loop")}
+    page = {key: plain(value) for key, value in status.items() if key not in (*_TABLES, "loop")}
     loop = status.get("loop")
     if loop:
-        found["loop"] = plain({k: v for k, v in loop.items() if k not in _LEFT_OUT})
-    found["phase_words"] = phase_words(status)
-    found["nodes"] = table(
+        page["loop"] = plain({k: v for k, v in loop.items() if k not in _LEFT_OUT})
+    page["phase_words"] = phase_words(status)
+    page["nodes"] = table(
         [{**node, **dict(zip(("words", "mood"), state_words(node), strict=True))}
          for node in status["nodes"]]
     )  # fmt: skip
-    found["shards"] = table(status["shards"])
-    return found
+    page["shards"] = table(status["shards"])
+    return page
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Values for JSON: numbers of five digits, None for NaN and infinity, no lone surrogates."""
+    """Prepare a value for JSON: floats of five digits, None for NaN and infinity, valid UTF-8."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""The report of an ended run: the page, with its last picture inside, as one file.
+"""Writes the report of an ended run: the page with its last picture inside, as a single file.
 
     Status, history, settings, log lines -> render -> HTML without requests -> OUTPUT.report.html
 
-The page's scripts draw it.  The run's data is a JSON block in which no markup can begin, and text
-in a list for readers without scripts.
+The page's own scripts draw it.  The run's data stands in a JSON block in which no markup can
+begin, and as a list of text for readers without scripts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 BYTES_MAX = 300_000
 PROCESSES_MAX = 300
-"""Processes shown of a larger cluster, if the report would otherwise be too large."""
+"""Processes in the report of a larger cluster, if it would otherwise exceed `BYTES_MAX`."""
 LINES_MAX = 100
 SUFFIX = ".report.html"
 _PACKAGES = ("numpy", "lz4", "rich", "typer")
@@ -41,7 +41,7 @@ _PACKAGES = ("numpy", "lz4", "rich", "typer")
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Record of a run at its end, as the master knows it."""
+    """The record of a run at its end, from which a report is made."""
 
     status: Status
     history: History
@@ -52,9 +52,10 @@ class Story:
 
 
 def write_report(output: str, story: Story, written: str) -> str:
-    """Write ``OUTPUT.report.html``; return its path, or empty: a failure never fails the run.
+    """Write ``OUTPUT.report.html`` and return its path; empty if it cannot be written.
 
-    `written` is the date and time for its last line.
+    A report that cannot be written is logged and never fails the run.  `written` is the date and
+    time for its last line.
     """
     path = Path(f"{output}{SUFFIX}")
     try:
@@ -74,7 +75,7 @@ def render(story: Story, about: Mapping[str, str], written: str) -> bytes:
 
 
 def machine() -> dict[str, str]:
-    found = {
+    facts = {
         "snailps": __version__,
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -84,10 +85,10 @@ def machine() -> dict[str, str]:
     }
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            facts[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _picture(
@@ -102,7 +103,7 @@ def _picture(
     series.replace(
         {name: values for name, values in story.history.items() if isinstance(values, list)}
     )
-    # Processes that left at the end are not lost; lost ones are no longer in the list.
+    # At the end all processes are gone in order; lost ones are no longer in the list.
     nodes = [node.copy() for node in status["nodes"]]
     for node in nodes:
         if node["state"] == "gone":
@@ -143,12 +144,12 @@ def _html(picture: Mapping[str, Any]) -> bytes:
     page = re.sub(r"<script defer [^>]*></script>\n", "", page)
     page = page.replace('<link rel="stylesheet" href="page.css">', f"<style>{style}</style>", 1)
     page = re.sub(
-        r"<noscript>.*?</noscript>", lambda found: _plain_facts(picture), page, flags=re.DOTALL
+        r"<noscript>.*?</noscript>", lambda match: _plain_facts(picture), page, flags=re.DOTALL
     )
     page = page.replace(
         "<title>snailps</title>", f"<title>{_text(_title(picture))} – snailps</title>", 1
     )
-    # Without `<` nothing can end the block or begin another.
+    # Without `<` no text of a run can end this block or begin another one.
     data = packed(picture).decode().replace("<", "\\u003c").replace(">", "\\u003e")
     end = (
         f'<script type="application/json" id="report-data">{data}</script>\n'
@@ -158,7 +159,7 @@ def _html(picture: Mapping[str, Any]) -> bytes:
 
 
 def _plain_facts(picture: Mapping[str, Any]) -> str:
-    """The list for readers without scripts."""
+    """Write the facts as a list, for readers without scripts."""
     status = picture["status"]
     facts = {"model": status["job_name"], "output": status["output"], "loss": status["loss"]}
     facts |= {k: v for k, v in status["figures"].items() if isinstance(v, (str, int, float))}
@@ -188,8 +189,8 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.machine()
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.machine()
+    line = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return line[1] if line else platform.machine()
 
 
 def _memory() -> str:

@@ -1,9 +1,9 @@
-"""Curves of a run, with a bounded number of points.
+"""Owns the curves of a run, with a bounded number of points.
 
     Progress, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
     Status, that history -> Series -> columns of the page
 
-No clocks: times are those of the points.
+Must not know clocks: each point brings its time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ POINTS_MAX = 512
 NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
 """Columns: seconds since the master began, share of the pass, units/s, loss, cores, bytes."""
 POINT = "point"
-"""Kind of the journal's facts that `RunHistory` notes."""
+"""Kind of the facts that `RunHistory` writes to the journal."""
 
 
 class RunHistory(Course):
-    """The course of the newest job's training at its master, and at those that take over."""
+    """Curves of the newest job's training, kept by its master and by masters that take over."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class RunHistory(Course):
         self._note, self._begun_s, self._job = note, begun_s, 0
         for point in earlier:
             self._begin(point["job"])
-            # The clock may have been set back since: later points must not wait for it.
+            # If the clock was set back meanwhile, earlier points lie in the future.  At most 0,
+            # they do not keep new points from being due.
             at_s = min(0.0, float(point["at"]) - begun_s)
             self.append((round(at_s, 3), point["units"], point["rate"], point["loss"]))
 
@@ -46,7 +47,7 @@ class RunHistory(Course):
             self.clear()
 
     def on_progress(self, status: Progress) -> None:
-        """Add a point and note it, if it is due; another job begins anew."""
+        """Add a point if one is due, and write it to the journal; another job starts new curves."""
         job, at_s, units = job_number(status), status["elapsed_s"], status["units"]
         rate, loss = round(status["units_per_s"], 1), status["loss"]
         self._begin(job)
@@ -64,7 +65,7 @@ class RunHistory(Course):
 
 
 class Series(Course):
-    """The curves of a page."""
+    """Curves of a page, from statuses of one master after the other."""
 
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         super().__init__(points_max)
@@ -72,10 +73,10 @@ class Series(Course):
         self._master: tuple[str, int] | None = None
 
     def add(self, status: Status, begun_s: float = 0.0) -> None:
-        """Add a status of the training; of other phases, note the master alone.
+        """Add a point from a status of the training; from other phases only note the master.
 
-        `begun_s` is the start of its master on any steady clock, or later where the answer was
-        late.  With another master times count anew: earlier points move below 0.
+        `begun_s` is when its master started, on any steady clock (an upper bound, as answers come
+        late).  Another master counts its time from its own start: earlier points move below 0.
         """
         at_s = float(status["elapsed_s"])
         before, self._master = self._master, (status["master"]["host"], status["master"]["pid"])
@@ -86,7 +87,7 @@ class Series(Course):
         else:
             moved, self._begun_s = self._begun_s - begun_s, begun_s
             self.points = [(point[0] + moved, *point[1:]) for point in self.points]
-            if self.points[-1][0] >= at_s:  # unknown how long ago
+            if self.points[-1][0] >= at_s:  # the gap between the two masters is unknown
                 self.clear()
         if status["phase"] != "training" or not self.is_due(at_s):
             return
@@ -104,14 +105,14 @@ class Series(Course):
         )
 
     def replace(self, history: Mapping[str, Sequence[Any]]) -> None:
-        """Prepend the master's own history up to the first point here."""
+        """Prepend the master's own history, up to the first point of this object."""
         times = history.get("at_s") or []
         first = self.points[0][0] if self.points else None
         earlier: list[tuple[float | None, ...]] = []
-        for at, at_s in enumerate(times):
+        for index, at_s in enumerate(times):
             if first is not None and at_s >= first:
                 break
-            earlier.append((float(at_s), *(_at(history, name, at) for name in NAMES[1:])))
+            earlier.append((float(at_s), *(_value(history, name, index) for name in NAMES[1:])))
         self.points = [*earlier, *self.points]
         self.thin()
 
@@ -121,13 +122,18 @@ class Series(Course):
         }
 
 
-def _at(history: Mapping[str, Sequence[Any]], name: str, at: int) -> float | None:
+def _value(history: Mapping[str, Sequence[Any]], name: str, index: int) -> float | None:
     values = history.get(name)
-    return None if values is None or at >= len(values) or values[at] is None else float(values[at])
+    if values is None or index >= len(values) or values[index] is None:
+        return None
+    return float(values[index])
 
 
 def _total(nodes: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Sum a figure over all processes; None until each of them has reported it.
+
+    A sum without a process that has just joined would dent the curve.
+    """
     values = [node.get(key) for node in nodes if node.get("role") != "driver"]
-    known = [float(value) for value in values if value is not None]
-    # A partial sum would dent the curve: a new process has not reported yet.
-    return sum(known) if known and len(known) == len(values) else None
+    reported = [float(value) for value in values if value is not None]
+    return sum(reported) if reported and len(reported) == len(values) else None

@@ -1,10 +1,10 @@
-"""Ask a master for its status at intervals, and keep the newest picture of the run.
+"""Asks a master for its status at intervals, and keeps the newest picture of the run.
 
     Ask -> master -> Status -> trimmed, Series -> Watcher.picture -> JSON for pages
 
-One thread a run.  It asks once a second while a page looks, else every five seconds, and less often
-where an answer is large: the master spends below two percent of a core on answers.  Must not know
-HTTP.
+One thread per run.  It asks once a second while a page is open, else every five seconds, and less
+often if answers are large, so that the master spends less than two percent of a core on them.  Must
+not know HTTP.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ log = logging.getLogger(__name__)
 
 DIAL_S = 5.0
 LOOK_S = 1.0
-"""Interval while a page looks."""
+"""Seconds between questions while a page is open."""
 IDLE_S = 5.0
-"""Interval while none does."""
+"""Seconds between questions while none is."""
 LOOKED_S = 15.0
-"""A page that has not asked for this long is closed or hidden."""
+"""A page that has not asked for this long counts as closed or hidden."""
 NODES_PER_S = 2000
-"""Rows of processes and shards asked for a second: bounds the master's cost in large clusters."""
+"""Bound on the rows of processes and shards asked for per second, in large clusters."""
 DETAILS_S = 5.0
-"""Interval of log lines and settings."""
+"""Seconds between questions for log lines and settings."""
 AGAIN_S = 1.0
-"""Pause before dialling a master again."""
+"""Pause before a master is dialled again."""
 ENDING_TRIES, ENDING_S = 20, 0.1
-"""How often, and after which pauses, a live master that hangs up is looked up for its end: it
-closes its port before it writes its report and says how it ended."""
+"""When a live master hangs up, its ending is looked up this often, with these pauses: it closes its
+port before it has written its report and recorded how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: its master's exit code, the reason of an extraordinary end, its figures."""
+    """How a run ended: exit code of its master, reason if it was not as planned, figures."""
 
     code: int
     text: str = ""
@@ -66,9 +66,9 @@ class Ending:
 
 
 class Watcher:
-    """Keep the newest picture of one run.
+    """Keeps the newest picture of one run, in a thread of its own.
 
-    `ending(run)` says how the run ended, None as long as that is not known; asked when its master
+    `ending(run)` says how the run ended, None while that is not known; it is asked when the master
     does not answer.  `clock` gives steady seconds.
     """
 
@@ -95,7 +95,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="snailps-watcher", daemon=True)
 
     def start(self) -> None:
-        """Start asking; counts as a look."""
+        """Start asking; counts as if a page had asked."""
         self._looked_at = self._clock()
         self._thread.start()
 
@@ -105,7 +105,7 @@ class Watcher:
         self._thread.join(limit_s)
 
     def end(self, why: str) -> None:
-        """Show the pages that nothing new will come; the picture stays."""
+        """Tell open pages that nothing new will come; the last picture remains."""
         ending = self._ending(self.run)
         with self._changed:
             self._state, self._why = "ended", why
@@ -114,7 +114,7 @@ class Watcher:
         self._renew()
 
     def _take(self, ending: Ending) -> None:
-        """Turn the last picture into that of the end."""
+        """Turn the last picture into the picture of the end."""
         self._state, self._why = "ended", plain(ending.text) or self._why
         if not self._status:
             return
@@ -134,9 +134,9 @@ class Watcher:
         return self._clock() - self._looked_at
 
     def picture(self, after: int = 0, limit_s: float = 0.0) -> bytes:
-        """The newest picture as JSON, once its number is above `after`, or after `limit_s`.
+        """Return the newest picture as JSON; wait up to `limit_s` for one newer than `after`.
 
-        Thread-safe; counts as a look.
+        Thread-safe; counts as a look of a page.
         """
         self._looked_at = self._clock()
         self._wanted.set()
@@ -167,7 +167,7 @@ class Watcher:
                     control.close()
                     control = None
             except Exception:
-                log.exception("cannot read what the master at %s says", self.run.address)
+                log.exception("cannot read the answer of the master at %s", self.run.address)
                 self.note_lost(ProtocolError("the master's answer cannot be read here"))
             took_s = self._clock() - begin
             self._pause(max(AGAIN_S if control is None else 0.0, self.period_s() - took_s))
@@ -175,7 +175,7 @@ class Watcher:
             control.close()
 
     def _pause(self, seconds: float) -> None:
-        """Sleep; a page that opens ends a long pause."""
+        """Sleep; a page that is opened ends a long pause at once."""
         idle = self.idle_s() > LOOKED_S
         if not idle:
             self._closed.wait(seconds)
@@ -209,11 +209,11 @@ class Watcher:
             self._status, self._state, self._why = fresh, "live", ""
         self._renew()
 
-    def _take_map(self, found: Mapping[str, Any]) -> None:
+    def _take_map(self, answer: Mapping[str, Any]) -> None:
         """Take a newer map of words; an empty answer keeps the previous one."""
-        if found.get("words"):
+        if answer.get("words"):
             self._maps += 1
-            self._extra["words"] = {**plain(found), "number": self._maps}
+            self._extra["words"] = {**plain(answer), "number": self._maps}
 
     def _ask(self, control: ControlClient, what: str, limit_s: float = DIAL_S) -> Any:
         answer = control.call(messages.Ask(what), limit_s)
@@ -222,7 +222,7 @@ class Watcher:
         return answer.data
 
     def note_lost(self, error: SnailError) -> None:
-        """Note that the master does not answer; keep the last picture, or show the end."""
+        """Record that the master does not answer; keep the last picture, or show the end."""
         ending = self._ending(self.run)
         for _ in range(ENDING_TRIES if self._state == "live" else 0):
             if ending is not None or self._closed.wait(ENDING_S):

@@ -209,7 +209,7 @@ def test_connect_to_a_cluster_with_a_job_of_its_own_says_so(tmp_path):
     gate = Gate(tmp_path / "gates", 0)
     with Cluster(tmp_path, job=job) as cluster:
         cluster.started_at(gate)
-        with pytest.raises(ClusterError, match=r"takes none from Python.*master --session"):
+        with pytest.raises(ClusterError, match=r"takes no jobs from Python.*master --session"):
             snailps.connect(cluster.address)
         gate.open()
         assert cluster.codes() == [0] * 3

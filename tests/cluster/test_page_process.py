@@ -138,7 +138,7 @@ def test_page_for_other_machines_has_a_token_drawn_and_never_none(tmp_path, job,
 
 def test_page_with_a_token_that_can_be_guessed_is_refused(tmp_path):
     page = run_snailps("ui", "--listen", "0.0.0.0:0", "--token", 1, code=2, cwd=tmp_path)
-    assert "the page's token has 1 characters: it needs 16 or more" in page.stderr
+    assert "the page's token has 1 characters: expected 16 or more" in page.stderr
 
 
 def test_token_of_the_page_is_in_no_list_of_processes(tmp_path):

@@ -58,7 +58,7 @@ def snailps(*words):
 def test_status_without_a_run_says_so_at_once():
     code, out, _ = snailps("status")
     assert code == FAILED
-    assert out.startswith("no job of yours runs on this machine\n")
+    assert out.startswith("none of your jobs runs on this machine\n")
     assert snailps("jobs")[:2] == (0, "")
 
 

@@ -196,8 +196,9 @@ def test_killed_master_is_named_with_what_is_lost_and_its_log(text, monkeypatch)
                 master.kill()
 
         said = (
-            rf"^the master \(process {master.pid}\) was ended by SIGKILL, maybe as memory is short"
-            r"; its log has no line that says why\. This cluster has ended, with its tables and "
+            rf"^the master \(process {master.pid}\) was ended by SIGKILL, perhaps because"
+            r" memory was short"
+            r"; its log does not say why\. This cluster has ended, with its tables and "
         )
         for _ in range(2):  # also when it is asked again
             with pytest.raises(ClusterError, match=said):

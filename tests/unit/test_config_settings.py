@@ -94,7 +94,7 @@ def test_parse_addr_every_form_gives_host_and_port(text, addr):
         ("300.0.0.1:80", "'300.0.0.1' is not a host"),
         ("no de:80", "'no de' is not a host"),
         ("-x:80", "'-x' is not a host"),
-        ("::1:80", "needs brackets"),
+        ("::1:80", "in brackets"),
         ("[::1]80", "brackets enclose"),
         ("[::1:80", "brackets enclose"),
         ("[node1]:80", "'node1' is not an IPv6 address"),

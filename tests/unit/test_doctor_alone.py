@@ -42,7 +42,9 @@ def test_doctor_says_when_a_certificate_ends(days, level):
     doctor.check_tls(SimpleNamespace(check=lambda: ("node1", 1e9 + days * 86400)))
     (found,) = doctor.diagnosis.findings
     assert (found.level, found.check) == (level, "tls")
-    assert "the certificate of node1 is of the CA beside it, until 20" in found.text
+    assert (
+        "the certificate of node1 is signed by the CA beside it, and valid until 20" in found.text
+    )
 
 
 def test_doctor_of_the_masters_host_finds_a_result_that_is_there(tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def test_reader_that_has_stopped_holds_nothing_up_and_what_is_lost_is_said(fifo,
     for number in range(total):
         log.on_status({"number": number, "long": long})
     log.close()
-    assert caplog.text.count("takes no more for now: records are left out") == 1
+    assert caplog.text.count("is too slow: records are dropped") == 1
     assert f"{total} of {total} records are not in {fifo}" in caplog.text
     os.close(reader)
     log.lines.close(LIMIT_S)  # else its thread says in the next test that the pipe is broken
@@ -103,5 +103,5 @@ def test_full_disk_is_said_once_and_later_records_are_whole(tmp_path, caplog, mo
 
 
 def test_file_in_no_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="name a file in a folder that is there"):
+    with pytest.raises(ConfigError, match="name a file in a folder that exists"):
         JsonLog(str(tmp_path / "no" / "log"))

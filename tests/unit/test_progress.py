@@ -173,7 +173,8 @@ def test_address_of_metrics_is_shown_once_the_cluster_is_up():
     for _ in range(2):
         progress.update(make_status(nodes=[make_node()], master={"metrics": "127.0.0.1:9464"}))
     shown = [line for line in stream.getvalue().splitlines() if "metrics" in line]
-    assert shown == ["metrics at http://127.0.0.1:9464/metrics, of others by snailps status --json"]
+    where = "metrics at http://127.0.0.1:9464/metrics"
+    assert shown == [f"{where}; other processes' addresses: snailps status --json"]
 
 
 def test_plain_forming_that_lasts_says_what_it_waits_for():

@@ -36,7 +36,7 @@ class Sparse:
 
 def test_data_in_the_place_of_a_path_is_refused_by_its_type():
     for value, said in [(np.zeros((3, 2)), "a ndarray of 3"), (Sparse(), "a Sparse:")]:
-        with pytest.raises(ConfigError, match=rf"^input: {said}.* goes to fit\(\) of a model"):
+        with pytest.raises(ConfigError, match=rf"^input: {said}.* to fit\(\) of a model"):
             setting_texts({"input": value})
 
 
