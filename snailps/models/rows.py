@@ -42,7 +42,7 @@ class RowSharing:
     """Other workers push to the rows.  Then a row in memory needs its base, what servers have is
     projected where it is read, and deltas are pushed by share.  Without others, deltas go as they
     are: without estimates, bases and answers a worker is faster and has room for more rows
-    (docs/lab/shared-rows.md, "A single worker")."""
+    (docs/lab/shared-rows.md, "Memory")."""
     memory_bytes: int
     """Memory of one table's kept rows and their numbering."""
 

@@ -39,7 +39,7 @@ ENTITY, RELATION = 0, 1
 LINES_A_WORKER = {"logistic": 10_000, "margin": 60_000, "softmax": 60_000}
 """Triples of an epoch for each worker that trains, by loss: of fewer, several learn less."""
 OTHERS_LEAST_TURNED = 2.0
-"""`others_least` of rotate: docs/design/shared-rows.md."""
+"""`others_least` of rotate: docs/lab/shared-rows.md."""
 
 
 def metric_of(settings: KgeSettings) -> int:
@@ -165,7 +165,7 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
-        """A worker for each `LINES_A_WORKER` triples, with sgd one: docs/design/shared-rows.md."""
+        """A worker for each `LINES_A_WORKER` triples, with sgd one: docs/lab/shared-rows.md."""
         if settings.method == "sgd":
             why = "with optimizer: sgd steps of several on the same rows add up too far"
             return Concurrency(1, f"{why}; optimizer: adagrad, or consistency: bsp, lets more")

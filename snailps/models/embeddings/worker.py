@@ -84,7 +84,7 @@ PERIOD_PART = 1 / 4
 FACTOR_STEP = 0.3
 """Curvature of a step on a row, by its relative sum of squared gradients, with AdaGrad."""
 GROWTH = 0.03
-"""`ExchangeRule.growth`; this and the next two: docs/design/shared-rows.md."""
+"""`ExchangeRule.growth`; this and the next two: docs/lab/shared-rows.md."""
 STEPS_MIN = 0.5
 """`ExchangeRule.steps_min`: rare rows are pulled again between two own steps."""
 OTHERS_LEAST = 4.0

@@ -1,17 +1,17 @@
-"""Exchange of rows of which workers train copies: input rows that several parts have.
+"""Exchange of input rows that several partitions have, so that workers train copies of them.
 
-    exchange: share of the delta -> PUSH, PULL behind it -> merged
+    exchange: share of the delta -> PUSH, then PULL -> merged
     push_all: all deltas so far -> PUSH
     close:    last deltas -> PUSH, acknowledged
 
-With skip-gram, words of several input partitions have an n-gram, so several workers train copies of
-its row; with CBOW all rows are such copies.  A copy is exchanged when all workers together are
-expected to have made `Sharing.steps_apart` steps on the row; the worker pushes the share of its
-delta that its part of the way has if all pull to the same optimum.
+Owns when each copy travels, and the share of its delta.  With skip-gram, words of several input
+partitions may have the same n-gram, so several workers train copies of its row; with CBOW all rows
+are such copies.  A copy is exchanged when all workers together are expected to have made
+`Sharing.steps_apart` steps on the row.
 
-With a curvature c a step, a row that makes s steps goes 1 - exp(-c s) of its way.  t workers that
-make s steps each on copies go t times that by sums, and 1 - exp(-c s t) one after the other: the
-share is the quotient.  It is 1 for one worker and for few steps, 1 / t for many.
+The share: with curvature c a step, a row goes 1 - exp(-c s) of its way to the optimum in s steps.
+If t workers make s steps each on copies, their sum goes t times that; one after the other they
+would go 1 - exp(-c s t).  The share is the quotient: 1 for one worker or few steps, 1 / t for many.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How often and by which share the rows of a lease travel."""
+    """How often the rows of a lease travel, and with which share; arrays have an entry a row."""
 
     crowding: NDArray[Any]
-    """Steps of all workers over those of this one; 1: no other part has the row."""
+    """Steps of all workers, as a multiple of this worker's; 1: no other partition has the row."""
     own: NDArray[Any]
     """Steps of this worker in the lease."""
     way: NDArray[Any]
     """Rate x curvature of all these steps."""
     steps_apart: NDArray[Any] | float
-    """Steps of all workers between two exchanges, of each row or of any."""
+    """Steps of all workers between two exchanges."""
     turns: int
     """How often in a checkout rows may be exchanged."""
 
 
 class InputExchange:
-    """The input rows of a lease: `places` of `rows`; without `sharing` no other part has any.
+    """The input rows of a lease: `places` of `rows`; without `sharing` no other partition has any.
 
-    A checkout has `turns` turns.  `exchange` is called behind `turns_apart` of them, with no kernel
-    at work.  `opened` rows were pulled at first, `exchanged` were pulled or pushed since.
+    A checkout has `turns` turns.  `exchange` is called after `turns_apart` of them, while no kernel
+    runs.  `opened` rows were pulled at first, and `exchanged` pulled or pushed since.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class InputExchange:
     ) -> None:
         self.rows, self._all = rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
-        self._begun, self._half = 0, 1  # turn of the last exchange; half of what one took
+        self._begun, self._half = 0, 1  # turn of the last exchange; half of the turns it took
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         if sharing is None:
             self.opened = rows.open(places)
@@ -68,37 +68,43 @@ class InputExchange:
         shared = self.crowding > 1
         last = self._last = block.output_parts * self.turns
         apart = sharing.steps_apart / np.maximum(sharing.own * self.crowding, 1e-9) * last
-        # Each turn looks for rows that are due, and most rows of n-grams never are.
+        # Each turn looks for rows that are due; most rows of n-grams never are, and are left out.
         self._among = np.flatnonzero(shared & (apart < last))
-        self._every = np.maximum(apart[self._among], 1).astype(np.int32)  # turns between two
+        self._every = np.maximum(apart[self._among], 1).astype(
+            np.int32
+        )  # turns between two exchanges
         self._number = block.had * self.turns
-        self._due = self._every + self._number  # turn of the next one
+        self._due = self._every + self._number  # turn of the next exchange
         self._way = sharing.way / last
         self._sent = np.full(len(places), self._number)  # turn of the last exchange
         self.opened = rows.open(places, shared)
 
     @property
     def turns_apart(self) -> int:
-        """Turns until the next `exchange`.  To look more often for what is under way would stop the
-        kernels, and find nothing."""
+        """Turns until the next `exchange`.
+
+        While rows are under way, half as many as the last exchange took: to look earlier would stop
+        the kernels for nothing.
+        """
         return 1 if self._open is None else self._half
 
     def exchange(self, number: int) -> None:
-        """After turn `number`, from 1 on: merges what has come, starts to exchange what is due.
+        """Merge rows that have come, and start to exchange rows that are due, after turn `number`
+        (counted from 1 over the lease).
 
-        While rows are on their way nothing else is sent, and nothing waits for them: on a slow
-        network rows are exchanged less often, by smaller shares.
+        While rows are under way nothing else is sent, and nothing waits for them: on a slow network
+        rows are exchanged less often, with smaller shares.
         """
         if not self.shares:
             return
         self._number = number
         if not self._merge(wait=False) or number >= self._last:
             return
-        found = np.flatnonzero(self._due <= number)
-        if not len(found):
+        now_due = np.flatnonzero(self._due <= number)
+        if not len(now_due):
             return
-        self._begun, self._due[found] = number, number + self._every[found]
-        due = self._among[found]
+        self._begun, self._due[now_due] = number, number + self._every[now_due]
+        due = self._among[now_due]
         places = self._places[due]
         deltas = self.rows.deltas(places, self.shares_of(due))
         self._sent[due] = number
@@ -109,19 +115,18 @@ class InputExchange:
         self.exchanged += 2 * len(due)
 
     def push_all(self) -> Collection[Push]:
-        """Between two checkouts: pushes all deltas so far, the last few for
-        `PartitionRows.wait_for`.
+        """Push all deltas so far, between two checkouts; `PartitionRows.wait_for` the result.
 
-        Of rows that other parts have, too, the share that is due after these steps, as in `close`.
+        For rows that other partitions have, too, their share, as in `close`.
         """
         return self.rows.push_all(self._all, self._last_shares())
 
     def close(self) -> None:
-        """Pushes all deltas and waits until they are acknowledged."""
+        """Push all deltas, and wait until they are acknowledged."""
         self.rows.close(self._all, self._last_shares())
 
     def _last_shares(self) -> Floats | None:
-        """Merges what is under way; shares of all rows, which then count as sent."""
+        """Merge what is under way; returns the shares of all rows, which then count as sent."""
         if not self.shares:
             return None
         self._merge(wait=True)
@@ -130,14 +135,14 @@ class InputExchange:
         return shares
 
     def shares_of(self, at: NDArray[np.int64]) -> Floats:
-        """Share of each delta to push, by the steps since the row was sent before."""
+        """Share of each delta to push, by the steps since the row was last sent."""
         way = (self._way[at] * (self._number - self._sent[at])).astype(np.float32)
         return share_of_delta(way, way * (self.crowding[at] - 1).astype(np.float32))
 
     def _merge(self, wait: bool) -> bool:
-        """Takes merged rows, and adds this worker's steps since it sent its own.
+        """Take merged rows, and add this worker's steps since it sent its own.
 
-        False if they have not come yet, and are not waited for.
+        False: they have not come yet, and `wait` is false.
         """
         if self._open is None:
             return True

@@ -1,16 +1,18 @@
-"""Rows of one table that stay at a worker from chunk to chunk, as long as it keeps its partition.
+"""Rows of one table that stay at a worker from chunk to chunk, while it keeps its partition.
 
     open:   rows that are not here, or that other workers train, too <- PULL, or first values
     pushes: rows less what the servers have of them -> PUSH, some rows at a time
 
-A row that no other worker trains is what the servers have once it is pushed, so it is pulled once.
-With `bases` a copy of each row as the servers have it is kept: deltas of any rows may be pushed at
-any time, while others are trained.  Without, what the servers have is pulled again for the deltas:
-a copy would be two fifths of a worker's memory.  Such a push also repairs what servers have lost.
-With bases all rows are pulled again when the route has changed: with `replication: async` the new
-primary of a shard may lack the last pushes to the lost one.
+Owns the rows, and which of them are here.  A row that no other worker trains equals the servers'
+copy once it is pushed, so it is pulled only once.
 
-Knows neither what has these rows nor how many workers train one.
+With `bases`, a copy of each row as the servers have it is kept: deltas of any rows may be pushed at
+any time, while others are trained.  When the route has changed all rows are pulled again: with
+`replication: async` the new primary of a shard may lack the last pushes to the lost one.  Without
+bases, the servers' rows are pulled again for the deltas, since copies would be two fifths of a
+worker's memory; such a push also repairs what servers have lost.
+
+Knows neither what the rows mean nor how many workers train one.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ from snailps.kernels._row_exchange import (
 from snailps.models.local_sgd import ArrayPool, Floats, Keys, LocalSgd
 
 BYTES_AT_ONCE = 1 << 20
-"""Rows of one request."""
+"""Bytes of rows in one request."""
 UNDER_WAY, UNDER_WAY_SOLE = 16, 2
-"""Requests that are not waited for while other rows are loaded or subtracted.  Several workers wait
-for each other's servers at the ends of chunks; one worker spares the memory."""
+"""Requests under way while other rows are loaded or subtracted, with bases and without.  Several
+workers wait for the same servers at the end of a chunk; a single worker saves the memory."""
 
 Places = NDArray[np.int64] | None
-"""Places of some rows; None: of all."""
+"""Places of rows; None: all."""
 Some = NDArray[np.int64]
 Push = tuple[Pending, Floats]
-"""A push, and the array that it has until it is acknowledged."""
+"""A push, and the array that it needs until it is acknowledged."""
 
 
 class PartitionRows:
-    """Rows of these keys, one a key; `place` i is that of key i.
+    """The rows of `keys`: place i has the row of key i.
 
-    `local` are the rows to train, and AdaGrad's squares behind them; none before the first `open`.
-    `spare` rows behind them are for those that come and go.
-    `base`: packed rows as the servers have them, or as they were sent last, if there are bases.
+    `local` are the rows to train, followed by AdaGrad's squares; empty before the first `open`.
+    After them, `spare` rows have room for rows that come and go.  `base` are packed rows as the
+    servers have them, or as they were sent last; empty without `bases`.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class PartitionRows:
         self._bases, self._size = bases, len(keys) + spare
         self._under_way = UNDER_WAY if bases else UNDER_WAY_SOLE
         width = sgd.layout.width
-        # Not those of checkouts, which are larger, and would be taken for these.
+        # Its own pool: the larger arrays of checkouts would be taken for these rows.
         self._packed = ArrayPool(lambda n: np.empty((n, width), np.float32))
         self._route_epoch = -1  # of the last `open`
         self._here = np.zeros(len(keys), np.bool_)
@@ -69,9 +71,9 @@ class PartitionRows:
     def open(
         self, places: Places, shared: NDArray[np.bool_] | None = None, *, first: bool = False
     ) -> int:
-        """Pulls those that are not here, or `shared` with other workers; how many it pulled.
+        """Pull the rows that are not here, or are `shared` with other workers; returns how many.
 
-        With `first` none is pulled: they are made, as a key without a row reads.
+        With `first` none is pulled: rows are made, as servers would make them.
         """
         sgd = self._sgd
         if not self.local:
@@ -96,36 +98,36 @@ class PartitionRows:
         return 0 if first else int(np.count_nonzero(lacks))
 
     def forget(self) -> None:
-        """Makes the next `open` pull all rows: another worker has trained them."""
+        """Have the next `open` pull all rows, because another worker has trained them."""
         self._here[:] = False
 
     def free(self) -> None:
-        """Frees the memory of the rows."""
+        """Free the memory of the rows."""
         self.local, self.base = (), np.zeros((0, 0), np.float32)
         self.forget()
 
     def deltas(self, places: Some, shares: Floats) -> Floats:
-        """Shares of rows' deltas, in an array to `give` back; the rows then count as sent."""
+        """Compute shares of deltas, in an array to `give` back; the rows then count as sent."""
         packed = self._packed.take(len(places))
         self._subtract(places, packed, shares)
         return packed
 
     def merge(self, places: Some, merged: Floats) -> None:
-        """Takes packed rows of the servers, and adds what was trained since they were sent."""
+        """Replace rows by the servers' packed rows, plus what was trained since they were sent."""
         for array, first, dim, at in self._parts():
             merge_columns(array, places, self.base, merged, first, dim, at)
 
     def take(self, n: int) -> Floats:
-        """An array for packed rows, to `give` back."""
+        """Get an array for packed rows, to `give` back."""
         return self._packed.take(n)
 
     def give(self, packed: Floats) -> None:
         self._packed.give(packed)
 
     def pushes(self, places: Places, shares: Floats | None = None) -> Iterator[Push]:
-        """Starts to push deltas of rows that have changed, a request for each `next`.
+        """Start to push deltas of rows that have changed, one request for each `next`.
 
-        With bases, `shares` are the parts of each row's delta of weights to push.
+        With bases, `shares` are the shares of each row's delta (of weights) to push.
         """
         sgd, first = self._sgd, 0
         for some, deltas in self._of_servers(places):
@@ -142,8 +144,10 @@ class PartitionRows:
                 self._packed.give(deltas)
 
     def push_all(self, places: Places, shares: Floats | None = None) -> deque[Push]:
-        """Pushes deltas, and returns the last few pushes; the others are acknowledged, because the
-        deltas of all rows would take as much memory as the rows."""
+        """Push deltas; returns the last few pushes, and waits for all before them.
+
+        The deltas of all rows at once would take as much memory as the rows.
+        """
         under_way: deque[Push] = deque()
         for push in self.pushes(places, shares):
             under_way.append(push)
@@ -152,26 +156,26 @@ class PartitionRows:
         return under_way
 
     def close(self, places: Places, shares: Floats | None = None) -> None:
-        """Pushes deltas and waits until they are acknowledged."""
+        """Push deltas, and wait until they are acknowledged."""
         self.wait_for(self.push_all(places, shares))
         self._packed.drop(0)
 
     def wait_for(self, pushes: Iterable[Push]) -> None:
-        """Waits until pushes are acknowledged."""
+        """Wait until pushes are acknowledged, and take their arrays back."""
         for push, deltas in pushes:
             push.wait()
             self._packed.give(deltas)
 
     def push(self, keys: Keys, values: Floats) -> Pending:
-        """Starts to push deltas of rows."""
+        """Start to push deltas of rows."""
         return self._worker.push_async(self._table, keys, values, state=self._sgd.state)
 
     def pull(self, keys: Keys, out: Floats) -> Pending:
-        """Starts to pull packed rows, behind all pushes."""
+        """Start to pull packed rows, after all pushes so far."""
         return self._worker.pull_async(self._table, keys, out, state=self._sgd.state)
 
     def _of_servers(self, places: Places) -> Iterator[tuple[Some, Floats]]:
-        """Arrays of `_packed`, some rows at a time; without bases with what servers have."""
+        """Yield arrays for deltas, some rows at a time; without bases they hold servers' rows."""
         if not self._bases:
             yield from self._pulled(places)
             return
@@ -179,8 +183,8 @@ class PartitionRows:
             yield some, self._packed.take(len(some))
 
     def _first(self, places: Places) -> Iterator[tuple[Some, Floats]]:
-        """Yield some rows at a time as keys without a row read; their state is 0."""
-        (table,) = (one for one in self._worker.tables() if one.name == self._table)
+        """Yield first rows, some at a time, with a state of 0."""
+        (table,) = (each for each in self._worker.tables() if each.name == self._table)
         assert isinstance(table, Table)
         dim, fill = self._sgd.layout.dim, table.fill_first
         for some in self._some(places):
@@ -190,19 +194,19 @@ class PartitionRows:
             yield some, packed
 
     def _pulled(self, places: Places) -> Iterator[tuple[Some, Floats]]:
-        """Yield some rows at a time as the servers have them, pulled a few requests ahead."""
+        """Yield the servers' rows, some at a time, pulled a few requests ahead."""
         coming = deque[tuple[Some, Pending]]()
         for some in self._some(places):
             keys = self.keys[some]
             coming.append((some, self.pull(keys, self._packed.take(len(keys)))))
             if len(coming) > self._under_way:
-                which, begun = coming.popleft()
-                yield which, begun.wait()
-        for which, begun in coming:
-            yield which, begun.wait()
+                pulled, pull = coming.popleft()
+                yield pulled, pull.wait()
+        for pulled, pull in coming:
+            yield pulled, pull.wait()
 
     def _some(self, places: Places) -> Iterator[Some]:
-        """Some rows at a time."""
+        """Split places into the rows of one request each."""
         size = max(1, BYTES_AT_ONCE // (4 * self._sgd.layout.width))
         count = len(self.keys if places is None else places)
         for first in range(0, count, size):
@@ -215,23 +219,25 @@ class PartitionRows:
         self.load(some, packed)
 
     def load(self, places: Some, packed: Floats) -> None:
-        """Rows of any places, spare ones too, as packed; threads may call it for different rows."""
+        """Set rows at any places, spare places too; threads may do so for different rows."""
         for array, first, dim, at in self._parts():
             load_columns(array, places, packed, first, dim, at)
 
     def subtract(self, places: Some, packed: Floats) -> None:
-        """``packed = rows - packed``, of any places; threads may call it for different rows."""
+        """``packed = rows - packed`` at any places; threads may do so for different rows."""
         for array, first, dim, at in self._parts():
             subtract_columns(array, places, packed, first, dim, at=at)
 
     def _subtract(self, some: Some, deltas: Floats, shares: Floats | None) -> None:
-        """Deltas of rows, of their weights the share; with bases the rows then count as sent."""
+        """Compute deltas (of weights, their `shares`); with bases the rows then count as sent."""
         bases = self.base if self._bases else None
         for array, first, dim, at in self._parts():
             subtract_columns(array, some, deltas, first, dim, bases, None if first else shares, at)
 
     def _parts(self) -> Iterator[tuple[Floats, int, int, int]]:
-        """An array of rows, columns of packed ones, and where these begin in it; for each part."""
+        """For each part of a row: its array, its first column and width when packed, and its first
+        column in the array.
+        """
         layout = self._sgd.layout
         for part in range(layout.parts):
             array, at = (part, 0) if layout.split else (0, part * layout.stride)

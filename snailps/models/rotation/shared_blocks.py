@@ -1,13 +1,13 @@
-"""Blocks of numbers in a table: each written once by the worker that encodes it, read by all.
+"""Blocks of numbers in a table: one worker encodes and writes each, all workers read it.
 
     head and numbers of a block -> put -> rows of 255 float32, and the stamp of their chunk
     heads -> what blocks have      read -> numbers of a range of each block, one after the other
     rows of another chunk -> LostBlocks -> Checkouts.encode_again
 
-A block of a ring's slot has a row for its head, then rows of its numbers.  What the head says is
-the model's.  With `replication: async` the new primary of a shard may lack the last pushes to the
-lost one: its rows are those of an earlier chunk, or sums that no chunk has.  Each row is stamped
-with its chunk, so a reader sees that.
+Owns the layout: in a slot of a ring, a block has a row for its head, then rows of its numbers.  The
+model decides what a head says.  With `replication: async` the new primary of a shard may lack the
+last pushes to the lost one: it then has rows of an earlier chunk, or sums that belong to none.  So
+each row is stamped with its chunk, and a reader notices.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ROW_FLOATS = 256
 ROW_NUMBERS = ROW_FLOATS - 1
 """Numbers of a row; its last float is the stamp."""
 STAMPS = 1 << 20
-"""Stamps, of 1 to this; a row that was never written has 0."""
+"""Stamps are 1 to `STAMPS`; a row that was never written has 0."""
 _BLOCK_BITS, _ROW_BITS = 24, 24
 AT_ONCE = 1 << 20
-"""Numbers of blocks that are pulled together."""
+"""Numbers that are pulled together, of one block or more."""
 
 
 class Puller(Protocol):
@@ -39,7 +39,7 @@ class Puller(Protocol):
 
 
 class ChunkPlace(NamedTuple):
-    """Where the blocks of a chunk are: the slot of the ring, and whose they must be."""
+    """Where the blocks of a chunk are (a slot of the ring), and the chunk they must be of."""
 
     table: str
     slot: int
@@ -50,13 +50,13 @@ class ChunkPlace(NamedTuple):
         return float(self.chunk % STAMPS + 1)
 
     def keys(self, index: int, first: int, count: int) -> Keys:
-        """Keys of some rows of a block; its first one is the head."""
+        """Keys of `count` rows of a block, from row `first` on; row 0 is the head."""
         base = (self.slot << _BLOCK_BITS | index) << _ROW_BITS
         return np.arange(base + first, base + first + count, dtype=np.uint64)
 
 
 class LostBlocks(Exception):
-    """Blocks of a chunk that the servers do not have, or not whole."""
+    """The servers lack blocks of a chunk, or parts of them."""
 
     def __init__(self, indices: Iterable[int]) -> None:
         super().__init__(indices)
@@ -64,23 +64,24 @@ class LostBlocks(Exception):
 
 
 def table(name: str) -> Table:
-    """The table; its values travel as they are."""
+    """Declare a table of blocks; its rows travel as float32, since numbers must be exact."""
     return Table(name, dim=ROW_FLOATS, wire="float32")
 
 
 def put(
     worker: Worker, place: ChunkPlace, index: int, head: Floats, numbers: NDArray[np.generic]
 ) -> None:
-    """Writes a block; returns when it is acknowledged.
+    """Write a block; returns when servers have acknowledged it.
 
-    One worker at a time.  Pushes the difference to what is there, so that a block may be written
-    again, also over one of which a lost worker has written a part.
+    One worker at a time may write a block.  The difference to what is there is pushed, so a block
+    may be written again, also where a lost worker has written a part of it.
     """
     rows = np.zeros((1 + -(-len(numbers) // ROW_NUMBERS), ROW_FLOATS), np.float32)
     rows[0, : len(head)] = head
-    whole, rest = divmod(len(numbers), ROW_NUMBERS)
-    rows[1 : 1 + whole, :ROW_NUMBERS] = numbers[: whole * ROW_NUMBERS].reshape(-1, ROW_NUMBERS)
-    rows[-1, :rest] = numbers[whole * ROW_NUMBERS :]
+    full_rows, last_count = divmod(len(numbers), ROW_NUMBERS)
+    full = numbers[: full_rows * ROW_NUMBERS].reshape(-1, ROW_NUMBERS)
+    rows[1 : 1 + full_rows, :ROW_NUMBERS] = full
+    rows[-1, :last_count] = numbers[full_rows * ROW_NUMBERS :]
     rows[:, ROW_NUMBERS] = place.stamp
     keys = place.keys(index, 0, len(rows))
     rows -= worker.pull(place.table, keys)
@@ -88,15 +89,15 @@ def put(
 
 
 def heads(worker: Puller, place: ChunkPlace, indices: Sequence[int]) -> Floats:
-    """Heads of some blocks, (blocks, 256).  LostBlocks: some have none."""
-    keys = [place.keys(at, 0, 1) for at in indices]
-    found: Floats = worker.pull(place.table, np.concatenate(keys))
-    _check(place, found, indices)
-    return found
+    """Read the heads of blocks, float32 (blocks, 256); `LostBlocks` if servers lack one."""
+    keys = [place.keys(index, 0, 1) for index in indices]
+    rows: Floats = worker.pull(place.table, np.concatenate(keys))
+    _check(place, rows, indices)
+    return rows
 
 
 def _check(place: ChunkPlace, rows: Floats, blocks: Sequence[int] | NDArray[np.int64]) -> None:
-    """Raise LostBlocks if a row, of these blocks, is of no or another chunk."""
+    """Raise `LostBlocks` if a row (of the block at its index) belongs to no or another chunk."""
     wrong = np.flatnonzero(rows[:, ROW_NUMBERS] != place.stamp)
     if len(wrong):
         raise LostBlocks(np.asarray(blocks)[wrong].tolist())
@@ -109,8 +110,10 @@ def read(
     stops: Sequence[int],
     out: NDArray[np.generic],
 ) -> None:
-    """Fills `out` with numbers `begins` to `stops` of each block; pulls only the rows of these.
-    LostBlocks: some are not there."""
+    """Fill `out` with the numbers from `begins` to `stops` of each block, block after block.
+
+    Only the rows that hold them are pulled.  `LostBlocks` if servers lack one.
+    """
     filled = 0
     for some in batches([stop - begin for begin, stop in zip(begins, stops, strict=True)]):
         spans = [(begins[at] // ROW_NUMBERS, -(-stops[at] // ROW_NUMBERS)) for at in some]
@@ -129,24 +132,24 @@ def read(
 
 
 def _take(rows: Floats, skip: int, out: NDArray[np.generic]) -> None:
-    """Fill `out` with the numbers of rows, one row after the other, but for the first `skip`."""
+    """Fill `out` with the numbers of rows, row after row, without the first `skip`."""
     first = min(len(out), ROW_NUMBERS - skip)
     out[:first] = rows[:1, skip : skip + first].ravel()
-    whole, rest = divmod(len(out) - first, ROW_NUMBERS)
-    middle = out[first : len(out) - rest].reshape(whole, ROW_NUMBERS)
-    middle[:] = rows[1 : 1 + whole]
-    out[len(out) - rest :] = rows[1 + whole : 2 + whole, :rest].ravel()
+    full_rows, last_count = divmod(len(out) - first, ROW_NUMBERS)
+    middle = out[first : len(out) - last_count].reshape(full_rows, ROW_NUMBERS)
+    middle[:] = rows[1 : 1 + full_rows]
+    out[len(out) - last_count :] = rows[1 + full_rows : 2 + full_rows, :last_count].ravel()
 
 
 def batches(sizes: Sequence[int], most: int = AT_ONCE) -> Iterable[list[int]]:
-    """Consecutive blocks that are pulled together: up to so many numbers, or one block."""
-    some: list[int] = []
+    """Yield the indices of consecutive blocks that have up to `most` numbers together, or one."""
+    batch: list[int] = []
     total = 0
-    for at, size in enumerate(sizes):
-        if some and total + size > most:
-            yield some
-            some, total = [], 0
-        some.append(at)
+    for index, size in enumerate(sizes):
+        if batch and total + size > most:
+            yield batch
+            batch, total = [], 0
+        batch.append(index)
         total += size
-    if some:
-        yield some
+    if batch:
+        yield batch

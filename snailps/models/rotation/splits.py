@@ -1,4 +1,7 @@
-"""How names are split into partitions that are alike; pure functions, so that all workers agree."""
+"""Splits names (words, users, items) into partitions of given sizes.
+
+Pure functions of counts, keys and a seed: each worker computes the same split, and none is sent.
+"""
 
 from __future__ import annotations
 
@@ -10,50 +13,50 @@ from numpy.typing import NDArray
 from snailps.abi.key_hash import fragment_of
 
 PLACED_SINGLY = 64
-"""Names for each partition that are assigned one by one."""
+"""Heaviest names, for each partition, that are assigned one by one."""
 BEYOND_MEAN = 1.05
-"""Most that a partition by hashes has, over the mean, where some of its names can go elsewhere."""
+"""Load of a partition by hashes, as a multiple of the mean, beyond which heavy names leave it."""
 
 
 def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArray[np.int32]:
-    """The partition of each name, so that their sums of `mass` are as these sizes.
+    """Choose each name's partition, so that the partitions' sums of `mass` are as `sizes`.
 
-    The heaviest go one by one to the partition that then has least of its own, the others in
-    shuffled rounds, of as many a partition as its size.
+    The heaviest names go one by one to the partition that has least for its size; all others in
+    shuffled rounds, of which each partition gets as many names as its size.
     """
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
-    found = np.empty(len(mass), np.int32)
+    part_of = np.empty(len(mass), np.int32)
     singly = min(len(order), PLACED_SINGLY * parts)
     load, size = np.zeros(parts), np.asarray(sizes, np.float64)
     for name in order[:singly].tolist():
         part = int(((load + mass[name]) / size).argmin())
-        found[name] = part
+        part_of[name] = part
         load[part] += mass[name]
-    rest, places = order[singly:], np.repeat(np.arange(parts, dtype=np.int32), sizes)
-    rounds = -(-len(rest) // len(places))
+    others, places = order[singly:], np.repeat(np.arange(parts, dtype=np.int32), sizes)
+    rounds = -(-len(others) // len(places))
     shuffled = np.random.default_rng(seed).random((rounds, len(places))).argsort(1)
-    found[rest] = places[shuffled.ravel()[: len(rest)]]
-    return found
+    part_of[others] = places[shuffled.ravel()[: len(others)]]
+    return part_of
 
 
 def assign_by_hash(
     mass: NDArray[np.float64], keys: NDArray[np.uint64], parts: int
 ) -> NDArray[np.int32]:
-    """The partition of each name, by the key of its row: equal ranges of the keys' hashes.
+    """Choose each name's partition by the key of its row: equal ranges of the keys' hashes.
 
-    Shards own such ranges, too, so that few of them have rows of a partition: one or two if there
-    are as many partitions as shards, until shards move.  Of one that has too much, the heaviest of
-    the names that `assign` places singly go to the partition that has least.
+    Shards own such ranges, too, so a partition's rows are at few shards: at one or two if there are
+    as many partitions as shards, until shards move.  Heavy names leave an overfull partition for
+    the one with the smallest load.
     """
-    found = fragment_of(keys, parts).astype(np.int32)
-    load = np.bincount(found, mass, parts)
+    part_of = fragment_of(keys, parts).astype(np.int32)
+    load = np.bincount(part_of, mass, parts)
     most = BEYOND_MEAN * load.mean()
     heaviest = np.argsort(-mass, kind="stable")[: PLACED_SINGLY * parts]
     for name in heaviest.tolist():
-        part, to = int(found[name]), int(load.argmin())
+        part, to = int(part_of[name]), int(load.argmin())
         if load[part] > most and load[to] + mass[name] < load[part]:
-            found[name] = to
+            part_of[name] = to
             load[part] -= mass[name]
             load[to] += mass[name]
-    return found
+    return part_of

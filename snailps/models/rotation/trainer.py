@@ -1,4 +1,4 @@
-"""The trainer of partition leases: input rows that stay, output rows that are checked out.
+"""The trainer of partition leases: input rows stay here, output rows are checked out.
 
     encode:  a block -> numbers -> a table of blocks                     (by any worker, ahead)
     prepare: numbers of the chunk -> Lease: its examples, by output partition
@@ -7,16 +7,19 @@
              deltas of input rows -> PUSH, at the end and, in long leases, between two
              checkouts: these are durable then
 
-Input rows are split into input partitions, one a worker, and output rows into some more
-output partitions.  One worker at a time checks out an output partition.  So it trains output rows
-that all others have finished with, and pushes exact differences: neither stale rows nor shares.
-Rows of which several input partitions have a copy are the exception (`input_exchange`).
+Owns the order of these steps, the threads of a lease, and when checkouts become durable; a subclass
+owns what an example is, and which rows it trains.  Four threads share a lease: `train` runs in the
+training thread, `ahead` checks out and pulls, `behind` waits for pushes and checks in, and kernels
+train.
 
-A chunk of one partition has one lease.  Its worker keeps the output rows, too, if it has memory
-for all, and a checkout is a share of the examples: nothing travels between checkouts.  If workers
-join, the next chunk has more partitions, and begins when this one is pushed.
+Each worker leases one input partition.  One worker at a time has an output partition, so it trains
+output rows that all others have finished with, and pushes exact differences: no row is stale, no
+delta is shared out.  Rows of which several input partitions have a copy are the exception
+(`input_exchange`).
 
-What an example is, and which rows it trains, is the subclass's.
+A chunk of one partition has one lease.  Its worker keeps the output rows, too, if it has memory for
+all.  A checkout is then a share of the examples, and nothing travels between checkouts.  If workers
+join, the next chunk has more partitions, and starts when this one is pushed.
 """
 
 from __future__ import annotations
@@ -42,28 +45,28 @@ from snailps.models.rotation.shared_blocks import LostBlocks
 
 Found = TypeVar("Found")
 Which = tuple[int, tuple[int, ...]]
-"""An input partition: its number, and the sizes of all."""
+"""Which input partition: its number, and the sizes of all partitions."""
 Judged = tuple[float, float]
 """Sum of the loss, and examples."""
 Span = tuple[int, int]
 Rates = tuple[float, float]
-"""Learning rate at the begin and at the end."""
+"""Learning rate at the beginning and at the end."""
 RETURNING = 2
-"""Checkouts whose pushes are not waited for while another one trains."""
+"""Checkouts whose pushes may be under way while another checkout trains."""
 DURABLE_SHARE = 0.25
-"""Share of a lease's checkouts between two times that they are made durable, at least."""
+"""Least share of a lease's checkouts between two points at which they are made durable."""
 DURABLE_SECONDS = 4.0
-"""Seconds between two such times, at least: to train less than that again costs little."""
+"""Least seconds between two such points: to train less than that again costs little."""
 DURABLE_ROWS = 0.2
-"""Rows that are pushed for that, at most, as a share of those that the lease moves anyhow."""
+"""Most rows that are pushed for these points, as a share of what the lease moves anyway."""
 
 
 class Partition:
-    """An input partition at its worker: the rows that stay.
+    """An input partition at its worker, with the rows that stay here.
 
-    `of`: its number, and the sizes of all.  `staying` are all output rows, where they stay, too.
-    `chunk` is the last one of which it has what was trained.  `opening` pulls the rows of one that
-    is new here, and returns their number.
+    `of` says which partition it is.  `staying` are all output rows, where these stay, too.  `chunk`
+    is the last chunk whose training these rows have.  `opening` pulls the rows of a partition that
+    is new here; its result is how many.
     """
 
     inputs: PartitionRows
@@ -75,12 +78,12 @@ class Partition:
         self.of = of
 
     def forget(self) -> None:
-        """Has all rows pulled again: another worker has trained them."""
+        """Have all rows pulled again, because another worker has trained them."""
         for rows in self._tables():
             rows.forget()
 
     def free(self) -> None:
-        """Frees the rows' memory."""
+        """Free the memory of the rows."""
         for rows in self._tables():
             rows.free()
 
@@ -89,7 +92,7 @@ class Partition:
 
 
 def whole(block: Block, read: Callable[[], Found]) -> Found:
-    """What `read` finds of a partition's chunk; blocks that servers have lost are encoded again."""
+    """Call `read` until its chunk is whole; blocks that servers have lost are encoded again."""
     while True:
         try:
             return read()
@@ -100,61 +103,63 @@ def whole(block: Block, read: Callable[[], Found]) -> Found:
 
 @dataclass(slots=True)
 class Lease:
-    """A prepared lease of an input partition; subclasses have its examples."""
+    """A prepared lease of an input partition; a subclass has its examples."""
 
     part: Partition
-    """What stays here."""
+    """The rows that stay here."""
     rows: Places
-    """Input rows that it trains; None: all."""
+    """The input rows that the lease trains; None: all."""
     units: int
-    """Words or lines that count as this lease's, durable checkouts or not."""
+    """Words or lines of the whole lease, with durable checkouts."""
     share: NDArray[np.int64]
-    """Running sum of the checkouts' shares of these, in any unit."""
+    """Running sum of the checkouts' shares of `units`, in any unit."""
     sharing: Sharing | None
-    """How rows travel that other partitions have, too."""
+    """How rows travel that other partitions have, too; None: there are none."""
 
     def units_of(self, checkout: int) -> int:
-        """Units that count as trained by a checkout."""
+        """Units that a checkout trains."""
         return units_between(self.units, self.share, checkout)
 
 
 def units_between(units: int, ends: NDArray[np.int64], part: int) -> int:
-    """The share of so many units that lies between two of these ends."""
-    whole = max(1, int(ends[-1]))
-    before, after = (units * int(end) // whole for end in ends[part : part + 2])
+    """The share of `units` between two ends, which are running sums of any unit."""
+    total = max(1, int(ends[-1]))
+    before, after = (units * int(end) // total for end in ends[part : part + 2])
     return after - before
 
 
 @dataclass(slots=True)
 class Checkout:
-    """A checkout, until it is checked in."""
+    """A checkout, from its rows' arrival until it is checked in."""
 
     part: int
     examples: int
     begin: Callable[[Span, Rates, int], list[Future[Judged]]]
-    """Begins to train these examples at these rates, with a seed."""
+    """``begin(span, rates, seed)`` starts kernels that train a span of the examples."""
     subtract: Callable[[], None] | None = None
-    """Makes the deltas of the rows in `packed`, and frees what it trained them in."""
+    """Turns `packed` into the deltas of the trained rows, and frees the arrays of these."""
     keys: Keys | None = None
     packed: Floats | None = None
-    """Keys and rows that travel: as the servers have them, then their deltas."""
+    """Keys and rows that travel: rows as the servers have them, later their deltas.  None: output
+    rows stay here."""
     finite: Callable[[], bool] = lambda: True
-    """Whether its rows are, when it is trained, where a loss does not show that."""
+    """Whether the trained rows are finite, where a loss would not show that they are not."""
     number: int = 0
-    """Checkouts of the lease before this one."""
+    """How many checkouts of the lease came before this one."""
     rates: Rates = (0.0, 0.0)
     tasks: list[Future[Judged]] = field(default_factory=list)
+    """Kernels at work."""
     results: list[Judged] = field(default_factory=list)
-    """Kernels at work, and results of those that are done."""
+    """Results of kernels that are done."""
 
     def wait(self) -> None:
-        """Waits for the kernels."""
+        """Wait for the kernels."""
         self.results += [task.result() for task in self.tasks]
         self.tasks = []
 
 
 class Exchange(Protocol):
-    """What turns of a checkout need of the input rows."""
+    """The part of `InputExchange` that `turns_of` uses."""
 
     @property
     def turns(self) -> int: ...
@@ -166,7 +171,9 @@ class Exchange(Protocol):
 
 
 def turns_of(checkout: Checkout, inputs: Exchange, seed: int) -> Iterator[None]:
-    """Trains a checkout: begins `turns_apart` turns for each `next`, then exchanges rows."""
+    """Train a checkout: each `next` starts kernels for `turns_apart` turns; the one after it waits
+    for them, and exchanges rows.
+    """
     turns = inputs.turns
     edges = np.linspace(0, checkout.examples, turns + 1).astype(int).tolist()
     begin, end = checkout.rates
@@ -183,9 +190,9 @@ def turns_of(checkout: Checkout, inputs: Exchange, seed: int) -> Iterator[None]:
 
 
 class LeaseRates:
-    """Learning rates of a lease's checkouts; `rate` is of the training's progress.
+    """Learning rates of a lease's checkouts; `rate` gives them for a progress of the training.
 
-    Where time is limited, a lease may be longer than what is left of it.
+    With `max_seconds`, the time may be over before the lease is: rates then fall by the time spent.
     """
 
     def __init__(self, block: Block, rate: Callable[[float], float], max_seconds: float) -> None:
@@ -193,7 +200,7 @@ class LeaseRates:
         self._since = time.monotonic()
 
     def of(self, number: int) -> Rates:
-        """Learning rate at the begin and at the end of a checkout that begins now."""
+        """Rates of a checkout that starts now, the lease's `number`-th from 0."""
         begin, end = self._block.progress
         step = (end - begin) / self._block.output_parts
         first, last = (begin + step * checkout for checkout in (number, number + 1))
@@ -205,10 +212,10 @@ class LeaseRates:
 
 
 class DurablePoints:
-    """Points of a lease, besides its end, at which its checkouts are made durable.
+    """Decides when, before its end, a lease makes its checkouts so far durable.
 
-    If its worker is lost, those checkouts are not trained again.  `rows` are pushed each time;
-    `opened` were pulled when the lease began.
+    Those are not trained again if the worker is lost.  Each time costs a push of `rows` input rows;
+    `opened` rows were pulled when the lease began.
     """
 
     def __init__(self, block: Block, rows: int, opened: int) -> None:
@@ -217,11 +224,11 @@ class DurablePoints:
         self._since = time.monotonic()
 
     def is_due(self, checkouts: int, moved: int) -> bool:
-        """Whether to make the first `checkouts` durable, which moved `moved` rows."""
-        left = self._output_parts - self._first
-        whole = self._opened + self._rows + moved * left / (checkouts - self._first)
-        times = int(DURABLE_ROWS * whole / self._rows)
-        apart = max(DURABLE_SHARE * self._output_parts, left / (times + 1))
+        """Whether to make the first `checkouts` durable now; they have moved `moved` rows."""
+        of_lease = self._output_parts - self._first
+        rows_of_lease = self._opened + self._rows + moved * of_lease / (checkouts - self._first)
+        times = int(DURABLE_ROWS * rows_of_lease / self._rows)
+        apart = max(DURABLE_SHARE * self._output_parts, of_lease / (times + 1))
         lasts = time.monotonic() - self._since
         return self._last + apart <= checkouts < self._output_parts and lasts >= DURABLE_SECONDS
 
@@ -231,21 +238,22 @@ class DurablePoints:
 
 
 class RotationTrainer(ABC):
-    """Prepares and trains leases for a worker, after its `setup`; `outputs`: table of output rows.
+    """Prepares and trains leases for a worker, after its `setup`.
 
-    `part` is the partition that was prepared last.
+    `outputs` names the table of output rows; `part` is the partition that was prepared last.
     """
 
     part: Partition | None = None
 
     def __init__(self, worker: BlockTrainer, sgd: LocalSgd, outputs: str) -> None:
         self.worker, self.sgd, self.outputs = worker, sgd, outputs
-        # A thread that checks out waits for other workers, so another one checks in.
+        # Two threads: the one that checks out waits for other workers, which may wait for what the
+        # other one checks in.
         self.ahead = ThreadPoolExecutor(1, "snailps-check-out")
         self.behind = ThreadPoolExecutor(1, "snailps-check-in")
 
     def close(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self.ahead.shutdown()
         self.behind.shutdown()
 
@@ -253,36 +261,44 @@ class RotationTrainer(ABC):
 
     @abstractmethod
     def lease(self, block: Block) -> Lease:
-        """A lease, with its examples or those of its first checkout; its partition is `part`."""
+        """Make a lease with its examples, or with those of its first checkout; sets `part`."""
 
     @abstractmethod
     def check_out(self, block: Block, lease: Any, part: int) -> Checkout:
-        """An output partition that is checked out, with its rows.  Called in a thread of its own,
-        beside the kernels of the checkout before."""
+        """Make the checkout of an output partition, and pull its rows.
+
+        Called in the thread `ahead`, beside the kernels of the checkout before.
+        """
 
     @abstractmethod
     def rate(self, progress: float) -> float:
-        """Learning rate at a share of the whole training."""
+        """Learning rate at a progress of the training, 0 to 1."""
 
     @abstractmethod
     def figures(self, results: Sequence[Judged], finite: bool) -> Mapping[str, float]:
-        """``loss`` and ``examples`` of a checkout; no number if it diverged."""
+        """Give ``loss`` and ``examples`` of a checkout; a loss that is NaN or infinite if the
+        training has diverged, or if rows are not `finite`.
+        """
 
     # --- a lease, prepared while another one trains ------------------------------------------
 
     def prepare(self, block: Block) -> Lease:
-        """Prepares a lease; begins to open a new one."""
+        """Prepare a lease; start to pull its rows if the partition is new here."""
         before = self.part
         lease = self.lease(block)
         if lease.part is not before:
             lease.part.chunk = block.chunk - 1
-            if before is None or before.of != lease.part.of:  # else it may still be trained here
+            if before is None or before.of != lease.part.of:
+                # Else the rows are here, and may still be in training.
                 first = block.first and self.worker.loader(self.worker.settings) is None
                 lease.part.opening = self.ahead.submit(self._open, lease, first)
         return lease
 
     def _open(self, lease: Lease, first: bool) -> int:
-        """Pulls rows that are not here, or makes the `first` ones; input rows that it pulled."""
+        """Pull rows that are not here, or make them if servers have none yet (`first`).
+
+        Returns how many input rows were pulled.
+        """
         part = lease.part
         for rows in part.staying:
             rows.open(None, first=first)
@@ -291,21 +307,22 @@ class RotationTrainer(ABC):
     # --- a lease, trained ---------------------------------------------------------------------
 
     def train(self, block: Block) -> dict[str, float]:
-        """Trains a lease: all its checkouts, in the order in which the master hands them out."""
+        """Train a lease: all its checkouts, in the order in which the master hands them out."""
         part = block.prepared.part
         figures = _Training(self, block).run()
         part.chunk = block.chunk
         if block.progress[1] >= 1.0:
-            part.free()  # before the master, which is told next, begins to export
+            part.free()  # before the report, after which the master starts to export
         return figures
 
 
 class _Training:
-    """A lease that is trained.
+    """A lease in training.
 
-    Where no rows are exchanged, the kernels of a checkout are queued before those of the one before
-    are done, so that no thread waits for another.  Behind one that makes rows durable they are not:
-    deltas of the next one's steps would be pushed, and trained again if this worker is lost.
+    Where no rows are exchanged, the kernels of a checkout are queued before those of the checkout
+    before it are done, so that no thread waits for another.  Not after a checkout that makes rows
+    durable: steps of the next checkout would be pushed with them, and trained again if this worker
+    is lost.
     """
 
     def __init__(self, trainer: RotationTrainer, block: Block) -> None:
@@ -313,12 +330,12 @@ class _Training:
         self._sgd = trainer.sgd
         lease: Lease = block.prepared
         self._lease, self._part = lease, lease.part
-        block.prepared = None  # so that memory of the first checkout is returned when it is trained
+        block.prepared = None  # else it would hold the first checkout's memory to the end
         opened = 0
         if lease.part.opening is not None:
             opened, lease.part.opening = lease.part.opening.result(), None
         if self._part.chunk != block.chunk - 1 or block.had:
-            self._part.forget()  # another worker has trained it
+            self._part.forget()  # another worker has trained it since
         for rows in self._part.staying:
             rows.open(None)
         self._inputs = InputExchange(self._part.inputs, lease.rows, lease.sharing, block)
@@ -328,25 +345,25 @@ class _Training:
             opened + self._inputs.opened,
         )
         self._totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
-        self._begun = self._done = block.had  # checkouts
+        self._begun = self._done = block.had  # how many checkouts
         self._rates = LeaseRates(block, trainer.rate, self._worker.settings.max_seconds)
-        self._moved = 0  # output rows
-        self._returned: deque[Future[None]] = deque()
+        self._moved = 0  # output rows pulled and pushed
+        self._returned: deque[Future[None]] = deque()  # check-ins under way
 
     def run(self) -> dict[str, float]:
-        """Trains all checkouts and pushes the deltas of input rows."""
+        """Train all checkouts, and push the deltas of input rows."""
         coming, queued = self._trainer.ahead.submit(self._check_out), None
         while True:
             if queued is not None and (
                 self._makes_durable(queued) or not comes_first(coming, queued.tasks)
             ):
-                self._finish(queued)  # another worker may wait for its partition
+                self._finish(queued)  # at once: another worker may wait for its partition
                 queued = None
             checkout = coming.result()
             if checkout is None:
                 break
             while self._returned and (self._returned[0].done() or len(self._returned) > RETURNING):
-                self._returned.popleft().result()  # raises if its push has failed
+                self._returned.popleft().result()  # raises if the push has failed
             turns = self._turns(checkout)
             next(turns)
             if queued is not None:
@@ -364,12 +381,12 @@ class _Training:
             rows.close(None)
         for task in self._returned:
             task.result()
-        if self._done == self._block.output_parts and not self._block.had:  # else it is to end
-            self._totals["units"] = float(self._lease.units)  # of a text without pairs, too
+        if self._done == self._block.output_parts and not self._block.had:  # else the training ends
+            self._totals["units"] = float(self._lease.units)  # also of a text without any pairs
         return self._totals
 
     def _check_out(self) -> Checkout | None:
-        """Waits for an output partition and for its rows; None when this lease has had all."""
+        """Wait for an output partition and its rows; None: the lease has had all."""
         part = self._block.checkouts.check_out()
         return None if part is None else self._trainer.check_out(self._block, self._lease, part)
 
@@ -379,7 +396,7 @@ class _Training:
         return turns_of(checkout, self._inputs, self._block.seed)
 
     def _finish(self, checkout: Checkout) -> None:
-        """Waits for the kernels; has what changed pushed, and the partition checked in."""
+        """Wait for the kernels, start to push what they changed, have the partition checked in."""
         checkout.wait()
         figures = {
             "units": float(self._lease.units_of(checkout.part)),
@@ -409,7 +426,7 @@ class _Training:
         )
 
     def _makes_durable(self, checkout: Checkout) -> bool:
-        """Whether to make this checkout durable, and no other one has begun."""
+        """Whether to make this checkout durable: it is due, and no later checkout has begun."""
         if checkout.keys is None or self._begun > checkout.number + 1:
             return False
         moved = self._moved + 2 * len(checkout.keys) + self._inputs.exchanged
@@ -423,9 +440,9 @@ class _Training:
         pushes: Collection[Push] | None,
         previous: Future[None] | None,
     ) -> None:
-        """Checks a partition in once its deltas are acknowledged, and those that make it durable.
+        """Check a partition in once its deltas, and `pushes` that make it durable, have arrived.
 
-        `previous` checks in the one before: if it failed, nothing behind it is durable.
+        `previous` checks in the partition before: if that has failed, nothing after it is durable.
         """
         if previous is not None:
             previous.result()
@@ -436,7 +453,7 @@ class _Training:
 
 
 def comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:
-    """Whether the next checkout comes before these kernels are done."""
+    """Wait until the next checkout is there, or these kernels are done; whether it is there."""
     while not coming.done() and (at_work := [task for task in tasks if not task.done()]):
         wait([coming, *at_work], return_when=FIRST_COMPLETED)
     return coming.done() and coming.exception() is None

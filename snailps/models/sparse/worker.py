@@ -80,7 +80,7 @@ BLOCK_BYTES_ALONE = 8 << 20
 PERIOD_BLOCKS = 4
 """Blocks of a period of kept rows, at least; a worker that dies loses what it had not pushed."""
 PERIOD_EXAMPLES = 250_000
-"""Examples of a period; log loss and traffic by this and the next: docs/design/shared-rows.md."""
+"""Examples of a period; log loss and traffic by this and the next: docs/lab/shared-rows.md."""
 PERIOD_PART = 1 / 40
 """Part of an epoch that a period is."""
 PERIOD_PART_FTRL = 1 / 16
