@@ -3,9 +3,10 @@
     prepare: block -> encode -> keys of each table -> Rows.find, ask        (while others train)
     train:   Rows.ready -> spans: step(rows) -> Rows.exchange -> Rows.close
 
-A model gives `tables`, `prepare` (what a block's examples are, and their keys), `step` (kernels),
-`rates`, and how its steps on rows add up: `count_steps` where rows are kept, `scales` where they
-are copied.  Whether they are kept or copied is decided in `setup`, and nowhere else.
+Owns the order of the calls on rows, and which blocks are not pushed yet.  A model gives `tables`,
+`prepare` (a block's examples and their keys), `step` (kernels), `rates`, and how its steps add up
+with those of other workers: `count_steps` where rows are kept, `scales` where they are copied.  A
+model's `setup` decides whether they are kept or copied; nothing else does.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from snailps.models.rows import Lookup, Rows, Scale, Trained
 Span = tuple[int, int]
 Rates = tuple[float, float]
 Sums = tuple[float, float]
-"""Losses before each step, and weights of examples."""
+"""Sum of the losses before each step, and sum of the examples' weights."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A prepared block: `batch` has places of rows that were `asked` for, of each table.
+    """A prepared block.
 
-    `size` is what spans count, examples or lines; without `asked` there is nothing to learn from.
-    `metrics` are those of the block whatever is learned.
+    `batch` has the places of its rows, which were `asked` for in each table (empty: there is
+    nothing to learn from).  Spans count `size`, in examples or lines.  `metrics` do not depend on
+    what is learned.
     """
 
     batch: Any
@@ -53,17 +55,18 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
     """How each change that the model makes to rows reaches other workers."""
     sgd: LocalSgd
     rows: tuple[Rows, ...] = ()
-    """Rows of each trained table."""
+    """The rows of each trained table."""
     span_least = 1
-    _asked = 0  # blocks
-    _trained = _closed = 0  # blocks of this period, and of the one before
+    """Least examples of a span."""
+    _asked = 0  # blocks asked for; of the preparing thread
+    _trained = _closed = 0  # blocks trained in this push period, and in the one before
 
     # --- to be written by the model -------------------------------------------------------------
 
     @classmethod
     @abstractmethod
     def pace(cls, settings: Any, workers: int) -> Pace:
-        """Blocks and periods for so many workers."""
+        """Choose the size of blocks and periods for this many workers."""
 
     @abstractmethod
     def step(
@@ -76,10 +79,15 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
         """Step sizes before and after a block."""
 
     def count_steps(self, batch: Any, rows: Sequence[Trained], rate: float) -> None:
-        """Before a block whose rows are exchanged: count its steps, say how far they go."""
+        """Count the steps of a block whose rows are exchanged, before it trains, and set how far a
+        step goes.
+        """
 
     def scales(self, batch: Any, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
-        """After a block of copies: how to scale deltas if rows are shared; None: not at all."""
+        """Give how to scale each table's deltas of a block of copies; None: push them whole.
+
+        Only used if other workers push, too.
+        """
         return [None] * len(rows)
 
     def judged(self, batch: Any, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
@@ -95,7 +103,10 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
     def ask(
         self, block: Block, found: Sequence[Sequence[Lookup]], examples: int
     ) -> tuple[Any, ...]:
-        """Complete the places of a block's keys in each table; start to pull its rows."""
+        """Complete the places of a block's keys in each table, and start to pull their rows.
+
+        Called once a block, in the order in which blocks are trained.
+        """
         if not self._asked and not (block.first and self.loader(self.settings) is None):
             for rows in self.rows:
                 rows.begin_known()
@@ -107,7 +118,7 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
     # --- training -------------------------------------------------------------------------------
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Train on a prepared block."""
+        """Train a prepared block, span by span."""
         prepared: Prepared = block.prepared
         self._trained += any(rows.keeps for rows in self.rows)
         rates = self.rates(block)
@@ -115,29 +126,29 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
         if not prepared.asked:
             return metrics
         batch, size = prepared.batch, prepared.size
-        rows = [one.ready(asked) for one, asked in zip(self.rows, prepared.asked, strict=True)]
-        if size and any(one.exchanges for one in self.rows):
+        rows = [each.ready(asked) for each, asked in zip(self.rows, prepared.asked, strict=True)]
+        if size and any(each.exchanges for each in self.rows):
             self.count_steps(batch, rows, rates[0])
         loss, weight, first, begin = 0.0, 0.0, 0, rates[0]
         while first < size:
-            last = min(size, first + max(self.span_least, min(one.span() for one in self.rows)))
+            last = min(size, first + max(self.span_least, min(each.span() for each in self.rows)))
             end = rates[1] if last == size else rates[0] + (rates[1] - rates[0]) * last / size
             of_span = self.step(batch, rows, (first, last), (begin, end), block.seed)
             loss, weight = loss + of_span[0], weight + of_span[1]
-            for one in self.rows:
-                one.exchange(last - first)
+            for each in self.rows:
+                each.exchange(last - first)
             first, begin = last, end
         if size:
             metrics |= self.judged(batch, rows, (loss, weight))
         scales = self.scales(batch, rows, rates[0])
         parts = zip(self.rows, prepared.asked, scales, strict=True)
-        closed = [one.close(asked, scale) for one, asked, scale in parts]
-        if all(closed):  # else deltas of a table are still here
+        closed = [each.close(asked, scale) for each, asked, scale in parts]
+        if all(closed):  # else some table's deltas are not pushed: the blocks stay `unpushed`
             self._closed, self._trained = self._trained, 0
         return metrics
 
     def results_of(self, tasks: Sequence[Future[Any]]) -> list[Any]:
-        """Results of kernels at work, beside which rows of the last period are sent."""
+        """Wait for kernels, and send rows of the last period meanwhile; returns their results."""
         for task, rows in itertools.product(tasks, self.rows):
             while not task.done() and rows.send_some():
                 pass
@@ -149,13 +160,13 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
 
     @property
     def unpushed(self) -> int:
-        """Blocks of this period, and of the one before while some of its rows are not pushed."""
+        """Blocks of this period, and of the period before while some of its rows are not sent."""
         return self._trained + self._closed * any(rows.sends for rows in self.rows)
 
     def finish(self) -> None:
         for rows in self.rows:
             rows.flush()
-        self.rows = ()  # the largest thing here, and the export follows
+        self.rows = ()  # frees the largest thing here: the export needs memory
         self._trained = self._closed = 0
         self.sgd.close()
         super().finish()

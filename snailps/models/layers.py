@@ -1,11 +1,11 @@
-"""Dense layers after a first one, and their loss, in NumPy and BLAS.
+"""The dense layers of a network after its first, and their loss, in NumPy and BLAS.
 
     Z (m, h) -> + bias -> activation -> layers -> scores (m, outputs) -> loss
     dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
 
-The first layer's product, Z, is computed elsewhere, from sparse (`sparse/net.py`) or dense examples
-(`mlp/`).  Parameters, by name: a weight matrix of each later layer, and one array of all biases,
-those of the first layer included.  No tables, no sockets.
+`sparse/net.py` and `mlp/` compute Z, the product of the first layer.  Parameters, by name: a weight
+matrix for each later layer, and one array with all biases, including the first layer's.  Knows no
+tables.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BIASES = "biases"
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A stack of dense layers after a first one; `sizes` are the widths from Z to the scores."""
+    """A stack of dense layers; `sizes` are the widths from Z to the scores."""
 
     sizes: tuple[int, ...]
     activation: str
     loss: str
 
     def tensors(self, **options: object) -> list[Tensor]:
-        """The parameters: weights uniform after Glorot and Bengio (AISTATS 2010), biases zeros."""
+        """Declare the parameters: weights after Glorot and Bengio (AISTATS 2010), biases 0."""
         made = []
         for number, (into, out) in enumerate(itertools.pairwise(self.sizes)):
             scale = (6 / (into + out)) ** 0.5
@@ -50,7 +50,7 @@ class Layers:
         return [*(f"dense{number}" for number in range(1, len(self.sizes))), BIASES]
 
     def scores(self, z: Floats, parameters: Mapping[str, Floats]) -> Floats:
-        """Scores of examples, float32 (m, outputs), before any link function."""
+        """Compute scores of examples, float32 (m, outputs), before any link function."""
         return self._forward(z, parameters)[-1]
 
     def step(
@@ -62,11 +62,12 @@ class Layers:
         gradients: Mapping[str, Floats],
         out_of: float = 0.0,
     ) -> tuple[float, float, Floats]:
-        """Write the gradients of all parameters; weighted sum of losses, sum of weights, dL/dZ.
+        """Write the gradients of all parameters to `gradients`.
 
-        L is the mean loss of a batch: the sum divided by `out_of`, the sum of weights of the batch
-        that these m examples (0: all) belong to, so that gradients of the parts add up.  Empty
-        `weights` are ones.
+        Returns the weighted sum of losses, the sum of weights, and dL/dZ.  L is the mean loss of a
+        batch: these m examples may be a part of it, so the sum is divided by `out_of`, the sum of
+        the whole batch's weights (0: of these), and gradients of parts add up.  Empty `weights`
+        mean ones.
         """
         outputs = self._forward(z, parameters)
         loss, delta = LOSSES[self.loss].slopes(outputs[-1], labels)
@@ -88,7 +89,7 @@ class Layers:
         return loss_sum, weight, np.ascontiguousarray(delta, np.float32)
 
     def _forward(self, z: Floats, parameters: Mapping[str, Floats]) -> list[Floats]:
-        """Outputs of all layers, from the first one's activation to the scores."""
+        """Compute the outputs of all layers, from the first layer's activation to the scores."""
         edges = np.cumsum((0, *self.sizes))
         first, *biases = [parameters[BIASES][a:b] for a, b in itertools.pairwise(edges)]
         outputs = [self._active(z + first)]

@@ -1,7 +1,10 @@
-"""Local SGD: a worker trains rows of its own and pushes the differences.
+"""Local SGD: a worker trains its own copies of rows, and pushes the differences.
 
-Layout and buffers of rows, threads, and the share of a delta to push where several workers train
-the same row.  Which rows, and when they travel, is `kept_rows`' and `copied_rows`' matter.
+    packed rows (as pulled) -> RowLayout.load -> trained rows -> subtract -> deltas -> PUSH
+
+Owns layout and buffers of rows, kernel threads, and the share of a delta to push where several
+workers train the same row (`Contention`).  `kept_rows` and `copied_rows` own which rows these are,
+and when they travel.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from snailps.dataclass import dataclass
 from snailps.kernels._row_exchange import share_of_delta
 
 OTHERS_MIN = 0.1
-"""Rate x curvature x other workers' steps below which a delta is pushed whole: share > 0.95."""
+"""Rate x curvature x steps of other workers below which a delta is pushed whole: its share would be
+above 0.95."""
 STEEP = 16
-"""Directions that are scaled for a row that other workers change little."""
+"""Steepest directions that are scaled for a row that other workers change little."""
 ROWS_AT_ONCE = 4096
 
 Floats = NDArray[np.float32]
@@ -30,7 +34,10 @@ Keys = NDArray[np.uint64]
 
 
 class ArrayPool:
-    """Thread-safe pool of row arrays by ``make(n)``: a new one costs a page fault every 4 KiB."""
+    """A pool of row arrays made by ``make(n)``, for any thread.
+
+    A new array costs a page fault every 4 KiB, which is as much as training some rows.
+    """
 
     def __init__(self, make: Callable[[int], Floats]) -> None:
         self._make = make
@@ -39,14 +46,14 @@ class ArrayPool:
         self._lock = threading.Lock()
 
     def take(self, n: int) -> Floats:
-        """An array of `n` rows with arbitrary content."""
+        """Get an array of `n` rows with arbitrary content; `give` it back."""
         with self._lock:
             fitting = [array for array in self.free if len(array) >= n]
             if fitting:
                 whole = min(fitting, key=len)
                 self.free = [array for array in self.free if array is not whole]
             else:
-                self.free = self.free[1:]  # too small for the current blocks
+                self.free = self.free[1:]  # blocks have grown: the oldest array is too small now
                 whole = self._make(n + n // 8)
             view = whole[:n]
             self.taken[id(view)] = whole
@@ -78,7 +85,7 @@ class RowLayout:
 
     @classmethod
     def padded(cls, dim: int, parts: int = 1, *, split: bool = False) -> RowLayout:
-        """Trained parts are padded to a multiple of `kernels.PAD`, on a cache line's boundary."""
+        """Make a layout whose trained parts are padded to cache lines (`kernels.PAD` floats)."""
         return cls(dim, parts, -(-dim // kernels.PAD) * kernels.PAD, split)
 
     @property
@@ -96,13 +103,13 @@ class RowLayout:
         return self.parts if self.split else 1
 
     def make(self, n: int) -> Floats:
-        """An array for n trained rows, or for one part of them if `split`."""
+        """Make an array for n trained rows; if `split`, for one part of them."""
         if self.stride % kernels.PAD:
             return np.empty((n, self.trained_width), np.float32)
         return kernels.padded(n, self.trained_width)
 
     def load(self, packed: Floats, *trained: Floats) -> None:
-        """Copy packed rows to trained rows; threads may call it for different rows."""
+        """Copy packed rows to trained rows; threads may do so for different rows."""
         dim = self.dim
         if self.split and self.parts > 1:
             for part, array in enumerate(trained):
@@ -113,7 +120,7 @@ class RowLayout:
             kernels.unpack_parts(packed, trained[0], dim, self.parts)
 
     def subtract(self, packed: Floats, *trained: Floats) -> None:
-        """``packed = trained - packed``; threads may call it for different rows."""
+        """``packed = trained - packed``; threads may do so for different rows."""
         dim = self.dim
         if self.split:
             for part, array in enumerate(trained):
@@ -128,9 +135,9 @@ class RowLayout:
 class LocalSgd:
     """Layout, buffers and threads of the rows that a worker trains.
 
-    With `state`, rows travel with their optimiser state and deltas are of both; ``derive(packed)``
-    then recomputes what follows from the state.  ``project(keys, packed)`` makes of rows as servers
-    have them what the model reads (`RowUpdate.READ`).
+    With `state`, rows and deltas include the optimiser's state, and ``derive(packed)`` computes
+    again what follows from it (FTRL's weights).  ``project(keys, packed)`` turns the servers' rows
+    into what the model reads (`RowUpdate.READ`).
     """
 
     def __init__(
@@ -149,12 +156,12 @@ class LocalSgd:
         self._trained = ArrayPool(layout.make)
 
     def pull_rows(self, table: str, keys: Keys) -> Pending:
-        """Start to pull packed rows into an array of `packed`, ahead of pushes in flight."""
+        """Start to pull packed rows into an array of `packed`, ahead of pushes under way."""
         rows = self.packed.take(len(keys))
         return self.worker.pull_async(table, keys, rows, state=self.state, ahead=True)
 
     def make_trained(self, n: int) -> tuple[Floats, ...]:
-        """Arrays for n rows to train, until `give_trained`."""
+        """Get arrays for n rows to train; `give_trained` them back."""
         return tuple(self._trained.take(n) for _ in range(self.layout.arrays))
 
     def give_trained(self, trained: Iterable[Floats]) -> None:
@@ -170,7 +177,7 @@ class LocalSgd:
         rows: NDArray[np.generic],
         *arrays: NDArray[np.generic] | None,
     ) -> None:
-        """Call a row-wise function on ranges of rows, one a thread; on all here if one is all."""
+        """Call a function on ranges of rows, one a thread; with a single thread, here."""
         if self.worker.threads == 1:
             function(rows, *arrays)
             return
@@ -187,11 +194,11 @@ class LocalSgd:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Shares of a table's deltas to push when several workers train the same rows.
+    """Scales a table's deltas to the shares to push, where several workers train the same rows.
 
-    `own` and `others`, float32 (n,), estimate the gradients that each row gets from this block, and
-    meanwhile from other workers; `curvature` is rate x curvature of the loss, a gradient: for all
-    directions, or (dim, dim).
+    `own` and `others`, float32 (n,), estimate how many gradients each row gets from this block, and
+    meanwhile from other workers.  `curvature` is rate x curvature of the loss for one gradient: a
+    number for all directions, or (dim, dim).
     """
 
     own: Floats
@@ -199,11 +206,11 @@ class Contention:
     curvature: float | NDArray[np.float32]
 
     def scale(self, deltas: Floats) -> None:
-        """Scale deltas (n, dim) to the shares to push, one for each eigenvector of `curvature`.
+        """Scale deltas (n, dim) in place: along each eigenvector of `curvature` by its share.
 
-        The loss of embeddings is steep in a few directions, in which deltas of all workers are
-        alike and are averaged, and flat in the others, in which they are added.  If `curvature` is
-        not finite the rows have diverged: nothing is scaled, and the loss reports it.
+        The loss of embeddings is steep in a few directions, where deltas of all workers are alike
+        and must be averaged, and flat in the others, where they add up.  A `curvature` that is not
+        finite means that the rows have diverged: nothing is scaled, and the loss will show it.
         """
         if not np.isfinite(self.curvature).all():
             return
@@ -214,12 +221,12 @@ class Contention:
         curvatures, directions = np.linalg.eigh(self.curvature)  # ascending
         curvatures = np.maximum(curvatures, 0)
         few = min(STEEP, len(curvatures))
-        # Most rows need shares in the steepest directions only, a sixth of the work.
+        # Most rows need shares in the steepest directions alone: a sixth of the work.
         bounds = [np.inf, *(OTHERS_MIN / np.maximum(curvatures[[-few, -1]], 1e-30))]
         for upper, lower, count in ((0, 1, len(curvatures)), (1, 2, few)):
             rows = np.flatnonzero((self.others > bounds[lower]) & (self.others <= bounds[upper]))
-            for some in np.array_split(rows, len(rows) // ROWS_AT_ONCE + 1):
-                self._scale_along(deltas, some, directions[:, -count:], curvatures[-count:])
+            for chunk in np.array_split(rows, len(rows) // ROWS_AT_ONCE + 1):
+                self._scale_along(deltas, chunk, directions[:, -count:], curvatures[-count:])
 
     def _scale_along(
         self, deltas: Floats, rows: NDArray[np.int64], directions: Floats, curvatures: Floats

@@ -1,9 +1,10 @@
-"""Losses of models of examples: `LOSSES`, by the names of the setting `loss`.
+"""The losses of models of examples: `LOSSES`, by the names that the setting `loss` takes.
 
     scores, labels -> loss, gradient     (`slopes`, of networks; the kernels have theirs, by `code`)
     scores -> `link` -> predictions;  labels, scores -> `judge` -> metrics
 
-A further loss is a further entry.  Pure functions of arrays: no settings, files or rows.
+A further loss is a further entry (docs/design/walk-model.md).  Pure functions of arrays: no
+settings, files or rows.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from snailps.models.sparse.metrics import (
 
 Floats = NDArray[np.float32]
 CURVATURE = 0.2
-"""Curvature of an example's log loss: P(yes) P(no) for typical predictions."""
+"""Curvature of an example's log loss, P(yes) P(no), for typical predictions."""
 STEEP = np.float32(7)
-"""SNAIL_STEEP of the kernels: where the loss of counts becomes a straight line."""
+"""SNAIL_STEEP of the kernels: the score beyond which the loss of counts is a straight line."""
 
 
 def _slopes_of_logistic(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
@@ -72,7 +73,7 @@ def _slopes_of_poisson(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
 def _by_their_mean(
     encoding: Encoding, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool
 ) -> Encoding:
-    """Set the mean as deviation: a score of 0, where the bias begins, is the mean's logarithm."""
+    """Take the mean as deviation, so that a score of 0, where the bias starts, means the mean."""
     counts, of = np.maximum(targets, 0).astype(np.float64), weights if len(weights) else None
     mean = float(np.average(counts, weights=of))
     if not has_constant or mean == 0:
@@ -83,7 +84,7 @@ def _by_their_mean(
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss; the defaults are those of classes and of targets that are scaled."""
+    """A loss.  Defaults are right for classes, and for targets that are centred and scaled."""
 
     code: int  # in kernels
     classes: int | None  # of labels; 0: they are numbers; None: as many as the setting says

@@ -1,12 +1,12 @@
-"""How many rows n-grams are hashed to, where `bucket` is `auto`: chosen by the survey.
+"""How many rows n-grams are hashed to with ``bucket: auto``: the survey chooses.
 
     words -> distinct_ngrams -> rows -> with_rows -> a summary with the number
     settings, summary -> surveyed -> settings whose `bucket` is a number, summary without it
     settings, vocabulary -> pack_vocabulary -> summary -> unpack_vocabulary -> both
 
 The master chooses once; workers, a master that takes over, checkpoints and files read the number
-from the summary.  A summary without it (of large texts, or from before 0.1) means `ROWS_MAX`.
-No tables.
+from the summary.  A summary without it (of a large text, or from before 0.1) means `ROWS_MAX`.
+Knows no tables.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ AUTO = 0
 ROWS_MAX = 2_000_000
 """fastText's number."""
 ROWS_A_NGRAM = 4
-"""One n-gram in five then shares its row; quality by this number: docs/design/ngram-rows.md."""
+"""With it one n-gram in five shares its row; quality by this number: docs/design/ngram-rows.md."""
 DIGITS = 2
 """Significant digits of the number of rows, which is rounded up."""
 WORDS_AT_ONCE = 50_000
 _HASHES = 1 << 30
-"""Range of the hashes that are counted: of a million n-grams, five hundred collide."""
+"""Range of the hashes that are counted: of a million n-grams, about five hundred collide."""
 _MAGIC = b"SNNG"
 _HEAD = len(_MAGIC) + 8
 
@@ -59,32 +59,32 @@ S = TypeVar("S", bound=Grams)
 
 
 def distinct_ngrams(words: Sequence[bytes], minn: int, maxn: int, enough: int) -> int:
-    """Number of different n-grams of `minn` to `maxn` characters; counting ends at `enough`."""
+    """Count the different n-grams of `minn` to `maxn` characters, up to `enough`."""
     packed = PackedWords.of(words)
-    found: NDArray[np.int32] = np.zeros(0, np.int32)
+    hashes: NDArray[np.int32] = np.zeros(0, np.int32)
     for first in range(0, len(packed), WORDS_AT_ONCE):
-        some = packed[first : first + WORDS_AT_ONCE]
-        _, ids = subwords_csr(some, minn, maxn, _HASHES)
-        all_ = np.concatenate((found, ids[ids >= len(some)] - np.int32(len(some))))
-        all_.sort()  # np.unique would import numpy.ma
-        found = all_[np.diff(all_, prepend=np.int32(-1)) > 0]
-        if len(found) >= enough:
+        piece = packed[first : first + WORDS_AT_ONCE]
+        _, ids = subwords_csr(piece, minn, maxn, _HASHES)
+        merged = np.concatenate((hashes, ids[ids >= len(piece)] - np.int32(len(piece))))
+        merged.sort()  # np.unique would import numpy.ma
+        hashes = merged[np.diff(merged, prepend=np.int32(-1)) > 0]
+        if len(hashes) >= enough:
             break
-    return min(enough, len(found))
+    return min(enough, len(hashes))
 
 
 def rows_for(ngrams: int, places: int = 0) -> int:
-    """Rows for `ngrams` different n-grams of characters and `places` n-grams of words."""
+    """Choose rows for `ngrams` different n-grams of characters and `places` n-grams of words."""
     rows = max(1, ngrams * ROWS_A_NGRAM + places)
     unit: int = 10 ** max(0, len(str(rows)) - DIGITS)
     return min(ROWS_MAX, -(-rows // unit) * unit)
 
 
 def chosen(s: Grams, words: Sequence[bytes], places: int = 0) -> int:
-    """The number of rows of a job, logged where it is chosen here.
+    """The number of rows of a job; logged if it is chosen here.
 
-    `places` counts all n-grams of words, equal ones too: in short texts half of them differ, and a
-    classifier minds collisions less.
+    `places` counts all occurrences of n-grams of words: in short texts half of them differ, and
+    collisions cost a classifier less.
     """
     if s.bucket != AUTO:
         return s.bucket
@@ -106,7 +106,7 @@ def with_rows(summary: bytes, rows: int) -> bytes:
 
 
 def surveyed(settings: S, summary: bytes) -> tuple[S, bytes]:
-    """Settings whose `bucket` is a number (kept if set), and the summary before `with_rows`."""
+    """The settings with a number as `bucket` (the user's, if set), and the summary without it."""
     rows = ROWS_MAX
     if summary[: len(_MAGIC)] == _MAGIC:
         rows = int.from_bytes(summary[len(_MAGIC) : _HEAD], "little")
@@ -120,6 +120,6 @@ def pack_vocabulary(s: Grams, vocabulary: Vocabulary) -> bytes:
 
 
 def unpack_vocabulary(s: S, summary: bytes) -> tuple[S, Vocabulary]:
-    """The settings as `surveyed`, and the vocabulary."""
+    """The settings of `surveyed`, and the vocabulary."""
     s, packed = surveyed(s, summary)
     return s, Vocabulary.from_bytes(packed)

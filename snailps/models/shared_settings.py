@@ -1,10 +1,11 @@
-"""Settings that several models declare: what they have in common, once.
+"""Settings that several models declare: their common text and limits, as values.
 
     shuffle: bool = setting(True, **SHUFFLE)
     min_count: int = setting(1, **MIN_COUNT, when="5 for large texts.")
 
-A model adds its default, and what it says otherwise.  `EPOCHS_AUTO` is `api/passes.py`'s, as users'
-models have it, too.
+A model adds its default, and replaces what is different.  They are values, not mixins: a class with
+slots cannot have two bases that have fields.  `EPOCHS_AUTO` is in `api/passes.py`, because users'
+models may have it, too.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ COLUMN: Mapping[str, Any] = {
 }
 """`column` of models of text."""
 CONTINUE_FROM: Mapping[str, Any] = {
-    "help": "A file of weights with the state of their optimizer, from which training continues; "
-    "of `partial_fit` of the estimators. Features that it lacks are added; shapes, classes and "
-    "optimizer are those of the file.",
+    "help": "A file of weights with the state of their optimizer, from which training continues, "
+    "as `partial_fit` of an estimator writes it. Features that it lacks are added; shapes, classes "
+    "and optimizer are those of the file.",
     "when": "Never; estimators fill it in.",
     "unit": "path",
     "hidden": True,
 }
-"""`continue_from` of models that only estimators continue (`packed_tables.py`)."""
+"""`continue_from` of models that estimators alone continue (`packed_tables.py`)."""
 SHUFFLE: Mapping[str, Any] = {
-    "help": "Whether examples are trained in an order that is drawn from `seed`, another one in "
-    "each epoch; a block is read from all over the input's files. `false`, or with `expire_after`: "
-    "as they come.",
-    "when": "`false` if their order means something, or if they are already shuffled and more than "
-    "fit in memory on a disk that seeks slowly.",
+    "help": "Whether to train examples in an order drawn from `seed`, another in each epoch; a "
+    "block then has examples from all over the input's files. `false`, or with `expire_after`: in "
+    "the order of the input.",
+    "when": "`false` if the order means something, or if the examples are shuffled already and do "
+    "not fit in memory, on a disk that seeks slowly.",
 }
 """`shuffle` of models that do not depend on the order of the examples."""
 KEEP_STATE: Mapping[str, Any] = {
-    "help": "Whether the model's file has the state of the optimizer, too, so that `continue_from` "
-    "and `partial_fit` go on with it: two or three times the size. `auto`: up to 2 MB of it.",
+    "help": "Whether the model's file includes the state of the optimizer, from which "
+    "`continue_from` and `partial_fit` go on: the file is two or three times as large. `auto`: if "
+    "it is at most 2 MB.",
     "when": "`always` to continue with a larger model; `never` for the smallest file.",
 }
 """`keep_state` of models whose file may have it."""

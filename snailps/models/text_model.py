@@ -1,10 +1,11 @@
-"""Base class of models of text, which train word rows by local SGD; export of key ranges.
+"""Base class of models of text: their survey of words, and their `.bin` files.
 
     survey: bytes of a block -> word counts -> `TextModel.summarize`, at the master
     export: ranges of keys -> rows in pieces, at the master
     warm start: shape, words and rows of a model file -> settings, vocabulary, tables
 
-No mathematics: the model trains rows, `local_sgd` moves them.
+Owns the keys of words and of n-gram buckets.  No mathematics: the model trains rows, `local_sgd`
+moves them.
 """
 
 from __future__ import annotations
@@ -36,18 +37,20 @@ from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 Settings = TypeVar("Settings", bound=JobSettings)
 
 BUCKET_KEY = 1 << 40
-"""Key of hash bucket 0 in a table whose word i is key i: a vocabulary may grow, no bucket moves."""
+"""Key of n-gram bucket 0, in a table whose key i is word i: so a vocabulary may grow, and no bucket
+moves."""
 BLOCK_BYTES_MAX = 6 << 20
-"""A million words of English.  Larger blocks pull fewer rows a word, but take more memory."""
+"""About a million words of English.  Larger blocks pull fewer rows a word, but take more memory."""
 BLOCK_BYTES_SMALL = 64 << 10
-"""Several workers double blocks below this size, as most of their rows are negatives."""
+"""Size below which several workers double a block, because most of its rows are negatives."""
 EXPORT_ROWS = 50_000
 EXPORT_BYTES = 8 << 20
-"""Rows, and bytes of rows, that the master pulls at a time, at most."""
+"""Most rows, and bytes of rows, that the master pulls at a time."""
 PUT_SHARE = 2
-"""Rows are put in pieces of 1 / PUT_SHARE: they are in memory as found, as wanted and as pushed."""
+"""Rows are set in pieces of 1 / PUT_SHARE of that, since each is in memory three times: as present,
+as wanted and as pushed."""
 _UNREAD_BYTES = 8
-"""Number of words of a part that are not read, in front of the counts."""
+"""Bytes before a part's counts: how many words were too long to be read."""
 
 
 class WordSurveyor:
@@ -66,6 +69,8 @@ class WordSurveyor:
 
 
 class WordPart:
+    """Counts the words of a worker's blocks."""
+
     def __init__(self) -> None:
         self._counter = WordCounter()
 
@@ -83,20 +88,17 @@ class WordPart:
 
 
 class TextModel(BlockTrainer):
-    """A model of text, whose survey counts words.
-
-    Its tables have access method ``add`` or ``adagrad``.
-    """
+    """A model of text, whose survey counts words; its tables have access ``add`` or ``adagrad``."""
 
     counts: ClassVar[Literal["examples", "words"]] = "words"
     optimizers: ClassVar[tuple[str, ...]] = ("add",)
-    """Allowed values of `optimizer` beside auto."""
+    """Allowed values of `optimizer` besides ``auto``."""
 
     paces: ClassVar[tuple[Pace, ...]] = (
         Pace(10, BLOCK_BYTES_MAX),
         Pace(40, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, 40),
     )
-    """Paces for `of_workers`."""
+    """Paces for a single worker, and for several (`pace.of_workers`)."""
 
     @classmethod
     def check(cls, settings: Any) -> None:
@@ -111,7 +113,7 @@ class TextModel(BlockTrainer):
     @classmethod
     @abstractmethod
     def summarize(cls, settings: Any, counter: WordCounter) -> bytes:
-        """The survey's summary: vocabularies."""
+        """Make the survey's summary: the vocabularies."""
 
     @classmethod
     def surveyor(cls, settings: Any) -> Surveyor | None:
@@ -125,7 +127,7 @@ def write_model(
     results: Results, path: str, words: Vocabulary, outputs: Vocabulary, buckets: int, s: Any,
     **own: Any,
 ) -> None:  # fmt: skip
-    """Write the `.bin` of a model whose rows of output are labels', or the words' themselves."""
+    """Write a model's `.bin`; output rows belong to labels, or to the words themselves."""
     header = BinHeader(
         dim=s.dim,
         bucket=buckets,
@@ -152,7 +154,7 @@ def write_model(
 
 
 def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
-    """Rows of key ranges (first, count), in pieces."""
+    """Yield the rows of key ranges (first, count), in pieces."""
     step = export_rows(results.tables[table].dim)
     return results.pulls(
         table,
@@ -169,7 +171,7 @@ def export_rows(dim: int) -> int:
 
 
 def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:
-    """The vocabulary of a model file; each of its words counts at least once."""
+    """Make the vocabulary of a model file; each word counts at least once."""
     counts = np.maximum(counts, 1)
     return Vocabulary(PackedWords.of(words), counts, max(tokens, int(counts.sum())))
 
@@ -177,9 +179,10 @@ def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int
 def put_model(
     results: Results, s: Settings, words: Vocabulary, labels: Vocabulary | None, *, buckets: bool
 ) -> None:
-    """Set all rows that the `.bin` of `continue_from` has: its input and its output matrix.
+    """Set all rows of the `.bin` of `continue_from`: its input and its output matrix.
 
-    Its words, and its labels, must be the first ones; `buckets`: whether it has rows of n-grams.
+    The file's words and labels must be the first of `words` and `labels`; `buckets` says whether it
+    has rows of n-grams.  `ModelFileError` if the file has changed since the survey.
     """
     path: str = s.continue_from  # type: ignore[attr-defined]
     model = read_bin(opened(s))
@@ -198,8 +201,8 @@ def put_model(
     def pieces(first: int, rows: Floats) -> Iterator[tuple[NDArray[np.uint64], Floats]]:
         step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
         for at in range(0, len(rows), step):
-            piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
-            model.mapped.madvise(mmap.MADV_DONTNEED)  # frees pages that were read
+            piece = np.array(rows[at : at + step])  # a copy: mapped rows are not aligned
+            model.mapped.madvise(mmap.MADV_DONTNEED)  # frees the pages of rows that were read
             check_finite(path, piece)
             yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first + at), piece
 

@@ -467,4 +467,7 @@ def test_text_of_one_label_is_not_gone_over_hundreds_of_times_and_says_so(tmp_pa
         surveyor.add(part.take())
         surveyor.result()
     (record,) = caplog.records
-    assert "have '__label__only': there is nothing to tell it from" in record.getMessage()
+    assert (
+        "have '__label__only': there is no other label to distinguish it from"
+        in record.getMessage()
+    )

@@ -1,10 +1,10 @@
-"""Curvature of a classifier's loss in its rows, which decides how deltas of several workers add up.
+"""The curvature of a classifier's loss in its rows, by which deltas of several workers add up.
 
     some lines, kept rows of both tables -> Curvature.measure -> p (1 - p) of each label, |h|^2
     rate, current label rows             -> Curvature.steps -> rate x curvature of a step on a row
 
-It is measured because label rows begin at zero and are some hundred times as steep at the end.
-No exchange and no tables: these are in `models/kept_rows.py`.
+It is measured, since label rows start at zero, and the loss is some hundred times as steep at the
+end.  Exchanges and tables are in `models/kept_rows.py`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from snailps.models.local_sgd import Floats
 
 LINES = 16
-"""Lines in one measurement."""
+"""Lines of one measurement."""
 FEATURES_MAX = 4096
-"""Features of a measured line, at most: their rows are copied, and a line may be a book."""
+"""Most features of a measured line: their rows are copied, and a line may be a whole book."""
 AGAIN = 8
-"""Curvature is measured again after 1 / AGAIN of the lines so far, besides in each block."""
+"""Curvature is measured in each block, and again after 1 / AGAIN of the lines so far."""
 OF_LABELS = 0.3
-"""Factor of a label row's curvature, as few steps follow its steepest direction."""
+"""Factor of a label row's curvature, because few steps go in its steepest direction."""
 
 STEP_MAX = 1e6
 
 
 class Curvature:
-    """Curvature of the loss, a line, in the rows of a classifier's two tables.
+    """The curvature of one line's loss in the rows of a classifier's two tables.
 
-    With h the mean of a line's word rows, u a label's row and p its probability, it is
+    With h the mean of a line's word rows, u a label's row and p its probability, the curvature is
     p (1 - p) u u' in h, and p (1 - p) h h' in u.  Label rows are about orthogonal, so the largest
-    of the first counts, not their sum.
+    of the former counts, not their sum.
     """
 
     def __init__(self, loss: str, dim: int) -> None:
@@ -50,7 +50,7 @@ class Curvature:
             self._met = met.astype(np.float32)
 
     def trained(self, lines: int) -> bool:
-        """Count trained lines; whether the curvature is to be measured again."""
+        """Count trained lines; returns whether to measure the curvature again."""
         self._lines += lines
         return self._lines >= self._next
 
@@ -65,7 +65,7 @@ class Curvature:
         bags = [features[ptr[line] : ptr[line + 1]][:FEATURES_MAX] for line in lines.tolist()]
         hidden = np.stack([inputs[bag, : self._dim].mean(0, np.float64) for bag in bags])
         scores = hidden @ outputs[:, : self._dim].T
-        with np.errstate(over="ignore", invalid="ignore"):  # rows that diverge: the loss tells
+        with np.errstate(over="ignore", invalid="ignore"):  # if rows diverge, the loss shows it
             if self._loss == "softmax":
                 p = np.exp(scores - scores.max(1, keepdims=True))
                 p /= p.sum(1, keepdims=True)
@@ -76,11 +76,15 @@ class Curvature:
             self._of_label = float((np.square(hidden).sum(1) @ spread).max() / len(hidden))
 
     def begin_span(self, outputs: Floats) -> None:
-        """Remember the label rows before some lines are trained."""
+        """Remember the label rows before a span is trained."""
         self._before = outputs.copy()
 
     def steps(self, rate: float, outputs: Floats, others: int) -> tuple[float, float]:
-        """Rate x curvature of a line in word rows, and in label rows that `others` move as far."""
+        """Rate x curvature of a line in word rows, and in label rows.
+
+        Reckons with label rows as they will be when the `others` have moved them as far as this
+        worker has: while all grow from zero, the curvature of its own rows is far too small.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             before = float(np.square(outputs).sum())
             outputs = outputs + np.float32(others) * (outputs - self._before)
@@ -91,4 +95,4 @@ class Curvature:
 
 
 def _bounded(step: float) -> float:
-    return min(step, STEP_MAX) if step >= 0 else STEP_MAX  # NaN
+    return min(step, STEP_MAX) if step >= 0 else STEP_MAX  # also for NaN

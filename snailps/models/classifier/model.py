@@ -1,13 +1,13 @@
-"""fastText's supervised mode: labels for lines of text, from the mean of their words' vectors.
+"""fastText's supervised mode: predicts labels of lines of text from the mean of their word vectors.
 
     survey: words, labels -> counts -> two vocabularies      (once, merged at the master)
     prepare: bytes -> features and labels -> keys -> PULL    (next block, beside the training)
     train: kept rows -> kernel threads -> deltas -> PUSH, exchanged with other workers'
     export: tables -> .bin, which the official fasttext package loads
 
-Owns which rows a block needs; `kernels.train_labels` computes, `data._labelled` reads features.
-Keys: word i is key i of table "input", hash bucket b (of n-grams of words and characters) is key
-``BUCKET_KEY + b``; label k is key k of table "output".
+Owns which rows a block needs, and how long push periods are; `kernels.train_labels` computes,
+`data._labelled` reads features.  Keys: word i is key i of table "input", hash bucket b (of n-grams
+of words and characters) is key ``BUCKET_KEY + b``; label k is key k of table "output".
 After A. Joulin et al., "Bag of tricks for efficient text classification", EACL 2017.
 """
 
@@ -69,31 +69,31 @@ NOISE_POWER = 0.5
 LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
 """Numbers of the losses in `kernels.train_labels`."""
 PLACES_MAX = 1 << 26
-"""Features that a table of places is kept for, at most; 4 bytes each."""
+"""Most features for which a table of places is kept, of 4 bytes each."""
 CURVATURE = 2.0
-"""Curvature of the loss in an input row, a gradient, where copies are trained (ssp, bsp)."""
+"""Curvature of the loss in an input row, for a gradient, where copies are trained (ssp, bsp)."""
 PERIOD_PART = 0.25
-"""Part of a worker's share of an epoch that a period is, at most, of several workers."""
+"""Most of a worker's share of an epoch in a push period, with several workers."""
 PERIOD_GROWTH = 8
-"""A period is at most 1 / PERIOD_GROWTH of a worker's blocks so far."""
+"""A period is at most 1 / PERIOD_GROWTH of the worker's blocks so far."""
 PERIOD_TOKENS = 16_000_000
-"""Tokens between pushes of a worker, at most: two to four seconds of a core, lost with it."""
+"""Most tokens of a period: two to four seconds of a core, which are lost with the worker."""
 TOKEN_FEATURES, TOKEN_DIM = 6, 100
-"""Features, and floats of a feature, beyond which a token is as many tokens more of a period."""
+"""Features of a token, and floats of a feature, beyond which the token counts as several."""
 PERIOD_PART_ALONE = 1 / 2
-"""Part of an only worker's training that a period is, at most."""
+"""Most of a single worker's training in a period."""
 STEPS_MIN = (0.4, 4.0)
 """`ExchangeRule.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 RARE_STEPS = (0.1, 0.0)
 """`ExchangeRule.rare_steps` of words and labels.  0 with n-grams: nearly all of them are rare, and
-together they say a lot."""
+together they say much."""
 SAID_BYTES = 100_000_000
-"""Bytes of a file from which a job says what would make it smaller."""
+"""Size of a model file from which a job logs what would make it smaller."""
 SMALL_DIM = 25
 GROWTH = (1 / 8, 1 / 256)
 """`ExchangeRule.growth` of words and labels."""
 SAMPLE = 1 << 18
-"""Features of a block whose steps are counted, at most."""
+"""Most features of a block whose steps are counted."""
 EXCHANGE_LINES = 64
 """Lines between exchanges of label rows with ssp; docs/classifier.md has the accuracies."""
 
@@ -119,14 +119,16 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
 
 
 class _Seen(NamedTuple):
-    """A block as read: its features are places in `used`, ids; or both are places of kept rows."""
+    """A parsed block: its features are places in `used`, which are ids; or, where rows are kept,
+    both are places of kept rows.
+    """
 
     lines: Lines
     used: Ints
 
 
 class _Examples(NamedTuple):
-    """Lines and negatives of a block, with places of features and labels; all `labels`' places."""
+    """Lines and negatives of a block, by places of rows; `labels` are the places of all labels."""
 
     lines: Lines
     noise: Ints
@@ -140,11 +142,11 @@ def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabular
 
 
 def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
-    """Log what a large file is made of, and settings that make it smaller."""
+    """Log what a large model file consists of, and the settings that make it smaller."""
 
     def size(**others: Any) -> int:
-        (found,) = Classifier.file_sizes(replace(s, **others), summary).values()
-        return found
+        (file_bytes,) = Classifier.file_sizes(replace(s, **others), summary).values()
+        return file_bytes
 
     rows = surveyed(s, summary)[0].bucket
     whole, shown = size(), f"{rows:,} rows of n-grams, {s.dim} numbers each"
@@ -156,7 +158,7 @@ def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
     if s.word_ngrams == 1:
         ways["maxn=0"] = size(maxn=0, minn=0)
     log.warning(
-        "%s.bin will have %.0f MB, most of them %s; it would have %s",
+        "%s.bin will have %.0f MB, most of it %s; it would have %s",
         s.output, whole / 1e6, shown,
         ", ".join(f"{made / 1e6:,.0f} MB with {way}" for way, made in ways.items()),
     )  # fmt: skip
@@ -172,7 +174,7 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def pace(cls, settings: Any, workers: int) -> Pace:
-        """Copied rows are as old as a block, so blocks are smaller there."""
+        """Blocks and periods; copied rows grow as old as a block, so blocks are smaller there."""
         if not steps_of(settings).rows_may_stay:
             return of_workers(workers, *cls.paces)
         part = PERIOD_PART / (workers * settings.epochs)
@@ -182,7 +184,7 @@ class Classifier(TextModel, Adopted, Reported):
         )
 
     def tables(self) -> Sequence[Table]:
-        """Input rows start at +-1/dim, label rows at zero, as fastText's."""
+        """Input rows start within +-1/dim, label rows at zero, like fastText's."""
         s = self.settings
         return (
             Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed, wire=s.wire),
@@ -204,8 +206,8 @@ class Classifier(TextModel, Adopted, Reported):
             words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
         if len(labels) == 1:
             log.warning(
-                "all lines with a label have %s: there is nothing to tell it from, and every text "
-                "will get it. Add lines of other labels%s",
+                "all labelled lines have %s: there is no other label to distinguish it from, so "
+                "every text will get it. Add lines with other labels%s",
                 shown_bytes(labels.words[0]),
                 ", or lower min_count_label" * (s.min_count_label > 1),
             )
@@ -231,7 +233,7 @@ class Classifier(TextModel, Adopted, Reported):
     def adopt(
         cls, settings: ClassifierSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
-        """Take shape and loss from `continue_from`."""
+        """Take the shape and the loss of the model in `continue_from`."""
         if settings.continue_from:
             return warm_start.adopt(settings, explicit).decided(small=False)
         return settings
@@ -371,7 +373,7 @@ class Classifier(TextModel, Adopted, Reported):
         return sums
 
     def count_steps(self, batch: _Examples, rows: Sequence[Trained], rate: float) -> None:
-        """Measure the loss's curvature and count steps on rows in a block's first lines."""
+        """Measure the loss's curvature, and count steps on rows, in a block's first lines."""
         of_input, of_output = self.rows
         (inputs,), (outputs,) = rows
         lines, noise, labels = batch
@@ -381,22 +383,22 @@ class Classifier(TextModel, Adopted, Reported):
         self._curvature.measure(inputs, outputs, lines.feature_ptr, lines.features)
         self._curvature.begin_span(outputs)
         self._set_steps(outputs, rate)
-        some = max(1, min(line_num, line_num * SAMPLE // max(1, len(lines.features))))
-        share = some / line_num
-        lengths = np.diff(lines.feature_ptr[: some + 1])
+        sampled = max(1, min(line_num, line_num * SAMPLE // max(1, len(lines.features))))
+        share = sampled / line_num
+        lengths = np.diff(lines.feature_ptr[: sampled + 1])
         weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
-        of_input.saw(lines.features[: len(weights)], some, share, weights)
+        of_input.saw(lines.features[: len(weights)], sampled, share, weights)
         if self.settings.loss == "ns":
-            counted = lines.labels[: lines.label_ptr[some]], noise[: int(len(noise) * share)]
-            of_output.saw(np.concatenate(counted), some, share)
-        else:
-            every = np.full(len(labels), some, np.float32)
-            of_output.saw(labels, some, share, every)
+            counted = lines.labels[: lines.label_ptr[sampled]], noise[: int(len(noise) * share)]
+            of_output.saw(np.concatenate(counted), sampled, share)
+        else:  # each line steps the rows of all labels
+            every = np.full(len(labels), sampled, np.float32)
+            of_output.saw(labels, sampled, share, every)
 
     def scales(
         self, batch: _Examples, rows: Sequence[Trained], rate: float
     ) -> Sequence[Scale | None]:
-        """Shares of the deltas of word rows; those of labels add up."""
+        """Scale the deltas of word rows; deltas of label rows add up as they are."""
 
         def scale(trained: Trained, deltas: Floats) -> None:
             own = self._steps(batch.lines, len(deltas))
@@ -421,7 +423,8 @@ class Classifier(TextModel, Adopted, Reported):
         s = self.settings
         lines, noise, _ = examples
         first, last = span
-        # Parts of about as many features; all run at once, so each has the rates of the span.
+        # Parts with about the same number of features; they run at the same time, so each has the
+        # rates of the whole span.
         ptr = lines.feature_ptr
         wanted = np.linspace(float(ptr[first]), float(ptr[last]), self.threads + 1)[1:-1]
         inner = np.clip(np.searchsorted(ptr, wanted), first, last)
@@ -461,7 +464,7 @@ class Classifier(TextModel, Adopted, Reported):
         return _Seen(lines._replace(features=rows), used)
 
     def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
-        """Labels whose rows a block needs, its labels as places among them, and its negatives."""
+        """The labels whose rows a block needs; its labels and negatives, as places among them."""
         none = np.zeros(0, np.int32)
         if self.settings.loss != "ns":
             return np.arange(self._labels, dtype=np.int32), lines.labels, none
@@ -477,7 +480,7 @@ class Classifier(TextModel, Adopted, Reported):
 
     @staticmethod
     def _steps(lines: Lines, input_num: int) -> Floats:
-        """Estimated gradients of each input row; a line's is divided by its length."""
+        """Estimate the gradients of each input row; a line's is divided by its length."""
         lengths = np.diff(lines.feature_ptr)
         share = np.repeat(1 / np.maximum(lengths, 1), lengths)
         return np.bincount(lines.features, share, input_num).astype(np.float32)
@@ -497,7 +500,7 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write the .bin; rows are pulled in pieces."""
+        """Write the `.bin`, from rows that are pulled in pieces."""
         s, words, labels = _unpack(results)
         path, own = f"{s.output}.bin", {"word_ngrams": s.word_ngrams, "loss": s.loss}
         results.exporting.plan([len(words) + s.buckets, len(labels)])

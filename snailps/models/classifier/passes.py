@@ -1,9 +1,10 @@
-"""How many epochs a classifier trains, and what it takes for features, where the user leaves that.
+"""How many epochs a classifier trains, and which features it has, where the user leaves that open.
 
     lines of the input, counted; rate -> enough_epochs -> epochs; is_small -> n-grams of characters
 
-What is learnt depends on the sum of the rates of all lines, whether from many lines, many epochs or
-a high rate: docs/classifier.md has accuracies by this sum.  Looks at files, never at rows.
+What is learnt depends on the sum of the step sizes of all lines, whether they are many, trained for
+many epochs, or with a high rate: docs/classifier.md has accuracies by this sum.  Reads files, never
+rows.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from snailps.data.input_files import InputFiles
 from snailps.models.classifier.settings import LR
 
 STEPS = 40_000.0
-"""Sum of the initial rates of all lines."""
+"""Wanted sum of the initial step sizes of all lines."""
 STEPS_GRAMS = 120_000.0
 """`STEPS` with n-grams of characters, which have more to learn."""
 
 
 def enough_epochs(lines: int, lr: float, steps: float = STEPS) -> int:
-    """Epochs for `lines` lines: `EPOCHS` of a large text, at most `EPOCHS_MAX`."""
+    """Epochs for this many lines: `EPOCHS` for a large text, `EPOCHS_MAX` at most."""
     return min(EPOCHS_MAX, max(EPOCHS, math.ceil(steps / (lr * max(1, lines)))))
 
 
 def epochs_of(files: InputFiles, lr: float, steps: float = STEPS) -> int:
-    """Epochs for the lines of an input, which are counted as far as their number matters."""
+    """Epochs for the lines of an input; they are counted only as far as their number matters."""
     return enough_epochs(files.lines(math.ceil(steps / (lr * EPOCHS))), lr, steps)
 
 
 def has_one_label(files: InputFiles, prefix: bytes) -> bool:
-    """Whether all lines have the same label; reads no further than to the second one."""
+    """Whether all lines have the same label; reads no further than the second label."""
     counter = WordCounter()
     for data in files.pieces():
         counter.count(data)
@@ -42,5 +43,5 @@ def has_one_label(files: InputFiles, prefix: bytes) -> bool:
 
 
 def is_small(files: InputFiles) -> bool:
-    """Whether the text gets more epochs than a large one."""
+    """Whether the text gets more epochs than a large text."""
     return epochs_of(files, LR) > EPOCHS

@@ -4,7 +4,7 @@
     counts of the new text + words and labels of the .bin -> count_on -> two vocabularies
     .bin -> put_model -> rows of the tables, before the training
 
-Runs once, at the master, so that the loss of a worker does not write a row twice.
+Runs once, at the master, so that no lost worker has written a row that another writes again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snailps.vectors.fasttext_bin import read_bin, read_header
 
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
-    """Take the shape of the file that training starts from; the user must not set another one."""
+    """Take the shape of the model that training starts from; the user must not set another."""
     path, header = s.continue_from, read_header(opened(s))
     if header.model != "supervised" or header.loss == "hs":
         raise ConfigError(
@@ -34,10 +34,10 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:
-    """Words and labels of the continued model, then those of the new text."""
+    """Make vocabularies: words and labels of the continued model, then those of the new text."""
     model = read_bin(opened(s))
     prefix = s.label.encode()
-    if other := next((one for one in model.labels if not one.startswith(prefix)), None):
+    if other := next((label for label in model.labels if not label.startswith(prefix)), None):
         raise ConfigError(
             f"label: expected the prefix of the labels of {s.continue_from}, such as "
             f"{other.decode(errors='replace')!r}; got {s.label!r}. No line could have them"
@@ -53,5 +53,5 @@ def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, V
 def put_model(
     results: Results, s: ClassifierSettings, words: Vocabulary, labels: Vocabulary
 ) -> None:
-    """Set the rows of features and labels from the `.bin`; rows that it lacks begin as usual."""
+    """Set the rows of features and labels from the `.bin`; other rows start as usual."""
     text_model.put_model(results, s, words, labels, buckets=s.buckets > 0)
