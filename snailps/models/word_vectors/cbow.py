@@ -3,11 +3,11 @@
     prepare: this partition's share of the chunk's text -> its places, sorted by the output
              partition of the word there: the targets of each checkout
 
-A window has one target and several inputs.  Output rows are split by target into partitions, as
-those of skip-gram are.  Its inputs may be any words, so an input partition is a share of the text,
-and all input rows are copies, which workers exchange by rate (`input_exchange`).
-
-Negatives of a target are drawn from its output partition.
+A window has one target and several inputs.  Output rows are split by target, as with skip-gram.
+Inputs may be any words, so an input partition is a share of the text, and each worker has a copy of
+all input rows, which it exchanges by rate (`input_exchange`).  Owns how far a step on a window
+moves other windows, on which the shares of deltas depend.  Negatives come from the target's
+partition.
 """
 
 from __future__ import annotations
@@ -33,36 +33,37 @@ WINDOW_CURVATURE = 0.3
 GRAM_CURVATURE = 0.2
 """`WINDOW_CURVATURE` with rows of n-grams, whose steps `gains_of_grams` counts."""
 OCTAVES = 2
-"""Rows whose frequencies are within so many factors of two are taken to step together."""
+"""Rows whose frequencies differ by a factor of 2 ** OCTAVES at most are taken to step together."""
 STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
-"""Steps of all workers on a word's row, or bag, between exchanges in mid-training."""
+"""Steps of all workers on a word's row, or bag, between two exchanges in mid-training."""
 WORDS_A_STEP_APART = 100_000.0
-"""Words of all epochs per step between exchanges: copies lag by a fixed share of any training."""
+"""Words of all epochs for each of these steps, so that copies lag by a fixed share of a
+training."""
 BEGIN_APART, END_APART = 0.3, 2.7
-"""Factors of these steps at the begin and at the end: copies must agree most while vectors grow."""
+"""Factors of these steps at the beginning and end: copies must agree most while vectors grow."""
 TURNS_MAX, TURN_TARGETS = 16, 1000
-"""Exchanges in a checkout at most, and least targets between two."""
+"""Most exchanges in a checkout, and least targets between two."""
 GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 64, 200
-"""`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams: some are in every window."""
+"""`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams, some of which are in every window."""
 
 
 class CbowTrainer(WordTrainer):
-    """A partition is a share of the chunk's text; its targets are sorted by output partition."""
+    """Trains leases that have a share of the chunk's text, with targets by output partition."""
 
     def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
-        """Return all words: any may be an input."""
+        """All words: any may be an input."""
         return np.arange(len(self._vocabulary))
 
     def examples(self, tokens: Ints, seed: int) -> Windows:
         return Windows(tokens, None, tokens)
 
     def _sorted(self, block: Block, split: Split) -> WordLease:
-        """Reads this partition's share of the chunk."""
+        """Read this partition's share of the chunk, and sort its targets."""
         place = block.chunk, block.chunk_blocks, block.part
         get = partial(shared_text.get_chunk, self.model, *place, block.sizes)
         ids, words = whole(block, get)
         kept = np.flatnonzero(ids >= 0)
-        outputs = split.outputs[ids[kept]].astype(np.uint16)  # which sort in one pass
+        outputs = split.outputs[ids[kept]].astype(np.uint16)  # a type that sorts in one pass
         order = np.argsort(outputs, kind="stable")
         bounds = np.zeros(block.output_parts + 1, np.int64)
         np.cumsum(np.bincount(outputs, minlength=block.output_parts), out=bounds[1:])
@@ -78,15 +79,15 @@ class CbowTrainer(WordTrainer):
         sharing = self._sharing(block, part, rows, examples)
 
         def of_part(at: int) -> Windows:
-            some = slice(int(bounds[at]), int(bounds[at + 1]))
-            return Windows(examples.tokens, targets[some], examples.words[some])
+            of_at = slice(int(bounds[at]), int(bounds[at + 1]))
+            return Windows(examples.tokens, targets[of_at], examples.words[of_at])
 
         return WordLease(part, rows, words, bounds, sharing, split, of_part)
 
     def _sharing(
         self, block: Block, part: WordPartition, rows: NDArray[np.int64], examples: Windows
     ) -> Sharing | None:
-        """Share all rows; other workers' steps on each are estimated from the vocabulary."""
+        """Plan the exchange of all rows; the vocabulary says how often others step on each."""
         s, contention = self.model.settings, self.model.contention(block.parts)
         if contention is None or not len(examples):
             return None
@@ -120,19 +121,19 @@ class CbowTrainer(WordTrainer):
 def gains_of_grams(
     ptr: NDArray[np.int64], rows: Ints, counts: NDArray[Any], occurrences: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How far a row's steps move the hidden vectors of the windows that have it: in whole steps.
+    """How far a row's steps move the hidden vectors of windows that have it, in whole steps.
 
-    With the rows that step together with it in a word, as the share needs it; and with the root of
-    their number, for exchanges: with all of them rare rows travel so often that frequent ones wait.
-    `counts` are windows of which each word is the target, `occurrences` those of which each row is
-    an input.
+    Returns two estimates: with all rows that step together with it in a word, for the share of its
+    delta; and with the root of their number, for exchanges, since with all of them rare rows would
+    travel so often that frequent rows wait.  `counts` says of how many windows each word is the
+    target, `occurrences` of how many each row is an input.
 
-    The hidden vector of a window is the mean of n rows, row r c(r) times, and a step adds as much
-    to r for each of these.  So a step on window v moves that of window w by sum c_v(r) c_w(r) / n
-    of itself.  Rows in as many windows are in the same ones, at worst: each of those in the
-    same word counts for all of them, and each of the other words' by the mean, f(r)^2 / n.
-    Frequent rows do not count for rare ones: a quadratic form of b bands is at most b times the sum
-    of those of each band, so shares of each are right whatever the others do.
+    A window's hidden vector is the mean of n rows, with row r c(r) times, and a step adds as much
+    to r for each time.  So a step on window v moves window w by sum c_v(r) c_w(r) / n of itself.
+    At worst, rows in equally many windows are in the same windows: each row of the same word counts
+    for all of them, and rows of other words count by the mean, f(r)^2 / n.  Frequent rows do not
+    count for rare ones: a quadratic form of b bands is at most b times the sum of each band's form,
+    so each band's shares are right whatever the others do.
     """
     targets, sizes = counts.sum(), np.diff(ptr)
     frequency = occurrences / targets
@@ -143,11 +144,11 @@ def gains_of_grams(
     words, bands = np.repeat(np.arange(len(sizes)), sizes), bands[rows]
     together = np.empty(len(rows))
     for band in np.unique(bands).tolist():
-        some = np.flatnonzero(bands == band)
-        together[some] = np.bincount(words[some])[words[some]]
+        of_band = np.flatnonzero(bands == band)
+        together[of_band] = np.bincount(words[of_band])[words[of_band]]
     weights = np.repeat(counts.astype(np.float64), sizes)
-    number = len(occurrences)  # some rows may be of no word here
+    number = len(occurrences)  # of all rows: some may belong to no word here
     beside = np.bincount(rows, weights * together, number)
     alike = beside / np.maximum(np.bincount(rows, weights, number), 1)
-    steps = targets * -np.expm1(-frequency) / size  # windows that have the row, by one row's part
+    steps = targets * -np.expm1(-frequency) / size  # windows with the row, times one row's part
     return steps * (alike + apart), steps * (np.sqrt(alike) + apart)

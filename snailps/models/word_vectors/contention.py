@@ -1,10 +1,10 @@
-"""Estimates for rows that several workers train: steps of the others, curvature of the loss.
+"""Estimates for rows that several workers train: steps of other workers, curvature of the loss.
 
-    vocabulary, settings -> WordContention -> steps_elsewhere: expected of the others, by row
+    vocabulary, settings -> WordContention -> steps_elsewhere: expected of other workers, by row
     a trained block -> curvatures_of: curvature of the loss in input rows and in output rows
 
-Where nothing rotates (`bsp`, `ssp`, `max_steps`, texts of few words), `local_sgd.Contention` scales
-deltas with them; rotating CBOW exchanges input rows by the steps.  No pulls or pushes.
+Without a rotation (`bsp`, `ssp`, `max_steps`, texts of few words) `local_sgd.Contention` scales
+deltas by them; CBOW in a rotation exchanges input rows by the steps.  No pulls or pushes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from snailps.models.word_vectors.examples import Bags, Ints, Noise
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 PAIRS = 2000
-"""Number of word pairs of a block on which the curvature is measured."""
+"""Word pairs of a block on which the curvature is measured."""
 
 
 class WordContention:
-    """Expected steps of the two or more workers of a job on each row, and curvatures.
+    """Expects how often other workers step on each row, and measures curvatures.
 
-    At first the estimate comes from the vocabulary.  The counts of this worker's own blocks get
-    more weight with each block: the vocabulary may be of other texts (`continue_from`), and a
-    text may change.
+    The first estimate comes from the vocabulary.  Counts of this worker's blocks get more weight
+    with each block: the vocabulary may come from other texts (`continue_from`), and a text may
+    change.
     """
 
     def __init__(self, vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> None:
@@ -59,9 +59,9 @@ class WordContention:
     def saw(
         self, tokens: int, input_keys: Keys, output_keys: Keys, steps: tuple[Floats, Floats]
     ) -> None:
-        """Adds a block of this worker: its kept words, its keys, and the steps on each key.
+        """Add a block of this worker: its kept words, its keys, and the steps on each key.
 
-        The vocabulary has the weight of the first block.
+        The vocabulary's estimate has the weight of the first block.
         """
         before = self._tokens or float(tokens)
         self._tokens = before + tokens
@@ -77,7 +77,7 @@ class WordContention:
     def steps_elsewhere(
         self, tokens: int, input_keys: Keys, output_keys: Keys
     ) -> tuple[Floats, Floats]:
-        """Expected steps of the other workers on these rows while `tokens` are trained."""
+        """Steps expected of other workers on these rows while this one trains `tokens`."""
         (_, words), (_, buckets) = self._places(input_keys)
         inputs = np.concatenate((self._words[words], self._buckets[buckets]))
         size = np.float32(tokens)
@@ -93,8 +93,8 @@ class WordContention:
         half = np.float32(0.5)
         of_vocabulary = self.steps_elsewhere(tokens, input_keys, output_keys)
         inputs, outputs = (
-            half * (known + own * self._others)
-            for known, own in zip(of_vocabulary, steps, strict=True)
+            half * (expected + own * self._others)
+            for expected, own in zip(of_vocabulary, steps, strict=True)
         )
         return inputs, outputs
 
@@ -102,7 +102,7 @@ class WordContention:
     def _places(
         input_keys: Keys,
     ) -> tuple[tuple[slice, NDArray[np.int64]], tuple[slice, NDArray[np.int64]]]:
-        """Block of the keys that are words, with the words' numbers; the same for buckets."""
+        """Where keys of words are, with the words' numbers; and the same for buckets."""
         words = int(np.searchsorted(input_keys >= BUCKET_KEY, True))
         buckets = input_keys[words:] - np.uint64(BUCKET_KEY)
         return (
@@ -113,12 +113,13 @@ class WordContention:
     def curvatures_of(
         self, tokens: Ints, bags: Bags, noise: Noise, local: Sequence[Floats]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Curvature of the loss, a step, in an input row and in an output row: (dim, dim) each.
+        """Measure the loss's curvature for a step in an input and in an output row, (dim, dim)
+        each.
 
-        The loss of a pair is a logistic function of the product of a hidden vector and an output
-        row, less `noise.logit`.  So its curvature in the one is the slope of that function times
-        the outer product of the other with itself: of output rows, a positive one and its
-        negatives, for an input row; of hidden vectors for an output row.
+        A pair's loss is a logistic function of the product of a hidden vector and an output row,
+        less `noise.logit`.  So the curvature in one of them is the slope of that function times the
+        other's outer product with itself: in an input row the outer products of a positive output
+        row and its negatives, in an output row those of hidden vectors.
         """
         dim, negatives = self._settings.dim, self._settings.negatives
         tokens = tokens[tokens >= 0]
@@ -147,19 +148,19 @@ class WordContention:
 
 
 def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
-    """Mean number of steps that a word of the text causes on its input row and on its output row.
+    """Mean steps that a word of the text makes on its input row, and on its output row.
 
-    Skip-gram: a word is a centre with each of its contexts, and a context as often.  CBOW: it is a
-    context as often, but a target once.
+    With skip-gram a word is a centre with each of its contexts, and a context as often.  With CBOW
+    it is a context as often, but a target once.
     """
     contexts = settings.window + 1.0  # of a random window, both sides
     return contexts, contexts if settings.model == "skipgram" else 1.0
 
 
 def _spread(size: int, most: int) -> NDArray[np.int64]:
-    """Up to `most` places below `size`, one at random in each stretch.
+    """Choose up to `most` places below `size`, one at random in each stretch.
 
-    Not equidistant: in lines of equal length these would be the same words of each line.
+    Equidistant places would be the same words of each line, if lines have equal lengths.
     """
     num = min(size, most)
     shift = np.random.default_rng(size).random(num) if num < size else 0.0
@@ -167,7 +168,7 @@ def _spread(size: int, most: int) -> NDArray[np.int64]:
 
 
 def _means(rows: Floats, words: Ints, bags: Bags) -> Floats:
-    """Hidden vectors of words: means of their bags."""
+    """Compute hidden vectors of words: the means of their bags."""
     sizes, members = bags.entries(words)
     sums = np.add.reduceat(rows[members], np.cumsum(sizes) - sizes)
     means: Floats = (sums / sizes[:, None]).astype(np.float32)
@@ -175,7 +176,7 @@ def _means(rows: Floats, words: Ints, bags: Bags) -> Floats:
 
 
 def _slopes(hidden: Floats, rows: Floats, noise_logit: Floats) -> Floats:
-    """Slope of the logistic function at each product less `noise_logit`, float32 (n, 1)."""
+    """Compute the logistic slope at each product less `noise_logit`, float32 (n, 1)."""
     scores = np.einsum("ij,ij->i", hidden, rows) - noise_logit
     likely = 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
     slopes: Floats = (likely * (1 - likely)).astype(np.float32)[:, None]

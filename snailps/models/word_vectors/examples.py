@@ -1,11 +1,11 @@
-"""Examples of a text, in groups that share their negatives, and the kernels' calls that train them.
+"""The examples of a text, in groups that share negatives, and the kernel calls that train them.
 
     words -> bags_of: their input rows, numbered
     text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> at: places of their output rows
          -> train: one kernel call a thread -> loss, examples
 
-Threads write the same rows without locks (Hogwild).  Must not know which rows these are, nor how
-they travel.
+Threads write the same rows without locks (Hogwild): a lost update is one step of many.  Knows
+neither which rows these are nor how they travel.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 
 Ints = NDArray[np.int32]
 Rows = tuple[Floats, ...]
-"""Rows of a table to train, and AdaGrad's squares behind them."""
+"""Rows of a table to train, and with AdaGrad their sums of squares."""
 Call = tuple[Callable[..., Judged], tuple[Any, ...], dict[str, Any]]
-"""A kernel, its arguments before the bags, and its named ones."""
+"""A kernel, its arguments before the bags, and its named arguments."""
 
 THREAD_BUNDLES = 128
 THREAD_TARGETS = 1000
 PART_WINDOWS = 50
-"""Least length of a thread's part of a text, in windows: at most 2% of its pairs are cut."""
+"""Least length of a thread's part of a text, in windows, so that it cuts 2% of pairs at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """Places of the input rows of each word, and the same as checked by the kernels."""
+    """The places of each word's input rows, also in the form that kernels have checked."""
 
     ptr: NDArray[np.int64]
     rows: Ints
@@ -50,11 +50,11 @@ class Bags:
 
     @classmethod
     def of(cls, ptr: NDArray[np.int64], rows: Ints, row_num: int) -> Bags:
-        """Bags of a table of `row_num` rows; the arrays become read-only."""
+        """Make bags for a table of `row_num` rows; the arrays become read-only."""
         return cls(ptr, rows, kernels.checked_bags(ptr, rows, row_num))
 
     def entries(self, words: NDArray[np.integer]) -> tuple[NDArray[np.int64], Ints]:
-        """Sizes of the bags of some words, and their rows, one bag after the other."""
+        """The sizes of some words' bags, and their rows, bag after bag."""
         sizes = self.ptr[words + 1] - self.ptr[words]
         ends = sizes.cumsum()
         within = np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
@@ -64,7 +64,7 @@ class Bags:
 def bags_of(
     s: WordVectorSettings, words: Sequence[bytes], own: Keys
 ) -> tuple[NDArray[np.int64], Ints, Keys]:
-    """Bags of words with subwords: pointers, rows, and the rows' keys, the words' `own` first."""
+    """Make bags with subwords: pointers, rows, and the rows' keys, with the words' `own` first."""
     n = len(words)
     ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
     used, (rows,) = distinct([ids], n + s.bucket)  # all below n are used: the words' own rows
@@ -73,7 +73,7 @@ def bags_of(
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Negatives that examples draw from, and the logit of each output row (NCE; empty without)."""
+    """The negatives to draw from, and with NCE the logit of each output row (else empty)."""
 
     words: Ints
     logit: Floats
@@ -90,27 +90,27 @@ class Examples(Protocol):
 
     @property
     def contexts(self) -> Ints:
-        """Words whose output rows they train, in their order."""
+        """The words whose output rows they train, in their order."""
 
     def at(self: Self, places: Ints) -> Self:
-        """The same with places of output rows for `contexts`."""
+        """Replace `contexts` by places of output rows."""
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
-        """Least groups for a thread of its own."""
+        """Least groups that are worth a thread."""
 
     def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
-        """The call that trains groups `first` to `last - 1`."""
+        """Make the call that trains groups `first` to `last - 1`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Bundles of pairs of a centre, as `SortedPairs.take` returns them: a group each."""
+    """Bundles of a centre's pairs, as `SortedPairs.take` returns them: each is a group."""
 
     centres: Ints
     starts: NDArray[np.int64]
     contexts: Ints
     lanes: int
-    """Bundles that are trained side by side, at most."""
+    """Most bundles that are trained side by side."""
 
     def __len__(self) -> int:
         return len(self.centres)
@@ -128,14 +128,14 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A text whose words are targets, a group each."""
+    """A text whose words are targets: each is a group."""
 
     tokens: Ints
-    """Places of words' bags; -1 ends a sentence."""
+    """Places of the words' bags; -1 ends a sentence."""
     targets: Ints | None
-    """Places in `tokens`, ascending in any range that is trained; None: all, in their order."""
+    """Places in `tokens`, ascending in each range that is trained; None: all, in their order."""
     words: Ints
-    """Output row of each target; without targets that of each token is its own number."""
+    """Output row of each target; without targets, of each token."""
 
     def __len__(self) -> int:
         return len(self.tokens if self.targets is None else self.targets)
@@ -148,11 +148,11 @@ class Windows:
         return Windows(self.tokens, self.targets, places)
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
-        """Least groups for a thread: a text's end cuts windows."""
+        """Least groups that are worth a thread: the ends of a part cut windows."""
         return PART_WINDOWS * settings.window if self.targets is None else THREAD_TARGETS
 
     def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
-        """Make the call for the range of its targets alone, which the kernel gets and checks."""
+        """Make the call with the tokens around its targets alone: the kernel checks all it gets."""
         window = settings.window
         if self.targets is None:
             return kernels.train_words, (self.tokens[first:last],), {"window": window}

@@ -30,16 +30,16 @@ from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes
 
 WORDS_TOGETHER = 5_000
-"""Words whose bags are pulled at a time: some 30,000 rows."""
+"""Words whose bags are pulled together: some 30,000 rows."""
 SUBWORDS = 6
-"""Rows of a word's bag that no other word pulled with it shares, on average."""
+"""Average rows of a word's bag that no other word pulled with it has."""
 TEXT = 4
-"""Time that a row takes as text, relative to binary."""
+"""Time to write a row as text, as a multiple of binary."""
 CANDIDATES = 20_000
-"""Most frequent words, among which neighbours are looked for."""
+"""How many of the most frequent words may be neighbours."""
 NEIGHBOURS = 5
 VEC_WORD_BYTES = 2
-"""The blank before its numbers, or behind the last one, and the end of the line."""
+"""The blank after a word, or after its last number, and the end of the line."""
 VEC_NUMBER_BYTES = 8.0, 0.47
 """Bytes of a number of a `.vec` with its blank: for dim 1, and for each power of ten of dim."""
 NPZ_HEAD_BYTES = 753
@@ -48,7 +48,7 @@ NPZ_WORD_BYTES = 9
 
 
 def write_files(results: Results) -> Mapping[str, Any]:
-    """Writes the model in the formats asked for; rows travel in pieces."""
+    """Write the model in each of its `formats`; rows travel in pieces."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     words = vocabulary.words
@@ -73,7 +73,7 @@ def write_files(results: Results) -> Mapping[str, Any]:
 
 
 def file_sizes(s: WordVectorSettings, vocabulary: Vocabulary) -> dict[str, int]:
-    """Sizes of the files, bytes by path; exact but for `.vec`, whose numbers are text."""
+    """Estimate the bytes of each file, by path; exact except for `.vec`, which is text."""
     n, floats, letters = len(vocabulary), len(vocabulary) * s.dim, vocabulary.words.letters
     first, more = VEC_NUMBER_BYTES
     sizes = {
@@ -85,7 +85,7 @@ def file_sizes(s: WordVectorSettings, vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
-    """Approximate relative durations of a file's parts, in rows."""
+    """Relative durations of a file's parts, about in rows."""
     if name == "bin":
         return [words + (s.bucket if s.maxn else 0), words]
     rows = words * (SUBWORDS if s.maxn else 1)
@@ -93,7 +93,7 @@ def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
 
 
 def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
-    """Vectors of all words, in pieces: the mean of a word's row and its subwords' rows."""
+    """Yield the vectors of words, in pieces: the means of their own and their subwords' rows."""
     if not s.maxn:
         yield from key_ranges(results, "input", (0, len(words)))
         return
@@ -114,14 +114,14 @@ def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -
 def bag_means(
     results: Results, s: WordVectorSettings, words: Sequence[bytes], keys: Keys
 ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Vectors of words with subwords, the words' own rows (`keys`), and the sizes of their bags."""
+    """Read vectors of words with subwords, their own rows (`keys`), and their bags' sizes."""
     ptr, members, all_keys = bags_of(s, words, keys)
     rows = results.pull("input", all_keys)
     return _means(rows, ptr, members), rows[: len(words)], np.diff(ptr)
 
 
 def _means(rows: Floats, ptr: NDArray[np.int64], members: Ints) -> Floats:
-    """Mean of each bag of some of the rows, float32 (n, dim)."""
+    """Compute the mean of each bag of rows, float32 (n, dim)."""
     dim = rows.shape[1]
     padded = kernels.padded(len(rows), dim)
     kernels.copy_rows(rows, padded)
@@ -131,7 +131,7 @@ def _means(rows: Floats, ptr: NDArray[np.int64], members: Ints) -> Floats:
 
 
 def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
-    """Neighbours of each of `validation_words` and their cosines; none for an unknown word."""
+    """Find neighbours of each of `validation_words`, with cosines; none of an unknown word."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     words = list(vocabulary.words[:CANDIDATES])
@@ -144,7 +144,7 @@ def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
             bag_means(results, s, names, keys)[0] if s.maxn else results.pull("input", keys)
         )
         words += names
-    from snailps.vectors.query import Vectors  # only a job with `validation_words` asks
+    from snailps.vectors.query import Vectors  # here: only a job with `validation_words` needs it
 
     vectors = Vectors(words, np.concatenate(chunks))
     return {

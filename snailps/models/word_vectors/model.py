@@ -1,4 +1,4 @@
-"""fastText and word2vec: word vectors, with or without subwords, from plain text.
+"""fastText and word2vec: learns word vectors, with or without subwords, from plain text.
 
     survey: words -> counts -> Vocabulary            (once, merged at the master)
     prepare: bytes -> word ids -> keys -> PULL       (next block, beside the training)
@@ -6,8 +6,8 @@
     export: tables -> .bin, .vec, .npz
 
 One model: skip-gram or CBOW, negative sampling or NCE, with subwords (`maxn` > 0: fastText) or
-without (word2vec).  `kernels.train_pairs` and `train_words` compute, `local_sgd` pulls and pushes;
-this module determines which rows a block needs.
+without (word2vec).  Owns how a job is cut (blocks, or a rotation), and which rows a block needs.
+`kernels.train_pairs` and `train_words` compute, `local_sgd` pulls and pushes.
 
 Keys: word i of the vocabulary is key i of the tables "input" and "output"; subword bucket b is key
 ``BUCKET_KEY + b`` of "input", so that a vocabulary may grow without moving a bucket.
@@ -76,22 +76,23 @@ from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors,
 from snailps.models.word_vectors.word_rows import WordRows
 
 MOVING_STEPS = 30.0
-"""Steps of other workers in the time of a block from which a row is pulled as it begins."""
+"""Steps of other workers during a block from which a row is pulled again as the block starts."""
 TEXT_BLOCKS = 8
 """Blocks of an epoch's text for each worker."""
 TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
-"""Most bytes of such a block, so that a chunk of one worker has some for others that join."""
+"""Most bytes of such a block, so that a chunk of one worker has blocks for others that join."""
 BYTES_A_WORKER = 100_000
-"""Text of an epoch for each worker that trains by blocks: of less, several learn less than one."""
+"""Text of an epoch for each worker that trains by blocks: from less, several learn less than
+one."""
 ENCODED_BYTES = 1 << 16
-"""Bytes of a block's text that a thread encodes at a time, in some .4 ms."""
+"""Bytes of a block's text that a thread encodes at a time, in about .4 ms."""
 
 Ints = NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A block's words and rows, numbered locally."""
+    """A block's words and rows, by local numbers."""
 
     tokens: Ints
     examples: Examples
@@ -111,7 +112,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     paces = TextModel.paces[0], replace(TextModel.paces[1], blocks=80)
 
     def tables(self) -> Sequence[Table]:
-        """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
+        """Input rows (words, then buckets) start within +-1/dim, output rows at 0, like fastText."""
         s = self.settings
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
@@ -129,14 +130,14 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
 
     @classmethod
     def block_bytes(cls, settings: WordVectorSettings, total_bytes: int, workers: int) -> int:
-        """A block to encode for workers that rotate: `TEXT_BLOCKS` an epoch and worker."""
+        """In a rotation, a block is only encoded: `TEXT_BLOCKS` an epoch and worker."""
         if not cls.rotates(settings):
             return super().block_bytes(settings, total_bytes, workers)
         return max(512, min(TEXT_BLOCK_BYTES_MAX, total_bytes // (TEXT_BLOCKS * workers)))
 
     @classmethod
     def summarize(cls, settings: WordVectorSettings, counter: WordCounter) -> bytes:
-        """The vocabulary, and how many rows its n-grams have."""
+        """Make the vocabulary, with the number of rows for its n-grams."""
         if settings.continue_from:
             vocabulary = count_on(settings, counter)
         else:
@@ -148,16 +149,16 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def fit_block(
         cls, settings: WordVectorSettings, block_bytes: int, total_bytes: int, summary: bytes
     ) -> int:
-        """Smaller blocks where the rows of one would not fit into `worker_memory`."""
+        """Smaller blocks where a block's rows would not fit into `worker_memory`."""
         settings, vocabulary = unpack_vocabulary(settings, summary)
         size = fit_block(vocabulary, settings, block_bytes, total_bytes)
-        if not cls.rotates(settings):  # else a block is to be encoded: its rows are not used
+        if not cls.rotates(settings):  # in a rotation blocks are only encoded
             check_block(vocabulary, settings, size, total_bytes)
         return size
 
     @classmethod
     def workers_at_once(cls, settings: WordVectorSettings, files: InputFiles) -> Concurrency:
-        """A worker for each `BYTES_A_WORKER`; in a rotation partitions decide (`most_parts`)."""
+        """A worker for each `BYTES_A_WORKER`; in a rotation `most_parts` limits them."""
         if cls.rotates(settings):
             return Concurrency()
         return Concurrency.by_size(files.total_bytes, BYTES_A_WORKER, "bytes")
@@ -166,12 +167,12 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def adopt(
         cls, settings: WordVectorSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
-        """Takes dim, model and subwords from the file that the training starts from."""
+        """Take dim, model and subwords from the file that the training starts from."""
         return adopt(settings, explicit)
 
     @classmethod
     def loader(cls, settings: WordVectorSettings) -> Callable[[Results], None] | None:
-        """Sets the rows from `continue_from` or `pretrained`."""
+        """Set first rows from `continue_from` or `pretrained`."""
         if settings.continue_from:
             return put_words
         return put_vectors if settings.pretrained else None
@@ -180,24 +181,25 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def inspector(
         cls, settings: WordVectorSettings
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
-        """Neighbours of `validation_words`."""
+        """Find neighbours of `validation_words`."""
         return neighbours if settings.validation_words else None
 
     @classmethod
     def landmarks(cls, results: Results, count: int) -> tuple[Sequence[str], Rows] | None:
-        """The most frequent words but the end of a line, with their vectors."""
+        """The most frequent words, without the end of a line, with their vectors."""
         assert isinstance(results.settings, WordVectorSettings)
         s, vocabulary = unpack_vocabulary(results.settings, results.summary)
         words = vocabulary.words[: count + 1]
-        rows = np.concatenate([np.array(some, np.float32) for some in word_rows(results, s, words)])
-        kept = [i for i, word in enumerate(words) if word != END_OF_LINE][:count]
-        return [words[i].decode("utf-8", "replace") for i in kept], rows[kept]
+        pieces = word_rows(results, s, words)
+        rows = np.concatenate([np.array(piece, np.float32) for piece in pieces])
+        named = [i for i, word in enumerate(words) if word != END_OF_LINE][:count]
+        return [words[i].decode("utf-8", "replace") for i in named], rows[named]
 
     @classmethod
     def rotation(
         cls, settings: WordVectorSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """None for a text of so few words that a part's are no sample of all negatives."""
+        """None if a text has so few words that a partition's are no sample of all negatives."""
         settings, vocabulary = unpack_vocabulary(settings, summary)
         if not cls.rotates(settings) or len(vocabulary) >= IDS_END:
             return None
@@ -223,15 +225,15 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         )
 
     def encode(self, block: Block) -> Mapping[str, float]:
-        """Encodes a block of a chunk for all workers."""
+        """Encode a block of a chunk for all workers."""
         ids, words = self._encoded(block)
         put_block(self, block.chunk, block.chunk_index, ids, words)
         return {}
 
     def _encoded(self, block: Block) -> tuple[Ints, int]:
-        """Ids and words of a block, of which threads encode parts.
+        """Encode a block's text, in parts by several threads; returns ids and the number of words.
 
-        The parts depend on the text alone: a block that is encoded twice is the same.
+        The parts depend on the text alone, so that a block encoded twice is the same.
         """
         parts = list(cut_text(block.data, ENCODED_BYTES))
         seeds = [(block.seed + at * GOLDEN) & MASK64 for at in range(len(parts))]
@@ -240,11 +242,11 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
 
     @cached_property
     def _encoders(self) -> ThreadPoolExecutor:
-        """Threads of their own: in those of the kernels a block would wait for pieces of text."""
+        """Threads for encoding: in the kernels' threads, training would wait for pieces of text."""
         return ThreadPoolExecutor(self.threads, "snailps-encode")
 
     def finish(self) -> None:
-        """Waits for the last pushes."""
+        """End the threads, and push what is left."""
         if "rotating" in self.__dict__:
             self.rotating.close()
         if "_encoders" in self.__dict__:
@@ -256,7 +258,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
     def prepare(self, block: Block) -> Prepared | Lease:
-        """Numbers a block's words and rows locally and starts to pull the rows; or a partition."""
+        """Number a block's words and rows, and start to pull the rows; or prepare a partition."""
         if block.part >= 0:
             return self.rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self.keep, block.seed)
@@ -286,7 +288,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
                 tokens, bag_ptr, bag_rows, noise.words, len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
-            if block.clock >= 0:  # what this worker saw before must not matter
+            if block.clock >= 0:  # a step must not depend on what this worker saw before
                 elsewhere = contention.steps_beside(kept, input_keys, output_keys, steps)
             else:
                 contention.saw(kept, input_keys, output_keys, steps)
@@ -316,7 +318,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         inputs, outputs = rows
         tasks = train(
             self.sgd, self.settings, batch.examples, span, inputs, batch.bags, outputs, batch.noise,
-            rates, seed + (self.settings.model == "skipgram"),  # of which `seed` drew windows
+            rates, seed + (self.settings.model == "skipgram"),  # `seed` itself drew windows
         )  # fmt: skip
         results = self.results_of(tasks)
         return sum(loss for loss, _ in results), sum(count for _, count in results)
@@ -325,7 +327,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         return self.figures_of([sums])
 
     def scales(self, batch: _Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
-        """Scale by steps of this worker and the others; squares of AdaGrad add up as they are."""
+        """Scale by the steps of this worker and of others; AdaGrad's squares add up as they are."""
         if batch.contention is None:
             return [None, None]
         curvatures = batch.contention.curvatures_of(
@@ -355,7 +357,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         input_num: int,
         output_num: int,
     ) -> tuple[Floats, Floats]:
-        """About how many gradients each input and output row will get from this block."""
+        """Estimate how many gradients each input and output row gets from this block."""
         s = self.settings
         of_input, of_output = steps_a_word(s)
         counts = np.bincount(tokens[tokens >= 0], minlength=len(bag_ptr) - 1)
@@ -370,15 +372,14 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
 
     @classmethod
     def result_files(cls, settings: WordVectorSettings) -> Sequence[str]:
-        """A file of each format."""
+        """One file for each format."""
         return [f"{settings.output}.{name}" for name in settings.formats]
 
     @classmethod
     def file_sizes(cls, settings: WordVectorSettings, summary: bytes) -> Mapping[str, int]:
-        """A file of each format."""
         return file_sizes(*unpack_vocabulary(settings, summary))
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the model in the formats asked for."""
+        """Write the model in each of its `formats`."""
         return write_files(results)

@@ -1,12 +1,13 @@
-"""The trainer of word vectors: leases of partitions, in which no output row has two writers.
+"""The trainer of word vectors in a rotation: no output row has two writers at a time.
 
     encode:  a block of text -> word ids -> table "text"                 (by any worker, ahead)
     prepare: ids of the chunk -> examples of the input partition, sorted by output partition
     check out: groups of an output partition -> its words -> PULL -> negatives drawn from these
 
-Words are split into input partitions for their input rows, and into output partitions for their
-output rows (`partitions`).  What is an example of a text, and which rows it trains, is the
-subclass's: `skip_gram`, `cbow`.  How leases are trained is `models.rotation.trainer`'s.
+Words are split twice: into input partitions by their input rows, and into output partitions by
+their output rows (`partitions`).  Owns the split, the rows of a lease, and its negatives.  A
+subclass (`skip_gram`, `cbow`) owns what an example of a text is, and which rows it trains;
+`models.rotation.trainer` owns how a lease is trained.
 """
 
 from __future__ import annotations
@@ -50,32 +51,34 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Assignment of the words to input and output partitions, for a number of each."""
+    """The partitions of all words, for given sizes of the input partitions."""
 
     inputs: Ints
+    """The partition of each word's input row."""
     outputs: Ints
-    """The partition of each word's input row, and of its output row."""
+    """The partition of each word's output row."""
     words: tuple[Ints, ...]
+    """The words of each output partition."""
     noise_sums: tuple[NDArray[np.float64], ...]
-    """Words of each output partition, and the running sum of their noise probabilities."""
+    """For each output partition, the running sum of its words' noise probabilities."""
     shares: NDArray[np.float64]
     """Running sum of the input partitions' shares of the text, from 0 to 1."""
     sharers: NDArray[np.int16] | None
-    """Input partitions with a word that has an n-gram of a bucket, for each bucket."""
+    """For each bucket, how many input partitions have a word with one of its n-grams."""
     bundling: Any
     """How the pairs of skip-gram are trained; None with CBOW."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the only worker has all rows: none travel, a checkout is a share of the text."""
+        """Whether one worker has all rows: none travel, and a checkout is a share of the text."""
         return len(self.words) == 1
 
 
 class WordPartition(Partition):
-    """Words of an input partition.
+    """The words of an input partition.
 
-    `place` of each word of the vocabulary is its number in the partition, or -1; -1 behind, for
-    token -1.  `keys` of its input rows: words, then buckets.
+    ``place[w]`` is the number of word w in the partition, or -1; a last entry maps token -1 to
+    itself.  `keys` are those of its input rows: words, then buckets.
     """
 
     def __init__(self, model: WordRows, of: Which, words: NDArray[np.int64]) -> None:
@@ -87,7 +90,7 @@ class WordPartition(Partition):
         self.bags = Bags.of(ptr, rows, len(self.keys))
 
     def rows_of(self, words: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Input rows of some of its words, given by their number in it; ascending."""
+        """Input rows of some of its words (given by their numbers in it), ascending."""
         seen = np.zeros(len(self.keys), np.bool_)
         seen[self.bags.entries(words)[1]] = True
         return np.flatnonzero(seen)
@@ -99,16 +102,15 @@ class WordLease(Lease):
 
     part: WordPartition
     split: Split
-    """How words are split."""
     of_part: Callable[[int], Examples] | None = None
-    """Makes the examples of an output partition, once each.  None: a checkout reads its share of
-    the text."""
+    """``of_part(i)`` makes the examples of output partition i, once.  None: a checkout reads its
+    share of the text."""
     first: tuple[int, Examples] | None = None
-    """The first such checkout, and its examples."""
+    """The first checkout that reads its share, and its examples, prepared ahead."""
 
 
 class WordTrainer(RotationTrainer):
-    """Prepares and trains leases for a `WordVectors` worker, after its `setup`."""
+    """Prepares and trains leases for a worker, after its `setup`."""
 
     part: WordPartition | None = None
 
@@ -120,44 +122,44 @@ class WordTrainer(RotationTrainer):
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self.logit = model.noise_logit(slice(None))
         self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
-        self._too_large: Which | None = None  # a partition that does not fit into memory
-        self.numbers = WordNumbers(len(model.vocabulary))  # of the thread that checks out
+        self._too_large: Which | None = None  # a partition whose rows do not fit into memory
+        self.numbers = WordNumbers(len(model.vocabulary))  # used by the thread that checks out
 
     # --- what an example is --------------------------------------------------------------------
 
     @abstractmethod
     def examples(self, tokens: Ints, seed: int) -> Examples:
-        """All examples of a text, whose words have the same number as input and as output."""
+        """Make all examples of a text, whose words are numbered alike as input and as output."""
 
     @abstractmethod
     def _sorted(self, block: Block, split: Split) -> WordLease:
-        """A lease whose examples are sorted by output partition, and what else depends on these."""
+        """Prepare a lease whose examples are sorted by output partition."""
 
     def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
-        """Words of which a partition has input rows."""
+        """The words whose input rows a partition has."""
         return np.flatnonzero(split.inputs == block.part)
 
     # --- a lease, prepared while another one trains ------------------------------------------
 
     def lease(self, block: Block) -> WordLease:
-        self.model.narrow_rows = block.parts > 1  # an only worker has the same bits each time
+        self.model.narrow_rows = block.parts > 1  # a single worker gives the same bits each time
         split = self._split_of(block.sizes, block.output_parts)
         return self._whole(block, split) if split.is_whole else self._sorted(block, split)
 
     def _whole(self, block: Block, split: Split) -> WordLease:
-        """A lease whose checkouts are shares of the text."""
+        """Prepare a lease whose checkouts are shares of the text."""
         part = self._part_of(block, split)
         count = partial(shared_text.count, self.model, block.chunk, block.chunk_blocks)
         _, words = whole(block, count)
         rows, share = None, np.arange(block.output_parts + 1)
         lease = WordLease(part, rows, words, share, None, split)
-        left = [checkout for checkout in range(block.output_parts) if checkout not in block.durable]
-        if left:
-            lease.first = left[0], self.read(block, left[0])
+        to_train = [i for i in range(block.output_parts) if i not in block.durable]
+        if to_train:
+            lease.first = to_train[0], self.read(block, to_train[0])
         return lease
 
     def read(self, block: Block, checkout: int) -> Examples:
-        """All examples of a checkout's share of the text."""
+        """Make all examples of a checkout's share of the text."""
         model, checkouts = self.model, block.output_parts
         blocks, sizes = block.chunk_blocks, (1,) * checkouts
         get = partial(shared_text.get_chunk, model, block.chunk, blocks, checkout, sizes)
@@ -172,10 +174,10 @@ class WordTrainer(RotationTrainer):
         present: NDArray[np.int64] | None = None,
         tokens: int = 0,
     ) -> WordPartition:
-        """Return the partition of a lease: as it is here, else a new one.
+        """Get the partition of a lease: the one that is here, or a new one.
 
-        A new one has only the words that are `present`, where memory has no room for all its rows
-        beside the kept `tokens` of a lease.
+        A new partition has only the words that are `present`, if memory has no room for all of its
+        rows beside the `tokens` of a lease.
         """
         model, of = self.model, (block.part, block.sizes)
         before = self.part
@@ -197,25 +199,24 @@ class WordTrainer(RotationTrainer):
         return part
 
     def _split_of(self, sizes: tuple[int, ...], output_parts: int) -> Split:
-        """The split into such parts; remembered, as it changes only when workers come or go, or
-        their speeds."""
-        found = self._splits.get((sizes, output_parts))
-        if found is None:
+        """The split into these partitions; kept, since it changes only with workers and speeds."""
+        split = self._splits.get((sizes, output_parts))
+        if split is None:
             whole = len(sizes) == 1 and keeps_all_rows(self._vocabulary, self.model.settings)
-            found = self._new_split(sizes, 1 if whole else output_parts)
-            self._splits = {(sizes, output_parts): found}
-        return found
+            split = self._new_split(sizes, 1 if whole else output_parts)
+            self._splits = {(sizes, output_parts): split}
+        return split
 
     def _new_split(self, sizes: tuple[int, ...], output_parts: int) -> Split:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         parts = len(sizes)
         inputs, sharers, bundling = self._input_parts(kept, sizes)
         outputs = assign_by_hash(kept, np.arange(len(kept), dtype=np.uint64), output_parts)
-        words = tuple(np.flatnonzero(outputs == at).astype(np.int32) for at in range(output_parts))
+        words = tuple(np.flatnonzero(outputs == i).astype(np.int32) for i in range(output_parts))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
-        noise_sums = tuple(self._noise[own].cumsum() for own in words)
+        noise_sums = tuple(self._noise[of_part].cumsum() for of_part in words)
         return Split(inputs, outputs, words, noise_sums, shares, sharers, bundling)
 
     def _input_parts(
@@ -258,7 +259,7 @@ class WordTrainer(RotationTrainer):
         return Checkout(part, len(examples), begin, subtract, keys, packed, finite)
 
     def _draw(self, block: Block, lease: WordLease, part: int, groups: int, checkout: int) -> Ints:
-        """Negatives of an output partition for so many groups."""
+        """Draw negatives of an output partition for this many groups."""
         split = lease.split
         pool = groups * kernels.SHARED // kernels.GROUP // NOISE_REUSE
         pool = max(pool, kernels.SHARED) if groups else 0

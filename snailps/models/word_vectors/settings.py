@@ -1,6 +1,6 @@
-"""Settings of fastText and word2vec: names, ranges, and combinations that are refused.
+"""The settings of fastText and word2vec: names, ranges, and combinations that are refused.
 
-Declarations only; no files, no tables.
+Declarations alone; knows no files and no tables.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SUBWORD
 
 LR = 0.05
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
-"""Rows of subwords get many gradients, whose sums of squares shorten the steps."""
+"""Higher with subwords: their rows get many gradients, whose sums of squares shorten steps."""
 ADAGRAD_EPS = 1.0
-"""With a smaller one rare words take steps as long as those of frequent ones; docs/training.md has
-the effect."""
+"""With less, rare words would take steps as long as frequent words do (docs/training.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,8 @@ class WordVectorSettings(JobSettings):
     worker_memory: int = setting(
         2 << 30,
         help=(
-            "Memory for the rows of a worker: those of its block, of the prefetched block, and "
-            "deltas in flight. Blocks are made smaller to fit."
+            "Memory for a worker's rows: of its block, of the prefetched block, and deltas under "
+            "way. Blocks are made smaller to fit."
         ),
         when="A worker's machine has less memory; or much more, and the vocabulary is large.",
         unit="bytes",

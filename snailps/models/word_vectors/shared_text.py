@@ -1,12 +1,12 @@
-"""A chunk's encoded text in a table: written once by the workers that encode it, read by all.
+"""A chunk's encoded text in a table: each worker encodes some blocks, and all read them.
 
     text of a block -> cut_text -> parts to encode
     word ids of a block -> put_block -> shared block        get_chunk -> word ids of a chunk
 
-Encoding a text costs several times what reading the ids does, so W workers that all need a whole
-chunk encode 1 / W of it each.  An id below 2^24 is exact in float32.  The head of a block has the
-number of its ids and of its words, each as two such numbers.  The rows of a chunk are used again
-three chunks later.  What reads raises `LostBlocks` where servers have others.
+Encoding a text costs several times what reading its ids does, so W workers that all need a whole
+chunk encode 1 / W of it each.  Ids are below 2^24, and so exact in float32.  The head of a block
+has its numbers of ids and of words, each as two such numbers.  Three chunks later the rows are used
+again.  Functions that read raise `LostBlocks` where servers lack a block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from snailps.models.rotation.shared_blocks import ChunkPlace
 
 TEXT = "text"
 IDS_END = 1 << 24
-"""Ids are below this."""
+"""All ids are below it."""
 _COUNT_BASE = 1 << 20
 _RING = CHUNKS_AHEAD + 1
 _SEPARATOR = re.compile(rb"[ \n]")
@@ -36,20 +36,20 @@ Ints = NDArray[np.int32]
 
 
 def text_table() -> Table:
-    """The table of encoded text."""
+    """Declare the table of encoded text."""
     return shared_blocks.table(TEXT)
 
 
 def cut_text(text: bytes, size: int) -> list[bytes]:
-    """Parts of about `size` bytes, each cut behind a word or a line."""
+    """Cut a text into parts of about `size` bytes, each after a word or a line."""
     ends = [0]
-    while (found := _SEPARATOR.search(text, ends[-1] + size)) is not None:
-        ends.append(found.end())
+    while (separator := _SEPARATOR.search(text, ends[-1] + size)) is not None:
+        ends.append(separator.end())
     return [text[begin:end] for begin, end in itertools.pairwise([*ends, len(text)])]
 
 
 def put_block(worker: Worker, chunk: int, index: int, ids: Ints, words: int) -> None:
-    """Writes a block; returns when it is acknowledged."""
+    """Write a block; returns when servers have acknowledged it."""
     head = np.array([*divmod(len(ids), _COUNT_BASE), *divmod(words, _COUNT_BASE)], np.float32)
     shared_blocks.put(worker, _place(chunk), index, head, ids)
 
@@ -71,36 +71,37 @@ def get_near(
     window: int,
     leaves_out: Callable[[int], bool],
 ) -> tuple[Ints, Ints | None, int, int]:
-    """Ids of a chunk, their places in it, how many it has, and words.
+    """Read ids of a chunk: ids, their places in it, how many ids the chunk has, how many words.
 
-    If of so many ids it `leaves_out` some: those within a window of words of a part, which is all
-    that skip-gram needs, read some at a time: memory does not grow with the chunk.  Else all, whose
-    places are None.
+    If ``leaves_out(count)``, the result has only ids within a window of the partition's words, all
+    that skip-gram needs; the chunk is read in spans, so that memory does not grow with it.  Else
+    the result has all ids, and None as places.
     """
     counts = _counts(worker, chunk, blocks)
     total, words = counts.sum(0).tolist()
     if not leaves_out(total):
         return _read(worker, chunk, counts, 0, total), None, total, words
-    found, begin, carried = [], 0, np.zeros(0, np.int32)  # places from `begin` on are undecided
+    pieces, begin, carried = [], 0, np.zeros(0, np.int32)  # places from `begin` on are undecided
     for first in range(0, max(1, total), SPAN_IDS):
         last = min(first + SPAN_IDS, total)
         ids = np.concatenate((carried, _read(worker, chunk, counts, first, last)))
         place = last - len(ids)
         skip, is_last = begin - place, last == total
         near = kernels.near(ids, inputs, part, window, first=place, skip=skip, last=is_last)
-        found.append([some.copy() for some in near])  # they are views of as much as was read
+        pieces.append([part.copy() for part in near])  # views would keep all that was read
         begin = max(begin, last - window)
         carried = ids[max(0, begin - window - place) :]
-    ids, places = (np.concatenate(some) for some in zip(*found, strict=True))
+    ids, places = (np.concatenate(each) for each in zip(*pieces, strict=True))
     return ids, places, total, words
 
 
 def get_chunk(
     worker: Worker, chunk: int, blocks: int, part: int = 0, sizes: Sequence[int] = (1,)
 ) -> tuple[Ints, int]:
-    """Ids of a chunk, block after block, and the number of its words.
+    """Read the ids of a chunk, block after block, and count its words.
 
-    Those of one of its consecutive parts, whose ids are as `sizes`, to one: reads only its rows.
+    With `sizes`, the ids of one of consecutive parts of these relative sizes: only the rows of that
+    part are read.
     """
     counts = _counts(worker, chunk, blocks)
     total, words = counts.sum(0).tolist()
@@ -111,22 +112,22 @@ def get_chunk(
 
 
 def _read(worker: Worker, chunk: int, counts: NDArray[np.int64], first: int, last: int) -> Ints:
-    """Ids of a chunk at these places."""
+    """Read the ids of a chunk at places `first` to `last`."""
     ends = counts[:, 0].cumsum()
     begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each block
     stops = np.clip(last - ends + counts[:, 0], 0, counts[:, 0]).tolist()
-    found = np.empty(last - first, np.int32)
-    shared_blocks.read(worker, _place(chunk), begins, stops, found)
-    return found
+    ids = np.empty(last - first, np.int32)
+    shared_blocks.read(worker, _place(chunk), begins, stops, ids)
+    return ids
 
 
 def count(worker: Worker, chunk: int, blocks: int) -> tuple[int, int]:
-    """How many ids a chunk has, and words."""
+    """Count the ids and the words of a chunk."""
     ids, words = _counts(worker, chunk, blocks).sum(0).tolist()
     return ids, words
 
 
 def _counts(worker: Worker, chunk: int, blocks: int) -> NDArray[np.int64]:
-    """Ids and words of each block, int64 (blocks, 2)."""
+    """Read how many ids and words each block has, int64 (blocks, 2)."""
     heads = shared_blocks.heads(worker, _place(chunk), range(blocks))
     return heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)

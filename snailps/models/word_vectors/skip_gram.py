@@ -1,8 +1,9 @@
-"""Skip-gram: pairs of a centre and a context, sorted into bundles, a group each.
+"""Skip-gram: pairs of a centre and a context, sorted into bundles of one centre.
 
     prepare: the chunk's text -> pairs whose centre is in the input partition, by output partition
 
-docs/design/word-pairs.md says why pairs are sorted at all.
+Owns how many pairs are trained side by side (`Bundling`), and how often shared rows of n-grams are
+exchanged.  docs/design/word-pairs.md says why pairs are sorted at all.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams,
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 BUNDLE = 8
-"""Contexts that a centre word is trained with at a time, at most."""
+"""Most contexts that a centre word is trained with at a time."""
 RUN_MAX = 16
-"""Bundles of a word that are trained one after the other, with its hidden vector at hand."""
+"""Most bundles of a word that are trained one after the other, with its hidden vector at hand."""
 RUN_WORDS = 4096
-"""The most frequent words, from which `bundling` estimates how much bags share."""
+"""How many of the most frequent words `bundling` looks at."""
 _SHARED_MAX = 4.0
-"""Gradients of other words that a hidden vector may lack in a run."""
+"""Most gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 8
-"""Exchanges in a checkout at most."""
+"""Most exchanges in a checkout."""
 TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
 GROUP_CURVATURE = 4.0
 """Share of its way to the optimum that a group's hidden vector goes in a step, at rate 1."""
 LANES = 16
-"""Words that the kernel trains side by side, at most."""
+"""Most words that the kernel trains side by side."""
 LANES_SHARED = 2.5
-"""Rows that words side by side may share with one of them, as a part of its bag, at most."""
+"""Most rows that the words beside one may share with it, as a multiple of its bag."""
 
 Ints = NDArray[np.int32]
 
 
 class SkipGramTrainer(WordTrainer):
-    """A lease has the pairs whose centre is in its input partition."""
+    """Trains leases that have the pairs whose centre is in their input partition."""
 
     @cached_property
     def bundling(self) -> Bundling:
@@ -70,7 +71,7 @@ class SkipGramTrainer(WordTrainer):
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
     ) -> tuple[Ints, NDArray[np.int16] | None, Bundling]:
-        """Words that share n-grams come together, unless a worker could then train few at once."""
+        """Put words that share n-grams together, unless few could then be trained side by side."""
         s, parts = self.model.settings, len(sizes)
         if s.maxn == 0 or parts == 1:
             return (*super()._input_parts(kept, sizes)[:2], self.bundling)
@@ -83,7 +84,7 @@ class SkipGramTrainer(WordTrainer):
         return inputs, sharers, least
 
     def _sorted(self, block: Block, split: Split) -> WordLease:
-        """Sort the pairs, without those of durable checkouts."""
+        """Sort the pairs by output partition; durable checkouts have none."""
         s = self.model.settings
         get = partial(
             shared_text.get_near,
@@ -106,7 +107,7 @@ class SkipGramTrainer(WordTrainer):
             part=block.part,
             outputs=split.outputs,
             parts=block.output_parts,
-            # How often rows of n-grams travel follows from all groups of a lease.
+            # With n-grams all are needed: how often their rows travel follows from all groups.
             without=() if s.maxn else block.durable,
             origins=places,
         )
@@ -142,9 +143,10 @@ class SkipGramTrainer(WordTrainer):
         words: Ints,
         groups: NDArray[np.int64],
     ) -> Sharing | None:
-        """Partitions share rows of n-grams, and step as often as each other.
+        """Plan the exchange of rows of n-grams that other partitions have, too.
 
-        `groups` are how many the words have that are met, ascending, and `rows` these words' rows.
+        `words` are those with pairs, ascending, each with its number of `groups`; `rows` are their
+        input rows.  Other partitions are expected to step on a row as often as this one.
         """
         s = self.model.settings
         if split.sharers is None or not len(rows):
@@ -158,8 +160,8 @@ class SkipGramTrainer(WordTrainer):
             return None
         sizes, entries = part.bags.entries(words)
         own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))
-        # A step on a word moves the hidden vector of another one by each row that both have: by
-        # this row, and as often as any word has them by the other shared ones.
+        # A step on a word moves another word's hidden vector by each row that both have: by this
+        # row, and by other shared rows as often as words have them.
         often = np.zeros(len(own))
         often[rows] = np.where(sharers > 1, own[rows] / groups.sum(), 0.0)
         ptr = np.concatenate(([0], sizes.cumsum()))
@@ -168,7 +170,7 @@ class SkipGramTrainer(WordTrainer):
         way, own = np.bincount(entries, moves, len(own))[rows], own[rows]
         rate = GROUP_CURVATURE * s.rate * (1.0 - block.progress[0])
         turns = max(1, min(TURNS_MAX, int(groups.sum()) // (block.output_parts * TURN_GROUPS)))
-        # Of all workers: what a copy lacks are the steps of the others.
+        # Steps of all workers between two exchanges: a copy lacks those of the others.
         size = block.sizes[block.part]
         others = (sharers - 1) * ((sum(block.sizes) - size) / max(1, block.parts - 1) / size)
         apart = STEPS_APART * (1.0 + 1.0 / np.where(others > 0, others, 1.0))
@@ -189,11 +191,11 @@ def bundling(
     threads: int,
     rate: float = 1.0,
 ) -> Bundling:
-    """Choose fewer lanes and shorter runs where words' bags share most of their rows.
+    """Choose lanes and runs: fewer and shorter where words' bags share most of their rows.
 
-    A word's hidden vector lacks what the other words in the lanes of each thread change in rows of
-    its bag until its run ends; steps that all go one way add up, and diverge where there are many.
-    `kept` is how often each word is trained, `rate` a multiple of the default one.
+    Until its run ends, a word's hidden vector lacks what words in other lanes change in rows of its
+    bag.  Steps that go the same way then add up, and diverge if there are many.  `kept` is how
+    often each word is trained, `rate` the step size as a multiple of the default.
     """
     if not len(kept):
         return Bundling(LANES, RUN_MAX)
