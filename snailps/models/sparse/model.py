@@ -52,6 +52,11 @@ class SparseModel(BlockTrainer):
         return True
 
     @classmethod
+    def constant_loss(cls, settings: SparseSettings) -> float:
+        """Loss of the best constant score on a sample of labels."""
+        return LOSSES[settings.loss].constant_loss(Encoding.of_text(settings.encoding))
+
+    @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
         """Arrays that the model in training has besides its rows, by name."""
         return {}
@@ -125,3 +130,8 @@ def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
     """Factors of features' values in the training, float32 (n,); of the bias 1."""
     factors = Encoding.of_text(settings.encoding).factors_of(keys)
     return np.where(keys == BIAS_KEY, np.float32(1), factors)
+
+
+def loss_unit(settings: SparseSettings) -> float:
+    """Factor of the loss of encoded targets that makes it the loss of the targets."""
+    return Encoding.of_text(settings.encoding).deviation ** LOSSES[settings.loss].degree

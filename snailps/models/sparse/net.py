@@ -49,9 +49,9 @@ from snailps.models.sparse.first_layer import (
     bytes_at_servers,
     bytes_at_worker,
 )
-from snailps.models.sparse.model import factors_of
+from snailps.models.sparse.model import factors_of, loss_unit
 from snailps.models.sparse.settings import ClassesSettings, check_method
-from snailps.models.sparse.worker import SparseWorker, loss_unit
+from snailps.models.sparse.worker import SparseWorker
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,6 @@ from snailps.config.consistency import steps_of
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
-from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
@@ -63,7 +62,7 @@ from snailps.models.sparse.batch import (
 from snailps.models.sparse.clipping import counts_of, judged
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.export import stored_rows, write_npz
-from snailps.models.sparse.model import SparseModel
+from snailps.models.sparse.model import SparseModel, loss_unit
 from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.settings import (
     METHODS,
@@ -151,11 +150,6 @@ class SparseWorker(SparseModel, Adopted, Reported):
     def has_constant(cls, settings: JobSettings) -> bool:
         """Whether a constant can be added to all scores."""
         return cls.has_bias(settings)
-
-    @classmethod
-    def constant_loss(cls, settings: SparseSettings) -> float:
-        """Loss of the best constant score on a sample of labels."""
-        return LOSSES[settings.loss].constant_loss(Encoding.of_text(settings.encoding))
 
     @classmethod
     def counted(cls, settings: SparseSettings, counts: Mapping[str, float], units: int) -> Counted:
@@ -522,11 +516,6 @@ class SparseWorker(SparseModel, Adopted, Reported):
     def finish(self) -> None:
         super().finish()
         self._reader.close()
-
-
-def loss_unit(settings: SparseSettings) -> float:
-    """Factor of the loss of encoded targets that makes it the loss of the targets."""
-    return Encoding.of_text(settings.encoding).deviation ** LOSSES[settings.loss].degree
 
 
 class _Counting:

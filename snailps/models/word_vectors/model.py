@@ -112,7 +112,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     paces = TextModel.paces[0], replace(TextModel.paces[1], blocks=80)
 
     def tables(self) -> Sequence[Table]:
-        """Input rows (words, then buckets) start within +-1/dim, output rows at 0, like fastText."""
+        """Input rows (words, then buckets) start within +-1/dim, output rows at zero."""
         s = self.settings
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
