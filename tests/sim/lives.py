@@ -186,6 +186,7 @@ class Life(Cluster):
         self.master.interrupt()
 
     def _write(self, line):
+        line = line.replace(str(self.disk.folder), "DISK")
         self._record(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ...")
         for waiting in list(self._waiting):
             text, deeds = waiting

@@ -84,19 +84,6 @@ def test_server_that_does_not_obey_is_expelled_but_not_for_a_stop_of_all_process
     assert "it has not answered HostStandby for 30 s" in told[0]
 
 
-def test_lost_server_without_standby_ends_the_job_and_says_why(make_job):
-    world = World(make_job(), replication="none")
-    server, *workers = world.forms()
-    world.handle(events.Gone(server, "connection closed"))
-    assert world.core.phase is ClusterPhase.STOPPING
-    assert "replication is 'none'" in world.core.lifecycle.verdict
-    assert all(world.sent(worker, m.Stop)[0].failed for worker in workers)
-    for worker in workers:
-        world.handle(events.Gone(worker, "connection closed"))
-    world.tick()
-    assert world.core.phase is ClusterPhase.FAILED
-
-
 def test_order_to_a_server_that_is_lost_is_answered_by_the_loss(make_job):
     """`Answered` and `Gone` come in that order, and the first decides nothing."""
     world = World(make_job())
