@@ -210,6 +210,26 @@ def test_train_mf_of_pairs_with_four_workers_ranks(tmp_path):
     assert recall_of_choices(tmp_path, 4) > 0.25
 
 
+def test_least_squares_of_any_workers_gives_the_same_file(tmp_path):
+    """Choices of planted factors, by the default of lines without values; by chance .01."""
+    write_choices(tmp_path)
+    (tmp_path / "input").write_text(3 * (tmp_path / "input").read_text())  # three ranges
+    for workers in (1, 3):
+        words = f"train mf --train input --test test.txt --output out{workers} --dim 16 --json"
+        done = run_snailps(*words.split(), "--workers", workers, "--threads", 1, cwd=tmp_path)
+        figures = json.loads(done.stdout)
+        assert figures["test"]["recall_at_10"] > 0.3
+        assert (figures["epochs"], figures["ended_by"]) == (6, "epochs")
+    alone, shared = (np.load(tmp_path / f"out{workers}.npz") for workers in (1, 3))
+    for name in set(alone.files) - {"about"}:
+        np.testing.assert_array_equal(alone[name], shared[name])
+    run_snailps(*["recommend", "out3.npz", "-k", "3", "--output", "lists.tsv"], cwd=tmp_path)
+    rows = [line.split("\t") for line in (tmp_path / "lists.tsv").read_text().splitlines()]
+    assert len(rows) == 3 * 3000
+    seen = set((tmp_path / "input").read_text().splitlines())
+    assert not {f"{user}\t{item}" for user, item, _ in rows} & seen
+
+
 def test_train_mf_of_pairs_recommends_what_alike_users_chose(tmp_path):
     """Two parties of users, each with 20 items of its own, of which a user has chosen 12."""
     rng = np.random.default_rng(1)

@@ -54,8 +54,9 @@ STEPS = 5
 NU = 0.5
 """Exponent of a row's frequency in its penalty."""
 EPOCHS = 6
-RANGE_LINES = 1 << 14
-"""Lines of a range on average, at least: some 10 ms of one core."""
+RANGE_LINES = 1 << 16
+"""Lines of a range on average, at least: some 40 ms of one core.  With a quarter as many, pulls of
+rows that several ranges name cost a single worker as much again."""
 RANGES_MAX = 240
 """Of a side: a block's head has the end of each in one row of `LINES`."""
 PREPARING = 1
@@ -181,6 +182,9 @@ class NewUsers:
 
 
 def _padded(rows: Floats) -> Floats:
+    """Rows of the stride that kernels need: uncopied if they have it."""
+    if rows.shape[1] % kernels.PAD == 0 and rows.ctypes.data % (4 * kernels.PAD) == 0:
+        return rows
     padded = kernels.padded(len(rows), rows.shape[1])
     if len(rows):
         kernels.copy_rows(rows, padded)
@@ -373,7 +377,9 @@ class RangeTrainer:
         return first + np.flatnonzero(self._counts[side][first:stop] == 0)
 
     def _pull(self, keys: Keys, table: str) -> Pending:
-        return self._model.pull_async(table, keys)
+        if self._dim % kernels.PAD or table != TABLE:
+            return self._model.pull_async(table, keys)
+        return self._model.pull_async(table, keys, kernels.padded(len(keys), self._dim))
 
     def _pull_own(self, side: int, part: int) -> Pending:
         return self._pull(_keys(side, np.arange(*self._names_in(side, part))), TABLE)
