@@ -1,9 +1,10 @@
-"""Files of a Python process, read by the processes of its cluster.
+"""Files that a Python process (a driver) serves to the processes of its cluster.
 
-    driver:HOST:PORT/NUMBER/BYTES -> opened (by `use`) -> Remote: read(start, stop)
-    Remote, ScratchFile -> DriverCopy: pieces are fetched when they are first read, and kept
+    driver:HOST:PORT/NUMBER/BYTES -> opened -> Remote: read(start, stop)
+    Remote, ScratchFile -> DriverCopy: each piece is fetched when it is first read, and kept
 
-Owns the names of such files and the local copies.  `use` sets how bytes travel: no sockets here.
+Owns the names of such files and the local copies.  Must not know sockets: `use` sets how bytes
+travel.
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ from snailps.errors import DataError
 PREFIX = "driver:"
 _PATH = re.compile(r"driver:(.+)/([0-9a-f]+)/([0-9]{1,18})")
 PIECE_BYTES = 4 << 20
-"""Most bytes of one request."""
+"""Bytes of a piece, the most that one request asks for."""
 
 
 class Remote(Protocol):
-    """A file at its Python process."""
+    """A connection to the process that serves a file."""
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, at most `PIECE_BYTES`; DataError if unavailable."""
+        """Bytes `start` to before `stop`, at most `PIECE_BYTES`; DataError: unavailable."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 Opener = Callable[[str, str], Remote]
-"""Address and number of a file -> the file."""
+"""From a file's address and number, a connection."""
 
 
 def nowhere(address: str, number: str) -> Remote:
     raise DataError(
-        f"the data is in a Python process ({address}); only processes of its cluster can read it"
+        f"the data is served by a Python process ({address}), and only processes of its cluster "
+        "can read it"
     )
 
 
@@ -49,7 +51,7 @@ open_remote: Opener = nowhere
 
 
 def use(opener: Opener) -> None:
-    """Set how this process reads such files: with the secret and certificates of its cluster."""
+    """Set how this process opens such files: with its cluster's secret and certificates."""
     global open_remote
     open_remote = opener
 
@@ -67,29 +69,31 @@ def size_of(path: str) -> int:
 
 
 def opened(path: str) -> Remote:
-    """Open a file by its path; the first read reports what is wrong with the file."""
+    """Open a file by its path.  Whether it can be read shows in the first read."""
     address, number, _ = _parsed(path)
     return open_remote(address, number)
 
 
 def _parsed(path: str) -> tuple[str, str, int]:
-    found = _PATH.fullmatch(path)
-    if found is None:
+    """Address, number and bytes of a path."""
+    match = _PATH.fullmatch(path)
+    if match is None:
         raise DataError(f"expected {PREFIX}HOST:PORT/NUMBER/BYTES, got {path!r:.80}")
-    return found[1], found[2], int(found[3])
+    return match[1], match[2], int(match[3])
 
 
 class DriverCopy:
-    """The pieces of a file that this process has read; threads may share it.
+    """The pieces of a file that this process has read so far; threads may share it.
 
-    `file` is empty, and then sparse; `close` closes it.
+    `file` is an empty scratch file, which becomes sparse; `close` closes it.
     """
 
     def __init__(self, path: str, file: ScratchFile) -> None:
         self.path, self.size = file.path, size_of(path)
         self._remote, self._file = opened(path), file
         file.grow(self.size)
-        self._here = bytearray(-(-self.size // PIECE_BYTES))  # 1: this piece is local
+        self._is_local = bytearray(-(-self.size // PIECE_BYTES))
+        """By piece: 1 once it is in the file, so that readers need no lock for it."""
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
@@ -101,20 +105,24 @@ class DriverCopy:
         try:
             return gathered(self._file.fileno(), stop - start, [], [(0, start, stop - start)])
         except OSError as error:
-            raise DataError(f"{self.path}, the copy of the data here: {error.strerror}") from error
+            raise DataError(
+                f"cannot read {self.path}, this host's copy of the data: {error.strerror}. Leave "
+                "the scratch folder alone until the job ends"
+            ) from error
 
     def fetch(self, start: int, stop: int) -> None:
-        """Fetch pieces that are not local yet."""
+        """Make the pieces with bytes `start` to before `stop` local."""
         first, last = start // PIECE_BYTES, -(-min(stop, self.size) // PIECE_BYTES)
-        if all(self._here[first:last]):
+        if all(self._is_local[first:last]):
             return
         with self._lock:
             for piece in range(first, last):
-                if self._here[piece]:
+                if self._is_local[piece]:
                     continue
-                at = piece * PIECE_BYTES
-                self._file.write_at(self._remote.read(at, min(at + PIECE_BYTES, self.size)), at)
-                self._here[piece] = 1
+                begin = piece * PIECE_BYTES
+                data = self._remote.read(begin, min(begin + PIECE_BYTES, self.size))
+                self._file.write_at(data, begin)
+                self._is_local[piece] = 1  # after the write: a reader does not lock
 
     def close(self) -> None:
         with self._lock:
@@ -123,20 +131,20 @@ class DriverCopy:
 
 
 class DriverReader(io.RawIOBase):
-    """A Python process's file as a file open for reading: of a copy, or by a path without one."""
+    """A driver's file, open for reading: from a copy, or by its path, without keeping anything."""
 
     def __init__(self, file: DriverCopy | str) -> None:
         super().__init__()
-        self._at, self._remote = 0, opened(file) if isinstance(file, str) else None
+        self._offset, self._remote = 0, opened(file) if isinstance(file, str) else None
         self._size = size_of(file) if isinstance(file, str) else file.size
         self._read = self._fetched if isinstance(file, str) else file.read
 
     def _fetched(self, start: int, stop: int) -> bytes:
-        """Bytes that are not kept."""
+        """Bytes straight from the driver, which are not kept."""
         assert self._remote is not None
         steps = range(start, min(stop, self._size), PIECE_BYTES)
         return b"".join(
-            self._remote.read(at, min(at + PIECE_BYTES, stop, self._size)) for at in steps
+            self._remote.read(begin, min(begin + PIECE_BYTES, stop, self._size)) for begin in steps
         )
 
     def close(self) -> None:
@@ -151,12 +159,12 @@ class DriverReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._offset, os.SEEK_END: self._size}[whence]
+        self._offset = base + offset
+        return self._offset
 
     def read(self, size: int | None = -1, /) -> bytes:
-        stop = self._size if size is None or size < 0 else self._at + size
-        data = self._read(self._at, stop)
-        self._at += len(data)
+        stop = self._size if size is None or size < 0 else self._offset + size
+        data = self._read(self._offset, stop)
+        self._offset += len(data)
         return data

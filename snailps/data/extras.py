@@ -1,8 +1,8 @@
-"""Packages that some functions need and an installation may lack.
+"""Optional packages: imported at their first use, or an error that says what to install.
 
-    name -> optional_module -> module, or an error that says what to install
+    name -> optional_module -> module, or ConfigError
 
-They are imported at the first use: `import snailps` needs none of them.
+`import snailps` needs none of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from snailps.errors import ConfigError
 
 
 def optional_module(name: str, what: str, requirement: str) -> Any:
-    """Import a module, or raise `ConfigError`: `what` needs ``pip install`` `requirement`."""
+    """Import a module; ConfigError: `what` needs it, and ``pip install`` `requirement` helps."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

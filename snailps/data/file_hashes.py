@@ -1,8 +1,8 @@
-"""SHA-256 of files, made in a thread beside other work.
+"""SHA-256 of files, computed in a thread while other work goes on.
 
-    paths -> FileHashes -> of(path), when it is asked for
+    paths -> FileHashes -> of(path), waits for the hash
 
-What a hash is for is not known here.
+Must not know what a hash is for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from snailps.data.unpacking import STEP_BYTES, read_errors
 
 
 class FileHashes:
-    """Hashes of some files, made one after another from now on."""
+    """Hashes of files, computed one after another from construction on; call `close`."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._ended = threading.Event()
@@ -26,11 +26,11 @@ class FileHashes:
         pool.shutdown(wait=False)
 
     def of(self, path: str) -> str:
-        """Wait for a file's hash, in hex; DataError: it cannot be read."""
+        """Wait for a file's hash, in hex; DataError: the file cannot be read."""
         return self._of[path].result()
 
     def close(self) -> None:
-        """Stop the thread; `of` must not be called after it."""
+        """Stop the thread within a MiB.  Do not call `of` afterwards: hashes may be partial."""
         self._ended.set()
 
     def _make(self, path: str) -> str:

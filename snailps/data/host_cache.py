@@ -1,12 +1,18 @@
-"""Files of one user on this host, in one folder: shared by key, or of one process; bounded.
+"""A bounded folder of one user's files on this host: shared by key, or of one process.
 
     key, fill -> HostCache.find -> the one file of the key: filled once, kept while it is in use
     purpose   -> HostCache.new_file -> ScratchFile: written and used by this process, then removed
 
-A file of a key is written under its own lock, which names the process that others wait for, and
-gets its name when it is complete.  A process that uses a file holds a shared lock on it, which the
-kernel releases at its end: what has no such lock is removed where room is needed, by `clean`, and
-behind a process that was killed.  A file without a name once it is locked was removed meanwhile.
+Owns the locks, which are the whole protocol between processes:
+
+- Whoever uses a file holds a shared lock on it.  The kernel releases it when the process ends,
+  however it ends.  A file that can be locked exclusively is unused, and may be removed: where room
+  is needed, by `clean`, and after a process that was killed.
+- Whoever fills a file of a key holds an exclusive lock on a `.lock` file, which names the process
+  for those that wait.  The file gets its name when it is complete: a partial one is never found.
+- Between opening and locking a file another process may remove it.  A file without a name once it
+  is locked is gone: look again.
+
 Must not know what is in a file, or what a key means.
 """
 
@@ -33,16 +39,18 @@ from snailps.data.atomic import NewFile
 from snailps.errors import DataError, WaitTimeout
 
 LOCK_POLL_S = 0.05
+"""Interval at which a wait for another process's lock looks again: flock has no time limit."""
 LOOK_BYTES = 64 << 20
-"""Growth of a process's own file after which the limit is compared again."""
-# Only files with such names are counted or removed.
+"""Growth of a file after which the limit is checked again: other processes' files grow too."""
+# Only files with such names are counted or removed: the user may have chosen a folder of others.
 _OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|lock|part|spool)")
 
 
 class ScratchFile(NewFile):
     """A file of this process in the folder; made by `HostCache.new_file`.
 
-    `close` or the end of a context removes it; if the process is killed, the next `clean` does.
+    `close`, or the end of a `with` block, removes it.  If the process is killed, the next process
+    that makes a file or calls `clean` does.
     """
 
     def __init__(self, path: Path, descriptor: int, room: Callable[[int], int]) -> None:
@@ -50,12 +58,12 @@ class ScratchFile(NewFile):
         self._room, self._bytes_max, self._is_kept = room, -1, False
 
     def write_at(self, data: bytes | memoryview, at: int) -> None:
-        """Write at an offset; DataError over the limit of the folder or the disk."""
+        """Write at an offset; DataError: beyond the limit of the folder, or the disk is full."""
         with self._reserved(at + len(data)):
             super().write_at(data, at)
 
     def grow(self, size: int) -> None:
-        """Extend without content, counted as if written."""
+        """Extend the file by zeros, which count like written bytes."""
         with self._reserved(size):
             super().grow(size)
 
@@ -73,7 +81,7 @@ class ScratchFile(NewFile):
             ) from error
 
     def keep(self) -> ScratchFile:
-        """Let the file outlive its context; `close` removes it."""
+        """Let the file outlive its `with` block; `close` removes it."""
         self._is_kept = True
         return self
 
@@ -86,16 +94,16 @@ class ScratchFile(NewFile):
 
 
 Make = Callable[[str], ScratchFile]
-"""Makes an empty file; its purpose is for messages: ``writing a list of 12 strings``."""
+"""Makes an empty file for a purpose, which is for messages: ``writing a list of 12 strings``."""
 
 
 class HostCache:
-    """At most `bytes_max` of files a host and user.
+    """A folder of at most `bytes_max` bytes for a user on a host.
 
-    `folder` belongs to this user, is made for the first file (mode 0700), and is `default_folder()`
-    if empty.  `bytes_max` limits other jobs' files, too; 0: half of the disk's space without them.
-    `wait_s` limits the wait for another process that fills the same file.  Threads may share one
-    object; it uses its files until `close`.
+    `folder` is made for the first file, with mode 0700, and has to belong to this user; empty:
+    `default_folder()`.  `bytes_max` covers all processes' files; 0: half of the disk space that is
+    free without them.  `wait_s` limits the wait for another process that fills the same file.  The
+    object uses its files until `close`; threads may share it.
     """
 
     def __init__(self, folder: str, bytes_max: int, *, wait_s: float = 1800.0) -> None:
@@ -104,13 +112,14 @@ class HostCache:
         self.wait_s = wait_s
         self._in_use = ExitStack()
         self._mutex = threading.RLock()
-        self._closing = threading.Event()  # set while `close` waits for the mutex
+        # Set while `close` waits for the mutex, so that a thread that fills a file gives up.
+        self._closing = threading.Event()
 
     def find(self, key: str, purpose: str, fill: Callable[[Make], ScratchFile]) -> Path:
-        """The file of a key, in use until `close`; where there is none, one that `fill` makes.
+        """The file of a key, in use until `close`; if there is none, `fill` makes it.
 
-        `purpose` is for those that wait: ``unpacking x.gz``.  WaitTimeout after `wait_s` for
-        another process.
+        `purpose` is shown to processes that wait: ``unpacking x.gz``.  WaitTimeout: another process
+        has been filling it for `wait_s`.
         """
         path = self.folder / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.copy"
         with self._mutex:
@@ -118,6 +127,7 @@ class HostCache:
             descriptor = _locked(path, fcntl.LOCK_SH)
             if descriptor is None:
                 with self._filling(path.with_suffix(".lock"), purpose):
+                    # Look again: another process may have filled it while this one waited.
                     descriptor = _locked(path, fcntl.LOCK_SH)
                     if descriptor is None:
                         descriptor = self._filled(path, fill)
@@ -125,7 +135,10 @@ class HostCache:
         return path
 
     def new_file(self, purpose: str) -> ScratchFile:
-        """An empty file of this process alone, which counts towards the limit; see `Make`."""
+        """An empty file for this process alone, which counts towards the limit; see `Make`.
+
+        Removes what killed processes left first: nobody else would.
+        """
         self._make_folder()
         self._remove_unused(suffix=".spool")
         flags, descriptor = os.O_RDWR | os.O_CREAT | os.O_EXCL, None
@@ -135,14 +148,14 @@ class HostCache:
         return ScratchFile(path, descriptor, partial(self._room, path, purpose))
 
     def check_open(self) -> None:
-        """Break off what fills a file or waits for that, once `close` is called."""
+        """DataError once `close` was called: whoever fills a file calls this at each step."""
         if self._closing.is_set():
             raise DataError("unpacking was broken off: the job has ended")
 
     def close(self) -> None:
-        """Release all files; they stay for the next job, or until `clean`.
+        """Release all files.  They stay for the next job, until room is needed or `clean`.
 
-        A thread that fills one, or waits for that, gives up within a step: `DataError`.
+        A thread that fills a file, or waits for one, gets DataError within a step.
         """
         self._closing.set()
         with self._mutex:
@@ -150,14 +163,18 @@ class HostCache:
             self._in_use.close()
 
     def clean(self) -> int:
-        """Remove the files that no living process uses; return the bytes freed."""
+        """Remove the files that no living process uses; the number of bytes freed."""
         if not self.folder.exists():
             return 0
         self._make_folder()
         return self._remove_unused()
 
     def _filled(self, path: Path, fill: Callable[[Make], ScratchFile]) -> int:
-        """Fill a file; return a descriptor with the users' lock."""
+        """Fill a file and give it its name; a descriptor that holds the lock of its users.
+
+        `dup` shares the lock that the new file has had from the start, so there is no moment in
+        which another process could remove it.
+        """
         with ExitStack() as stack:
             file = fill(lambda purpose: stack.enter_context(self.new_file(purpose)))
             try:
@@ -168,7 +185,7 @@ class HostCache:
 
     @contextmanager
     def _filling(self, path: Path, purpose: str) -> Iterator[None]:
-        """Hold the lock of a file being filled; the holder writes its name there."""
+        """Hold the lock on filling a file, and write into it who does."""
         deadline = time.monotonic() + self.wait_s
 
         def wait(descriptor: int) -> None:  # flock itself has no time limit
@@ -186,7 +203,7 @@ class HostCache:
             self.check_open()
             descriptor = _locked(path, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, wait)
         try:
-            with suppress(OSError):  # a full disk
+            with suppress(OSError):  # a full disk: others wait for an unknown process then
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, os.fsencode(f"process {os.getpid()}, {purpose}"), 0)
             yield
@@ -195,30 +212,32 @@ class HostCache:
             os.close(descriptor)
 
     def _room(self, path: Path, purpose: str, size: int) -> int:
-        """Bytes that a file may have before it asks again, at least `size`; removes what is unused
-        if there is no room."""
+        """Bytes that a file may grow to before it asks again, at least `size`.
+
+        Removes unused files if there is no room.  DataError: there is none even then.
+        """
         limit = self.bytes_max or (shutil.disk_usage(self.folder).free + self._used()) // 2
-        if size > (left := limit - self._used(but=path)):
+        if size > (room := limit - self._used(but=path)):
             self._remove_unused()
-            left = limit - self._used(but=path)
-        if size > left:
+            room = limit - self._used(but=path)
+        if size > room:
             cause, more = "scratch_bytes", "Raise that"
             if not self.bytes_max:
                 cause, more = "half of what its disk has free", "Make room"
             raise DataError(
-                f"{self.folder}: {purpose} needs more than {size:,} bytes, {max(left, 0):,} of the "
-                f"{limit:,} bytes of scratch are left ({cause}) beside what is in use. {more}, "
+                f"{self.folder}: {purpose} needs more than {size:,} bytes, {max(room, 0):,} of the "
+                f"{limit:,} bytes of scratch are left ({cause}) beside what is in use. {more}, or "
                 "choose another scratch_dir"
             )
-        return min(left, size + LOOK_BYTES)  # other files may grow meanwhile
+        return min(room, size + LOOK_BYTES)
 
     def _own_files(self, suffix: str = "") -> Iterator[tuple[Path, int]]:
         for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
             with suppress(FileNotFoundError):
-                found = entry.stat(follow_symlinks=False)
-                regular = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+                status = entry.stat(follow_symlinks=False)
+                regular = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
                 if regular and _OWN_NAME.fullmatch(entry.name) and entry.name.endswith(suffix):
-                    yield Path(entry.path), found.st_size
+                    yield Path(entry.path), status.st_size
 
     def _used(self, but: Path | None = None) -> int:
         return sum(
@@ -230,28 +249,37 @@ class HostCache:
         for path, size in self._own_files(suffix):
             with suppress(BlockingIOError):
                 descriptor = _locked(path, fcntl.LOCK_EX, wait=_in_use)
-                if descriptor is not None:  # else the name may be another file's by now
+                # Unlink under the lock: without it the name could belong to a new file by now.
+                if descriptor is not None:
                     path.unlink(missing_ok=True)
                     os.close(descriptor)
                     freed += size
         return freed
 
     def _make_folder(self) -> None:
-        """Make a folder of this user: in a shared one, others could swap the files."""
+        """Make the folder; DataError unless it belongs to this user.
+
+        In another user's folder that user could swap the files under a training.
+        """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = os.lstat(self.folder)
+            status = os.lstat(self.folder)
         except OSError as error:
-            raise DataError(f"cannot make the scratch folder {self.folder}: {error}") from error
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise DataError(
+                f"cannot make the scratch folder {self.folder}: {error}. Choose another scratch_dir"
+            ) from error
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise DataError(
                 f"expected {self.folder} to be a folder of this user (uid {os.getuid()}), got one "
-                f"of uid {found.st_uid} or no folder. Choose another scratch folder"
+                f"of uid {status.st_uid} or no folder. Choose another scratch folder"
             )
 
 
 def default_folder() -> Path:
-    """The usual folder of this user, or one more where others have or can write to that."""
+    """This user's usual scratch folder; another one if the usual one is not safely this user's.
+
+    In a temporary folder anyone may have made a folder of the usual name before.
+    """
     uid = os.getuid()
     usual, mine = Path(tempfile.gettempdir()) / f"snailps-{uid}", partial(is_own, uid=uid)
     with suppress(OSError):
@@ -269,9 +297,10 @@ def _locked(
     flags: int = os.O_RDONLY,
     wait: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Open and lock a file; None: it is not there, or was removed before it was locked.
+    """Open and lock a file; its descriptor, or None: it does not exist, or was removed before the
+    lock was held.
 
-    `wait` is called again and again while others have the lock; None: wait without a limit.
+    `wait` is called repeatedly while others hold the lock; None: wait without a limit.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -293,11 +322,12 @@ def _locked(
                     "scratch folder, on a disk of this machine"
                 ) from error
             wait(descriptor)
-        if os.fstat(descriptor).st_nlink:
+        if os.fstat(descriptor).st_nlink:  # else it was removed between opening and locking
             stack.pop_all()
             return descriptor
     return None
 
 
 def _in_use(descriptor: int) -> None:
+    """A `wait` that does not wait."""
     raise BlockingIOError

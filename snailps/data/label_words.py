@@ -1,8 +1,8 @@
-"""Labels of a classifier as words of a line: blanks and percent signs are quoted, as in URLs.
+"""A classifier's labels as words of a line: blanks and percent signs are quoted, as in URLs.
 
     label: "salt water" -> word_of -> "salt%20%water" -> label_of -> "salt water"
 
-No lines, no prefixes of settings.
+Must not know lines, nor the prefix that a setting chooses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ _EMPTY = "%%"
 
 
 def word_of(label: object) -> str:
+    """A word without blanks that stands for a label; an empty label has one too."""
     text = str(label)
     return _ODD.sub(lambda match: f"%{ord(match[0]):02X}%", text) if text else _EMPTY
 
 
 def label_of(word: str) -> str:
+    """The label that `word_of` quoted, without ``__label__``."""
     text = word.removeprefix(LABEL_PREFIX.decode())
     if text == _EMPTY:
         return ""

@@ -1,13 +1,13 @@
-"""Writes matrix files of Python's data: sparse and dense matrices, tables, lists of dicts.
+"""Writes matrix files from data in memory: sparse and dense matrices, tables, lists of dicts.
 
     X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece
          -> write_matrix -> Written, a user's file
-                      -> spool_matrix, spool_rows -> Spooled, a driver's
-                      -> Draft, then its labels -> Spooled
+         -> spool_matrix, spool_rows -> Spooled, a scratch file
+         -> Draft, then its labels -> Spooled
 
-Memory stays bounded: a piece has about a million entries.  If the number of entries is unknown
-beforehand (missing values, dicts), sections are separate files first.  The format is in
-`matrix_file`, sources of pieces in `matrix_sources`.
+Memory is bounded: a piece has about a million entries.  If the number of entries is unknown
+beforehand (missing values, dicts), each section is a file of its own first.  `matrix_file` owns the
+format, `matrix_sources` the sources of pieces.  Must not know what labels mean.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the rows written so far and the number of all, None if unknown."""
+"""Called with the number of rows written so far, and of all (None: unknown)."""
 
 COPY_BYTES = 1 << 20
+"""Bytes of a section that are copied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A matrix file that was written, of `units` examples with `entries` entries together.
+    """A matrix file that was written: `units` examples with `entries` entries in all.
 
     `name` describes the data, for messages.
     """
@@ -62,30 +63,31 @@ def write_matrix(
     dense: bool = False,
     on_progress: Progress | None = None,
 ) -> Written:
-    """Write examples to a file that models of examples read like LIBSVM text, only faster.
+    """Write examples to a matrix file, which models of examples read faster than LIBSVM text.
 
     Parameters
     ----------
     path : path
-        Replaced when it is complete.
+        File to write; an existing one is replaced when the new one is complete.
     X : object
-        A matrix of `scipy.sparse`; a NumPy array of two axes, whose zeros are left out; a pandas or
+        A `scipy.sparse` matrix; a NumPy array of two axes, whose zeros are left out; a pandas or
         polars DataFrame or a pyarrow Table, whose columns of numbers and of strings become features
-        by their names, as in CSV files; a list of dicts from names to numbers or strings.  Missing
-        values of tables and dicts make no entry.
+        by name, as in CSV files; a list of dicts from names to numbers or strings.  Missing values
+        in tables and dicts make no entry.
     y : array-like, optional
-        Labels, numbers.
+        Labels: numbers, one per row.
     sample_weight : array-like, optional
-        A weight for each example, 0 and above; 1 by default.
+        Weights of the examples, at least 0; 1 by default.
     label : str
-        Instead of `y`: name of a table's column.
+        Column of a table that has the labels, instead of `y`.
     fields : sequence of int, optional
-        Field of each column of a matrix, for field-aware models; of tables the column's number.
+        Field of each column of a matrix, for field-aware models.  In tables a column is its own
+        field.
     dense : bool
-        Keep all values, of a matrix or of columns of numbers, for models of dense examples.  An
-        array of uint8 stays one.
+        Keep all values, for models of dense examples: of a matrix, or of a table of numbers.  An
+        array of uint8 stays uint8.
     on_progress : callable, optional
-        See `Progress`.
+        Called with the number of rows written so far, and of all (None: unknown).
 
     Returns
     -------
@@ -94,8 +96,8 @@ def write_matrix(
     Raises
     ------
     DataError
-        The data has another form, a value is not finite or outside float32's range, labels are
-        missing or not as many as rows, or the file cannot be written.
+        X is of another type or shape; a value is not finite or outside float32's range; labels are
+        no numbers, or not as many as rows; or the file cannot be written.
 
     Examples
     --------
@@ -133,7 +135,7 @@ def spool_matrix(
     dense: bool = False,
     on_progress: Progress | None = None,
 ) -> Spooled:
-    """Write examples, given as to `write_matrix`, into one scratch file; see `spool_rows`."""
+    """Write examples, given as to `write_matrix`, into a scratch file; see `spool_rows`."""
     source = rows_source(X, label=label, fields=fields, dense=dense)
     content = _content_of(source, y, label, sample_weight)
     with Draft(source, folder, bytes_max, content, on_progress) as draft:
@@ -148,11 +150,11 @@ def spool_rows(
     sample_weight: Any = None,
     bytes_max: int = 0,
 ) -> Spooled:
-    """Write examples into one scratch file, an input like any other.
+    """Write examples into a scratch file, an input like any other.
 
-    `folder`: the scratch folder; empty: the one of this user on this host.  `bytes_max`: limit on
-    all files in the folder, in bytes; 0: half of the disk's space without them.  DataError: as in
-    `write_matrix`, or the limit does not allow it.
+    `folder`: the scratch folder; empty: this user's folder on this host.  `bytes_max`: limit for
+    all files in the folder; 0: half of the disk space that is free without them.  DataError: as in
+    `write_matrix`, or the limit is exceeded.
     """
     content = _content_of(source, y, "", sample_weight)
     with Draft(source, folder, bytes_max, content) as draft:
@@ -160,9 +162,11 @@ def spool_rows(
 
 
 class _RowsWriter:
-    """Writes a file's rows before their labels and weights, which may be known beforehand.
+    """Writes rows first, labels and weights at the end.
 
-    `file` is empty.  If its length is unknown, each section is a file of `make` until `finish`.
+    If all sizes are known when it begins (`content` is given, and the source knows rows and
+    entries), sections are written to their places at once; else each section is a file of `make`
+    until `finish` copies them.  `file` is empty.
     """
 
     def __init__(
@@ -175,16 +179,22 @@ class _RowsWriter:
         self._file, self._make, self._source = file, make, source
         self._header: Header | None = None
         self.rows = self._entries = 0
-        self._labels: list[NDArray[Any]] = []  # labels that come with the rows
-        self._at: dict[str, int] = {}
+        self._labels: list[NDArray[Any]] = []
+        """Labels that come with the rows."""
+        self._offsets: dict[str, int] = {}
+        """By section, where its next bytes belong; empty if sizes are unknown."""
         self._parts: dict[str, NewFile] = {}
+        """By section, its own file; empty if sizes are known."""
         if content is not None and min(source.rows, source.entries) >= 0:
-            self._header = self._of(source.flags, content, source.rows, source.entries)
-            self._at = {name: one.start for name, one in self._header.sections().items()}
+            self._header = self._header_of(source.flags, content, source.rows, source.entries)
+            sections = self._header.sections()
+            self._offsets = {name: section.start for name, section in sections.items()}
             file.grow(self._header.size)
-        self._ones = self._header is None
+        self._are_ones = self._header is None
+        """Whether all values so far are 1, so that the file needs none."""
 
     def write(self, on_progress: Progress | None) -> None:
+        """Write all rows of the source; DataError: it has none."""
         source = self._source
         if not source.dense:
             self._append("ptr", np.zeros(1, np.int64))
@@ -197,7 +207,7 @@ class _RowsWriter:
                 if (array := getattr(piece, name)) is not None:
                     self._append(name, array)
             if piece.values is not None:
-                self._ones = self._ones and bool((piece.values == 1).all())
+                self._are_ones = self._are_ones and bool((piece.values == 1).all())
             self.rows, self._entries = self.rows + piece.rows, self._entries + piece.entries
             if on_progress is not None:
                 on_progress(self.rows, source.rows if source.rows >= 0 else None)
@@ -205,19 +215,21 @@ class _RowsWriter:
             raise DataError(f"X: {source.name} has no rows")
 
     def finish(self, content: _Content) -> Header:
+        """Write labels, weights and header; the file is then complete."""
         source, header = self._source, self._header
         if header is not None:
             assert (self.rows, self._entries) == (header.rows, header.nonzeros)
         else:
             if self._labels:
                 content = content._replace(labels=_narrow(np.concatenate(self._labels)))
-            is_plain = self._ones and not source.dense
+            is_plain = self._are_ones and not source.dense
             flags = source.flags & ~Flags.VALUES if is_plain else source.flags
-            header = self._of(flags, content, self.rows, self._entries)
+            header = self._header_of(flags, content, self.rows, self._entries)
         for name, array in content._asdict().items():
             if len(array):
                 self._append(name, array)
-        # Extend the file only as parts are removed.
+        # Each part is removed before the next one is copied: the disk needs room for one section
+        # more, not for the file twice.
         for name, section in header.sections().items():
             if name in self._parts:
                 self._file.grow(section.stop)
@@ -227,7 +239,7 @@ class _RowsWriter:
         self._file.write_at(header.pack(), 0)
         return header
 
-    def _of(self, flags: Flags, content: _Content, rows: int, entries: int) -> Header:
+    def _header_of(self, flags: Flags, content: _Content, rows: int, entries: int) -> Header:
         if len(content.weights):
             flags |= Flags.WEIGHTS
         if content.labels.dtype == np.float64:
@@ -236,16 +248,18 @@ class _RowsWriter:
         return Header(flags, min(1, len(content.labels)), rows, entries, columns)
 
     def _append(self, name: str, array: NDArray[Any]) -> None:
+        """Add an array to a section."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        if name in self._at:
-            self._file.write_at(data, self._at[name])
-            self._at[name] += len(data)
+        if name in self._offsets:
+            self._file.write_at(data, self._offsets[name])
+            self._offsets[name] += len(data)
             return
         if name not in self._parts:
             self._parts[name] = self._make(name)
         self._parts[name].write(data)
 
     def _copy(self, part: int, start: int) -> None:
+        """Copy a section's own file, of descriptor `part`, to byte `start`."""
         done = 0
         while step := os.pread(part, COPY_BYTES, done):
             self._file.write_at(step, start + done)
@@ -259,9 +273,10 @@ def write_rows(
     content: _Content | None = None,
     on_progress: Progress | None = None,
 ) -> Header:
-    """Write a matrix file of rows; without `content` their pieces have their labels, if any.
+    """Write a matrix file of rows.
 
-    `file` is empty; `make` gives other files by their purpose, for sections of unknown length.
+    Without `content`, labels come with the pieces, if there are any.  `file` is empty; `make` gives
+    files by purpose, for sections of unknown length.
     """
     writer = _RowsWriter(file, make, source, content)
     writer.write(on_progress)
@@ -269,11 +284,12 @@ def write_rows(
 
 
 class Draft(contextlib.ExitStack):
-    """A scratch file that has its rows, and gets their labels and weights at the end.
+    """A scratch file that has its rows, and gets their labels and weights in `finish`.
 
-    For rows that can be read only once, or whose labels are numbered when all are known.  Its end
-    removes what was written unless `finish` gave it away.  `source` has pieces without labels;
-    the others are as in `spool_rows`.  `content`: labels and weights, if they are known before.
+    For rows that can be read only once, and labels that are numbered when all of them are known.  A
+    context manager: its end removes what was written, unless `finish` gave it away.  `source` has
+    pieces without labels; `folder` and `bytes_max` as in `spool_rows`; `content`: labels and
+    weights, if they are known before.
     """
 
     def __init__(
@@ -303,7 +319,7 @@ class Draft(contextlib.ExitStack):
             source.rows = self.rows
 
     def finish(self, y: Any = None, sample_weight: Any = None) -> Spooled:
-        """Complete the file with y and weights, finite numbers, one a row."""
+        """Complete the file with y and weights: finite numbers, one per row."""
         content = self._content or _content_of(self._source, y, "", sample_weight)
         header = self._body.finish(content)
         return Spooled(self._file, header.rows, self._source.name)
@@ -323,57 +339,63 @@ _NO_CONTENT = _Content(np.zeros(0, np.float32), np.zeros(0, np.float32))
 def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _Content:
     """Labels and weights of the rows, checked; refuses both `y` and `label`."""
     if label and y is not None:
-        raise DataError(f"y: expected none with label={label!r}, the labels' column")
+        raise DataError(
+            f"y: expected none with label={label!r}, which names the column of labels: give one of "
+            "them"
+        )
     labels = _labels_of(source.labels() if label else y, source)
     if sample_weight is None:
         return _NO_CONTENT._replace(labels=labels)
     sample_weight = column_of(sample_weight, "sample_weight")
     refuse_masked(sample_weight, "sample_weight")
-    given = np.asarray(sample_weight)
-    if given.dtype.kind not in "biuf" or given.ndim != 1 or len(given) != max(0, source.rows):
+    numbers = np.asarray(sample_weight)
+    if numbers.dtype.kind not in "biuf" or numbers.ndim != 1 or len(numbers) != max(0, source.rows):
         raise DataError(
             f"sample_weight: expected {source.rows:,} numbers, as many as X has rows, got "
-            f"{given.dtype} of shape {given.shape}"
+            f"{numbers.dtype} of shape {numbers.shape}"
         )
-    weights = floats(given)
-    if (at := first_not_weight(weights)) >= 0:
+    weights = floats(numbers)
+    if (place := first_not_weight(weights)) >= 0:
         raise DataError(
-            f"sample_weight: number {at:,} is {given[at]}: expected finite numbers of at least 0"
+            f"sample_weight: number {place:,} is {numbers[place]}: expected finite numbers of at "
+            "least 0"
         )
     return _Content(labels, weights)
 
 
 def _labels_of(y: Any, source: RowsSource) -> NDArray[Any]:
+    """Labels as numbers, checked; empty: y is None."""
     if y is None:
         return np.zeros(0, np.float32)
     y = column_of(y, "y")
     refuse_masked(y, "y")
-    given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-    if given.ndim == 2 and given.shape[1] == 1:
-        given = given[:, 0]
-    if given.ndim != 1:
-        raise DataError(f"y: expected one axis, got shape {given.shape}")
-    if source.rows >= 0 and len(given) != source.rows:
+    numbers = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    if numbers.ndim == 2 and numbers.shape[1] == 1:
+        numbers = numbers[:, 0]
+    if numbers.ndim != 1:
+        raise DataError(f"y: expected one axis, got shape {numbers.shape}")
+    if source.rows >= 0 and len(numbers) != source.rows:
         raise DataError(
-            f"y: expected {source.rows:,} labels, as many as X has rows, got {len(given):,}"
+            f"y: expected {source.rows:,} labels, as many as X has rows, got {len(numbers):,}"
         )
-    if given.dtype.kind == "O":
-        odd = next((at for at, one in enumerate(given.tolist()) if not _is_number(one)), -1)
+    if numbers.dtype.kind == "O":
+        are_numbers = map(_is_number, numbers.tolist())
+        odd = next((place for place, is_number in enumerate(are_numbers) if not is_number), -1)
         if odd >= 0:
             raise DataError(
-                f"y: label {odd:,} is {given[odd]!r:.80}: expected numbers. Number the classes "
+                f"y: label {odd:,} is {numbers[odd]!r:.80}: expected numbers. Number the classes "
                 "from 0 on, and leave examples without a label out"
             )
-    elif given.dtype.kind not in "biuf":
-        raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
-    found = _narrow(given)
-    check_finite(floats(found), lambda at: f"label {at:,}", "y")
-    return found
+    elif numbers.dtype.kind not in "biuf":
+        raise DataError(f"y: expected numbers, got {numbers.dtype}: number the classes from 0 on")
+    labels = _narrow(numbers)
+    check_finite(floats(labels), lambda place: f"label {place:,}", "y")
+    return labels
 
 
-def _narrow(given: NDArray[Any]) -> NDArray[Any]:
-    """Labels as float32 if they are exact, else as float64."""
-    labels, narrow = np.asarray(given, np.float64), floats(given)
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Labels as float32 if that keeps them exact, else as float64."""
+    labels, narrow = np.asarray(numbers, np.float64), floats(numbers)
     return narrow if np.array_equal(narrow, labels, equal_nan=True) else labels
 
 

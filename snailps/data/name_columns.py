@@ -1,13 +1,13 @@
 """Lines whose columns are names: triples of a graph, pairs or ratings of users and items.
 
-    bytes of a block, head of its file -> NameColumns.read -> a list of names a column, values
+    bytes of a block, head of its file -> NameColumns.read -> names by column, values
     names -> NameCounts.add -> dump -> bytes of a survey's part -> merge -> summary
     summary -> Names: name <-> number
 
-Columns are separated by tabs, commas as in CSV, or blanks, else by MovieLens's ``::``; the first
-line of a file decides, and shows their number.  Names are numbered by falling count, ties by bytes,
-so that numbers depend on the input alone.  Owns the numbering; `examples` parses; must not know
-rows.
+Owns the numbering of names: by falling count, ties by bytes, so that numbers depend on the input
+alone, and not on workers or time.  Columns are separated by tabs, commas as in CSV, blanks, or
+MovieLens's ``::``; the first line of a file shows which, and how many columns there are.
+`examples` parses.  Must not know rows of tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MALFORMED = "a survey's part is no list of names and counts"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a block: names, one a line, and float64 values (empty without values)."""
+    """Columns of a block: by column, the names line by line; values (float64), empty if none."""
 
     names: Sequence[Sequence[bytes]]
     values: NDArray[np.float64]
@@ -44,20 +44,20 @@ class Columns:
         return len(self.names[0])
 
     def choices(self) -> Columns:
-        """The lines that a ranking learns from: all, if they have values those above 0."""
-        kept = np.flatnonzero(self.values > 0)
-        if len(kept) == len(self.values):
+        """The lines that a ranking learns from: all, or, if there are values, those above 0."""
+        chosen = np.flatnonzero(self.values > 0)
+        if len(chosen) == len(self.values):
             return self
-        names = [PackedWords.of(names).take(kept) for names in self.names]
-        return Columns(names, self.values[kept])
+        names = [PackedWords.of(names).take(chosen) for names in self.names]
+        return Columns(names, self.values[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Moments of values, which add up whatever the parts: of equal ones the mean is exact.
+    """Moments of values, which can be added: parts of a survey give the moments of the whole.
 
-    `squares`: sum of squared differences to the mean; `below` counts values below 0; `least` and
-    `most` are the extremes of the values above 0.
+    The mean of equal values is exact.  `squares`: sum of squared differences from the mean;
+    `below`: number of values below 0; `least` and `most`: extremes of the values above 0.
     """
 
     number: float = 0.0
@@ -100,7 +100,7 @@ class Values:
 
     @property
     def unused(self) -> str:
-        """What a ranking leaves unused of the values; empty: nothing."""
+        """A warning about what a ranking does not use of the values; empty: it uses all."""
         parts = []
         if self.below:
             parts.append(f"{self.below:,.0f} entries of values below 0 are left out")
@@ -124,8 +124,9 @@ class Values:
 class NameColumns:
     """Reads lines of names.
 
-    `expected` names the columns for messages.  `valued`: a number may follow the names, then
-    ignored columns; if it is no number in a file's first line, that line names the columns.
+    `expected`: what the columns are, for messages.  `valued`: a number may follow the names, and
+    further columns, which are ignored, may follow it; if a file's first line has no number at that
+    place, the line is a header.
     """
 
     expected: tuple[str, ...]
@@ -134,9 +135,10 @@ class NameColumns:
     def read(
         self, data: bytes, path: str, start: int, head: bytes, *, may_lack: bool = False
     ) -> Columns:
-        """The columns of lines from byte `start` on of a file that begins with `head`.
+        """The columns of lines that lie at byte `start` of a file that begins with `head`.
 
-        Refuses empty names, which `may_lack` takes.
+        `head` shows separator and number of columns, which a block from the middle cannot.
+        DataError: another number of columns, or an empty name unless `may_lack`.
         """
         line = first_line_of(head)
         format = format_of_rows(line, self._fits, tuple(CELLS))
@@ -153,30 +155,30 @@ class NameColumns:
             raise DataError(
                 f"{path}: expected {self._shape}, got {width} columns in the first line"
             )
-        columns = [Column(f"name of {one}", Kind.TEXT) for one in self.expected]
+        columns = [Column(f"name of {what}", Kind.TEXT) for what in self.expected]
         if width > names:
             columns.append(Column("value", Kind.LABEL))
-            columns += [Column(f"column {at}", Kind.IGNORE) for at in range(names + 1, width)]
+            columns += [Column(f"column {place}", Kind.IGNORE) for place in range(names + 1, width)]
         first = 0
         has_names = width > names and cells[names].strip() and not is_number(cells[names])
         if start <= head.index(line) and has_names:
             first = data.index(line) + len(line) if line in data else len(data)
         reader = ExampleReader(format, columns=columns, needs_labels=False, may_skip=False)
         try:
-            found = reader.read(data, path, start, (first, len(data)))
+            examples = reader.read(data, path, start, (first, len(data)))
         except DataError as error:
-            raise DataError(f"{error}: the file has {self._shape}, as its first line") from None
+            raise DataError(f"{error}: by its first line the file has {self._shape}") from None
         if not may_lack:
-            for one, column in zip(self.expected, found.cells, strict=True):
-                if (at := _first_empty(column)) >= 0:
-                    others = " ".join(repr(cells[at])[1:] for cells in found.cells)
-                    where = place_of_row(data, path, start, at, len(found.cells[0]))
+            for what, column in zip(self.expected, examples.cells, strict=True):
+                if (row := _first_empty(column)) >= 0:
+                    line_names = " ".join(repr(cells[row])[1:] for cells in examples.cells)
+                    where = place_of_row(data, path, start, row, len(examples.cells[0]))
                     raise DataError(
-                        f"{where}: expected a name as {one}, got an empty one in "
-                        f"{others:.80}. Leave such lines out, or name what is missing"
+                        f"{where}: expected a name as {what}, got an empty one in "
+                        f"{line_names:.80}. Leave such lines out, or name what is missing"
                     )
-        values = found.labels if width > names else np.zeros(0)
-        return Columns(found.cells, np.asarray(values, np.float64))
+        values = examples.labels if width > names else np.zeros(0)
+        return Columns(examples.cells, np.asarray(values, np.float64))
 
     def _fits(self, cells: int) -> bool:
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
@@ -188,14 +190,16 @@ class NameColumns:
 
 
 def lines_of_rows(data: bytes, rows: int) -> list[int]:
-    """The line of each of the last rows of a text, from 0: blank lines and a first one of names
-    have none."""
+    """By row, its line in a text, from 0.
+
+    Blank lines and a header are no rows; the rows are the last `rows` lines that are not blank.
+    """
     lines = [number for number, line in enumerate(data.split(b"\n")) if line.strip(b" \r")]
     return lines[len(lines) - rows :]
 
 
 def place_of_row(data: bytes, path: str, start: int, row: int, rows: int) -> str:
-    """File and line of a row, for messages: of `rows` of a text from byte `start` of a file on."""
+    """File and line of a row, for messages; `data`, with `rows` rows, lies at byte `start`."""
     before, line = lines_before(path, start), lines_of_rows(data, rows)[row] + 1
     if before < 0:
         return f"{path}, line {line} of the block at byte {start:,}"
@@ -203,32 +207,39 @@ def place_of_row(data: bytes, path: str, start: int, row: int, rows: int) -> str
 
 
 def refuse_other_text(data: bytes, path: str, start: int) -> None:
-    """Refuse a line that is not UTF-8: its name could be neither printed nor asked about."""
+    """DataError: a line that is not UTF-8, whose names could be neither printed nor asked for."""
     if data.isascii():
         return
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        at = data.count(b"\n", 0, error.start)
-        line = data.split(b"\n", at + 1)[at]
+        number = data.count(b"\n", 0, error.start)
+        line = data.split(b"\n", number + 1)[number]
         before = lines_before(path, start)
         of_block = f" of the block at byte {start:,}" if before < 0 else ""
         raise DataError(
-            f"{path}, line {max(0, before) + at + 1}{of_block}: expected names in UTF-8, got "
+            f"{path}, line {max(0, before) + number + 1}{of_block}: expected names in UTF-8, got "
             f"{line!r:.80}. Convert the file, as by `iconv -f latin1 -t utf-8`"
         ) from None
 
 
 def _first_empty(names: Sequence[bytes]) -> int:
-    """Index of the first name without a letter; -1: there is none."""
+    """Index of the first name that is empty or blank; -1: there is none."""
     packed = PackedWords.of(names)
     lengths = packed.lengths
-    blank = lengths == 0
-    blank[~blank] = packed.text[packed.starts[:-1][~blank].astype(np.int64)] <= ord(" ")
-    return next((at for at in np.flatnonzero(blank).tolist() if not packed[at].strip()), -1)
+    may_be_blank = lengths == 0
+    filled = ~may_be_blank
+    may_be_blank[filled] = packed.text[packed.starts[:-1][filled].astype(np.int64)] <= ord(" ")
+    candidates = np.flatnonzero(may_be_blank).tolist()
+    return next((place for place in candidates if not packed[place].strip()), -1)
 
 
 class NameCounts:
+    """Counts of the names of each kind (users, items, ...), and moments of values.
+
+    Workers count their blocks and `dump`; the master merges the parts.
+    """
+
     def __init__(self, kinds: int) -> None:
         self.counts = [NameTable() for _ in range(kinds)]
         self.values = Values()
@@ -240,20 +251,25 @@ class NameCounts:
         self.values += Values.of(values)
 
     def merge(self, part: bytes) -> None:
+        """Add another object's `dump`; DataError: malformed, and nothing was added."""
         names = Names(part)
         if len(names.names) != len(self.counts):
             raise DataError(f"{_MALFORMED}: {len(names.names)} kinds, not {len(self.counts)}")
-        for table, some, counts in zip(self.counts, names.names, names.counts, strict=True):
-            table.add(some, counts)
+        for table, of_kind, counts in zip(self.counts, names.names, names.counts, strict=True):
+            table.add(of_kind, counts)
         self.values += names.values
 
     @property
     def size_bytes(self) -> int:
-        """About as many bytes as `dump` has."""
+        """About the bytes of `dump`."""
         return sum(table.letters + 9 * len(table) for table in self.counts)
 
     def dump(self, first: Sequence[Sequence[bytes]] = ()) -> bytes:
-        """All counts, the most frequent names first; `first` are names of each kind before them."""
+        """All names with their counts, the most frequent first, as bytes for `Names`.
+
+        `first`: by kind, names that come before all others, in this order: a model to start from
+        has numbered them already.
+        """
         pieces = [self.values.dump()]
         for kind, table in enumerate(self.counts):
             names, counts = table.names(), table.counts()
@@ -271,22 +287,25 @@ class NameCounts:
 
 
 class Names:
-    """Numbered names by kind, parsed from `NameCounts.dump`, with int64 counts."""
+    """Names by kind in the order of their numbers, with int64 counts, from `NameCounts.dump`.
+
+    The bytes come from another process: DataError if lengths and counts do not fit together.
+    """
 
     def __init__(self, dumped: bytes) -> None:
         self.names: list[list[bytes]] = []
         self.counts: list[NDArray[np.int64]] = []
         try:
             self.values = Values(*_VALUES.unpack_from(dumped))
-            at = _VALUES.size
-            while at < len(dumped):
-                number, length = _HEAD.unpack_from(dumped, at)
-                at += _HEAD.size
-                text = dumped[at : at + length]
-                at += length
+            offset = _VALUES.size
+            while offset < len(dumped):
+                number, length = _HEAD.unpack_from(dumped, offset)
+                offset += _HEAD.size
+                text = dumped[offset : offset + length]
+                offset += length
                 self.names.append(text.split(b"\n") if number else [])
-                self.counts.append(np.frombuffer(dumped[at : at + 8 * number], np.int64))
-                at += 8 * number
+                self.counts.append(np.frombuffer(dumped[offset : offset + 8 * number], np.int64))
+                offset += 8 * number
                 if not len(self.names[-1]) == len(self.counts[-1]) == number:
                     raise ValueError
         except (ValueError, struct.error):
@@ -294,12 +313,12 @@ class Names:
         self._tables: list[NameTable] | None = None
 
     def numbers(self, kind: int, names: Sequence[bytes]) -> NDArray[np.int64]:
-        """Number of each name, int64; -1 for an unknown one."""
+        """Number of each name of a kind, int64; -1 for an unknown name."""
         if self._tables is None:
             tables = [NameTable() for _ in self.names]
-            for table, some in zip(tables, self.names, strict=True):
-                table.add(some)
-                if len(table) != len(some):
+            for table, of_kind in zip(tables, self.names, strict=True):
+                table.add(of_kind)
+                if len(table) != len(of_kind):
                     raise DataError(f"{_MALFORMED}: a name comes twice")
             self._tables = tables
         return self._tables[kind].numbers(names)

@@ -1,12 +1,13 @@
 """Pipelines: stages that pass items through bounded queues to takers.
 
-    source -> queue -> stage -> queue -> ... -> stage -> a queue each taker -> Pipeline.take(i)
+    source -> queue -> stage -> queue -> ... -> stage -> a queue per taker -> Pipeline.take(i)
 
 A stage turns an iterator of items into an iterator of items, in its own thread.  Queues are
 bounded, so a stage that is ahead waits, and **nothing is dropped**.  The last stage's items are
 handed out round-robin, so that the distribution does not depend on speed.  An error of a stage
 reaches every taker.  A source that repeats its input marks each repetition with a `Lap`: a stage
-without output from the whole input fails instead of blocking its takers.  Items are not examined.
+that makes nothing of the whole input fails instead of blocking its takers for ever.  Must not know
+what items are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Runs = Callable[[Iterator[Any]], Iterator[Any]]
 POLL_S = 0.1
 """Interval at which a stage that waits on a queue checks whether the pipeline is closed."""
 BOUND = 8
-"""Items that may wait in front of a stage or a taker."""
+"""Default number of items that may wait in front of a stage or a taker."""
 LAPS = 3
 """Repetitions of the whole input after which a stage without output fails."""
 JOIN_S = 5.0
@@ -37,7 +38,7 @@ class Stage:
     Attributes
     ----------
     gathers : bool
-        It may need the whole input more than `LAPS` times before its first output.
+        The stage may need the whole input more than `LAPS` times before its first output.
 
     Notes
     -----
@@ -61,7 +62,7 @@ class Stage:
 
 
 class Lap:
-    """An item, invisible to stages: the source has yielded its whole input and starts again."""
+    """An item that stages never see: the source has yielded its whole input and starts again."""
 
 
 class _End:
@@ -83,9 +84,8 @@ _Queue = queue.Queue[Any]
 class Pipeline:
     """Running stages; `close` ends them.
 
-    A stage makes an iterator of items from one; the first gets an empty one and is the source.  Up
-    to `bound` items wait in front of each stage and of each taker.  Each taker gets items of its
-    own; threads may call `take` of different takers at once.
+    The first stage is the source and gets an empty iterator.  Up to `bound` items wait in front of
+    each stage and each taker.  Each item goes to one taker; each taker may be another thread.
     """
 
     def __init__(self, stages: Sequence[Runs], takers: int = 1, bound: int = BOUND) -> None:
@@ -102,14 +102,14 @@ class Pipeline:
                 target=_run,
                 args=(
                     stage,
-                    between[at - 1] if at else None,
-                    [between[at]] if at < len(between) else self._outs,
+                    between[place - 1] if place else None,
+                    [between[place]] if place < len(between) else self._outs,
                     self._stop,
                 ),
                 name=f"snailps-{stage_name(stage)}",
                 daemon=True,
             )
-            for at, stage in enumerate(stages)
+            for place, stage in enumerate(stages)
         ]
         for running in self._running:
             running.start()
@@ -117,8 +117,8 @@ class Pipeline:
     def take(self, taker: int = 0, give_up: Callable[[], bool] = lambda: False) -> Any:
         """Wait for the next item of a taker; None once it has had all its items.
 
-        DataError: a stage failed.  MisuseError: the pipeline was closed, or `give_up`, which is
-        asked at intervals, has ended the wait.
+        DataError: a stage failed.  MisuseError: the pipeline was closed, or `give_up`, called at
+        intervals, returned True.
         """
         while True:
             try:
@@ -126,7 +126,7 @@ class Pipeline:
             except queue.Empty:
                 if self._stop.is_set() or give_up():
                     raise MisuseError(
-                        "the pipeline was closed while its result was waited for"
+                        "the pipeline was closed while a taker waited for its next item"
                     ) from None
                 continue
             if isinstance(item, Lap):
@@ -134,7 +134,7 @@ class Pipeline:
             if not isinstance(item, _End):
                 return item
             with contextlib.suppress(queue.Full):
-                self._outs[taker].put(item, block=False)  # the next call sees it, too
+                self._outs[taker].put(item, block=False)  # so that the next call ends as well
             if item.error is None:
                 return None
             if isinstance(item.error, SnailError):
@@ -144,7 +144,7 @@ class Pipeline:
     def close(self) -> None:
         """End all stages and drop queued items; may be called again."""
         self._stop.set()
-        for out in self._outs:  # a stage may wait for room
+        for out in self._outs:  # a stage may be waiting for room
             with contextlib.suppress(queue.Empty):
                 while True:
                     out.get(block=False)
@@ -164,12 +164,14 @@ def stage_name(stage: Runs) -> str:
 
 
 def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threading.Event) -> None:
-    """Run a stage: items in, items out round-robin, at the end its outcome to all successors."""
-    given = 0
-    before: _End | None = None  # a failure in front of this stage, which may not notice it
+    """The thread of a stage: items in, items out round-robin; at the end, its outcome to all."""
+    produced = 0
+    # A failure of an earlier stage.  It is passed on even if this stage swallows the exception by
+    # which it learns of it: takers must not mistake a failure for the end of the input.
+    before: _End | None = None
 
     def items() -> Iterator[Any]:
-        """The stage's input, without laps, which are passed on."""
+        """The stage's input without laps, which go straight to the next stage."""
         nonlocal before
         taken = laps = 0
         for item in _items(into, stop) if into is not None else iter(()):
@@ -181,7 +183,7 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
                 yield item
                 continue
             laps += 1
-            if laps >= LAPS and taken and not (given or getattr(stage, "gathers", False)):
+            if laps >= LAPS and taken and not (produced or getattr(stage, "gathers", False)):
                 raise DataError(
                     f"stage {stage_name(stage)} of a pipeline was given the whole input {laps} "
                     f"times, {taken} items, and has made nothing of it"
@@ -196,12 +198,12 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
                     for out in outs:
                         _put(out, item, stop)
                     continue
-                _put(outs[given % len(outs)], item, stop)
-                given += 1
+                _put(outs[produced % len(outs)], item, stop)
+                produced += 1
             end = _End()
         except _Closed:
             raise
-        except BaseException as error:  # SystemExit, too: the successors wait for an outcome
+        except BaseException as error:  # SystemExit too: the next stages wait for an outcome
             end = _End(stage_name(stage), error, traceback.format_exc())
         for out in outs:
             _put(out, before or end, stop)
@@ -210,11 +212,11 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
 
 
 class _Failed(Exception):
-    """A stage in front of this one failed."""
+    """Raised inside a stage's iteration: an earlier stage failed."""
 
 
 def _items(into: _Queue, stop: threading.Event) -> Iterator[Any]:
-    """Items of a queue; the `_End` only if it has an error."""
+    """The items of a queue; the `_End` itself only if it carries an error."""
     while True:
         try:
             item = into.get(timeout=POLL_S)

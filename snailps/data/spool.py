@@ -1,9 +1,9 @@
-"""Text from Python objects, written once into one scratch file of this process.
+"""Writes text from Python objects into a scratch file of this process, once.
 
-    list, array, column, generator [, labels] -> spool_text -> Spooled: a file with a unit a line
+    list, array, column, generator [, labels] -> spool_text -> Spooled: a file, one unit per line
 
-A unit is a text or a list of words.  On a local cluster the file is a job's input as any other; on
-a remote one the driver serves it.  No sockets, no blocks.
+A unit is a text or a list of words.  On a local cluster the file is a job's input like any other;
+for a remote one the driver serves it.  Must not know sockets or blocks.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _EXPECTED = "expected str or a list of str"
 
 
 class Spooled:
-    """A file with a driver's data, of `units` elements; a context manager that removes it.
+    """A scratch file with a driver's data, `units` elements; a context manager that removes it.
 
-    `name` describes the data, for messages: ``a list of 1,000``.  `close`, the end of the object or
-    of the process remove the file; if the process is killed, the next user of the folder does.
+    `name` describes the data, for messages: ``a list of 1,000``.  The file is removed by `close`,
+    when the object is collected, or when the process ends; if it is killed, by the next process
+    that uses the folder.
     """
 
     def __init__(self, file: ScratchFile, units: int, name: str) -> None:
@@ -69,52 +70,79 @@ def spool_text(
     on_progress: OnProgress | None = None,
     on_bytes: Callable[[int], object] | None = None,
 ) -> Spooled:
-    """Write texts (str or bytes) or lists of words into one file, a unit a line, in order.
+    """Write texts (str or bytes) or lists of words into a scratch file, one per line, in order.
 
-    `data` is anything that `elements_of` reads; `labels` has a label for each unit, or a list of
-    them, or names a column where `data` is a table: lines are then fastText's.  `folder`,
-    `bytes_max` are as in `spool_rows`.  ``on_progress(units, units_total or None)`` and
-    `on_bytes`, with the bytes so far, are called about once a MiB and at the end.
+    Parameters
+    ----------
+    data : object
+        Anything that `elements_of` reads.
+    folder, bytes_max
+        As in `spool_rows`.
+    labels : object, optional
+        A label, or a list of labels, for each unit; or the name of a column, if `data` is a table.
+        Lines then have fastText's form.
+    column : str
+        Column of the texts, if `data` is a table.
+    on_progress : callable, optional
+        Called with the units so far and of all (None: unknown), about once a MiB and at the end.
+    on_bytes : callable, optional
+        Called as often, with the bytes so far.
 
-    A newline in a unit becomes a blank.  Words of a list that are empty or blank are left out; one
-    that has a blank within is refused.  Bytes, and strings that `os.fsdecode` makes of bytes that
-    are no UTF-8, are written as they are.
+    Raises
+    ------
+    DataError
+        No element, a unit that is no text, a word of a list with a blank in it, or another number
+        of labels than of units.
+
+    Notes
+    -----
+    A newline in a unit becomes a blank.  Empty and blank words of a list are left out.  Bytes are
+    written as they are, also those of strings that `os.fsdecode` made of invalid UTF-8.
     """
     data = native(data)
-    found = elements_of(data, column)
-    own = None
+    texts = elements_of(data, column)
+    label_elements = None
     if labels is not None:
-        named = isinstance(labels, str)
-        own = elements_of(data, labels) if named else elements_of(labels, what="labels")
-        if found.count is not None and own.count not in (None, found.count):
-            raise _miscounted(found, own)
-    with HostCache(folder, bytes_max).new_file(f"writing {found.name}") as file:
+        is_column = isinstance(labels, str)
+        label_elements = (
+            elements_of(data, labels) if is_column else elements_of(labels, what="labels")
+        )
+        if texts.count is not None and label_elements.count not in (None, texts.count):
+            raise _miscounted(texts, label_elements)
+    with HostCache(folder, bytes_max).new_file(f"writing {texts.name}") as file:
         units = 0
-        for piece, units in SpooledText(found, own, LABEL_PREFIX.decode()).pieces():
+        for piece, units in SpooledText(texts, label_elements, LABEL_PREFIX.decode()).pieces():
             file.write(piece)
             if on_progress is not None:
-                on_progress(units, found.count)
+                on_progress(units, texts.count)
             if on_bytes is not None:
                 on_bytes(file.bytes)
         if units == 0:
-            raise DataError(f"the data is empty: {found.name} has no element")
-        return Spooled(file, units, found.name)
+            raise DataError(f"the data is empty: expected texts, but {texts.name} has no element")
+        return Spooled(file, units, texts.name)
 
 
 class SpooledText:
-    """The text that `spool_text` writes; a label is taken behind its text, one by one."""
+    """The text that `spool_text` writes.
+
+    Takes one text, then its label, one after the other: both may come from one generator.  Checks a
+    piece as a whole, and looks at its units one by one only if it may hold a separator too many:
+    the loop over units is the hot one.
+    """
 
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
         self._elements, self._labels, self._prefix = elements, labels, prefix
-        self._known: dict[Any, str] = {}  # type and label -> beginning of its line
-        # Of a piece: units, their lines, the labels before each.
+        self._heads: dict[Any, str] = {}
+        """By type and label, the beginning of its line."""
         self._units: list[Any] = []
+        """Units of the piece; `_lines` has their lines, `_labelled` the labels before each."""
         self._lines: list[str] = []
         self._labelled: list[str] = []
         self._first = 0
+        """Number of the piece's first unit."""
 
     def pieces(self) -> Iterator[tuple[bytes, int]]:
-        """Bytes of whole lines, about `WRITE_BYTES`, and the units so far."""
+        """Whole lines, about `WRITE_BYTES` at a time, and the number of units so far."""
         labels = None if self._labels is None else iter(self._labels.values)
         units, lines, join = self._units, self._lines, " ".join
         size = 0
@@ -123,7 +151,7 @@ class SpooledText:
             if kind is str:
                 line = element
             elif kind is list or kind is tuple:
-                try:  # separators are looked for in the whole piece: this loop is the hot one
+                try:  # separators within words are looked for in the whole piece
                     line = join(element)
                 except TypeError:
                     line = self._joined(number, element)
@@ -144,6 +172,7 @@ class SpooledText:
             yield self._piece(), self._first
 
     def _piece(self) -> bytes:
+        """The bytes of the units so far, checked; begins a new piece."""
         lines = self._lines
         data = self._encoded()
         if self._is_odd(data):
@@ -156,12 +185,16 @@ class SpooledText:
             lines[:] = map(operator.add, self._labelled, lines)
             data = self._encoded()
         self._first += len(lines)
-        for kept in (lines, self._labelled, self._units):
-            kept.clear()
+        for piece_list in (lines, self._labelled, self._units):
+            piece_list.clear()
         return data
 
     def _is_odd(self, data: bytes) -> bool:
-        """Whether a unit may have a newline, or a word of a list a separator."""
+        """Whether a unit may hold a newline, or a word of a list a separator.
+
+        Counts newlines and blanks: there is one newline per unit, and one blank less than words in
+        each list, unless something is odd.
+        """
         values = np.frombuffer(data, np.uint8)  # ten times as fast as bytes.count
         if np.count_nonzero(values == ord("\n")) > len(self._lines):
             return True
@@ -174,6 +207,7 @@ class SpooledText:
         return bool(np.count_nonzero(values == ord(" ")) != blanks)
 
     def _encoded(self) -> bytes:
+        """The lines as bytes; DataError, with the unit: a lone surrogate."""
         try:
             return ("\n".join(self._lines) + "\n").encode(*_CODEC)
         except UnicodeEncodeError:
@@ -188,7 +222,7 @@ class SpooledText:
             raise
 
     def _line(self, number: int, element: Any) -> str:
-        """Any unit; slow."""
+        """The line of any unit, checked; slow."""
         if isinstance(element, str):
             return str(element)
         if isinstance(element, (bytes, bytearray, memoryview)):
@@ -197,13 +231,13 @@ class SpooledText:
             element = element.tolist()
         if isinstance(element, Sequence) and not isinstance(element, range):
             return self._joined(number, element)
-        at = self._elements.at(number)
+        where = self._elements.at(number)
         if is_missing(element):
-            raise DataError(f"{at} is missing ({element!r}): leave such rows out, or fill them")
-        raise DataError(f"{at} is {a_kind(element)}: {_EXPECTED}")
+            raise DataError(f"{where} is missing ({element!r}): leave such rows out, or fill them")
+        raise DataError(f"{where} is {a_kind(element)}: {_EXPECTED}")
 
     def _joined(self, number: int, element: Sequence[Any]) -> str:
-        """A list of words; slow."""
+        """The line of a list of words, checked; slow."""
         words = []
         for place, word in enumerate(element):
             if isinstance(word, (bytes, bytearray)):
@@ -218,45 +252,49 @@ class SpooledText:
                 raise DataError(
                     f"{self._elements.at(number)} has a blank or another separator within word "
                     f"{place:,}, {word!r:.60}: it would be read as several words. Give the text as "
-                    "one str, or join the word by another character"
+                    "one str, or put another character in its place"
                 )
             if word:
                 words.append(word)
         return " ".join(words)
 
     def _label(self, number: int, labels: Iterator[Any]) -> str:
-        """The beginning of a unit's line: its labels, and a blank."""
+        """The beginning of a unit's line: its labels, each with a blank."""
         assert self._labels is not None
         label = next(labels, _END)
         if label is _END:
             raise _miscounted(self._elements, self._labels, number)
-        key = type(label), label  # 1 and True are equal
+        key = type(label), label  # with the type, since 1 and True are equal
         try:
-            return self._known[key]
+            return self._heads[key]
         except KeyError:
-            known = self._known[key] = self._word_of(number, label)
-            return known
-        except TypeError:  # not hashable: several
-            return "".join(self._word_of(number, one) for one in _several(label))
+            head = self._heads[key] = self._word_of(number, label)
+            return head
+        except TypeError:  # not hashable: a list of labels
+            return "".join(self._word_of(number, item) for item in _several(label))
 
     def _word_of(self, number: int, label: Any) -> str:
+        """The prefixed word of a label, or of each of several; `number` of the unit, for errors."""
         assert self._labels is not None
-        at = self._labels.at(number)
+        where = self._labels.at(number)
         if hasattr(label, "dtype") and hasattr(label, "tolist"):
             label = label.tolist()
         if isinstance(label, (tuple, frozenset)):
-            return "".join(self._word_of(number, one) for one in _several(label))
+            return "".join(self._word_of(number, item) for item in _several(label))
         if is_missing(label):
-            raise DataError(f"{at} is missing ({label!r}): leave such rows out, or fill them")
+            raise DataError(f"{where} is missing ({label!r}): leave such rows out, or fill them")
         if not isinstance(label, (str, int)):
-            raise DataError(f"{at} is {a_kind(label)}: expected a str, an int or a list of them")
+            raise DataError(f"{where} is {a_kind(label)}: expected a str, an int or a list of them")
         text = str(label)
         if not text or _WORD_END.search(text):
-            raise DataError(f"{at} is {text!r:.60}: a label is one word of a line, without blanks")
+            raise DataError(
+                f"{where} is {text!r:.60}: expected a label without blanks, since it becomes one "
+                "word of a line"
+            )
         return f"{self._prefix}{text} "
 
     def _refuse_labels_in(self, data: bytes) -> None:
-        """Refuse a word of a text that would be read as a label."""
+        """DataError: a word of a text that would be read as a label."""
         if self._prefix.encode(*_CODEC) not in data:
             return
         for number, line in enumerate(self._lines, self._first):
@@ -269,11 +307,14 @@ class SpooledText:
 
 
 def _several(labels: Any) -> list[Any]:
-    """Labels of one unit; those of a set in an order that does not depend on the process."""
+    """The labels of one unit; a set's are sorted, since its own order differs between processes."""
     return sorted(labels, key=str) if isinstance(labels, Set) else list(labels)
 
 
 def _miscounted(data: Elements, labels: Elements, units: int | None = None) -> DataError:
-    have = units if data.count is None else data.count
+    """The error of as many labels as there are not elements."""
+    elements = units if data.count is None else data.count
     got = "another number" if labels.count is None else f"{labels.count:,}"
-    return DataError(f"expected a label for each element: got {got} of them for {have:,} elements")
+    return DataError(
+        f"expected a label for each element: got {got} of them for {elements:,} elements"
+    )

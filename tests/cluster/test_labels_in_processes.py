@@ -87,7 +87,7 @@ for number in range(forks):
                 next(reading)
                 raise SystemExit("read on in a process without its threads")
             except DataError as error:
-                assert "begin it anew" in str(error)
+                assert "begin a new one" in str(error)
         sys.exit(7)
     ends = select.select([os.pidfd_open(child)], [], [], float(limit_s))[0]
     if not ends:

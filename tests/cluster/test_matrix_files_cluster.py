@@ -116,7 +116,7 @@ def test_two_workers_learn_from_a_matrix_and_a_text(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path, x, y: write_matrix(path, x), "has no labels: write the file with y"),
+        (lambda path, x, y: write_matrix(path, x), "has no labels: write the file again, with y"),
         (lambda path, x, y: write_matrix(path, x.toarray(), y, dense=True), "got dense ones"),
         (lambda path, x, y: path.write_bytes(path.read_bytes()[:-64]), "it was cut off"),
     ],

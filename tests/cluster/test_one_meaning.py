@@ -239,7 +239,7 @@ def test_model_of_declared_columns_knows_its_labels(tmp_path, monkeypatch, capsy
         assert code == 0, refused
         printed = flat(json.loads(printed))
         assert {key: printed[key] for key in tested} == pytest.approx(tested, rel=1e-5), file
-    with pytest.raises(DataError, match=r"has no names of columns .* labels in 'clicked'; got 'x'"):
+    with pytest.raises(DataError, match=r"has no column names .* labels in 'clicked'; got 'x'"):
         model.score("bare.csv", "x")
 
 

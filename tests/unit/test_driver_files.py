@@ -200,7 +200,7 @@ def test_copy_that_is_truncated_is_an_error(served, scratch):
     copy = DriverCopy(served.path, file)
     assert copy.read(0, 5) == TEXT[:5]
     os.ftruncate(file.fileno(), 3)
-    with pytest.raises(DataError, match=r"the copy of the data here: it ends before byte 5"):
+    with pytest.raises(DataError, match=r"copy of the data: it ends before byte 5"):
         copy.read(0, 5)
     copy.close()
 

@@ -133,7 +133,7 @@ def test_read_of_ratings_takes_values_and_ignores_times_and_a_head():
             TRIPLES,
             b"\r\n\na\tr\tb\n\na\tb\n",
             0,
-            "line 5, .*expected 3 col.* got 2.* as its first",
+            "line 5, .*expected 3 col.* got 2.*by its first line the file has",
         ),
         (
             TRIPLES,
