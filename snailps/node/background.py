@@ -1,4 +1,4 @@
-"""Work outside the master's loop: a thread a call, or one that works off what is put.
+"""Work beside a loop that must not wait: a thread for a call, or a thread with a queue of items.
 
 work -> in_thread -> future of its result
 item -> Backlog.put -> thread -> work(items)      never waited for: what has no room is left out
@@ -25,8 +25,8 @@ Item = TypeVar("Item")
 
 
 def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
-    """Run `work` in a thread that does not keep the process alive; the future also has the error of
-    a thread that cannot start."""
+    """Run `work` in a thread that does not keep the process alive.  If no thread can be started,
+    the future has that error."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -43,7 +43,7 @@ def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
 
 
 class Backlog(Generic[Item]):
-    """Items that ``work(items)`` works off in a thread, at most `most` of them waiting."""
+    """A queue of at most `most` items, which ``work(items)`` handles in a thread."""
 
     def __init__(self, name: str, work: Callable[[Iterator[Item]], None], most: int) -> None:
         self._queue: queue.Queue[Item | None] = queue.Queue(most)
@@ -51,7 +51,7 @@ class Backlog(Generic[Item]):
         self._end = in_thread(name, partial(work, items))
 
     def put(self, item: Item) -> bool:
-        """False if there is no room: the item is left out."""
+        """Add an item; False: there is no room, and the item is dropped.  Never waits."""
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -59,7 +59,7 @@ class Backlog(Generic[Item]):
         return True
 
     def close(self, timeout_s: float) -> None:
-        """Lets the thread end after what waits, but not for longer than this."""
+        """Have the thread end after the queued items; wait at most `timeout_s`."""
         until = time.monotonic() + timeout_s
         try:
             self._queue.put(None, timeout=timeout_s)

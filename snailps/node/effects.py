@@ -1,4 +1,4 @@
-"""Shared by the cores of master and server: queue of effects, answers, time, work beside the loop.
+"""What the cores of master and server share: the queue of effects, answers, ticks, background work.
 
 part of a core -> EffectQueue.work(run, then) -> Work -> process.py calls it in a thread
 -> WorkDone -> EffectQueue.done -> then
@@ -18,13 +18,13 @@ Reply = messages.Message | Encoded | SnailError
 
 
 class Effect:
-    """A core's request to its process, which has a table of what does each."""
+    """A core's request to its process, which performs each kind by a table."""
 
     __slots__ = ()
 
 
 class Event:
-    """A message to a core, which has a table of what takes each."""
+    """A message to a core, which handles each kind by a table."""
 
     __slots__ = ()
 
@@ -44,8 +44,9 @@ class Answering(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Work(Effect):
-    """Work that takes long or waits for a disk: `run` is called in a thread; `WorkDone` follows.
-    Tasks of a lane run one after the other, in the order of the effects; without a lane at once."""
+    """Work that takes long or waits for a disk: `run` is called in a thread, and `WorkDone`
+    follows. Works of one lane run one after the other, in order; without a lane a work begins at
+    once."""
 
     number: int
     run: Callable[[], Any]
@@ -65,7 +66,7 @@ OnDone = Callable[[WorkDone, float], None]
 
 
 class EffectQueue:
-    """Collects the effects of one event; holds the callbacks of results."""
+    """Collects the effects of an event, and keeps the callbacks of results to come."""
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
@@ -77,12 +78,12 @@ class EffectQueue:
         return effects
 
     def number(self) -> int:
-        """Next effect id; the answering event carries it."""
+        """Return a new number for an effect; the event that answers it has the same."""
         self._last += 1
         return self._last
 
     def expect(self, then: OnDone) -> int:
-        """Number of an effect whose result `then` gets."""
+        """Return a new number for an effect whose result `then` gets."""
         number = self.number()
         self._works[number] = then
         return number
@@ -94,7 +95,7 @@ class EffectQueue:
         self._effects.append(Answering(call, answer))
 
     def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:
-        """Run something beside the loop; `then` gets its result. Returns its number."""
+        """Have `run` called in a thread; `then` gets its result. Return the work's number."""
         number = self.expect(then)
         self._effects.append(Work(number, run, lane))
         return number

@@ -2,12 +2,12 @@
 
     master -> Registration -> a small JSON file for each run -> runs() -> snailps status, jobs
 
-The files are in $XDG_RUNTIME_DIR/snailps or, where that is missing, in a folder of this user below
-the temporary one or, where others have that, in one below the home folder; the newest `KEPT` ended
-runs stay as records. A start time tells a process from a later one with the same number, so a
-killed master is known as such. Files appear and change by renaming, without locks. A run never
-fails for want of its file, but says so. The file has mode 600: of a running cluster it has the
-secret that a launcher of this machine made. Must not know sockets or messages.
+The files are in $XDG_RUNTIME_DIR/snailps; without that variable in a folder of this user below the
+temporary folder; if another user owns that, below the home folder. The newest `KEPT` ended runs
+stay as records. The start time of a process distinguishes it from a later one with the same number,
+so a killed master is recognised. Files appear and change by renaming, without locks. A run that
+cannot write its file warns and goes on. The file has mode 600: while a cluster runs, it has the
+secret that its launcher made. Must not know sockets or messages.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Birth = Callable[[int], int | None]
 class Run:
     """One run of a cluster, as its master registered it."""
 
-    # its name on this machine; a master that takes over has the number of the lost one
+    # the run's name on this machine; a master that takes over has the number of the lost one
     number: int = 0
     pid: int = 0  # the master's process
     born: int = 0  # start time of the master's process
@@ -65,14 +65,14 @@ class Run:
     output: str = ""  # absolute path prefix of the result; empty without one
     folder: str = ""  # where the user called the command
     command: str = ""  # empty if unknown
-    config: str = ""  # absolute path, as of the next two; empty if not given
+    config: str = ""  # absolute path, like the next two; empty if not given
     secret_file: str = ""
     tls: str = ""
     secured: bool = False  # the master requires a secret or a certificate that the user has given
-    # of the launcher; empty where the user has given another
+    # made by the launcher; empty if the user gave one
     secret: str = field(default="", repr=False)
     journal: str = ""  # folder from which a lost run continues
-    checkpoints: str = ""  # another one
+    checkpoints: str = ""  # folder of the job's checkpoints
     launcher: int = 0  # the master's parent process, if that restarts it; else 0
     launcher_born: int = 0
     started: float = 0.0  # seconds since 1970
@@ -354,7 +354,8 @@ class Registration:
 
 
 def trust_at(address: str, settings: ClusterSettings) -> Trust:
-    """How to connect to a master: by the settings, else with the secret of the user's run there."""
+    """Return how to connect to a master: by the settings, or with the secret of the user's own run
+    at that address."""
     from snailps.transport.security.trust import Trust
 
     trust = Trust.of(settings)
@@ -385,14 +386,14 @@ def _debugged() -> Any:
 def _why_not(place: Path, uid: int) -> str:
     """Why a folder cannot have the runs of a user; empty if it can."""
     try:
-        found = place.lstat()
+        status = place.lstat()
     except OSError as error:
         return error.strerror or str(error)
-    if not stat.S_ISDIR(found.st_mode):
-        return "it is no folder"
-    if found.st_uid != uid:
-        return f"it belongs to another user, of number {found.st_uid}"
-    if found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is not a folder"
+    if status.st_uid != uid:
+        return f"it belongs to another user, with uid {status.st_uid}"
+    if status.st_mode & 0o022:
         return "others can write to it: chmod go-w"
     return "" if os.access(place, os.W_OK | os.X_OK) else "it cannot be written"
 

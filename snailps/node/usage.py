@@ -2,7 +2,7 @@
 
     /proc/self/statm, clocks -> usage() -> the report on `Ask("stats")` -> the master's status
 
-Each process measures itself; nothing here is sent or kept.
+Each process measures itself.  Must not know how figures are sent or kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's ma
 
 
 def usage() -> Usage:
-    """Measure what this process uses now; takes some microseconds."""
+    """Measure what this process uses now; takes a few microseconds."""
     return {
         "cpu_s": round(time.process_time(), 4),
         "time_s": round(time.monotonic(), 4),
@@ -46,10 +46,10 @@ def peak_rss_mb() -> float:
 
 
 def keep_memory() -> None:
-    """Have freed memory used again, as arrays of all blocks are about as large.
+    """Have malloc keep freed memory: all blocks need arrays of about the same sizes.
 
-    Call it before threads start: their own arenas would be too small for such arrays.  Otherwise
-    the kernel clears 100 MB of pages for each block: 7 % of all CPU time.
+    Otherwise the kernel clears 100 MB of pages for each block, 7 % of all CPU time.  Call it before
+    threads start: a thread's own arena would be too small for such arrays.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -59,9 +59,9 @@ def keep_memory() -> None:
 
 
 def release_memory() -> None:
-    """Collect garbage cycles and return free memory to the system; takes some milliseconds. A model
-    that refers to itself would stay until the collector's next full pass, which a process that
-    waits never makes."""
+    """Collect garbage cycles and return free memory to the system; takes a few milliseconds. A
+    model with a reference cycle would otherwise stay until the collector's next full pass, which
+    never comes in a process that only waits."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Requests that belong to a clock: contributions staged, slots sealed, others that wait for them.
+"""Requests that belong to a clock: contributions, seals, and requests that wait for them.
 
     PUSH with a clock -> marks, limits -> store: staged         SEAL -> store: sums, rows, next clock
     PULL with a clock, REACH -> answered now, or parked until the clock has come
 
-A contribution is known again by its number, like any push: its fragments' marks rise when it is staged.
-So a part that is sent again is not staged twice, whether its slot is sealed or not.  It owns no state:
-slots are store/core/_clock_buffer.
+A contribution is recognised by its number, like any push: its fragments' marks rise when it is staged.
+So a part that is sent again is not staged twice, whether its slot is sealed or not.  Owns no state; the
+slots belong to store/core/_clock_buffer.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -30,14 +30,14 @@ from snailps.transport.loop._replication_stream cimport stream_has
 
 
 cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:
-    # The mark of 0, which is no incarnation: all below are fenced.
+    # The value of key 0, which is no incarnation, is the number below which all incarnations are fenced.
     return incarnation < marks_get(&me.fenced, 0) or marks_get(&me.fenced, incarnation) != 0
 
 
 # --- waiting -------------------------------------------------------------------------------------
 
 cdef const char *_waits_for(Context *me) noexcept nogil:
-    """What the present clock lacks, as words that stay current while requests wait."""
+    """Returns what the present clock lacks, in a buffer that stays right while requests point to it."""
     cdef const Slots *s = me.slots
     if me.waits_clock != s.clock or me.waits_sealed != s.sealed + 1:
         me.waits_clock = s.clock
@@ -47,16 +47,16 @@ cdef const char *_waits_for(Context *me) noexcept nogil:
 
 
 cdef const char *clock_not_shown() noexcept nogil:
-    """What a request waits for while the present clock is applied here, and not shown yet."""
-    return b"the standby of this shard, which has yet to hear that the clock before is over"
+    """Returns what a request waits for while clients may not see the present clock yet."""
+    return b"the standby of this shard, which has not acknowledged the end of the clock before"
 
 
 cdef bint _reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
-    """Whether all clocks below are applied, here and at the standby; else `reply` says what the asker
-    waits for.
+    """Whether all lower clocks are applied, here and at the standby; else `reply` says what is waited for.
 
-    A client that sees a clock pushes to it.  So none sees it before the standby does: promoted, that one
-    would not know it, and the seal that is on its way may be that of a worker who waits behind such a push.
+    A client that sees a clock pushes to it, so no client may see a clock before the standby has it.  A
+    standby promoted without the end of the clock before would park such a push, and behind it the seal
+    of a worker that the clock before still needs: nothing would ever go on.
     """
     reply.limit_s = me.clock_limit_s
     if clock > me.slots.clock:
@@ -69,7 +69,7 @@ cdef bint _reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
 
 
 cdef void refuse_broken(Context *me, char *out, Reply *reply) noexcept nogil:
-    """No clock comes any more; a caller may add why."""
+    """Refuses a request because no clock can be applied any more; a caller may add the reason."""
     refuse(out, reply, b"memory" if me.slots.broken == BROKEN_MEMORY else b"access",
            b"clock %llu could not be applied, so no other can be: the server has no memory left, "
            b"or an access method failed", me.slots.clock, 0)
@@ -77,7 +77,7 @@ cdef void refuse_broken(Context *me, char *out, Reply *reply) noexcept nogil:
 
 cdef bint awaits_clock(Context *me, const FrameHeader *head, const char *body,
                        Reply *reply) noexcept nogil:
-    """Whether a PULL is for a clock that has not come; then `reply` says what it waits for."""
+    """Whether a PULL has to wait for its clock; then `reply` says for what."""
     cdef uint32_t options
     if head.body_bytes < sizeof(GroupHead) + sizeof(ClockHead):
         return False
@@ -88,15 +88,15 @@ cdef bint awaits_clock(Context *me, const FrameHeader *head, const char *body,
 
 
 cdef bint came_late(Context *me, const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
-    """Whether the rows that a PULL is for are gone: its clock was applied.  `reply` is a refusal then.
+    """Whether the clock of a PULL is over, so that its rows have changed; then `reply` is a refusal.
 
-    Where clocks may be closed without slots, a late pull gets the rows as they are: what it makes of
-    them does not count.
+    If clocks may be closed without some slots, a late pull gets the present rows: a contribution
+    computed from them does not count anyway.
     """
     if not asked.options & OPTION_CLOCK or asked.clock >= me.slots.clock or me.slots.early:
         return False
-    refuse(out, reply, b"late", b"rows as of clock %llu are gone, this is clock %llu: the slot that they "
-           b"were wanted for is sealed by another incarnation", asked.clock, me.slots.clock)
+    refuse(out, reply, b"late", b"the rows of clock %llu have changed, this is clock %llu: another "
+           b"incarnation has sealed the slot that needed them", asked.clock, me.slots.clock)
     return True
 
 
@@ -119,7 +119,7 @@ cdef Outcome reach(Context *me, const FrameHeader *head, const char *body, char 
 
 cdef bint _is_new(Context *me, const RowRequest *asked, uint64_t incarnation,
                   uint32_t *keys, uint32_t *groups) noexcept nogil:
-    """Counts keys and groups of fragments that have not had this part."""
+    """Counts keys and groups of fragments that lack this part; False: it is a repetition."""
     cdef uint32_t g
     keys[0] = groups[0] = 0
     for g in range(asked.group_num):
@@ -131,7 +131,7 @@ cdef bint _is_new(Context *me, const RowRequest *asked, uint64_t incarnation,
 
 cdef bint _is_wanted(Context *me, const FrameHeader *head, const RowRequest *asked, bint new,
                      char *out, Reply *reply) noexcept nogil:
-    """Whether a contribution is to be staged.  If not, `reply` is a refusal or was left alone."""
+    """Whether a contribution is to be staged.  If not, `reply` is a refusal, or unchanged: no error."""
     cdef int code = slots_check(me.slots, asked.clock, asked.slot, head.incarnation)
     if code == STAGE_FUTURE:
         refuse(out, reply, b"clock", b"a push to clock %llu, which has not come (this is clock %llu): "
@@ -153,7 +153,7 @@ cdef bint _is_wanted(Context *me, const FrameHeader *head, const RowRequest *ask
 
 cdef void _fill_part(Context *me, const RowRequest *asked, uint64_t incarnation,
                      Staged *part) noexcept nogil:
-    """Copies the groups that have not had this part, values as float32."""
+    """Copies the groups whose fragments lack this part, values as float32."""
     cdef const char *values = asked.values
     cdef uint64_t *keys = part.keys
     cdef float *to = part.values
@@ -181,7 +181,7 @@ cdef void _fill_part(Context *me, const RowRequest *asked, uint64_t incarnation,
 
 cdef bint _no_room(Context *me, const FrameHeader *head, const RowRequest *asked, uint64_t need,
                    char *out, Reply *reply) noexcept nogil:
-    """A part does not fit: so its slot must not be sealed, either."""
+    """Refuses a part that does not fit, and has its slot refuse a seal: the contribution is incomplete."""
     slots_refuse(me.slots, asked.slot, head.incarnation)
     if need == 0:
         refuse(out, reply, b"memory", b"the server has no memory left for slot %llu of clock %llu",
@@ -195,7 +195,7 @@ cdef bint _no_room(Context *me, const FrameHeader *head, const RowRequest *asked
 
 cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowRequest *asked,
                 bint state, char *out, Reply *reply) noexcept nogil:
-    """Keeps a contribution until its clock is closed; False = `reply` is a refusal."""
+    """Stages a contribution until its clock is closed; False = `reply` is a refusal."""
     cdef Staged *part
     cdef Slot *slot
     cdef Sums *sums
@@ -236,7 +236,7 @@ cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowReq
 
 cdef int seal(Context *me, const FrameHeader *head, const char *body, char *out,
               Reply *reply) noexcept nogil:
-    """Seals a slot; what `slots_seal` returned, which a caller may add to where it is SEAL_BROKEN."""
+    """Seals a slot; returns the result of `slots_seal`.  A caller may add to a refusal with SEAL_BROKEN."""
     cdef const ClockHead *ask = <const ClockHead *>body
     cdef int code
     if head.body_bytes != sizeof(ClockHead):

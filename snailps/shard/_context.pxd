@@ -1,7 +1,7 @@
-# What a shard is to its C code: store, clock, stream, scratch, counters; its part in replication.
+# The state that all C code of a shard shares: store, clock, stream, scratch memory, counters, replication.
 #
-# Structs and constants, which all of snailps/shard shares.  A `Context` belongs to the thread that owns
-# the shard.  Of functions there are only those that are called for each group of keys, and `refuse`.
+# Structs and constants, and functions that run for each group of keys.  Only the shard's thread reads or writes
+# a `Context`; other threads send that thread a command.
 from libc.math cimport isinf
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -18,64 +18,65 @@ from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport Stream
 
 cdef enum:
-    ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 to float32
-    FENCED_MAX = 1 << 19            # incarnations that a shard can fence: 4 MiB of a BEGIN
+    ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 widened to float32
+    FENCED_MAX = 1 << 19            # incarnations that a shard can fence: 4 MiB in a BEGIN
     WAITS_BYTES = 256
 
 cdef enum:                          # what a shard is to its clients
     ROLE_PRIMARY = 0                # it serves
     ROLE_STANDBY = 1                # it follows a primary; requests wait for its promotion
-    ROLE_YIELDED = 2                # it was a primary, and another shard has taken its place
+    ROLE_YIELDED = 2                # it was a primary; another shard serves in its place
 
 cdef enum:                          # of a fragment at a standby
-    FRAGMENT_EXPECTED = 1           # it belongs to this shard,
-    FRAGMENT_WHOLE = 2              # ... and all its rows have come
+    FRAGMENT_EXPECTED = 1           # the route gives it to this shard; rows are still to come
+    FRAGMENT_WHOLE = 2              # all its rows have come
 
 
 cdef struct Primary:                # what the present stream has sent to the standby
     uint32_t *fragments             # of this shard, ascending
     uint32_t fragment_num
-    uint32_t at                     # so many of them are copied
-    bint partly                     # the next one is begun,
-    bint pinned                     # ... and tables are copied that must not change meanwhile: pushes wait.
-    uint32_t table                  # Copied are the tables below this, of the others or of those,
-    uint32_t number                 # ... and of that one the slots below this
+    uint32_t at                     # number of fragments that are copied
+    bint partly                     # the next fragment is begun
+    bint pinned                     # its tables that must not change meanwhile are copied: pushes wait
+    uint32_t table                  # of the present kind (pinned or not), tables below this are copied,
+    uint32_t number                 # and of this table the slots below this
     bint resumes                    # the standby has everything: it was the primary
-    uint8_t *copied                 # by fragment, from its begin on: what changes it is forwarded
-    uint64_t clock                  # the last one that is shown, or will be
-    uint64_t clock_until            # the present clock is shown once this frame is acknowledged; 0 = now
-    bint yielding                   # what changes rows waits, and will be done at the standby
+    uint8_t *copied                 # by fragment: its copy has begun, so changes to it are forwarded
+    uint64_t clock                  # the last clock that clients see, or will see
+    uint64_t clock_until            # clients see it once this frame is acknowledged; 0 = now
+    bint yielding                   # changes of rows wait; the standby will execute them
 
 
 cdef struct Standby:                # what has come of a primary's stream
     uint8_t *expects                # by fragment: FRAGMENT_..., or 0; NULL = no route yet
-    uint32_t expected               # how many do
-    uint32_t whole                  # ... and have come
-    bint begun                      # the stream has named its sender
-    bint seeded
+    uint32_t expected               # number of fragments that the route gives to it
+    uint32_t whole                  # number of them that are complete
+    bint begun                      # a stream has begun: BEGIN or RESUME has come
+    bint seeded                     # everything has come: it may be promoted
     bint resigned                   # it was the primary, and yielded
-    uint32_t filling                # the fragment that comes in
+    uint32_t filling                # the fragment that is being received
 
 
 cdef struct Context:
     Shard *shard
-    Slots *slots                    # what is staged, by clock and slot
+    Slots *slots                    # contributions, by clock and slot
     double clock_limit_s            # how long a request may wait for a clock
-    char waits[WAITS_BYTES]         # for what: "slot 3 of clock 17"
-    uint64_t waits_clock            # ... as of this clock
-    uint32_t waits_sealed           # ... with so many slots sealed, + 1
-    Marks fenced                    # incarnations whose frames are refused, each with the number 1
+    char waits[WAITS_BYTES]         # what requests wait for: "slot 3 of clock 17". Parked requests point here
+    uint64_t waits_clock            # `waits` is right for this clock,
+    uint32_t waits_sealed           # with so many slots sealed, + 1
+    # Incarnations whose frames are refused, each with the value 1; key 0 has the number below which all are.
+    Marks fenced
     void *methods                   # the PythonMethods, for tables with a Python access method
     const WireOps *wire
     uint64_t *keys                  # ROOM_BYTES: narrow keys made whole
-    float *rows                     # ROOM_BYTES: rows before or after another type
-    float *first                    # ROOM_BYTES: first values of rows that are not there
-    Columns columns                 # of the batch that is being stepped
+    float *rows                     # ROOM_BYTES: rows as float32, before or after a narrow type
+    float *first                    # ROOM_BYTES: first values of keys without a row
+    Columns columns                 # of the batch whose gradient is applied
     uint32_t frag_num
     uint32_t epoch
-    uint32_t epoch_min              # of the route that made it a primary: older ones name another shard
+    uint32_t epoch_min              # of the route that made it primary: in older routes another shard served
     int role                        # ROLE_...
-    bint all_new                    # no push is taken for a repetition: at a standby, whose primary looked
+    bint all_new                    # no push counts as a repetition: at a standby, whose primary has checked
     Stream *stream                  # to the standby
     Primary primary
     Standby standby
@@ -84,13 +85,13 @@ cdef struct Context:
     uint64_t pushes
     uint64_t repeated               # groups of pushes skipped because their mark is not lower
     uint64_t rows_pulled
-    uint64_t rows_pushed            # at a standby those of batches, too
-    uint64_t pull_bytes             # of the answers
+    uint64_t rows_pushed            # at a standby rows of batches, too
+    uint64_t pull_bytes             # of the replies
     uint64_t push_bytes             # of the requests
     uint64_t rows_scanned
     uint64_t products               # parts that went forward
-    uint64_t entries_summed         # ... and their entries
-    uint64_t rows_stepped           # by batches that went back
+    uint64_t entries_summed         # entries of these parts
+    uint64_t rows_stepped           # rows changed by batches that went back
     uint64_t batches_unknown        # connections ended because a batch was not known
 
 
@@ -106,12 +107,12 @@ cdef struct RowRequest:             # a PULL or PUSH, read and checked
     uint32_t slot
     float lr_scale                  # of a PUSH; 1 without OPTION_LR_SCALE
     const Group *groups
-    const uint64_t *keys            # those of the first group, then of the second, ...
+    const uint64_t *keys            # of the first group, then of the second, ...
     const char *values              # of a PUSH
 
 
 cdef inline uint32_t pushed_floats(const Table *table, uint32_t options) noexcept nogil:
-    """Floats of a value of a PUSH with these options."""
+    """The number of floats of a value in a PUSH with these options."""
     if options & OPTION_STATE:
         return store_floats(table)
     return store_dim(table) if options & OPTION_ASSIGN else store_value_floats(table)
@@ -122,19 +123,19 @@ cdef inline uint64_t padded(uint64_t n) noexcept nogil:
 
 
 cdef inline bint is_lr_scale(float scale) noexcept nogil:
-    """Whether a step size may be multiplied by it; nothing compares with not-a-number."""
+    """Whether a step size may be multiplied by it; false for NaN, too."""
     return 0 <= scale < 1e30
 
 
 cdef inline bint is_repeated(const Context *me, uint32_t fragment, uint64_t incarnation,
                              uint64_t seq) noexcept nogil:
-    """Whether the fragment has had this push.  Inline: once a group, in the loop over groups."""
+    """Whether this push is applied to the fragment already.  Inline: called for each group."""
     return not me.all_new and store_mark(me.shard, fragment, incarnation) >= seq
 
 
 cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char *text, uint64_t a,
                            uint64_t b) noexcept nogil:
-    """Writes an ERROR body; `text` is a format of ours with up to two numbers."""
+    """Writes an ERROR body; `text` is a format with up to two numbers."""
     reply.kind = KIND_ERROR
     reply.body_bytes = write_error(out, code, text, a, b)
     return OUTCOME_REPLY
@@ -142,7 +143,7 @@ cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char
 
 cdef inline Outcome refuse_value(char *out, Reply *reply, float value, const char *what,
                                  uint64_t number, uint64_t column) noexcept nogil:
-    """Refuses a value that is not finite, of the row or example with this number."""
+    """Refuses a NaN or infinity in the row or example with this number."""
     cdef char[200] text
     snprintf(text, sizeof(text), b"expected finite values, got %s for %s %llu, column %llu: this part of "
              b"the push was not applied", (b"-inf" if value < 0 else b"inf") if isinf(value) else b"nan",

@@ -1,19 +1,24 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What changes rows: what a primary appends to the stream to its standby, and what has to wait for it.
+"""The primary's side of replication: what it appends to the stream, in which order, and what waits.
 
     PUSH, applied -> the same, canonical: keys written out, groups that counted only
     BACKWARD -> pushes of gradients, summed by row     SEAL, orders of the master -> the same
     a new standby -> clock, slots, then fragment after fragment: marks and rows as they lie in memory
 
-Everything that changes rows is appended in the order in which it was done.  A fragment is copied row by
-row as they are then, in pieces, between which pulls and pushes go on.  What changes it is forwarded from
-its first piece on: what that makes of a row that has yet to come is overwritten, because the row comes
-as it is behind that change; a row that has come is changed as here.  Rows of access methods in Python,
-and of tables that admit or limit rows, come first, and pushes wait where they are many.  Contributions to
-clocks are forwarded from the beginning, before which everything that is staged is copied.  Frames are
-appended to the stream (transport/loop/_replication_stream.pxd), which knows the socket; nothing here waits.
+Every change of rows is appended in the order in which it is executed.
 
-A standby that has everything replicates to a standby of its own the same way what it replays.
+How a fragment is copied while it changes: in pieces, between which pulls and pushes go on.  From its
+first piece on, all its changes are forwarded.  A change to a row that is not copied yet gives the
+standby a wrong row; the copy of that row, which contains the change, overwrites it later.  A change to a
+row that is copied has the same result there as here.  So no lock and no snapshot is needed.
+
+That does not hold for tables of access methods in Python, which may refuse a wrong row, nor for tables
+that admit or limit rows, where a row's fate depends on the others.  Their rows are *pinned*: copied
+first, while pushes wait if they are many.  Contributions to clocks are forwarded from the beginning,
+after everything staged was copied.
+
+Frames go to the stream (transport/loop/_replication_stream.pxd), which knows the socket; nothing here
+blocks.  A complete standby replicates what it replays to a standby of its own in the same way.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -46,24 +51,24 @@ from snailps.transport.loop._replication_stream cimport (
 )
 
 cdef enum:
-    PIECE_BYTES = 256 << 10         # of rows that a new standby lacks, in one frame
-    PINNED_BYTES = 16 << 20         # of those that must not change meanwhile, before pushes wait
-    # With more staged for a clock than this, seeding waits for the clock to end: then nothing is.
+    PIECE_BYTES = 256 << 10         # of copied rows, in one frame
+    PINNED_BYTES = 16 << 20         # of pinned rows, copied at once; with more of them pushes wait
+    # With more bytes staged for a clock, seeding waits for the end of the clock, when nothing is staged.
     SEED_STAGED_MAX = 64 << 20
 
 
 # --- what waits ----------------------------------------------------------------------------------
 
 cdef bint must_wait(Context *me, uint8_t kind, Reply *reply) noexcept nogil:
-    """Whether a request that changes rows is not to be done now."""
+    """Whether a request that changes rows has to wait; `reply` then says for what.  Pulls never do."""
     if kind != KIND_PUSH and kind != KIND_SEAL and kind != KIND_BACKWARD:
         return False
     if me.primary.yielding:
-        reply.reason = b"the shard's new place, which has yet to get the last pushes to the old one"
+        reply.reason = b"the shard's new place, which does not have the last pushes to the old one yet"
         return True
     if me.stream.begun and me.primary.pinned:
         me.stream.parks = True
-        reply.reason = b"the standby of this shard, which gets rows that must not change meanwhile"
+        reply.reason = b"the standby of this shard: rows are copied to it that must not change meanwhile"
         return True
     if me.stream.begun and stream_is_full(me.stream):
         reply.reason = b"the standby of this shard, which is slower than the pushes"
@@ -80,7 +85,11 @@ cdef void hold(const Context *me, Reply *reply) noexcept nogil:
 
 
 cdef void force_sync(Context *me) noexcept nogil:
-    """What a promoted standby lacked of a clock, no client would send again, and all would wait for it."""
+    """Makes the stream synchronous from the first clock on.
+
+    If a promoted standby lacked an acknowledged contribution or seal, no client would send it again,
+    and all workers would wait for that clock.
+    """
     me.stream.sync = True
 
 
@@ -94,7 +103,7 @@ cdef void show_clock(Context *me, uint64_t until) noexcept nogil:
 cdef char *_append(Context *me, uint32_t what, uint32_t fragment, uint32_t table,
                    uint32_t floats, uint64_t count, uint64_t incarnation,
                    uint64_t body_bytes) noexcept nogil:
-    """Appends a REPLICATE; room for what follows its head, the padding zeroed; NULL = no memory."""
+    """Appends a REPLICATE; returns room for the body after its head, padding zeroed; NULL = no memory."""
     cdef uint64_t whole = padded(sizeof(ReplicaHead) + body_bytes)
     cdef ReplicaHead *head = <ReplicaHead *>stream_append(
         me.stream, KIND_REPLICATE, table, me.epoch, incarnation, whole)
@@ -112,14 +121,17 @@ cdef char *_append(Context *me, uint32_t what, uint32_t fragment, uint32_t table
 
 cdef bint _counts(const Context *me, const FrameHeader *head, const RowRequest *asked,
                   uint32_t fragment) noexcept nogil:
-    """Whether a group is to be forwarded: it is new here, and its fragment is there."""
+    """Whether a group is to be forwarded: it is no repetition, and the copy of its fragment has begun."""
     return (asked.options & OPTION_CLOCK or me.primary.copied[fragment]) \
         and not is_repeated(me, fragment, head.incarnation, asked.seq)
 
 
 cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest *asked,
                          Appended *appended) noexcept nogil:
-    """Appends a push that is about to be done; `settle_push` reports how that went."""
+    """Appends a push that is about to be applied; `settle_push` takes it back if it is refused.
+
+    Before it is applied, since only then the marks tell which groups are new.
+    """
     cdef uint64_t keys = 0
     cdef uint64_t body
     cdef uint32_t g, at, n
@@ -194,7 +206,11 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
 
 cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *asked,
                       const Appended *appended, bint done) noexcept nogil:
-    """The push was done, or was refused and its frame is taken back."""
+    """Keeps the frame of an applied push, and takes back the frame of a refused one.
+
+    A push that ran out of memory half-way gives up the standby: what the frame would do there is not
+    what happened here.
+    """
     if appended.groups == 0:
         return
     if store_mark(me.shard, appended.fragment, head.incarnation) < asked.seq:
@@ -212,7 +228,7 @@ cdef inline int _put_or_push(Lookups *lookups, Table *table, uint32_t n, Values 
 
 cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
                     bint state, char *out, Reply *reply) noexcept nogil:
-    """Applies the values to every fragment that has not had them; False = `reply` is a refusal."""
+    """Applies the values to every fragment whose mark is lower; False = `reply` is a refusal."""
     cdef uint32_t g, n, fragment
     cdef Lookups lookups
     cdef Values values = float_values(<const float *>asked.values, asked.floats)
@@ -229,7 +245,7 @@ cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t
             lookups_skip(&lookups, n)
             values.at += n * <uint64_t>asked.row_bytes
             continue
-        # The mark first: a push that ran out of memory half-way must not be applied again.
+        # The mark first: if memory runs out half-way, a repetition must not apply the first rows again.
         if store_set_mark(me.shard, fragment, incarnation, asked.seq) < 0 \
                 or _put_or_push(&lookups, table, n, &values, asked, state) < 0:
             refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
@@ -240,7 +256,7 @@ cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t
 
 
 cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body) noexcept nogil:
-    """Appends a seal that was done."""
+    """Appends an executed seal."""
     cdef char *to
     if me.stream.begun:
         to = stream_append(me.stream, KIND_SEAL, 0, me.epoch, head.incarnation, sizeof(ClockHead))
@@ -282,7 +298,7 @@ cdef void _copy_begin(Context *me) noexcept nogil:
     for i in range(me.fenced.cap):
         if me.fenced.places[i].value:
             incarnation = me.fenced.places[i].key
-            if incarnation == 0:                # all below, see is_fenced
+            if incarnation == 0:                # the number below which all are fenced: see is_fenced
                 incarnation = <uint64_t>1 << 63 | me.fenced.places[i].value
             memcpy(to, &incarnation, 8)
             to += 8
@@ -307,7 +323,7 @@ cdef void _copy_staged(Context *me, uint32_t slot, const Staged *part) noexcept 
 
 
 cdef void _copy_sums(Context *me, const Sums *sums) noexcept nogil:
-    """What is summed of a table so far, in the order in which its keys were first met."""
+    """Copies the sums of a table, in the order of their keys' first contributions."""
     cdef uint32_t most = max(<uint32_t>1, <uint32_t>(PIECE_BYTES // (16 + 4 * <uint64_t>sums.floats)))
     cdef uint32_t at = 0
     cdef uint32_t n, i, runs
@@ -346,7 +362,7 @@ cdef void _copy_sums(Context *me, const Sums *sums) noexcept nogil:
 
 
 cdef void _copy_slots(Context *me) noexcept nogil:
-    """All contributions to the present clock, then which slots are sealed."""
+    """Copies all contributions to the present clock, then which slots are sealed."""
     cdef const Slots *s = me.slots
     cdef const Sums *sums = s.sums
     cdef const Staged *part
@@ -378,7 +394,7 @@ cdef void _copy_slots(Context *me) noexcept nogil:
 
 cdef char *_append_rows(Context *me, const Table *table, uint32_t fragment,
                         uint64_t count) noexcept nogil:
-    """Room for rows as they lie; NULL = no memory."""
+    """Appends a frame of rows as they lie in memory; returns room for them; NULL = no memory."""
     cdef RowsHead *head = <RowsHead *>_append(
         me, REPLICA_ROWS, fragment, table.table_id, table.slab.floats, count, 0,
         sizeof(RowsHead) + count * table.slab.stride)
@@ -396,8 +412,7 @@ cdef inline uint32_t _piece_rows(const Table *table) noexcept nogil:
 
 cdef bint _copy_rows(Context *me, const Table *table, uint32_t fragment,
                      uint32_t *number) noexcept nogil:
-    """Copies some rows from slot `number` on, and moves that behind them; whether these were the
-    last."""
+    """Copies some rows from slot `number` on, and advances `number`; returns whether they were the last."""
     cdef const Slab *slab = &table.slab
     cdef const Part *part = &slab.parts[fragment]
     cdef uint32_t most = _piece_rows(table)
@@ -411,7 +426,7 @@ cdef bint _copy_rows(Context *me, const Table *table, uint32_t fragment,
 
 cdef void replicate_rows(Context *me, const Table *table, uint32_t fragment, const char *rows,
                          uint64_t count) noexcept nogil:
-    """Appends rows that were put, as they lie, unless their fragment is still to be copied."""
+    """Appends rows that were put, as they lie, if the copy of their fragment has begun."""
     cdef uint64_t n
     cdef char *to
     while count and me.stream.begun and me.primary.copied[fragment]:
@@ -424,7 +439,7 @@ cdef void replicate_rows(Context *me, const Table *table, uint32_t fragment, con
 
 
 cdef void replicate_retention(Context *me, const Table *table, uint32_t fragment) noexcept nogil:
-    """Appends the counts of a fragment, as `replicate_rows` its rows."""
+    """Appends the counts of a fragment, if its copy has begun."""
     if me.stream.begun and me.primary.copied[fragment]:
         _copy_retention(me, table, fragment)
 
@@ -441,14 +456,14 @@ cdef void _copy_retention(Context *me, const Table *table, uint32_t fragment) no
 
 cdef bint _copies(const Context *me, uint32_t number, uint32_t fragment,
                   bint pinned) noexcept nogil:
-    """Whether there is such a table, of this kind, with anything to copy of the fragment."""
+    """Whether a table is of this kind, and has anything of the fragment to copy."""
     cdef const Table *table = me.shard.tables[number]
     return table != NULL and store_keeps(table, fragment) \
         and (table.slab.access == ACCESS_PYTHON or table.slab.retains) == pinned
 
 
 cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
-    """Begins a fragment: what changes it is forwarded from here on; False = no memory."""
+    """Begins the copy of a fragment: its changes are forwarded from now on; False = no memory."""
     cdef const Marks *marks = &me.shard.fragments[fragment].marks
     cdef char *to = _append(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
                                  marks.num * <uint64_t>sizeof(Mark))
@@ -460,12 +475,10 @@ cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
 
 
 cdef bint _copy_tables(Context *me, bint pinned, size_t waiting_max) noexcept nogil:
-    """Copies of the fragment that is begun, from where the last call ended, until so much waits for the
-    socket; whether all tables of this kind have been copied.
+    """Goes on with the fragment that is begun, until `waiting_max` bytes wait for the socket.
 
-    `pinned` are those of access methods in Python, and those that admit or limit rows: what a method
-    made of the first value of a row that has yet to come, it might refuse; and which rows are made
-    depends on those that are there.
+    Returns whether all tables of this kind are copied.  `pinned`: tables of access methods in Python,
+    and tables that admit or limit rows (see the module's docstring).
     """
     cdef Primary *mine = &me.primary
     cdef uint32_t fragment = mine.fragments[mine.at]
@@ -491,7 +504,7 @@ cdef void unpin(Context *me) noexcept nogil:
 
 
 cdef bint seed(void *context) noexcept nogil:
-    """Appends some of what the standby lacks; False = nothing can be sent now."""
+    """Appends more of what the standby lacks; False = nothing more can be sent now, or all is sent."""
     cdef Context *me = <Context *>context
     cdef Primary *mine = &me.primary
     cdef Stream *s = me.stream
@@ -507,7 +520,7 @@ cdef bint seed(void *context) noexcept nogil:
             mine.partly = mine.pinned = _copy_marks(me, mine.fragments[mine.at])
             mine.table = mine.number = 0
         if mine.pinned:
-            # Most are done by this: then nothing waits for them.
+            # Mostly this copies all pinned rows at once, and no push ever waits.
             mine.pinned = not _copy_tables(me, True, PINNED_BYTES)
             s.hurried = mine.pinned
         elif mine.partly and _copy_tables(me, False, SEED_BYTES):

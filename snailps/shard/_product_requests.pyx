@@ -69,8 +69,8 @@ cdef bint _read_part(Context *me, Table *table, const FrameHeader *head, const c
     part.row_bytes = wire_row_bytes(part.wire, top.floats)
     if top.options & ~known or not is_wire(part.wire) \
             or (top.options & PRODUCT_QUIET and not top.options & PRODUCT_KEEP):
-        refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
-               b"are %llu", top.options, known)
+        refuse(out, reply, b"option", b"options %llu are unknown, or cannot be combined; known are "
+               b"%llu", top.options, known)
         return False
     if store_access(table) == ACCESS_PYTHON or store_access(table) == ACCESS_AVERAGE:
         refuse(out, reply, b"access", b"table %llu: products need a built-in access method other "
@@ -114,7 +114,7 @@ cdef bint _read_entries(Context *me, const FrameHeader *head, const char *body, 
     if not top.options & PRODUCT_ONES:
         need += padded(top.entries * <uint64_t>4)
     if need != head.body_bytes:
-        refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
+        refuse(out, reply, b"length", b"body of %llu bytes, its counts need %llu",
                head.body_bytes, need)
         return False
     part.counts = <const uint32_t *>(body + sizeof(ProductHead))
@@ -231,7 +231,7 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
         return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
     if head.body_bytes != sizeof(ProductHead) + padded(top.count * <uint64_t>part.row_bytes) \
             or top.entries:
-        return refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
+        return refuse(out, reply, b"length", b"body of %llu bytes, its counts need %llu",
                       head.body_bytes,
                       sizeof(ProductHead) + padded(top.count * <uint64_t>part.row_bytes))
     if top.lr_scale != 1 and (not store_scales_lr(table) or not is_lr_scale(top.lr_scale)):

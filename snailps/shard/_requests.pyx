@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A shard's requests: a data frame in, the body of its reply out, or why it has to wait.
+"""A shard's requests: a data frame in, the body of its reply out, or the reason why it has to wait.
 
     frame -> may it be served now? -> body, checked -> tables -> body of the reply
                                    -> parked: a route, a clock, the standby has to come first
@@ -7,17 +7,16 @@
     RowRequest of a PULL -> store -> float32 rows -> wire type -> body of the reply
     RowRequest of a PUSH -> values -> float32 -> store, where a fragment's mark is lower
 
-The one place where a frame's kind is looked at.  PULL, PUSH and SCAN are here; FORWARD and BACKWARD are
-`_product_requests`, SEAL and REACH `_clock_requests`.  What is to be sent to the standby is sent here
-(`_primary`), before or after it is done.
+The only place that looks at a frame's kind.  PULL, PUSH and SCAN are here; FORWARD and BACKWARD in
+`_product_requests`, SEAL and REACH in `_clock_requests`.  Changes are forwarded to the standby here, by
+`_primary`, before or after they are executed.
 
-A peer's body is never trusted: counts are compared with lengths before anything is read, every key
-with the fragment that it claims, and values that are not finite are refused before anything is done.
-Rows of another type than float32 pass through a room of some 64 KiB, so that they are turned where they
-are in cache.
+A peer's body is never trusted: counts are compared with lengths before anything is read, every key with
+its fragment, and NaN or infinite values are refused before any row changes.  Rows of narrow types pass
+through 64 KiB of scratch memory, so that they are converted in cache.
 
-It knows no socket: the loop, or a `ShardDriver`, calls it through `Handler`, in the shard's own thread,
-without the GIL, which is taken only for access methods in Python (`_python_methods`).
+Must not know sockets: the loop calls it through `Handler`, in the shard's thread, without the GIL, which
+only access methods in Python take (`_python_methods`).
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -61,7 +60,7 @@ from snailps.transport.loop._replication_stream cimport STREAM_NONE
 # --- reading -------------------------------------------------------------------------------------
 
 cdef bint _is_served(const Context *me, uint32_t fragment, bint clocked) noexcept nogil:
-    """Whether the fragment is here; at a standby contributions to clocks come before it does."""
+    """Whether the fragment is here.  To a standby, contributions to clocks come before their fragment."""
     return fragment < me.frag_num and (store_owns(me.shard, fragment) or (
         clocked and me.standby.expects != NULL and me.standby.expects[fragment]))
 
@@ -74,8 +73,9 @@ cdef bint _groups_are_good(Context *me, const RowRequest *asked, char *out,
     cdef uint32_t g, i, fragment
     for g in range(asked.group_num):
         fragment = groups[g].fragment
-        if g and fragment <= groups[g - 1].fragment:    # twice in one push: it would be dropped
-            refuse(out, reply, b"order", b"fragment %llu stands behind fragment %llu",
+        # Each fragment once: the mark of its first group would make its second one a repetition.
+        if g and fragment <= groups[g - 1].fragment:
+            refuse(out, reply, b"order", b"fragment %llu comes after fragment %llu",
                    fragment, groups[g - 1].fragment)
             return False
         if not _is_served(me, fragment, asked.options & OPTION_CLOCK):
@@ -101,7 +101,7 @@ cdef bint _groups_are_good(Context *me, const RowRequest *asked, char *out,
 
 cdef bint _read_keys(Context *me, RowRequest *asked, const char **at, const char *end, char *out,
                      Reply *reply) noexcept nogil:
-    """Reads groups and keys at `at` and moves it behind; False = `reply` is a refusal."""
+    """Reads groups and keys at `at`, and advances it; False = `reply` is a refusal."""
     cdef uint32_t width = asked.options >> OPTION_KEY_SHIFT & 7
     cdef uint64_t need = asked.group_num * <uint64_t>sizeof(Group)
     need += narrow_keys_bytes(asked.key_num, width) if width else asked.key_num * <uint64_t>8
@@ -119,7 +119,7 @@ cdef bint _read_keys(Context *me, RowRequest *asked, const char **at, const char
 
 cdef bint _read_clock(RowRequest *asked, bint push, const char **at, const char *end, char *out,
                       Reply *reply) noexcept nogil:
-    """Reads the clock at `at` and moves it behind; False = `reply` is a refusal."""
+    """Reads the clock at `at`, and advances it; False = `reply` is a refusal."""
     cdef const ClockHead *head = <const ClockHead *>at[0]
     at[0] += sizeof(ClockHead)
     if at[0] > end:
@@ -136,15 +136,15 @@ cdef bint _read_clock(RowRequest *asked, bint push, const char **at, const char 
 
 cdef bint _read_lr_scale(RowRequest *asked, bint push, const char **at, const char *end, char *out,
                          Reply *reply) noexcept nogil:
-    """Reads by what the step size is scaled at `at` and moves it behind; False = a refusal."""
+    """Reads the factor of the step size at `at`, and advances it; False = `reply` is a refusal."""
     cdef const LrHead *head = <const LrHead *>at[0]
     at[0] += sizeof(LrHead)
     if at[0] > end:
         refuse(out, reply, b"length", b"the body ends before the scale of the step size", 0, 0)
         return False
     if not push or asked.options & OPTION_STATE or head.unused or not is_lr_scale(head.lr_scale):
-        refuse(out, reply, b"option", b"a scale of the step size: only pushes of gradients have one, a "
-               b"number from 0, below 1e30", 0, 0)
+        refuse(out, reply, b"option", b"only pushes of gradients scale the step size, by a number from 0, "
+               b"below 1e30", 0, 0)
         return False
     asked.lr_scale = head.lr_scale
     return True
@@ -174,16 +174,16 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
             or (asked.wire and top.options & (OPTION_STATE | OPTION_ASSIGN)) \
             or (top.options & OPTION_ASSIGN
                 and (not push or top.options & (OPTION_CLOCK | OPTION_LR_SCALE))):
-        refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
-               b"are %llu", top.options, OPTIONS_KNOWN)
+        refuse(out, reply, b"option", b"options %llu are unknown, or cannot be combined; known are %llu",
+               top.options, OPTIONS_KNOWN)
         return False
     if top.floats != floats:
         refuse(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
                floats, top.floats)
         return False
-    if me.role == ROLE_STANDBY:         # gradients of a batch
+    if me.role == ROLE_STANDBY:         # the primary forwards a whole batch's gradients as one push
         most = ROOM_BYTES
-    # Before any room is used: the rows of all keys fit into one body, there or back.
+    # Checked before the scratch memory is used: the rows of all keys fit into one body, here or in the reply.
     if top.keys * <uint64_t>asked.row_bytes > most:
         refuse(out, reply, b"too-long", b"rows of %llu bytes, limit %llu",
                top.keys * <uint64_t>asked.row_bytes, most)
@@ -199,7 +199,7 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
     if push:
         rest = asked.key_num * <uint64_t>asked.row_bytes
     if padded(rest) != <uint64_t>(end - at):
-        refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
+        refuse(out, reply, b"length", b"body of %llu bytes, its counts need %llu",
                head.body_bytes, (at - body) + padded(rest))
         return False
     return True
@@ -207,9 +207,10 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
 
 cdef bint _values_are_good(Context *me, const Table *table, const FrameHeader *head,
                            const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
-    """Whether a PUSH has only values that its table takes; else its slot cannot be sealed, either.
+    """Whether the table takes all values of a PUSH; if not, its slot cannot be sealed, either.
 
-    In front of the marks: a part that was refused is refused again, whatever was applied since.
+    Checked before the marks: a part that was refused is refused again when it is repeated, and not
+    taken for applied.
     """
     cdef uint64_t place, row
     if not table.finite:
@@ -230,7 +231,7 @@ cdef bint _values_are_good(Context *me, const Table *table, const FrameHeader *h
 
 cdef char *_narrow_rows(Context *me, const RowRequest *asked, const float *rows, uint32_t n,
                        char *to) noexcept nogil:
-    """Writes rows in the type that was asked for; where they end."""
+    """Writes rows in the request's wire type; returns their end."""
     cdef uint32_t i
     for i in range(n):
         me.wire.narrow[asked.wire](rows, to, asked.floats)
@@ -240,7 +241,7 @@ cdef char *_narrow_rows(Context *me, const RowRequest *asked, const float *rows,
 
 
 cdef char *_pull_rows(Context *me, Table *table, const RowRequest *asked, char *to) noexcept nogil:
-    """Writes the rows of all keys; where they end."""
+    """Writes the rows of all keys; returns their end."""
     store_pull(me.shard, table, asked.keys, asked.key_num, asked.floats, to, asked.row_bytes,
                NULL if asked.wire == WIRE_FLOAT32 else me.wire.narrow[asked.wire], me.rows)
     return to + asked.key_num * <uint64_t>asked.row_bytes
@@ -256,14 +257,14 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
     if me.role or head.epoch < me.epoch_min:
         return _not_served(me, head, out, reply)
     if head.epoch > me.epoch:
-        reply.reason = b"the route that the client has already: the master has yet to send it"
+        reply.reason = b"the client's route: the master has not sent it to this server yet"
         return OUTCOME_PARK
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
     if is_fenced(me, head.incarnation) and not leaves_out(me.faults, FAULT_NO_FENCE):
         reply.last = True
-        return refuse(out, reply, b"fenced", b"incarnation %llu was given up by the master: its work "
-                      b"is done by others", head.incarnation, 0)
+        return refuse(out, reply, b"fenced", b"the master has given up incarnation %llu: others do its "
+                      b"work", head.incarnation, 0)
     if head.kind == KIND_SEAL:
         return _seal(me, head, body, out, reply)
     if head.kind == KIND_REACH:
@@ -289,10 +290,14 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
 
 cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,
                          Reply *reply) noexcept nogil:
-    """A request for a shard that is not the primary, or was not when the asker's route was made."""
-    # A client with a later route than a shard that yielded waits for its promotion: it serves again.
+    """Parks or refuses a request to a shard that is not primary, or was not in the client's route.
+
+    A standby parks it: a client with this address has a route in which the shard is, or will be,
+    primary.  The exception is a shard that yielded: a client whose route is not newer than its own
+    has to get the new route.
+    """
     if me.role == ROLE_STANDBY and not (me.standby.resigned and head.epoch <= me.epoch):
-        reply.reason = b"this shard, which stands by for another: the master has yet to promote it"
+        reply.reason = b"this shard, a standby that the master has not promoted yet"
         return OUTCOME_PARK
     reply.last = True
     if me.role:
@@ -307,7 +312,7 @@ cdef void forget(void *memory) noexcept nogil:
 
 
 cdef Outcome _await_clock(Context *me, char *out, Reply *reply) noexcept nogil:
-    """A request for a clock to come waits; refused where the present one could not be applied."""
+    """Parks a request for a future clock; refuses it if the present clock could not be applied."""
     if not me.slots.broken:
         return OUTCOME_PARK
     refuse_broken(me, out, reply)
@@ -316,7 +321,7 @@ cdef Outcome _await_clock(Context *me, char *out, Reply *reply) noexcept nogil:
 
 
 cdef inline uint32_t _options(const FrameHeader *head, const char *body) noexcept nogil:
-    """Options of a request that is not read yet."""
+    """Returns the options of a request before it is checked."""
     return (<const GroupHead *>body).options if head.body_bytes >= sizeof(GroupHead) else 0
 
 
@@ -329,7 +334,7 @@ cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
     cdef char *end
     cdef uint32_t g
     cdef RowRequest asked
-    # Before anything else is read: it may be tried again many times.
+    # First of all: a parked pull is tried again many times, and should not be read and checked each time.
     if awaits_clock(me, head, body, reply):
         return _await_clock(me, out, reply)
     if not read_row_request(me, head, body, store_floats(table) if state else store_dim(table),
@@ -450,7 +455,7 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
             return OUTCOME_REPLY
     else:
         n = store_scan(me.shard, table, ask.fragment, &cursor, keys, rows, <uint32_t>dim, room)
-    packed = <float *>(keys + n)            # fewer keys came than there was room for: close the gap
+    packed = <float *>(keys + n)            # rows follow the keys without a gap
     if n < room:
         memmove(packed, rows, n * dim * 4)
     if (n * dim) & 1:

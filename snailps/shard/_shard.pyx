@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled half of a shard: its store, served by a loop, and single steps of replication.
+"""The compiled half of a shard: its store, the state of its C code, and single steps of replication.
 
     ShardLoop -> Handler -> `_requests`, `_standby`, `_primary` -> store
     Shard (Python) -> ShardCore -> the same structs
 
-It owns the store, the context and their memory.  What a role or a stream means for them is decided in
-`shard.py`.  Everything here belongs to one thread.
+Owns the store, the `Context` and their memory.  `shard.py` decides what a role or a stream means for
+them.  One thread calls all of it.
 """
 
 import numpy as np
@@ -61,10 +61,10 @@ POINTS = {"": POINT_NONE, "mid-send": POINT_MID_SEND, "applied": POINT_APPLIED,
 
 
 cdef class ShardCore:
-    """The store of one shard, its role, and what its C code shares.
+    """The store of one shard, its role, and the state of its C code.
 
-    `loop` serves it, and keeps it alive until the loop has ended.  `obey`: called with each order
-    of a primary's stream.
+    `loop` serves it, and keeps it alive until the loop has ended.  `obey` is called with each order
+    in a primary's stream.
     """
 
     def __init__(self, ShardLoop loop, row_ops: object, wire_ops: object, int frag_num,
@@ -114,7 +114,11 @@ cdef class ShardCore:
         standby_free(&self.context.standby)
 
     def close(self) -> None:
-        """Take no order of a stream any more: no cycle is left, so the last reference frees the rows."""
+        """Execute no further order of a stream.
+
+        It breaks the reference cycle, so that the rows are freed with the last reference and not by a
+        garbage collection some time later.
+        """
         self.methods.obey = None
 
     # --- tables and clocks
@@ -123,14 +127,14 @@ cdef class ShardCore:
                   hyper: Sequence[float], track: int = 0,
                   retention: tuple[int, int, int, int] = (0, 0, 0, 0), finite: bool = True,
                   method: snailps.api.access_method.AccessMethod | None = None) -> None:
-        """Add a table; `method`: an access method in Python, an instance for this shard alone.
+        """Add a table; `method`: for an access method in Python, an instance for this shard alone.
 
-        MisuseError: rows wider than a part of a pull or push, or a method too many or missing.
+        MisuseError: rows wider than a part of a pull or push, or `method` missing or not needed.
         """
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
         if (access == ACCESS_PYTHON) != (method is not None):
-            raise MisuseError(f"table {number}: access method {ACCESS_PYTHON} and no other needs "
+            raise MisuseError(f"table {number}: only access method {ACCESS_PYTHON} needs "
                               f"an AccessMethod, got access {access} and {method!r}")
         state_floats = 0 if method is None else method.state_floats
         if type(state_floats) is not int or not 0 <= state_floats <= STATE_FLOATS_MAX:
@@ -142,54 +146,57 @@ cdef class ShardCore:
             self.methods.add(number, method)
 
     def drop_tables(self, numbers: Sequence[int]) -> None:
-        """Drop tables that are here, with their rows; primary and standbys each by itself."""
+        """Drop tables with their rows.  Not forwarded: primary and standby get the order separately."""
         self.store.drop_tables(numbers)
         for number in numbers:
             self.methods.drop(number)
 
     @property
     def clock_error(self) -> Exception | None:
-        """Error of an access method in Python when a clock was applied, or None."""
+        """The error that an access method in Python raised when a clock was applied, or None."""
         return self.methods.clock_error
 
     def apply_clock(self, clock: int, early: bool) -> None:
-        """Begin at `clock`: forget what is staged and sealed, and `clock_error`."""
+        """Begin at `clock`: forget contributions, seals and `clock_error`."""
         self.methods.clock_error = None
-        self.context.waits_sealed = 0       # its words are of what was
+        self.context.waits_sealed = 0       # `waits` describes the old clock: write it anew
         self.store.set_clock(clock, early)
 
     def apply_fence(self, incarnation: int, below: int = 0) -> None:
-        """Refuse this incarnation and all `below` from now on, and drop its marks."""
+        """Refuse this incarnation, and all `below`, from now on, and drop its marks.
+
+        Incarnations below `below` need no entry of their own, so the list does not grow for ever.
+        """
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**63 - 1)
         cdef uint64_t least = checked("below", below, 0, 2**63 - 1)
         cdef Marks *fenced = &self.context.fenced
-        cdef Marks kept
+        cdef Marks remaining
         cdef uint32_t i
         cdef int fails = 0
         if least > marks_get(fenced, 0):        # see is_fenced
-            memset(&kept, 0, sizeof(Marks))
-            fails = marks_raise(&kept, 0, least)
+            memset(&remaining, 0, sizeof(Marks))
+            fails = marks_raise(&remaining, 0, least)
             for i in range(fenced.cap):
                 if fenced.places[i].value and fenced.places[i].key >= least:
-                    fails |= marks_raise(&kept, fenced.places[i].key, 1)
+                    fails |= marks_raise(&remaining, fenced.places[i].key, 1)
             if not fails:
                 marks_drop(fenced)
-                fenced[0] = kept
+                fenced[0] = remaining
             else:
-                marks_drop(&kept)
+                marks_drop(&remaining)
         if not fails and who >= marks_get(fenced, 0):
             if fenced.num >= FENCED_MAX:
-                raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster "
+                raise SnailError(f"{FENCED_MAX:,} lost workers are fenced already: start the cluster "
                                  "anew, from a checkpoint")
             fails = marks_raise(fenced, who, 1)
         if fails:
-            raise MemoryError("no memory left for incarnations that were given up")
+            raise MemoryError("no memory left for fenced incarnations")
         with nogil:
             store_unmark(self.context.shard, who)
 
     @property
     def fenced(self) -> tuple[int, list[int]]:
-        """All incarnations below the first number are fenced, and these."""
+        """The number below which all incarnations are fenced, and further fenced incarnations."""
         cdef uint32_t i
         cdef Marks *fenced = &self.context.fenced
         keys = [fenced.places[i].key for i in range(fenced.cap) if fenced.places[i].value]
@@ -207,14 +214,14 @@ cdef class ShardCore:
         self.context.role = ROLE_NUMBERS[name]
 
     def set_epoch(self, uint32_t epoch, bint promoted=False) -> None:
-        """Take the epoch of a route; of one that made it a primary, older ones are refused."""
+        """Take the epoch of a route.  `promoted`: it made this shard primary, so older epochs are refused."""
         self.context.epoch = epoch
         if promoted:
             self.context.epoch_min = epoch
 
     @property
     def yielding(self) -> bool:
-        """Changes of rows wait, to be done at the standby."""
+        """Whether changes of rows wait, for the standby to execute them."""
         return bool(self.context.primary.yielding)
 
     @yielding.setter
@@ -230,25 +237,25 @@ cdef class ShardCore:
 
     @property
     def stream_begun(self) -> bool:
-        """Changes of rows are forwarded."""
+        """Whether changes of rows are forwarded."""
         return bool(self.context.stream.begun)
 
     @property
     def stream_idle(self) -> bool:
-        """The standby has acknowledged all frames."""
+        """Whether the standby has acknowledged all frames."""
         return self.context.stream.sent == self.context.stream.acked
 
     def stream_waiting(self) -> int:
-        """Bytes that the connection to the standby has not taken."""
+        """Return the bytes that the connection to the standby has not taken."""
         return stream_waiting(self.context.stream)
 
     def pace(self, bint paced) -> None:
-        """Whether copying gives way to clients' requests."""
+        """Set whether copying gives way to clients' requests."""
         self.context.stream.paced = paced
         self.loop.wake()
 
     def begin_copy(self, bint resumes) -> None:
-        """Prepare the next stream: all fragments, or with `resumes` none."""
+        """Prepare the next stream, which copies all fragments; with `resumes` none."""
         cdef Primary *mine = &self.context.primary
         cdef uint32_t i
         owned = self.store.fragments().tolist()
@@ -269,19 +276,19 @@ cdef class ShardCore:
         mine.clock_until = 0
 
     def is_copied(self, uint32_t fragment) -> bool:
-        """Whether the present stream has begun to copy a fragment: changes are forwarded."""
+        """Whether the present stream has begun to copy a fragment, so that changes to it are forwarded."""
         return bool(self.context.primary.copied[fragment])
 
     def put_section(self, section: NDArray[Any], tables: Mapping[int, int]) -> int:
-        """Put a section as `store.checkpoint._sections` does, here and at the standby."""
+        """Put a section of a checkpoint, here and at the standby; return the number of rows."""
         cdef const uint8_t[::1] view = section
         cdef Table *table
         cdef uint32_t fragment
         cdef uint64_t at, count
         rows = put_section(self.store, section, tables)
-        found = read_section(section)
-        fragment = found.fragment
-        for piece in found.tables:
+        content = read_section(section)
+        fragment = content.fragment
+        for piece in content.tables:
             if piece.table not in tables:
                 continue
             table = store_table(self.context.shard, tables[piece.table])
@@ -294,16 +301,16 @@ cdef class ShardCore:
         return rows
 
     def unpin(self) -> None:
-        """Copy the rest of what must not change while it is copied: a clock is about to be applied."""
+        """Copy the rest of the pinned tables now: a clock is about to be applied, and changes them."""
         with nogil:
             unpin(&self.context)
 
     def append_order(self, bytes order) -> None:
-        """Appends an order that was done, as JSON."""
+        """Append an executed order, as JSON, to the stream."""
         replicate_order(&self.context, order, len(order))
 
     def show_clock(self) -> None:
-        """A clock that has come with an order is shown once the standby has that."""
+        """Have clients see a clock that an order has ended, once the standby has the order."""
         if self.context.slots.clock != self.context.primary.clock:
             force_sync(&self.context)
             show_clock(&self.context, held_until(&self.context))
@@ -312,21 +319,21 @@ cdef class ShardCore:
 
     @property
     def followed(self) -> bool:
-        """A primary's stream has begun here."""
+        """Whether a primary's stream has begun here."""
         return bool(self.context.standby.begun)
 
     @property
     def seeded(self) -> bool:
-        """Everything has come of the primary."""
+        """Whether everything has come from the primary."""
         return bool(self.context.standby.seeded)
 
     @property
     def whole(self) -> tuple[int, int]:
-        """Fragments that have come from the primary, and how many it has."""
+        """The number of fragments that have come from the primary, and of all its fragments."""
         return self.context.standby.whole, self.context.standby.expected
 
     def expect(self, fragments: ArrayLike) -> None:
-        """A standby's fragments; they are owned when they have come."""
+        """Set the fragments of a standby; it owns each once its copy has begun."""
         cdef Standby *mine = &self.context.standby
         cdef uint32_t fragment
         numbers = np.asarray(fragments, np.int64).ravel().tolist()
@@ -344,7 +351,7 @@ cdef class ShardCore:
             raise MisuseError("a standby's fragments do not change: make another one")
 
     def follow_successor(self) -> None:
-        """Makes this primary a standby that has everything."""
+        """Make this primary a standby that has everything."""
         cdef Standby *mine = &self.context.standby
         fragments = self.store.fragments().tolist()
         memset(mine, 0, sizeof(Standby))
@@ -357,7 +364,7 @@ cdef class ShardCore:
         self.context.role = ROLE_STANDBY
 
     def serve(self) -> None:
-        """Makes this standby, which has everything, a primary."""
+        """Make this standby, which has everything, a primary."""
         passes(self.context.faults, POINT_PROMOTED)
         self.context.role = ROLE_PRIMARY
         self.context.all_new = leaves_out(self.context.faults, FAULT_NO_MARKS)
@@ -367,7 +374,7 @@ cdef class ShardCore:
     # --- for people and tests
 
     def counters(self) -> dict[str, Any]:
-        """Counters of requests and store."""
+        """Return counters of requests and store."""
         clock = self.store.clock_stats()
         if not stream_has(self.context.stream, self.context.primary.clock_until):
             clock["waits_for"] = clock_not_shown().decode()
@@ -390,7 +397,7 @@ cdef class ShardCore:
         }
 
     def stream_stats(self, double now) -> dict[str, Any]:
-        """Of the stream to the standby; `now` is the time of the monotonic clock."""
+        """Return counters of the stream to the standby; `now` in monotonic seconds."""
         cdef Stream *s = self.context.stream
         cdef Primary *mine = &self.context.primary
         return {
@@ -404,7 +411,7 @@ cdef class ShardCore:
         }
 
     def set_faults(self, left_out: Sequence[str], point: str, int passings) -> None:
-        """Leave out what keeps acknowledged pushes safe, or die at a point: for tests of recovery.
+        """Leave out a step that protects acknowledged pushes, or die at a point: for tests of recovery.
 
         `left_out`: "no-hold" (replies do not wait for the standby), "no-marks" (pushes are applied
         as often as they come), "no-fence" (fenced incarnations are served).  `point`: of a kill -9,

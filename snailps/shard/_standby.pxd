@@ -4,7 +4,7 @@ from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Outcome, Reply
 
 
-# One frame of the stream; `context` is a Context.  Parked where the master has yet to send a table or
+# One frame of the stream; `context` is a Context.  Parked while the master has not sent a table or
 # the route; an ERROR in `reply` ends the stream.
 cdef Outcome replay(void *context, const FrameHeader *head, const char *body, char *out,
                     Reply *reply) noexcept nogil

@@ -1,18 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a standby makes of its primary's stream: the same as the primary did, in the same order.
+"""The standby's side of replication: it executes its primary's stream, in order, by the same functions.
 
     BEGIN, STAGED, SLOTS -> the clock
     FRAGMENT, ROWS, WHOLE -> a fragment, owned from FRAGMENT on
-    PUSH, SEAL, ORDER -> done as at the primary
+    PUSH, SEAL, ORDER -> executed as at the primary
     anything wrong -> a refusal, which ends the stream
     RESUME -> nothing: this was the primary, and has everything
 
-What was done is sent to a standby of its own, if there is one (`_primary`): that one is to move up when
-the primary goes.  It is given up where it cannot keep up, and holds up nothing.
+The primary forwards only changes that counted, so no push is taken for a repetition here.  Lengths,
+counts and keys are checked all the same: a primary is a peer.  The stream waits for a table or route
+that the master has not sent here yet.
 
-The primary forwards only what counted, so nothing is taken for a repetition here.  Lengths, counts and
-keys are checked all the same: a primary is a peer.  A table or route that the master has yet to send
-lets the stream wait.
+What is executed goes on to a standby of this standby, if there is one (`_primary`), which takes this
+one's place when this one is promoted.  It is given up if it cannot keep up: it must not delay pushes to
+the primary.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -75,8 +76,7 @@ cdef Outcome replay(void *context, const FrameHeader *head, const char *body, ch
         return _broken(out, reply, b"a stream begins with BEGIN, got kind %llu", head.kind, 0)
     unpin(me)
     if me.stream.begun and stream_is_full(me.stream):
-        stream_break(me.stream, b"what it is to get does not get there as fast as it comes from the "
-                     b"primary")
+        stream_break(me.stream, b"it takes frames more slowly than they come from the primary")
     if head.kind == KIND_REPLICATE:
         return _replica(me, head, body, out, reply)
     if head.kind == KIND_SEAL:
@@ -107,7 +107,7 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     if table == NULL and store_dropped(me.shard, head.table):
         return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
-        reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
+        reply.reason = b"a table of the stream, which the master has not declared to the standby yet"
         return OUTCOME_PARK
     if head.body_bytes < sizeof(GroupHead) or head.incarnation == 0 or top.seq == 0:
         return _broken(out, reply, b"a push without number or incarnation, body of %llu bytes",
@@ -190,7 +190,7 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
     cdef uint64_t listed = padded(head.count * 4)
     cdef uint64_t i, incarnation, mark
     if me.standby.expects == NULL:
-        reply.reason = b"the route, which the master has yet to send to the standby"
+        reply.reason = b"the route, which the master has not sent to the standby yet"
         return OUTCOME_PARK
     if me.standby.begun or rest < sizeof(BeginHead) or begin.fenced > FENCED_MAX \
             or rest != sizeof(BeginHead) + listed + begin.fenced * <uint64_t>8:
@@ -205,7 +205,7 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
     for i in range(begin.fenced):
         memcpy(&incarnation, <const char *>fragments + listed + 8 * i, 8)
         mark = 1
-        if incarnation >> 63:                   # all below, see is_fenced
+        if incarnation >> 63:                   # the number below which all are fenced: see is_fenced
             incarnation, mark = 0, incarnation & (<uint64_t>1 << 63) - 1
         if marks_raise(&me.fenced, incarnation, mark) < 0:
             return _no_memory(out, reply)
@@ -218,15 +218,15 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
 
 cdef Outcome _resume(Context *me, const char *at, uint64_t rest, char *out,
                      Reply *reply) noexcept nogil:
-    """The stream of one that has taken this one's place, and has done nothing since."""
+    """Begins the stream of the shard that took this one's place, and has executed nothing since."""
     cdef const BeginHead *begin = <const BeginHead *>at
     if me.standby.begun or not me.standby.seeded or rest != sizeof(BeginHead):
         return _broken(out, reply, b"RESUME of %llu bytes: this standby lacks everything", rest, 0)
     if begin.frag_num != me.frag_num or begin.clock != me.slots.clock \
             or begin.tick != me.shard.tick or begin.early != <uint32_t>me.slots.early \
             or begin.fenced != me.fenced.num:
-        return _broken(out, reply, b"RESUME at clock %llu, and this one yielded at clock %llu, or "
-                       b"something else is not as it was", begin.clock, me.slots.clock)
+        return _broken(out, reply, b"RESUME at clock %llu, and this one yielded at clock %llu, or another "
+                       b"part of the state differs", begin.clock, me.slots.clock)
     me.standby.begun = True
     return OUTCOME_REPLY
 
@@ -244,7 +244,7 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
     if table == NULL and store_dropped(me.shard, head.table):
         return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
-        reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
+        reply.reason = b"a table of the stream, which the master has not declared to the standby yet"
         return OUTCOME_PARK
     if rest < sizeof(StagedHead) or top.runs > STREAM_BODY_MAX \
             or top.unused or not is_lr_scale(top.lr_scale) \
@@ -274,7 +274,7 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
         return _no_memory(out, reply)
     part.table = table
     part.state = top.state
-    slots_scale(me.slots, table, top.state, top.lr_scale)   # there now: sum_part and seals use it
+    slots_scale(me.slots, table, top.state, top.lr_scale)   # sum_part and later contributions use it
     part.incarnation = incarnation
     memcpy(part.keys, keys, head.count * 8)
     memcpy(part.runs, runs, top.runs * <uint64_t>sizeof(Run))
@@ -322,7 +322,7 @@ cdef Outcome _fragment(Context *me, const ReplicaHead *head, const char *at, uin
         return _broken(out, reply, b"fragment %llu is not expected, or its marks do not fit",
                        head.fragment, 0)
     store_disown(me.shard, head.fragment)
-    me.shard.fragments[head.fragment].owned = True      # what changes it is forwarded already
+    me.shard.fragments[head.fragment].owned = True      # from now on its changes come with the stream
     me.standby.filling = head.fragment
     for i in range(head.count):
         memcpy(&mark, at + i * sizeof(Mark), sizeof(Mark))
@@ -339,7 +339,7 @@ cdef Outcome _rows(Context *me, const ReplicaHead *head, const char *at, uint64_
     if table == NULL and store_dropped(me.shard, head.table):
         return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
-        reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
+        reply.reason = b"a table of the stream, which the master has not declared to the standby yet"
         return OUTCOME_PARK
     if rest < sizeof(RowsHead) or not store_owns(me.shard, head.fragment) \
             or top.row_bytes != table.slab.stride or head.floats != store_floats(table) \
@@ -363,7 +363,7 @@ cdef Outcome _retention(Context *me, const ReplicaHead *head, const char *at, ui
     cdef Table *table = store_table(me.shard, head.table)
     cdef int failed = -2
     if table == NULL:
-        return OUTCOME_REPLY            # its rows came before: it was dropped since
+        return OUTCOME_REPLY            # its rows came before these counts: it was dropped since
     if store_owns(me.shard, head.fragment) and table.slab.retains and head.count <= rest \
             and rest == padded(head.count):
         failed = retention_put(&table.slab, &table.slab.parts[head.fragment], at, head.count)

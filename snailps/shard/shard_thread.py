@@ -1,8 +1,8 @@
-"""A shard with its thread: a server process gives it work from other threads.
+"""A shard and the thread that owns it; other threads of the server post calls to it.
 
     ShardThread -> ShardLoop.post -> in the shard's thread: Shard -> result
 
-It owns the thread and never waits for the shard; what is done to a shard is in `shard.py`.
+Owns the thread, and never waits for the shard.  Must not know what a call does: that is `shard.py`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T")
 class ShardThread:
     """One shard, its loop, and the thread that owns both.
 
-    `listener` is owned by the loop.  `park_limit_s` and `clock_limit_s` bound waits of requests
-    here, the second those for a clock.  `silence_limit_s`: a standby that acknowledges nothing for
-    so long counts as lost; `stuck_limit_s`: how long this shard, as a standby, waits for what the
-    stream needs.  The thread is kept on `cpus` (None: anywhere), so rows lie in their memory.
-    `shard` is for functions given to `post` only.
+    The loop owns `listener`.  `park_limit_s`: how long a request may wait here; `clock_limit_s`:
+    for a clock.  `silence_limit_s`: a standby that acknowledges nothing for so long counts as lost.
+    `stuck_limit_s`: how long this shard, as a standby, waits for a table or route that the stream
+    needs.  The thread is kept on `cpus` (empty: anywhere), so that rows lie in their memory.  Only
+    functions passed to `post` may touch `shard`.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class ShardThread:
         self._thread.start()
 
     def turn(self, now: float) -> float:
-        """Run `ShardLoop.turn`, instead of `start`; orders between turns are done at once."""
+        """Run `ShardLoop.turn`, for simulations, instead of `start`."""
         return self._loop.turn(now)
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Stop serving and close every connection; True once the thread has ended."""
+        """Stop serving and close every connection; return whether the thread has ended in time."""
         self._loop.stop()
         if self._thread.ident is None:  # never started: closes the listener
             self._run()
@@ -83,18 +83,19 @@ class ShardThread:
     # --- work for its thread
 
     def post(self, work: Callable[[], T], at_standby: bool = False) -> Future[T]:
-        """Run ``work()`` in the shard's thread, in the order of posting; the future has its result.
+        """Run ``work()`` in the shard's thread, after earlier posts; the future has its result.
 
-        With `at_standby` the order is done once the standby has it or will not be promoted; later
-        orders do not wait for that.  ConnectionLost: the shard serves no more.
+        With `at_standby` the future is done once the standby has executed it, too, or cannot be
+        promoted; later posts do not wait for that.  ConnectionLost: the shard does not serve any
+        more.
         """
         return self._loop.post(work, at_standby)
 
     def back_up(
         self, fd: int, *, sync: bool, paced: bool = False, resume: bool = False, report: Report
     ) -> Future[None]:
-        """Post `Shard.back_up`; the future is done once the stream has begun.  Owns `fd`, closed on
-        errors."""
+        """Post `Shard.back_up`; the future is done when the stream has begun.  Takes over `fd`, and
+        closes it on errors."""
 
         def end(command: Future[None]) -> None:
             if command.cancelled() or command.exception() is not None:

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""One shard's rows, marks and contributions to its present clock, for Python.
+"""The rows, marks and contributions of one shard, for Python.
 
     ShardStore -> C functions of tables.pxd, _clock_buffer.pxd -> index, slab, marks, slots
 
-For commands, files and tests, whose methods can afford to check, copy and sort; requests reach the same
-C functions through the shard's handler.  Must not know sockets, frames or routes.
+For commands, files and tests: its methods check, copy and sort, which a request cannot afford.  Requests
+reach the same C functions through the shard's handler.  Must not know sockets, frames or routes.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -42,7 +42,7 @@ import numpy as np
 from snailps.abi.key_hash import fragment_of
 from snailps.errors import ConfigError, NotFinite, SnailError
 
-SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
+SLOTS_MAX = 4096        # of a clock, like frame.SLOTS_MAX
 
 cdef enum:
     TABLE_ID_MAX = 0xFFFF
@@ -60,8 +60,8 @@ def _check_finite(table_id, finite, values):
 cdef class ShardStore:
     """All rows of one shard; `row_ops` is the capsule of `snailps.kernels.row_ops()`.
 
-    Not thread-safe: one thread owns a shard; others submit commands to that thread.  Methods raise
-    `SnailError` for an unknown table and for fragments that this shard does not own.
+    One thread owns a shard, and calls all methods; other threads submit commands to it.  Methods raise
+    `SnailError` for an unknown table, and for a fragment that this shard does not own.
     """
 
     def __cinit__(self, frag_num: int, row_ops: object):
@@ -100,7 +100,7 @@ cdef class ShardStore:
     # setting up
 
     def own(self, fragments: ArrayLike) -> None:
-        """Add empty fragments, all or none; one that is owned already keeps its rows."""
+        """Add empty fragments, all or none; a fragment that is owned already keeps its rows."""
         numbers = np.asarray(fragments, dtype=np.int64).ravel()
         for fragment in numbers[(numbers < 0) | (numbers >= self.shard.frag_num)]:
             raise SnailError(f"fragment {fragment} cannot be owned: a cluster with frag_num "
@@ -109,20 +109,20 @@ cdef class ShardStore:
             self.shard.fragments[<uint32_t>fragment].owned = True
 
     def disown(self, fragment: int) -> None:
-        """Drop a fragment with its rows, of all tables, and its marks."""
+        """Drop a fragment: its rows of all tables, and its marks."""
         store_disown(self.shard, self._fragment(fragment))
 
     def add_table(self, table_id: int, dim: int, access: int, init: int, scale: float, seed: int,
                   hyper: Sequence[float], track: int = 0,
                   retention: tuple[int, int, int, int] = (0, 0, 0, 0), finite: bool = True,
                   state_floats: int = 0) -> None:
-        """Declare a table; repeating it has no effect, with other settings it is an error.
+        """Declare a table.  Repeating a declaration has no effect; another one is a ConfigError.
 
         `access`, `init` and the order of `hyper` (up to 8 numbers, missing ones 0) are in
-        ``_row_ops.pxd``.  `scale` is half the width of the uniform, or the normal's deviation.
-        `track` 1 keeps the tick of each row's last push.  `retention` is ``Table.admit_after,
-        admit_bytes, rows_max, age_max``, all but the first totals of the cluster's fragments.
-        `state_floats` is for access method 6 (Python); the others have theirs.
+        ``_row_ops.pxd``.  `scale`: half the width of a uniform distribution, or the deviation of a
+        normal one.  `track` 1 keeps the tick of each row's last push.  `retention`:
+        ``Table.admit_after, admit_bytes, rows_max, age_max``; all but the first are totals over the
+        cluster's fragments.  `state_floats`: for access method 6 (Python); the others have their own.
         """
         cdef Table *table
         cdef float[HYPER_NUM] numbers
@@ -175,7 +175,7 @@ cdef class ShardStore:
     def drop_tables(self, table_ids: Iterable[int]) -> None:
         """Drop tables with their rows and contributions; skip numbers without a table.
 
-        Reads each index and list of chunks: some 0.1 s for 10 GB, during which the shard serves nothing.
+        It reads each index and list of chunks: 0.1 s for 10 GB, during which the shard serves nothing.
         """
         cdef Table *table
         cdef uint32_t number
@@ -187,7 +187,7 @@ cdef class ShardStore:
                 del self.retentions[number]
 
     def clear(self, table_ids: Iterable[int]) -> None:
-        """Delete all rows of tables, and what they count; of those that are here."""
+        """Delete all rows of tables, with their counts of pushes; skip numbers without a table."""
         cdef Table *table
         cdef uint32_t number, fragment
         for table_id in table_ids:
@@ -204,20 +204,20 @@ cdef class ShardStore:
 
     @property
     def bytes(self) -> int:
-        """Bytes taken for rows, indices, tables and marks, free memory for re-use included."""
+        """Bytes of rows, indices, tables and marks, free memory that is kept included."""
         return store_bytes(self.shard)
 
     def fragments(self) -> NDArray[np.uint32]:
-        """The fragments that this shard owns, uint32, ascending."""
+        """Return the fragments that this shard owns, uint32, ascending."""
         return np.array([i for i in range(self.shard.frag_num) if self.shard.fragments[i].owned],
                         dtype=np.uint32)
 
     def stats(self) -> dict[str, Any]:
-        """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
+        """Return counts for reports: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
 
         ``tables`` maps a table id to ``dim``, ``rows``, ``row_bytes`` (weights and state only),
-        ``bytes`` (all, with room for more rows), and rows ``made``, ``refused`` (values of keys that
-        were not admitted), ``evicted`` and ``expired``.
+        ``bytes`` (with unused room), and counts of rows ``made``, ``evicted`` and ``expired`` and of
+        values ``refused``, whose keys were not admitted.
         """
         cdef Table *table
         cdef uint32_t t
@@ -247,7 +247,7 @@ cdef class ShardStore:
     # rows
 
     def pull(self, table_id: int, keys: ArrayLike, state: bool = False) -> NDArray[np.float32]:
-        """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim].
+        """Return the weights of `keys` (uint64 [n], of any owned fragments), float32 [n, dim].
 
         With `state` the optimiser's state follows the weights: float32 [n, dim + state].
         """
@@ -272,12 +272,13 @@ cdef class ShardStore:
 
     def push(self, table_id: int, incarnation: int, seq: int, keys: ArrayLike, values: ArrayLike,
              state: bool = False, float lr_scale=1) -> int:
-        """Apply values (float32 [n, dim]) to `keys` (uint64 [n]); count of applied ones.
+        """Apply values (float32 [n, dim]) to `keys` (uint64 [n]); return how many were applied.
 
-        Skips fragments whose mark for the incarnation is at least `seq`, and sets the others' to `seq`.
-        Values have dim + 1 floats for access method ``average``; with `state` they are differences of
-        weights and state, float32 [n, dim + state].  `lr_scale` multiplies the table's step size.
-        An error applies nothing, but for a `MemoryError`: earlier rows are applied then.
+        Skips fragments whose mark for the incarnation is at least `seq`, and raises the marks of the
+        others to `seq`.  Values have dim + 1 floats for access method ``average``; with `state` they
+        are differences of weights and state, float32 [n, dim + state].  `lr_scale` multiplies the
+        table's step size.  If it raises, nothing was applied, but for a `MemoryError`: then earlier
+        rows are.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 0, 2**64 - 1)
@@ -320,10 +321,11 @@ cdef class ShardStore:
 
     def scan(self, table_id: int, fragment: int, cursor: int = 0,
              max_rows: int = 1024) -> tuple[int, NDArray[np.uint64], NDArray[np.float32]]:
-        """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
+        """Return the next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
 
-        Begin with cursor 0; no rows mean the end.  A walk sees a row that exists throughout exactly
-        once; it may miss one that is created or deleted meanwhile, and see twice one that is both.
+        Begin with cursor 0; no rows mean the end.  A row that exists throughout is returned exactly
+        once.  A row made or deleted meanwhile may be missed; one that is deleted and made again may be
+        returned twice.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t position = cursor
@@ -338,7 +340,7 @@ cdef class ShardStore:
         return position, keys[:count].copy(), rows[:count].copy()
 
     def keys(self, table_id: int) -> NDArray[np.uint64]:
-        """All keys of the table that have a row here, uint64, by fragment and slot.
+        """Return all keys of a table that have a row here, uint64, by fragment and slot.
 
         Slots are in order of creation until a row is deleted: the next new row gets its slot.
         """
@@ -347,8 +349,8 @@ cdef class ShardStore:
         cdef Part *part
         cdef uint64_t n = 0
         cdef uint32_t fragment, number, slot
-        found = np.empty(table.slab.rows, dtype=np.uint64)
-        view = found
+        keys = np.empty(table.slab.rows, dtype=np.uint64)
+        view = keys
         for fragment in range(self.shard.frag_num):
             part = &table.slab.parts[fragment]
             for number in range(part.used):
@@ -356,14 +358,14 @@ cdef class ShardStore:
                 if holds_row(&table.slab, part, slot):
                     view[n] = key_of(row_at(&table.slab, part, slot))
                     n += 1
-        return found
+        return keys
 
-    # what happens to rows besides
+    # deletion
 
     def delete(self, table_id: int, keys: ArrayLike) -> int:
-        """Delete the rows of `keys` (uint64 [n], any owned fragments); count of deleted rows.
+        """Delete the rows of `keys` (uint64 [n], of any owned fragments); return how many there were.
 
-        A deleted key reads as its first value again; keys without a row are no error.
+        A deleted key reads as its first value again.
         """
         cdef Table *table = self._table(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
@@ -378,20 +380,20 @@ cdef class ShardStore:
         return deleted
 
     def set_tick(self, tick: int) -> None:
-        """Set the tick that a push leaves in rows that track it: uint32, in the caller's unit."""
+        """Set the tick that pushes note in rows of tables with `track`: uint32, in the caller's unit."""
         self.shard.tick = checked("tick", tick, 0, 2**32 - 1)
 
     def expire(self, table_id: int, before_tick: int,
                fragments: Iterable[int] | None = None) -> int:
-        """Delete rows last pushed before `before_tick`, in these or all fragments; their count.
+        """Delete rows last pushed before `before_tick`, in these or all fragments; return their number.
 
-        Reads each row's tick, 5 to 30 ms a million rows, during which the shard serves nothing: give
-        it a few fragments at a time where that matters.
+        It reads each row's tick, 5 to 30 ms for a million rows, during which the shard serves nothing:
+        pass a few fragments at a time if that matters.
         """
         cdef Table *table = self._table(table_id)
         cdef uint32_t before = checked("tick", before_tick, 0, 2**32 - 1)
         if not table.track & TRACK_TOUCH:
-            raise SnailError(f"table {table_id} does not track touch: declare it so")
+            raise SnailError(f"table {table_id} does not track touch: declare it with track 1")
         numbers = self.fragments() if fragments is None else fragments
         return sum([part_expire(&table.slab, &table.slab.parts[self._fragment(f)], before)
                     for f in numbers])
@@ -402,9 +404,10 @@ cdef class ShardStore:
               values: ArrayLike, state: bool = False, float lr_scale=1) -> bool:
         """Stage values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
 
-        Parameters are those of `push`, but repetitions are not recognised.  False if the slot or the
-        clock is done already; `SnailError` for a later clock, a slot that the incarnation has sealed,
-        no such slot, state that does not add up, or too many bytes.
+        Parameters are like those of `push`; repetitions are not recognised.  False: the slot was
+        sealed by another incarnation, or the clock is over.  `SnailError`: a later clock, a slot that
+        this incarnation has sealed, a slot that the clock lacks, differences of state for a table that
+        cannot add them, or too many bytes.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
@@ -412,7 +415,7 @@ cdef class ShardStore:
         cdef const uint64_t[::1] key_view
         cdef const float[:, ::1] value_view
         cdef Staged *part
-        cdef Slot *found
+        cdef Slot *target
         cdef uint32_t n, g, at, width
         cdef int code = slots_check(&self.slots, checked("clock", clock, 0, 2**63), place, who)
         keys = np.asarray(keys, np.uint64)
@@ -436,9 +439,9 @@ cdef class ShardStore:
         if self.slots.bytes + staged_bytes_of(n, len(starts), width) > self.slots.bytes_max:
             slots_refuse(&self.slots, place, who)
             raise SnailError(f"{self.slots.bytes:,} bytes staged, limit {self.slots.bytes_max:,}")
-        found = slot_at(&self.slots, place)
+        target = slot_at(&self.slots, place)
         part = staged_new(&self.slots, n, len(starts), width)
-        if part == NULL or found == NULL or slots_scale(&self.slots, table, state, lr_scale) == NULL:
+        if part == NULL or target == NULL or slots_scale(&self.slots, table, state, lr_scale) == NULL:
             if part != NULL:
                 staged_give(&self.slots, part)
             raise MemoryError
@@ -451,14 +454,14 @@ cdef class ShardStore:
         for g, at in enumerate(starts):
             part.runs[g].fragment = owners[at]
             part.runs[g].keys = (starts[g + 1] if g + 1 < len(starts) else n) - at
-        slots_stage(&self.slots, found, part)
+        slots_stage(&self.slots, target, part)
         return True
 
     def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool:
-        """Complete a slot of a clock of `slots` slots; True: it was the last, the clock advanced.
+        """Seal a slot of a clock of `slots` slots; True: it was the last one, and the clock advanced.
 
-        The first seal of a slot counts.  `SnailError` for a later clock, another number of slots than
-        earlier seals', a slot to which a push was refused, or sums that cannot be applied.
+        The first seal of a slot counts.  `SnailError`: a later clock, another number of slots than in
+        earlier seals, a slot to which a push was refused, or sums that cannot be applied.
         """
         cdef uint32_t most = checked("slots", slots, 1, SLOTS_MAX)
         cdef uint32_t place = checked("slot", slot, 0, slots - 1)
@@ -471,21 +474,22 @@ cdef class ShardStore:
             return code == SEAL_CLOSED
         raise SnailError(f"seal of slot {slot} of clock {clock}: "
                          + {SEAL_FUTURE: f"this is clock {self.slots.clock}",
-                            SEAL_SLOTS: f"{slots} slots are not what other seals or pushes have",
+                            SEAL_SLOTS: f"other seals or pushes have another number of slots than {slots}",
                             SEAL_REFUSED: "a push to it was refused"}.get(code, "not applied"))
 
     def set_clock(self, clock: int, early: bool = False) -> None:
-        """Begin at `clock` and forget what is staged and sealed.
+        """Begin at `clock`, and forget all that is staged and sealed.
 
-        `early`: only `close_clock` closes clocks, maybe without some slots; else the last seal does.
+        `early`: `close_clock` closes clocks, maybe without some slots; else the last seal does.
         """
         slots_set(&self.slots, checked("clock", clock, 0, 2**63), early)
 
     def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
-        """Apply exactly these slots, all sealed, of the present clock and drop the others.
+        """Apply exactly these slots of the present clock, which must be sealed, and drop the others.
 
-        Returns `clock_state` as it was just before; ignores a clock applied already.  `SnailError`,
-        nothing changed: a slot is not sealed, or another is summed already (`set_clock` not `early`).
+        Returns `clock_state` of the moment before; does nothing for a clock that is applied.
+        `SnailError`, and nothing changed: a slot is not sealed, or another one is summed already
+        (after `set_clock` without `early`).
         """
         cdef unsigned char[::1] view
         cdef int code
@@ -513,7 +517,7 @@ cdef class ShardStore:
         return state
 
     def clock_state(self) -> dict[str, Any]:
-        """``clock``, ``slots`` (0: no seal yet), ``sealed`` (list), ``staged_bytes``."""
+        """Return ``clock``, ``slots`` (0: no seal yet), ``sealed`` (a list), ``staged_bytes``."""
         cdef uint32_t i
         return {
             "clock": self.slots.clock,
@@ -523,7 +527,7 @@ cdef class ShardStore:
         }
 
     def clock_stats(self) -> dict[str, Any]:
-        """Counters of clocks; ``waits_for`` says what the clock lacks."""
+        """Return counts for reports; ``waits_for`` names the slots that the clock lacks."""
         return {
             "clock": self.slots.clock,
             "slots": self.slots.slots,
@@ -534,7 +538,7 @@ cdef class ShardStore:
         }
 
     def waits_for(self) -> str:
-        """Say what the clock waits for: "slot 3 of clock 17"; empty before its first seal."""
+        """Return what the clock waits for: "slot 3 of clock 17"; empty before its first seal."""
         cdef char text[WORDS_BYTES]
         if not self.slots.slots:
             return ""
@@ -551,13 +555,13 @@ cdef class ShardStore:
         if 0 <= table_id <= TABLE_ID_MAX:
             table = store_table(self.shard, table_id)
         if table == NULL:
-            known = [t for t in range(self.shard.table_cap) if self.shard.tables[t] != NULL]
-            raise SnailError(f"no table {table_id} in this shard: it has {known}; "
+            table_ids = [t for t in range(self.shard.table_cap) if self.shard.tables[t] != NULL]
+            raise SnailError(f"no table {table_id} in this shard: it has {table_ids}; "
                              "add_table declares one")
         return table
 
     def _owned(self, keys):
-        """Fragments of `keys` as uint32 [n]; a SnailError if one is not owned."""
+        """Return the fragments of `keys`, uint32 [n]; SnailError: one is not owned."""
         owners = fragment_of(np.asarray(keys, np.uint64), self.shard.frag_num).astype(np.uint32)
         for fragment in np.unique(owners).tolist():
             self._fragment(fragment)
@@ -565,12 +569,12 @@ cdef class ShardStore:
 
     cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF:
         if not (0 <= fragment < self.shard.frag_num and store_owns(self.shard, fragment)):
-            raise SnailError(f"fragment {fragment} is not owned by this shard; the route says "
-                             "which shard to ask")
+            raise SnailError(f"fragment {fragment} is not owned by this shard: ask the shard that the "
+                             "route names")
         return fragment
 
     def _grouped(self, keys):
-        """Fragments of `keys` in ascending order, the order that sorts them, where each begins."""
+        """Return the sorted fragments of `keys`, the order that sorts them, and where each begins."""
         owners = fragment_of(keys, self.shard.frag_num)
         order = np.argsort(owners, kind="stable")
         owners = owners[order]

@@ -2,7 +2,8 @@
 
     keys -> fragment_of -> fragments -> Route.owner -> shards -> host, port
 
-No sockets and no rows here: the master builds a `Route` and sends it, all other processes read it.
+Owns how fragments are shared out at first, and the route's form on the wire.  Must not know sockets
+or rows.  Only the master makes routes; all other processes read them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SHARD_NUM_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ShardAddress:
-    """One shard: its server's number and the endpoint it listens on."""
+    """The server of a shard, by number, and the address at which the shard listens."""
 
     server: int
     host: str
@@ -32,7 +33,7 @@ class ShardAddress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Fragment -> shard -> endpoint, at one epoch, which grows with every change.
+    """Fragment -> shard -> address, at one epoch; every change has a higher epoch.
 
     `owner` (uint32 [frag_num], read-only) has the index into `shards` of each fragment's owner.
     """
@@ -47,10 +48,12 @@ class Route:
 
     @classmethod
     def build(cls, epoch: int, shards: Sequence[ShardAddress], frag_num: int) -> Route:
-        """A first route: each shard gets an equal share of neighbouring fragments, to within one.
+        """Make a first route: each shard gets an equal number of neighbouring fragments, to within
+        one.
 
-        Hashing has mixed the keys already; runs keep the route short on the wire and in a log, and
-        let a client that sorts keys by fragment send each shard one slice.
+        Neighbours are no worse than any others, as hashing has mixed the keys.  They keep the route
+        short on the wire and in logs, and a client that sorts keys by fragment has each shard's
+        keys in one piece.
         """
         if not shards:
             raise ConfigError("a route needs at least one shard, got none: start a server")
@@ -68,7 +71,7 @@ class Route:
         return np.flatnonzero(self.owner == shard_index).astype(np.uint32)
 
     def to_dict(self) -> dict[str, Any]:
-        """The route as plain values for JSON; owners as runs ``[shard, length]``."""
+        """Return the route as values for JSON, the owners as runs ``[shard, length]``."""
         starts = np.flatnonzero(np.diff(self.owner.astype(np.int64), prepend=-1))
         lengths = np.diff(starts, append=self.frag_num)
         return {
@@ -82,7 +85,7 @@ class Route:
 
     @classmethod
     def from_dict(cls, data: object) -> Route:
-        """Check and take what `to_dict` gave; else `ProtocolError`."""
+        """Read a value of `to_dict`; `ProtocolError` for anything else."""
         if not isinstance(data, dict) or set(data) != {"epoch", "shards", "owner"}:
             got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
             raise ProtocolError(f"route: expected epoch, shards and owner, got {got}")

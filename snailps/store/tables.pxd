@@ -1,4 +1,4 @@
-# The rows of one shard, as C: what a shard's handler calls with the GIL released.
+# The rows of one shard: the C functions that a shard's handler calls without the GIL.
 #
 #   (table, keys) -> rows, or first values -> floats, or narrower            store_pull
 #   (table, keys, values) -> rows -> access method applied                   store_push
@@ -7,10 +7,12 @@
 #   (table, examples of keys and values) -> rows -> a sum an example         store_sum
 #   (fragment, incarnation) -> highest seq applied                           store_mark
 #
-# A Shard is owned and touched by one thread; nothing here locks.  The functions expect a table of
-# this shard and keys of fragments that it owns (`store_owns`); they check neither.  `keys` must be
-# 8-byte aligned, floats 4-byte aligned.  Every key is an
-# ordinary key, 0 and 2^64 - 1 included.
+# One thread owns a Shard, and alone calls these functions: nothing locks.  They expect a table of this shard
+# and keys of fragments that it owns (`store_owns`), and check neither: the handler has.  `keys` must be 8-byte
+# aligned, floats 4-byte aligned.  Any uint64 is an ordinary key, 0 and 2^64 - 1 included.
+#
+# A pull never changes anything here.  Pushes, puts and orders do, and a standby executes the same calls in the
+# same order: they must depend on nothing but the shard and their arguments.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport (
@@ -26,10 +28,10 @@ cdef enum:                      # what a table keeps beside its rows
     TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows or an age
     TRACK_COUNT = 8             # pushes of keys that have no row yet
 
-ctypedef Entry Mark             # of an incarnation: its highest sequence number, 1 or above
+ctypedef Entry Mark             # of an incarnation: the highest sequence number that is applied, 1 or above
 
 cdef struct Marks:
-    Mark *places                # a power of two of them, or NULL
+    Mark *places                # a power of two, or NULL
     uint32_t cap
     uint32_t num
 
@@ -42,17 +44,17 @@ cdef struct Table:
     uint32_t table_id
     uint32_t value_floats
     uint32_t track              # TRACK_..., together
-    bint finite                 # what is pushed has to be
-    float[HYPER_NUM] hyper      # last: behind them is what follows from them
+    bint finite                 # NaN and infinity are refused
+    float[HYPER_NUM] hyper      # last: values derived from them follow in memory
 
 cdef struct Shard:
     Arena arena
     Fragment *fragments
     Table **tables              # by table id; NULL = no such table
     uint32_t table_cap
-    uint32_t table_end          # tables made so far have numbers below
+    uint32_t table_end          # every table made so far has a lower number
     uint32_t frag_num
-    uint32_t tick               # the caller's clock: what a push leaves in rows that track it
+    uint32_t tick               # what pushes note in rows of tables that track it
     const RowOps *ops
 
 ctypedef void (*Narrow)(const float *row, char *out, uint32_t floats) noexcept nogil
@@ -62,26 +64,26 @@ cdef struct Values:             # pushed values as they lie in a request
     const char *at              # the next one
     uint32_t bytes              # of each
     uint32_t floats
-    Widen widen                 # NULL: they are floats
-    float *room                 # for one that was widened
+    Widen widen                 # NULL: they are float32
+    float *room                 # for a widened value
 
 cdef enum:
     LOOKUPS = 128               # a power of two
 
-cdef struct Lookups:            # of a request's keys, in order
+cdef struct Lookups:            # of a request's keys, in order, in three steps that run ahead of each other
     const uint64_t *keys
     uint32_t n
     uint32_t frag_num
-    uint32_t row_bytes          # from the key on, that will be read or written
-    uint32_t turn               # keys taken a time
-    uint32_t ahead              # rows fetched before they are needed,
-    uint32_t again              # ... and once more, nearer
-    uint32_t hashed             # keys through the first step of a lookup,
-    uint32_t found              # ... the second,
-    uint32_t done               # ... the third
+    uint32_t row_bytes          # bytes, from the key on, that will be read or written
+    uint32_t turn               # keys taken at a time
+    uint32_t ahead              # rows prefetched before they are needed
+    uint32_t again              # the distance at which they are prefetched once more
+    uint32_t hashed             # keys through the first step: hashed, their index prefetched
+    uint32_t found              # keys through the second: candidate found, its row prefetched
+    uint32_t done               # keys through the third: row used
     Part *parts[LOOKUPS]
     uint32_t tags[LOOKUPS]
-    char *rows[LOOKUPS]         # a candidate whose tag fits, its key not yet looked at; or NULL
+    char *rows[LOOKUPS]         # a row whose tag fits, its key not compared yet; or NULL
 
 
 cdef inline Values float_values(const float *values, uint32_t floats) noexcept nogil:
@@ -95,7 +97,7 @@ cdef inline Table *store_table(Shard *shard, uint32_t table_id) noexcept nogil:
     return shard.tables[table_id] if table_id < shard.table_cap else NULL
 
 
-# Whether a table was here: numbers are given once, and in rising order.
+# Whether a table was here and was dropped: numbers are given once, in rising order.
 cdef inline bint store_dropped(const Shard *shard, uint32_t table_id) noexcept nogil:
     return table_id < shard.table_end and shard.tables[table_id] == NULL
 
@@ -123,7 +125,7 @@ cdef inline bint store_adds_state(const Table *table) noexcept nogil:
         and table.slab.ops.add_state[table.slab.access] != NULL
 
 
-# Whether a push may scale the step size.  Not of FTRL: its z holds the weights as of one step size.
+# Whether a push may scale the step size.  FTRL cannot: its z depends on the step size of all earlier pushes.
 cdef inline bint store_scales_lr(const Table *table) noexcept nogil:
     return table.slab.access in (ACCESS_SGD, ACCESS_ADAGRAD, ACCESS_ADAM, ACCESS_MOMENTUM,
                                   ACCESS_ROWWISE)
@@ -140,16 +142,16 @@ cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nog
 
 # --- tables --------------------------------------------------------------------------------------
 
-# A table without rows; NULL = no memory.  The caller fills in its initialiser.
+# Makes a table without rows; NULL = no memory.  The caller fills in its initialiser.
 cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *hyper, uint32_t dim,
                       uint32_t state_floats,
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
                       uint64_t rows_max, uint64_t age_max) noexcept nogil
 
-# Drops a table with its rows; others re-use the memory.  Nothing may point to it any more.
+# Drops a table with its rows; their memory is used again.  Nothing may point to it any more.
 cdef void store_drop(Shard *shard, uint32_t table_id) noexcept nogil
 
-# Bytes taken for rows, indices, tables and marks, freed and kept for re-use included.
+# Returns the bytes of rows, indices, tables and marks, free memory that is kept included.
 cdef uint64_t store_bytes(const Shard *shard) noexcept nogil
 
 # Drops a fragment: its rows of all tables, and its marks.
@@ -158,101 +160,93 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil
 
 # --- marks ---------------------------------------------------------------------------------------
 
-# Of one fragment, or of a shard (incarnations that it refuses): a small open-addressing table.  A
-# fragment knows a few incarnations at a time, but over a long job with many workers thousands.  All zero
-# is an empty table.
+# Marks of one fragment, or of a shard (the incarnations that it refuses): a small open-addressing table, all zero
+# when empty.  A fragment has a few incarnations at a time, and over a long job with many workers thousands.
 
-# The incarnation's seq; 0 = none.
+# Returns the incarnation's seq; 0 = none.
 cdef uint64_t marks_get(const Marks *marks, uint64_t incarnation) noexcept nogil
 
 # Sets the seq unless it is at least that already.  0, or -1 = no memory.
 cdef int marks_raise(Marks *marks, uint64_t incarnation, uint64_t seq) noexcept nogil
 
-# Writes all marks to `to`, one after the other; where they end.
+# Writes all marks to `to`, one after the other; returns their end.
 cdef char *marks_copy(const Marks *marks, char *to) noexcept nogil
 
 cdef void marks_drop(Marks *marks) noexcept nogil
 
-# Highest sequence number applied to the fragment for this incarnation; 0 = none.
+# Returns the highest sequence number of this incarnation that is applied to the fragment; 0 = none.
 cdef inline uint64_t store_mark(const Shard *shard, uint32_t fragment,
                                 uint64_t incarnation) noexcept nogil:
     return marks_get(&shard.fragments[fragment].marks, incarnation)
 
 
-# Raises the mark to `seq` (a lower one leaves it).  0, or -1 when memory ran out.
+# Raises the mark to `seq`; a lower `seq` changes nothing.  0, or -1 = no memory.
 cdef inline int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarnation,
                                uint64_t seq) noexcept nogil:
     return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
 
 
-# Drops the marks of an incarnation that is refused from now on, of all fragments.
+# Drops the marks of a fenced incarnation in all fragments: its pushes are refused before marks are compared.
 cdef void store_unmark(Shard *shard, uint64_t incarnation) noexcept nogil
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
-# Copies the rows of keys of any fragments into `out`, `floats` of each: store_dim (the weights) or
-# store_floats (weights and state); through `narrow`, in `out_bytes` each, unless that is NULL.  Never
-# changes the store: a key that was never pushed reads as its seeded first value, for which `first`
-# has room while it is narrowed.
+# Copies the rows of keys of any fragments to `out`, `floats` of each: store_dim (weights) or store_floats (weights
+# and state); through `narrow`, in `out_bytes` each, unless that is NULL.  Never changes the store: a key that was
+# never pushed reads as its seeded first value.  `first` has room for one such value while it is narrowed.
 cdef void store_pull(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
                      uint32_t floats, char *out, uint32_t out_bytes, Narrow narrow,
                      float *first) noexcept nogil
 
-# Begins lookups of n keys of any fragments for pushes to a table; nothing is read of what follows
-# the keys.  Until they are done, or given up, rows are made and deleted by these pushes alone.
+# Begins lookups of n keys of any fragments for pushes to a table.  Until they are done or given up, only these
+# pushes may make or delete rows: candidates found ahead would be stale.
 cdef void lookups_begin(Lookups *l, const Shard *shard, Table *table, const uint64_t *keys,
                         uint32_t n, uint32_t row_bytes) noexcept nogil
 
 
-# Passes over the next n keys.
+# Skips the next n keys.
 cdef inline void lookups_skip(Lookups *l, uint32_t n) noexcept nogil:
     l.done += n
     l.found = max(l.found, l.done)
     l.hashed = max(l.hashed, l.done)
 
 
-# Applies values to the next n keys by the table's access method, in order; creates missing rows, unless
-# the table refuses them, and may delete others (`_retention`).  With `state` the values are
-# differences of weights and state (store_floats each), and only for tables that add them
-# (store_adds_state).  The step size is `lr_scale` times the table's, 1 for tables that know none
-# (store_scales_lr).
-# Returns 0, or -1 when memory ran out: rows before the one that found none are applied, that one
-# and those after it are untouched.
+# Applies values to the next n keys by the table's access method, in order.  Makes missing rows, unless the table
+# refuses them, and may delete others (`_retention`).  With `state` the values are differences of weights and state
+# (store_floats each), for tables that can add them (store_adds_state).  The step size is `lr_scale` times the
+# table's; 1 for tables without one (store_scales_lr).
+# 0, or -1 = no memory: the values before the row that found none are applied, the others are not.
 cdef int lookups_push(Lookups *l, Table *table, uint32_t n, Values *values, bint state,
                       float lr_scale) noexcept nogil
 
-# Puts values in the place of the next n rows, which are made where they are missing, also where the
-# table would refuse them: of weights (store_dim), with the first state of a row that has these, or of
-# whole rows (store_floats).  0, or -1 as lookups_push.
+# Replaces the next n rows; missing rows are made, also if the table would refuse them.  Values are weights
+# (store_dim), and the row gets its first state, or whole rows (store_floats).  0, or -1 like lookups_push.
 cdef int lookups_put(Lookups *l, Table *table, uint32_t n, Values *values) noexcept nogil
 
-# lookups_push of n values (n x store_value_floats, or store_floats) as they are, and nothing else.
+# Does a whole lookups_push of n float32 values (n x store_value_floats, or store_floats).
 cdef int store_push(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
                     const float *values, bint state, float lr_scale) noexcept nogil
 
-# Puts whole rows, weights and state (n x store_floats), in the place of what is there.  Counts as
-# a push of them.  0, or -1 as store_push.
+# Replaces whole rows, weights and state (n x store_floats).  Counts as a push to them.  0, or -1 like store_push.
 cdef int store_put(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
                    const float *rows) noexcept nogil
 
-# found[i] = 1 where the key has a row, else 0.
+# Sets found[i] to 1 if key i has a row, else to 0.
 cdef void store_has(const Shard *shard, const Table *table, uint32_t fragment,
                     const uint64_t *keys, uint32_t n, uint8_t *found) noexcept nogil
 
-# out[e] = sum over the entries of example e of value * row, dim floats; `counts` are the entries of
-# each of the examples, n in all; `values` NULL = all are 1.  All keys are of fragments that this
-# shard owns.  `first` has room for 12 KiB of rows, or 8 rows where those are longer.  A key without
-# a row has its first value; `stored`: 0.
+# Sets out[e], dim floats, to the sum of value * row over the entries of example e.  `counts`: entries of each
+# example, n in all; `values` NULL = all are 1.  `first` has room for 12 KiB of rows, or for 8 longer rows.  A key
+# without a row counts as its first value; with `stored` as 0.
 cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, const float *values,
                     uint32_t n, const uint32_t *counts, uint32_t examples, float *out,
                     float *first, bint stored) noexcept nogil
 
-# Copies up to max_rows (key, floats as in store_pull) of the fragment, in order of slots, from
-# position *cursor on (0 = begin) and advances it.  Returns the count; 0 = end.  A row that exists
-# during the whole of a walk is seen exactly once.  One created or deleted meanwhile may be seen or
-# not; a key that is deleted and created again meanwhile may be seen twice.  Where nothing is
-# deleted, slots are in order of creation, and rows created between two calls are seen by a later.
+# Copies up to max_rows rows (key, floats like store_pull) of a fragment, in order of slots, from *cursor on (0 =
+# begin), and advances it.  Returns their number; 0 = end.  A row that exists throughout is copied exactly once.
+# A row made or deleted meanwhile may be copied or not; a key that is deleted and made again meanwhile may be copied
+# twice.  If nothing is deleted, slots are in order of creation, and a row made between two calls is copied later.
 cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragment,
                          uint64_t *cursor, uint64_t *keys, float *rows, uint32_t floats,
                          uint32_t max_rows) noexcept nogil

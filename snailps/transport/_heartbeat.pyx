@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Heartbeats: one thread that never takes the GIL beats on, and listens to, any number of peers.
+"""Heartbeats: one thread, which never takes the GIL, sends to and listens to any number of peers.
 
     every interval_s: HEARTBEAT frame -> each socket        bytes of a socket -> time last heard
 
-It owns authenticated sockets that carry nothing else, so that a process whose Python code is busy
-for minutes is still heard and still hears.  It knows neither who the peers are (callers choose a
-number for each) nor what a missed beat means.
+Owns authenticated sockets that carry nothing else.  A process whose Python code holds the GIL for
+minutes is heard all the same, and hears: only a process that is gone or stopped is missed.  Must not
+know who the peers are (callers choose a number for each), nor what a missed heartbeat means.
 """
 
 import threading
@@ -25,19 +25,19 @@ from snailps.transport._posix cimport (
 )
 
 cdef enum:
-    TURN_MS = 50                # how soon a new peer gets its first beat
-    READS_MAX = 4               # of one peer a turn: one that floods us must not silence the others
+    TURN_MS = 50                # how soon a new peer gets its first heartbeat
+    READS_MAX = 4               # of a peer in a turn: a peer that floods us must not delay the others
 
 
 cdef struct Peer:
     uint64_t number
     double heard                # time of the last byte from it
-    double beaten               # time of the last beat sent to it
+    double beaten               # time of the last heartbeat to it
     bint closed
 
 
 cdef struct Heart:
-    pthread_mutex_t lock        # guards the two arrays; taken without the GIL, see Pulse._lock
+    pthread_mutex_t lock        # guards the two arrays; never waited for with the GIL held: see `_lock`
     pollfd *fds
     Peer *peers
     uint32_t count
@@ -47,7 +47,7 @@ cdef struct Heart:
 
 
 cdef void _listen_to(Heart *heart, uint32_t i, double now) noexcept nogil:
-    """Take what a peer has sent: any byte counts as a heartbeat."""
+    """Reads what a peer has sent; any byte counts as a heartbeat."""
     cdef char sink[4096]
     cdef ssize_t got
     cdef int reads = 0
@@ -56,7 +56,7 @@ cdef void _listen_to(Heart *heart, uint32_t i, double now) noexcept nogil:
         if got <= 0:
             if got == 0 or (errno != EAGAIN and errno != EINTR):
                 heart.peers[i].closed = True
-                heart.fds[i].fd = -1 - heart.fds[i].fd      # poll ignores negative ones
+                heart.fds[i].fd = -1 - heart.fds[i].fd      # poll ignores negative descriptors
             return
         heart.peers[i].heard = now
         reads += 1
@@ -71,7 +71,7 @@ cdef void _turn(Heart *heart, const FrameHeader *beat) noexcept nogil:
             _listen_to(heart, i, now)
         if not heart.peers[i].closed and now - heart.peers[i].beaten >= heart.interval_s:
             heart.peers[i].beaten = now
-            # A full socket buffer means that the peer is not reading: it will be missed soon.
+            # Never waits: a full socket means that the peer does not read, and it will miss us soon.
             c_send(heart.fds[i].fd, beat, FRAME_HEADER_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT)
 
 
@@ -86,7 +86,7 @@ cdef void _run(Heart *heart) noexcept nogil:
 
 
 cdef class HeartbeatThread:
-    """Beats to peers every `interval_s` seconds and notes when each was last heard. Thread-safe."""
+    """Sends heartbeats every `interval_s` seconds and notes when each peer was last heard. Thread-safe."""
 
     cdef Heart *heart
     cdef object thread
@@ -114,10 +114,10 @@ cdef class HeartbeatThread:
         pthread_mutex_unlock(&self.heart.lock)
 
     def add(self, sock: socket.socket, uint64_t number, double silence_s=0.0) -> None:
-        """Take over an authenticated socket; its peer was last heard `silence_s` seconds ago.
+        """Take over an authenticated socket, whose peer was last heard `silence_s` seconds ago.
 
-        Closed sockets of the peer are forgotten.  MisuseError after `stop`: the socket stays the
-        caller's.
+        Closed sockets of that peer are forgotten.  MisuseError after `stop`: the caller still owns the
+        socket.
         """
         cdef int fd = sock.fileno()
         cdef bint added = False
@@ -132,7 +132,7 @@ cdef class HeartbeatThread:
         if added:
             sock.detach()
         elif self.stopped:
-            raise MisuseError("this pulse has stopped")
+            raise MisuseError("this heartbeat thread has stopped")
         else:
             raise MemoryError
 
@@ -143,8 +143,7 @@ cdef class HeartbeatThread:
         pthread_mutex_unlock(&self.heart.lock)
 
     def silences(self) -> dict[int, float]:
-        """Seconds since each peer was last heard, by its liveliest socket; closed ones stay silent.
-        """
+        """Return the seconds since each peer was last heard, on any of its sockets, closed ones included."""
         cdef uint32_t i
         cdef double now = now_s()
         cdef double silence
@@ -158,23 +157,23 @@ cdef class HeartbeatThread:
         return result
 
     def closed(self) -> set[int]:
-        """Numbers of peers without an open socket."""
+        """Return the numbers of peers without an open socket."""
         cdef uint32_t i
-        found, open_ = set(), set()
+        closed, open_ = set(), set()
         self._lock()
         for i in range(self.heart.count):
-            (found if self.heart.peers[i].closed else open_).add(self.heart.peers[i].number)
+            (closed if self.heart.peers[i].closed else open_).add(self.heart.peers[i].number)
         pthread_mutex_unlock(&self.heart.lock)
-        return found - open_
+        return closed - open_
 
     cdef void _lock(self) noexcept:
-        # The holder of the lock may want the GIL (a dict grows, a collection starts), so nothing
-        # may wait for the lock while holding the GIL.
+        # A thread that holds the lock may need the GIL (a dict grows, a collection starts).  A thread that waited
+        # for the lock with the GIL held would deadlock with it.
         with nogil:
             pthread_mutex_lock(&self.heart.lock)
 
     cdef bint _add(self, int fd, uint64_t number) noexcept:
-        """Under the lock; False = no memory."""
+        """Adds a peer; the caller holds the lock.  False = no memory."""
         cdef uint32_t cap = max(<uint32_t>16, self.heart.cap * 2)
         cdef uint32_t i = self.heart.count
         cdef void *grown
@@ -198,7 +197,7 @@ cdef class HeartbeatThread:
         return True
 
     cdef void _forget(self, uint64_t number, bint only_closed) noexcept:
-        """Under the lock."""
+        """Closes and removes sockets of a peer; the caller holds the lock."""
         cdef uint32_t i = 0
         while i < self.heart.count:
             if self.heart.peers[i].number == number \

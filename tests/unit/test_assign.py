@@ -104,7 +104,7 @@ def test_what_does_not_go_with_assigning_is_refused(more):
     with made(SGD, DIM) as cluster:
         client = cluster.client()
         rows = np.ones((1, DIM), np.float32)
-        with pytest.raises(RemoteError, match="do not go together"):
+        with pytest.raises(RemoteError, match="cannot be combined"):
             client.push_async(1, u64([1]), rows, assign=True, **options).wait()
         assert pull(client, u64([1]), DIM).tolist() != rows.tolist()
 

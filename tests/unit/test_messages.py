@@ -458,9 +458,9 @@ def test_answer_that_fits_is_taken_with_what_else_it_says():
     ("message", "role", "words"),
     [
         (m.Lease("train"), "", "Lease before Register"),
-        (m.Lease("train"), "server", "Lease of a server: that is for worker to say"),
-        (m.Shutdown(), "worker", "for driver"),
-        (m.Stop(True, ""), "worker", "for master"),
+        (m.Lease("train"), "server", "Lease from a server: only worker may send it"),
+        (m.Shutdown(), "worker", "only driver"),
+        (m.Stop(True, ""), "worker", "only master"),
     ],
 )
 def test_message_is_for_its_roles_to_say(message, role, words):

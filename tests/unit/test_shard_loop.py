@@ -61,7 +61,7 @@ def test_request_that_waits_too_long_is_told_for_what():
         with shard.raw() as one:
             error = error_of(one.ask(pull_frame({5: keys_of(5, 1)}, epoch=2, request=33)))
             assert error.code == "timeout"
-            assert "the master has yet to send it" in str(error)
+            assert "the master has not sent it" in str(error)
             assert one.ask(pull_frame({5: keys_of(5, 1)})).kind == Kind.PULLED
         assert shard.stats("parked") == 0
 

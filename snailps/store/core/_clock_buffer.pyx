@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Contributions to clocks: staged by slot, summed in the order of the slots, applied once a clock.
 
-    slots_stage: keys, values -> a part behind its slot's others
+    slots_stage: keys, values -> a part after its slot's others
     slots_seal -> the slot is complete -> sums by key, ((s0 + s1) + s2) + ...
     the last seal -> sums -> access method, each row once -> clock + 1
 
-Later values of a key are added to the first where it was staged: a sum costs no memory, and a part is
-freed once it holds no sum.  A buffer belongs to one thread, as the shard does.  Must not know
+A key's later values are added to its first value, where that was staged: a sum needs no memory of its
+own, and a part without a sum is freed at once.  Only the shard's thread uses a buffer.  Must not know
 frames, marks or connections.
 """
 
@@ -23,12 +23,12 @@ from snailps.store.tables cimport (
 )
 
 cdef enum:
-    SUM_BYTES = 32                  # of a key's sum beside its value; counted when it is staged
-    # Parts are re-used: those of the next clock have the same sizes, and the first touch of new pages
-    # would cost more than all work on a value.
+    SUM_BYTES = 32                  # of a key's sum beside its value: counted when the value is staged
+    # Memory of parts is used again: the next clock has parts of the same sizes, and touching new pages costs more
+    # than all other work on their values.
     PAGE_BYTES = 4096
     SPARE_BYTES_MAX = 64 << 20
-    NAMED = 8                       # missing slots that are named at most
+    NAMED = 8                       # the most missing slots that a message names
 
 cdef enum:
     SEVERAL = 0xFFFFFFFFFFFFFFFF  # more than one incarnation was refused
@@ -136,15 +136,15 @@ cdef void slots_stage(Slots *s, Slot *place, Staged *part) noexcept nogil:
     s.bytes += part.bytes
 
 
-cdef void _slot_drop(Slots *s, Slot *place, uint64_t kept) noexcept nogil:
-    """Drop the parts of a slot, but for those of incarnation `kept` (0 = none)."""
+cdef void _slot_drop(Slots *s, Slot *place, uint64_t incarnation) noexcept nogil:
+    """Drops the parts of a slot, but for the parts of this incarnation (0 = all)."""
     cdef Staged *part = place.first
     cdef Staged *next_one
     cdef Staged *last = NULL
     place.first = NULL
     while part != NULL:
         next_one = part.next
-        if kept and part.incarnation == kept:
+        if incarnation and part.incarnation == incarnation:
             part.next = NULL
             if last == NULL:
                 place.first = part
@@ -161,13 +161,13 @@ cdef void _slot_drop(Slots *s, Slot *place, uint64_t kept) noexcept nogil:
 # --- sums ----------------------------------------------------------------------------------------
 
 cdef Sums *_sums_of(Slots *s, Table *table, bint state) noexcept nogil:
-    """The sums of a table, made at first use; NULL = no memory."""
-    cdef Sums **at = &s.sums
+    """Finds the sums of a table, or makes them; NULL = no memory."""
+    cdef Sums **link = &s.sums
     cdef Sums *sums
-    while at[0] != NULL:
-        if at[0].table == table and at[0].state == state:
-            return at[0]
-        at = &at[0].next
+    while link[0] != NULL:
+        if link[0].table == table and link[0].state == state:
+            return link[0]
+        link = &link[0].next
     sums = <Sums *>calloc(1, sizeof(Sums))
     if sums == NULL:
         return NULL
@@ -175,7 +175,7 @@ cdef Sums *_sums_of(Slots *s, Table *table, bint state) noexcept nogil:
     sums.state = state
     sums.lr_scale = NO_LR_SCALE
     sums.floats = table.slab.floats if state else table.value_floats
-    at[0] = sums
+    link[0] = sums
     return sums
 
 
@@ -187,7 +187,7 @@ cdef Sums *slots_scale(Slots *s, Table *table, bint state, float lr_scale) noexc
 
 
 cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
-    """Make room for `need` keys; False = no memory, nothing lost."""
+    """Makes room for `need` keys; False = no memory, and nothing is lost."""
     cdef uint64_t cap = max(sums.cap, <uint32_t>256)
     cdef uint64_t *keys
     cdef float **rows
@@ -234,30 +234,32 @@ cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
     cdef Sums *sums = _sums_of(s, part.table, part.state)
     cdef float *value = part.values
     cdef uint32_t begun, g, i
-    cdef uint32_t at = 0
-    cdef uint32_t found = 0         # behind the previous key's sum: parts of equal lists run in step
+    cdef uint32_t key_index = 0
+    # Number of the sum after the previous key's: in a part with the same list of keys it is the next key's, and
+    # no lookup is needed.
+    cdef uint32_t sum_number = 0
     cdef uint64_t slot
     if sums == NULL or not _sums_grow(sums, <uint64_t>sums.count + part.key_num):
         return False
     begun = sums.count
     for g in range(part.run_num):
         for i in range(part.runs[g].keys):
-            if found >= sums.count or sums.keys[found] != part.keys[at]:
-                found = number_of(sums.index, sums.mask, sums.keys, part.keys[at], &slot)
-                if found == 0:
-                    sums.keys[sums.count] = part.keys[at]
+            if sum_number >= sums.count or sums.keys[sum_number] != part.keys[key_index]:
+                sum_number = number_of(sums.index, sums.mask, sums.keys, part.keys[key_index], &slot)
+                if sum_number == 0:
+                    sums.keys[sums.count] = part.keys[key_index]
                     sums.rows[sums.count] = value
                     sums.fragments[sums.count] = part.runs[g].fragment
                     sums.count += 1
-                    sums.index[slot] = found = sums.count
+                    sums.index[slot] = sum_number = sums.count
                     value += part.floats
-                    at += 1
+                    key_index += 1
                     continue
-                found -= 1
-            _add_floats(sums.rows[found], value, part.floats)
-            found += 1
+                sum_number -= 1
+            _add_floats(sums.rows[sum_number], value, part.floats)
+            sum_number += 1
             value += part.floats
-            at += 1
+            key_index += 1
     if sums.count > begun:
         part.next = sums.parts
         sums.parts = part
@@ -267,7 +269,7 @@ cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
 
 
 cdef bint _sum_slot(Slots *s, Slot *place) noexcept nogil:
-    """Add a sealed slot; False = no memory, and what was not added stays in the slot."""
+    """Adds a sealed slot to the sums; False = no memory, and parts that were not added stay in the slot."""
     cdef Staged *part
     while place.first != NULL:
         part = place.first
@@ -281,7 +283,7 @@ cdef bint _sum_slot(Slots *s, Slot *place) noexcept nogil:
 
 
 cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
-    """Forget the sums; their room serves the next clock."""
+    """Forgets the sums; their memory is used for the next clock."""
     cdef Staged *part = sums.parts
     cdef Staged *next_one
     while part != NULL:
@@ -297,7 +299,7 @@ cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
 # --- the end of a clock --------------------------------------------------------------------------
 
 cdef bint _apply_sums(Shard *shard, const Sums *sums) noexcept nogil:
-    """Apply the sums of a table; False = no memory."""
+    """Applies the sums of a table; False = no memory."""
     cdef Values value = float_values(NULL, sums.floats)
     cdef Lookups lookups
     cdef uint32_t i
@@ -305,7 +307,7 @@ cdef bint _apply_sums(Shard *shard, const Sums *sums) noexcept nogil:
     for i in range(sums.count):
         value.at = <const char *>sums.rows[i]
         if not store_owns(shard, sums.fragments[i]):
-            lookups_skip(&lookups, 1)       # it went elsewhere with its clocks
+            lookups_skip(&lookups, 1)       # the fragment has moved to another shard, with its contributions
         elif lookups_push(&lookups, sums.table, 1, &value, sums.state, sums.lr_scale) < 0:
             return False
     return True
@@ -319,7 +321,7 @@ cdef void _close_average(Shard *shard, Table *table) noexcept nogil:
 
 
 cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
-    """Apply all sums: SEAL_CLOSED and the next clock, or SEAL_BROKEN."""
+    """Applies all sums and begins the next clock: SEAL_CLOSED, or SEAL_BROKEN."""
     cdef Sums *sums = s.sums
     while sums != NULL:
         if sums.count:
@@ -339,7 +341,7 @@ cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
 
 
 cdef void _slots_begin(Slots *s, uint64_t clock) noexcept nogil:
-    """Begin an empty clock; drop what is staged."""
+    """Begins an empty clock, and drops all staged parts."""
     cdef uint32_t i
     cdef Sums *sums = s.sums
     while sums != NULL:
@@ -368,7 +370,7 @@ cdef int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot, uint3
         return SEAL_SLOTS
     if s.slots and s.slots != slots:
         return SEAL_SLOTS
-    place = slot_at(s, slots - 1)       # room for all of them
+    place = slot_at(s, slots - 1)       # makes room for all slots: the code below indexes them
     if place == NULL:
         s.broken = BROKEN_MEMORY
         return SEAL_BROKEN
@@ -417,7 +419,7 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
 
 
 cdef bint _slots_fit(const Slots *s, uint32_t slots) noexcept nogil:
-    """Whether nothing is staged for slots from `slots` on."""
+    """Whether nothing is staged for slots that a clock of so many slots lacks."""
     cdef uint32_t i
     for i in range(slots, s.cap):
         if s.slot[i].first != NULL:
@@ -447,7 +449,7 @@ cdef void slots_set(Slots *s, uint64_t clock, bint early) noexcept nogil:
 
 
 cdef void slots_forget(Slots *s, const Table *table) noexcept nogil:
-    cdef Sums **at = &s.sums
+    cdef Sums **link = &s.sums
     cdef Sums *sums
     cdef Staged *part
     cdef Staged *next_one
@@ -468,14 +470,14 @@ cdef void slots_forget(Slots *s, const Table *table) noexcept nogil:
                 last = part
             part = next_one
         s.slot[i].last = last
-    while at[0] != NULL:
-        sums = at[0]
+    while link[0] != NULL:
+        sums = link[0]
         if sums.table == table:
-            at[0] = sums.next
+            link[0] = sums.next
             _sums_clear(s, sums)
             _sums_free(sums)
         else:
-            at = &sums.next
+            link = &sums.next
 
 
 cdef void _sums_free(Sums *sums) noexcept nogil:

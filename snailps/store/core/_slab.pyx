@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Index and slab: how the rows of one table in one fragment are found, created, deleted and walked.
+"""Index and slab: how the rows of a table in a fragment are found, made, deleted and walked.
 
     key, tag -> part_find, part_reach, part_delete -> row
     part -> part_copy -> rows as bytes -> part_put -> the same table elsewhere
     part -> part_expire, part_close_round -> rows deleted, rows changed
 
-The header says how rows lie.  Memory comes from `_arena`, first values from `RowOps`.  Walks visit the
-part's slots, in the shard's own thread, and allocate nothing.  Must not know marks, clocks, frames or
-tables; lookups of many keys at once are in `tables.pyx`.
+`_slab.pxd` says how rows lie.  Memory comes from `_arena`, first values from `RowOps`.  Only the shard's
+thread runs this.  Must not know marks, clocks, frames or tables; lookups of many keys at once are in
+`tables.pyx`.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -22,15 +22,15 @@ from snailps.store.core._arena cimport (
 
 cdef extern from *:
     """
-    /* What an empty part's index points at: all entries empty, never written. */
+    /* The index of every empty part: all entries empty, never written. */
     static unsigned int snail_no_bucket[16] __attribute__((aligned(64)));
     """
     uint32_t[16] NO_BUCKET "snail_no_bucket"
 
 cdef enum:
-    CHUNK_BYTES = 8 << 10       # at most, unless one row is longer; half a chunk a part lies idle
-    ROWS_MAX = 0x7FFFFFF0       # of a part: slots are 32 bits, up to half of them between chunks
-    AHEAD_LINES = 32            # of the next chunk of rows, fetched while one is copied
+    CHUNK_BYTES = 8 << 10       # at most, unless a row is longer; on average half a chunk a part is unused
+    ROWS_MAX = 0x7FFFFFF0       # of a part: slots have 32 bits, and up to half of them fall between chunks
+    AHEAD_LINES = 32            # cache lines of the next chunk, fetched while one is copied
 
 
 # --- a table's slab ------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ cdef void _part_clear(Part *part) noexcept nogil:
 
 
 cdef char *_take_piece(Arena *arena, uint64_t length) noexcept nogil:
-    """A free piece, or a new one; contents are arbitrary."""
+    """Takes a free piece of memory, or a new one; its contents are arbitrary."""
     cdef uint64_t whole
     cdef char *block = arena_free_block(arena, length, &whole)
     if block == NULL:
@@ -78,7 +78,7 @@ cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_n
 
 
 cdef inline uint64_t _piece(Piece *to, uint64_t n, char *at, uint64_t length) noexcept nogil:
-    """Append a piece unless it is empty; the number of pieces then."""
+    """Appends a piece unless it is empty; returns the number of pieces."""
     if length == 0:
         return n
     if to != NULL:
@@ -152,10 +152,10 @@ cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats)
 # --- the index -----------------------------------------------------------------------------------
 
 cdef inline uint32_t _index_room(const Slab *slab, const Part *part) noexcept nogil:
-    """Rows at which the index doubles: 13/16 full; longer runs cost more than the memory saves.
+    """The number of rows at which the index doubles: 13/16 full.  Fuller, lookups cost more than it saves.
 
-    Up to 1/8 earlier, by the number of the fragment: all fragments of a table fill in step, and
-    a push of many new keys should not find several of them about to grow.
+    Some fragments grow up to 1/8 earlier, by their number: all fragments of a table fill at the same
+    rate, and a push of many new keys should not have to double several of them at once.
     """
     cdef uint64_t early = <uint64_t>(part - slab.parts) & 15
     if part.buckets == <Bucket *>NO_BUCKET:
@@ -177,7 +177,7 @@ cdef inline void _index_put(Bucket *buckets, uint32_t mask, uint32_t tag,
 
 
 cdef int _grow_index(Slab *slab, Part *part) noexcept nogil:
-    """Double the index: moves 8 bytes a row, some 0.3 ms for a fragment of 50,000."""
+    """Doubles the index: moves 8 bytes a row, 0.3 ms for a fragment of 50,000 rows."""
     cdef bint first = part.buckets == <Bucket *>NO_BUCKET
     cdef uint64_t old_num = 0 if first else <uint64_t>part.mask + 1
     cdef uint64_t bucket_num = 1 if first else 2 * old_num
@@ -204,20 +204,20 @@ cdef int _grow_index(Slab *slab, Part *part) noexcept nogil:
 cdef inline char *_find(const Slab *slab, const Part *part, uint64_t key,
                         uint32_t tag) noexcept nogil:
     cdef uint32_t position = tag & part.mask
-    cdef uint32_t found, slot
+    cdef uint32_t matches, slot
     cdef const Bucket *bucket
     cdef char *row
     while True:
         bucket = &part.buckets[position]
-        found = match8(bucket.tags, tag)
-        while found:
-            slot = bucket.slots[lowest_bit(found)]
-            if slot == 0:               # an empty entry's tag is 0 by chance
+        matches = match8(bucket.tags, tag)
+        while matches:
+            slot = bucket.slots[lowest_bit(matches)]
+            if slot == 0:               # the tag is 0, as in empty entries: the key is not here
                 return NULL
             row = row_at(slab, part, slot - 1)
             if key_of(row) == key:
                 return row
-            found &= found - 1
+            matches &= matches - 1
         if bucket.slots[BUCKET_SLOTS - 1] == 0:
             return NULL
         position = (position + 1) & part.mask
@@ -229,21 +229,21 @@ cdef char *part_find(const Slab *slab, const Part *part, uint64_t key,
 
 
 cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t tag) noexcept nogil:
-    """Take a key out of the index; its slot + 1, 0 = it has none."""
+    """Takes a key out of the index; returns its slot + 1, 0 = it is not there."""
     cdef uint32_t position = tag & part.mask
-    cdef uint32_t found, slot = 0
+    cdef uint32_t matches, slot = 0
     cdef Bucket *bucket
     cdef int i = 0
     cdef int last
     while slot == 0:
         bucket = &part.buckets[position]
-        found = match8(bucket.tags, tag)
-        while found:
-            i = lowest_bit(found)
+        matches = match8(bucket.tags, tag)
+        while matches:
+            i = lowest_bit(matches)
             if bucket.slots[i] and key_of(row_at(slab, part, bucket.slots[i] - 1)) == key:
                 slot = bucket.slots[i]
                 break
-            found &= found - 1
+            matches &= matches - 1
         if slot == 0:
             if bucket.slots[BUCKET_SLOTS - 1] == 0:
                 return 0
@@ -257,33 +257,34 @@ cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t t
         bucket.slots[i] = bucket.slots[last]
         bucket.tags[last] = 0
         bucket.slots[last] = 0
-        # Only past a bucket that was full can anything have overflowed.
+        # Entries overflow only from a full bucket: if this one was not full, nothing has to move back.
         if last < BUCKET_SLOTS - 1 or not _move_back(part, &position, &i):
             return slot
 
 
 cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
-    """Fill the last entry of a bucket that was full with one that overflowed past it.
+    """Fills the last entry of a bucket that was full with an entry that had overflowed past it.
 
-    `position` and `entry` become the gap that it leaves; False = nothing overflowed past it.
+    Without this a lookup would end at the new gap and miss that entry.  `position` and `entry` become
+    the gap that it leaves; False = no entry had overflowed past the bucket.
     """
     cdef uint32_t gap = position[0]
-    cdef uint32_t at = gap
+    cdef uint32_t other = gap
     cdef uint32_t distance
     cdef Bucket *bucket
     cdef int i
     while True:
-        at = (at + 1) & part.mask
-        bucket = &part.buckets[at]
-        distance = (at - gap) & part.mask
+        other = (other + 1) & part.mask
+        bucket = &part.buckets[other]
+        distance = (other - gap) & part.mask
         for i in range(BUCKET_SLOTS):
             if bucket.slots[i] == 0:
                 return False
-            # May the entry, by its distance from its bucket, move back to the gap?
-            if ((at - (bucket.tags[i] & part.mask)) & part.mask) >= distance:
+            # An entry may move back to the gap if its own bucket is the gap's, or before it.
+            if ((other - (bucket.tags[i] & part.mask)) & part.mask) >= distance:
                 part.buckets[gap].tags[BUCKET_SLOTS - 1] = bucket.tags[i]
                 part.buckets[gap].slots[BUCKET_SLOTS - 1] = bucket.slots[i]
-                position[0] = at
+                position[0] = other
                 entry[0] = i
                 return True
 
@@ -291,7 +292,7 @@ cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
 # --- rows ----------------------------------------------------------------------------------------
 
 cdef inline char *_take_chunk(Slab *slab) noexcept nogil:
-    """Room for `chunk_rows` rows: a freed chunk, part of a freed index, or new."""
+    """Takes room for `chunk_rows` rows: a freed chunk, a piece of a freed index, or new memory."""
     cdef FreeBlock *block = slab.free_chunks
     cdef uint64_t length
     cdef char *chunk
@@ -299,7 +300,8 @@ cdef inline char *_take_chunk(Slab *slab) noexcept nogil:
         slab.free_chunks = block.next
         return <char *>block
     if <uint64_t>(slab.window_end - slab.window) < slab.chunk_bytes:
-        # Fragments grow in step, so the indices that they leave would pile up: cut chunks out of them.
+        # Fragments grow at the same rate: when one leaves an index of some size, no other needs that size any more.
+        # Without this such memory would pile up, so chunks of rows are cut out of it.
         chunk = arena_free_block(slab.arena, slab.chunk_bytes, &length)
         if chunk == NULL:
             return arena_cut(slab.arena, slab.chunk_bytes)
@@ -318,7 +320,7 @@ cdef void _give_chunk(Slab *slab, char *chunk) noexcept nogil:
 
 
 cdef int _grow_first(Slab *slab, Part *part) noexcept nogil:
-    """Give a part its first chunk, or one of twice the size with the rows copied."""
+    """Gives a part its first chunk, or a chunk of twice the size with the rows copied."""
     cdef uint32_t c = part.first_class + 1 if part.chunk_num else block_class(slab.stride)
     cdef uint64_t length = <uint64_t>BLOCK_MIN << c
     cdef bint whole = length >= slab.chunk_bytes
@@ -364,7 +366,7 @@ cdef int _grow_slab(Slab *slab, Part *part) noexcept nogil:
 
 
 cdef void _walk_note(Slab *slab, uint32_t slot) noexcept nogil:
-    """A row is made in a part that is being copied."""
+    """Notes a row that is made in a part which a walk copies."""
     cdef uint32_t number = (slot >> slab.chunk_shift) * slab.chunk_rows \
         + (slot & ((<uint32_t>1 << slab.chunk_shift) - 1))
     if number < slab.walk.stop:
@@ -373,9 +375,9 @@ cdef void _walk_note(Slab *slab, uint32_t slot) noexcept nogil:
 
 
 cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
-    """Make room for the row of a key that has none; the caller writes all of it, key included.
+    """Makes room for the row of a key that has none; the caller writes all of it, with the key.
 
-    NULL = no memory.  Rows of a part with a single chunk may have moved.
+    NULL = no memory, and nothing changed.  It may move the rows of a part with a single chunk.
     """
     cdef uint32_t slot = part.free_slot - 1 if part.free_slot else slot_of(slab, part.used)
     cdef char *row
@@ -508,9 +510,9 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil:
         weights = weights_of(row)
         sums = weights + dim
         total = sums[dim]
-        if total > 0:               # else not pushed, or without weight
+        if total > 0:               # else nothing was pushed, or only with weight 0
             for j in range(dim):
-                weights[j] = sums[j] / total    # no kernel: those may multiply by a reciprocal
+                weights[j] = sums[j] / total    # not by a kernel: it may multiply by a reciprocal, and bits differ
             track_push(slab, row)
             changed += 1
         memset(sums, 0, sums_bytes)
@@ -546,7 +548,7 @@ cdef inline bint _is_copied(const Slab *slab, const Part *part, const Walk *walk
 
 
 cdef inline bint _lacks_none(const Part *part, const Walk *walk) noexcept nogil:
-    """Whether every slot is copied: no row was deleted."""
+    """Whether every slot is copied: no row was deleted, nor made again since the walk began."""
     return part.rows == part.used and (walk == NULL or not walk.any)
 
 
@@ -566,7 +568,7 @@ cdef uint32_t part_count(const Slab *slab, const Part *part, const Walk *walk, u
 
 cdef char *part_copy(const Slab *slab, const Part *part, const Walk *walk, uint32_t *number,
                      uint32_t most, char *to) noexcept nogil:
-    cdef bint whole = _lacks_none(part, walk)   # chunk by chunk, at the speed of memory
+    cdef bint whole = _lacks_none(part, walk)   # then chunk by chunk, as fast as memory
     cdef uint32_t end = part_end(part, walk)
     cdef uint32_t slot, n, ahead
     while most and number[0] < end:
@@ -574,7 +576,7 @@ cdef char *part_copy(const Slab *slab, const Part *part, const Walk *walk, uint3
         n = 1
         if whole:
             n = min(min(most, end - number[0]), slab.chunk_rows - number[0] % slab.chunk_rows)
-            if n < end - number[0]:     # the hardware prefetcher stops at the end of a page
+            if n < end - number[0]:     # the hardware prefetcher does not go on to the next chunk
                 for ahead in range(<uint32_t>AHEAD_LINES):
                     fetch(row_at(slab, part, slot_of(slab, number[0] + n)) + ahead * 64)
         elif not _is_copied(slab, part, walk, number[0]):

@@ -281,7 +281,7 @@ cdef class PendingRequests:
             self.live.pop(pending, None)
 
     cdef _prune(self):
-        """Drops answered requests, but for failed pushes: `flush` has yet to raise their errors."""
+        """Drops answered requests, but for failed pushes: `flush` still has to raise their errors."""
         cdef Pending pending
         for pending in list(self.live):
             if load_flag(&pending.request.done) \

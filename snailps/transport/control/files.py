@@ -1,10 +1,10 @@
-"""Files of one process for the others of its cluster: a server, and a client's reading end.
+"""Files of one process for the others of its cluster: a server, and the reading client.
 
     FileServer: add(path) -> number      ReadFile -> os.pread -> Content
     RemoteFile: read(start, stop) -> ReadFile -> Content -> bytes
 
-The server bounds what is under way to all peers; what one asks for beyond it waits.  It knows
-nothing of what the bytes mean.
+The server limits the bytes under way to all peers; further requests wait.  Must not know what the
+bytes mean.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from snailps.transport.sockets import Listener, dial, is_there, show
 log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0
-"""Longest wait at the end for a read under way."""
+"""How long the end waits for a read of a disk under way."""
 READ_BYTES_MAX = 4 << 20
 """Most bytes of one request."""
 UNDER_WAY_BYTES_MAX = 256 << 20
 """Most bytes that wait to be sent, to all peers together."""
 STEP_S = 0.1
 REACH_S = 10.0
-"""Longest attempt to reach a process that does not refuse the connection."""
+"""How long to try to reach a process, unless its machine refuses the connection."""
 
 
 class FileServer:
@@ -53,7 +53,7 @@ class FileServer:
         self._files: dict[str, tuple[int, int]] = {}  # number -> descriptor, bytes
         self.address: Address = listener.getsockname()[:2]
         self._read = -1
-        """Descriptor of the file being read; -1 once that is removed."""
+        """Descriptor of the file that is being read; -1 after that file was removed."""
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Peer, messages.ReadFile, Reply]] = deque()
         self._closing = threading.Event()
@@ -71,11 +71,12 @@ class FileServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the server serves; a defect may have ended it."""
+        """Whether the server serves; a bug may have ended it."""
         return self._thread.is_alive()
 
     def add(self, path: str) -> tuple[str, int]:
-        """Serve a file, even if its name goes; (number, bytes).  DataError: cannot be opened."""
+        """Serve a file, also after its name is removed; return (number, bytes).  DataError: it
+        cannot be opened."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -112,7 +113,7 @@ class FileServer:
                     if peer in self._server.peers:
                         reply(self._answer(message))
         except Exception:
-            log.exception("the data of this process is served no longer")
+            log.exception("this process no longer serves its data")
         finally:
             self._server.close()
 

@@ -2,11 +2,11 @@
 
     Frame.body -> decode -> Message (validated, frozen)        Message -> encode -> Frame.body
 
-A body is a uint32 length, that many bytes of JSON, then raw bytes (the message's `blob`, where it
-has one).  The JSON object holds the message's name under "is" and its fields; unknown names,
-missing or unknown fields and values that do not have the shape declared at their field are the
-peer's error.  Nothing else validates: handlers rely on what `decode` accepted.
-Nothing is ever unpickled.  It knows no message; no sockets, clocks or threads here.
+A body is a uint32 length, that many bytes of JSON, then raw bytes (the message's `blob`, if it has
+one).  The JSON object has the message's name under "is", and its fields.  An unknown name, a
+missing or unknown field, or a value without the shape declared at its field raises ProtocolError.
+This is the only validation: handlers rely on it.  Nothing is ever unpickled.  Must not know any
+message, nor sockets, clocks or threads.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from snailps.transport.messages.inline import Inline, OneOf
 from snailps.transport.messages.validation import Misfit, Shape, shown
 
 JSON_BYTES_MAX = 16 << 20
-"""Largest JSON part of a control body, bytes; large data is the raw part."""
+"""Largest JSON part of a control body, bytes; large data goes into the raw part."""
 CONTAINERS_MAX = 1 << 18
-"""Most lists and objects in it: each takes some 100 bytes of memory for 2 of JSON."""
+"""Most lists and objects in the JSON: each takes 100 bytes of memory for 2 bytes of JSON."""
 
 REGISTRY: dict[str, type[Message]] = {}
 """Messages by name."""
@@ -37,7 +37,7 @@ class Message:
     __slots__ = ()
 
     def check(self) -> None:
-        """Check what must hold between fields, each of which has its shape; raises Misfit."""
+        """Check relations between fields, after each has its shape; raises Misfit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Spec:
     report: Shape | Callable[[Any], Shape] | None
     shapes: dict[str, Shape]  # of the fields of the JSON and of the blob
     names: tuple[str, ...]  # of the fields of the message
-    values: dict[str, Inline | OneOf]  # those that are several fields of the JSON
+    values: dict[str, Inline | OneOf]  # fields of the message that are several fields of the JSON
     required: tuple[str, ...]
     checks: bool
 
@@ -103,8 +103,7 @@ def message(
 
 
 def encode(message: Message) -> bytes:
-    """Body of a message: JSON, then its blob.  MisuseError: `decode` would refuse the JSON, or a
-    field is none."""
+    """Make the body of a message: JSON, then its blob.  MisuseError: `decode` would refuse it."""
     name = type(message).__name__
     fields = _fields_of(message)
     blob: bytes = fields.pop("blob", b"")
@@ -137,7 +136,7 @@ def _has_many_containers(text: bytes) -> bool:
 
 
 def decode(body: bytes) -> Message:
-    """Message of a body; raises ProtocolError, which says what is wrong, and nothing else."""
+    """Read the message in a body; ProtocolError says what is wrong; no other error is raised."""
     if len(body) < 4:
         raise ProtocolError(f"control body of {len(body)} bytes, at least 4 expected", "message")
     text_bytes = int.from_bytes(body[:4], "little")
@@ -175,38 +174,40 @@ def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
     if not fields.keys() <= spec.shapes.keys():
         unknown = ", ".join(map(shown, sorted(fields.keys() - spec.shapes.keys())[:3]))
         raise ProtocolError(f"{name} has unknown fields [{unknown}]", "message")
-    found = {}
+    checked = {}
     for field, value in fields.items():
         try:
-            found[field] = spec.shapes[field].check(value)
+            checked[field] = spec.shapes[field].check(value)
         except Misfit as error:
             text = f"{name}.{field}{error.path}: expected {error.expected}, got {error.got}"
             raise ProtocolError(text, "message") from None
     try:
         if spec.values:
-            values = {field: value.read(found) for field, value in spec.values.items()}
-            found = {field: found[field] for field in spec.names if field in found} | values
-        made = cls(**found)
+            values = {field: value.read(checked) for field, value in spec.values.items()}
+            checked = {field: checked[field] for field in spec.names if field in checked} | values
+        message = cls(**checked)
         if spec.checks:
-            made.check()
+            message.check()
     except Misfit as error:
         raise ProtocolError(f"{name}{error.path}: {error.expected}", "message") from None
-    return made
+    return message
 
 
 def check_speaker(message: Message, role: str) -> None:
-    """Raise ProtocolError if `role` may not send the message; empty before Register."""
+    """Raise ProtocolError if `role` may not send the message; `role` is empty before Register."""
     by = SPECS[type(message)].by
     if role in by or "anyone" in by:
         return
     name = type(message).__name__
     if not role:
         raise ProtocolError(f"{name} before Register", "message")
-    raise ProtocolError(f"{name} of a {role}: that is for {' or '.join(by)} to say", "message")
+    raise ProtocolError(f"{name} from a {role}: only {' or '.join(by)} may send it", "message")
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
+    """Which messages may answer a call, and the shape of a `Report` among them."""
+
     asked: str
     names: tuple[str, ...]
     report: Shape | None
@@ -218,7 +219,7 @@ class Answers:
         return cls(type(asked).__name__, spec.answers, report)
 
     def checked(self, answer: Message) -> Message:
-        """The answer; ProtocolError: no answer to this call, or a `Report` of something else."""
+        """Return the answer, checked; ProtocolError: it does not answer this call."""
         name = type(answer).__name__
         if name not in self.names:
             wanted = " or ".join(self.names) or "nothing"

@@ -6,7 +6,7 @@
                        Failed  Leaving  Bye
     master -> node     TakeRoute>Ok  Ask>Report  Stop
 
-It knows no job and no row.
+Must not know jobs or rows.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Register(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Answer to Register: numbers of the node, its incarnation and the cluster.
+    """Answer to Register: the numbers of the node, its incarnation and the cluster.
 
     `patience_s`: how long the node looks for a lost master; 0: it ends at once.
     """
@@ -192,10 +192,11 @@ class Welcome(Message):
 @message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Rejoin(Message):
-    """A node reports its state to the master that took over.
+    """Report a node's state to the master that took over.
 
-    `job` to `endpoints` are those of Welcome and Register; `epoch` is that of its route (0: none),
-    `leaving` why it was about to leave, `state` what its role adds (docs/wire_format.md).
+    `job` to `endpoints`: as in Welcome and Register.  `epoch`: of its route, 0 without one.
+    `leaving`: why it is about to leave, empty if it is not.  `state`: of its role
+    (docs/wire_format.md).
     """
 
     job: Id64
@@ -239,7 +240,7 @@ class Failed(Message):
 @message(by="server worker")
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):
-    """A node was asked to leave (SIGTERM), or to have the job ended (SIGINT, SIGHUP)."""
+    """A node got SIGTERM and wants to leave, or SIGINT or SIGHUP and wants the job to end."""
 
     why: Label
 
@@ -247,9 +248,9 @@ class Leaving(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """The end; `failed`: not the normal one, `text` says why.
+    """Order a node to end; `failed`: because of an error, which `text` names.
 
-    `again`: the process starts over, for the next job of the session.
+    `again`: its process starts anew, for the next job of the session.
     """
 
     failed: Bool
@@ -260,7 +261,7 @@ class Stop(Message):
 @message(by="server worker driver")
 @dataclass(frozen=True, slots=True)
 class Bye(Message):
-    """Last message of a node: its metrics."""
+    """The last message of a node, with its figures."""
 
     figures: Figures
 
@@ -268,7 +269,7 @@ class Bye(Message):
 @message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Ok(Message):
-    """Done as asked."""
+    """The call is executed."""
 
 
 @message(by="anyone", answers="Report", report=_asked)
@@ -293,7 +294,7 @@ class Report(Message):
 @message(by="anyone", answers="Report", report=_EXAMINED)
 @dataclass(frozen=True, slots=True)
 class Examine(Message):
-    """A doctor reports on its host, and asks for the same (docs/wire_format.md).
+    """Report a doctor's facts about its host, and ask for the receiver's (docs/wire_format.md).
 
     The receiver connects to the doctor's `endpoint` [host, port] before it answers.
     """
@@ -305,7 +306,7 @@ class Examine(Message):
 @message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Examined(Message):
-    """Findings of a doctor that is done."""
+    """Report the findings of a doctor that has finished."""
 
     findings: Annotated[list[Any], ListOf(MapOf(Words(), 8), 4096)]
 

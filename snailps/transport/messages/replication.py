@@ -1,11 +1,11 @@
-"""Messages about the placement of shards: standbys, changes of place, servers that leave.
+"""Messages about the placement of shards: standbys, promotions, hand-overs, servers that leave.
 
     master -> server   HostStandby>Report  BackUp>Ok  Alone>Ok  Promote>Ok  Yield>Ok  DropShard>Ok
                        KeepShards>Ok
     server -> master   Backed  Unbacked  Yielded
     driver -> master   Drain>Ok
 
-It knows nothing of what rows hold.
+Must not know rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOSTED = Struct({"endpoint": ENDPOINT}, open=True)
 @message(by="master", answers="Report", report=_HOSTED)
 @dataclass(frozen=True, slots=True)
 class HostStandby(Message):
-    """Order a server to make a standby of a shard with these tables; the Report has its
+    """Order a server to make a standby of a shard, with these tables; the Report has its
     ``endpoint``."""
 
     shard: Shard
@@ -45,11 +45,11 @@ class HostStandby(Message):
 class BackUp(Message):
     """Order a shard to copy itself to the standby at this address, and then to stream to it.
 
-    Also for a complete standby: the other is to follow it when it is promoted.  `copy` numbers the
-    standby: `Backed` says that it is complete, `Unbacked` that it is unreachable.  With `sync`
-    pushes are acknowledged once it has them; `paced` copying gives way to requests.  A second order
-    for the same copy changes the pace alone.  With `resume` the one at this address was the primary
-    until it yielded: nothing is copied.
+    Also to a complete standby, which then has a standby of its own when it is promoted.  `copy`
+    numbers the copy: `Backed` reports that it is complete, `Unbacked` that it failed.  With `sync`
+    pushes are acknowledged once the standby has them.  With `paced` copying gives way to requests.
+    A second order for the same copy changes only the pace.  With `resume` the shard at this address
+    was the primary until it yielded: nothing is copied.
     """
 
     shard: Shard
@@ -73,7 +73,8 @@ class Backed(Message):
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Unbacked(Message):
-    """A primary cannot reach its standby; what that lacks is not acknowledged until `Alone`."""
+    """A shard has lost its standby, or cannot reach it.  With `sync` it acknowledges no push until
+    `Alone`: the standby may be promoted."""
 
     shard: Shard
     copy: Natural
@@ -83,7 +84,7 @@ class Unbacked(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Alone(Message):
-    """A shard has no standby: the previous one will never be promoted."""
+    """Order a shard to serve without a standby: the previous one will never be promoted."""
 
     shard: Shard
 
@@ -91,9 +92,9 @@ class Alone(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Promote(Message):
-    """Make a standby, or a shard that has yielded, the primary.
+    """Order a standby, or a shard that has yielded, to be the primary.
 
-    Answered once its own standby, if it has one, is complete.
+    Answered once its own standby, if it has one, has executed the order, too.
     """
 
     shard: Shard
@@ -103,9 +104,9 @@ class Promote(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Yield(Message):
-    """Order a primary to hand over to its standby and to stop serving; `Yielded` is the result.
+    """Order a primary to hand over to its standby and to stop serving; `Yielded` follows.
 
-    To `stay` it becomes a standby, and waits for a stream that resumes.
+    With `stay` it becomes a standby, and waits for a stream that resumes.
     """
 
     shard: Shard
@@ -116,7 +117,7 @@ class Yield(Message):
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Yielded(Message):
-    """A primary has yielded, or continues to serve, for the reason in `text`."""
+    """A primary has yielded; with a `text` it has not, and continues to serve."""
 
     shard: Shard
     text: Text = ""
@@ -125,7 +126,7 @@ class Yielded(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class DropShard(Message):
-    """Order a server to forget a shard, if it has it."""
+    """Order a server to stop a standby, or a shard that has yielded, if it has it."""
 
     shard: Shard
 
@@ -133,7 +134,8 @@ class DropShard(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class KeepShards(Message):
-    """Order a server to forget all shards but these: orders of an earlier master are void."""
+    """Order a server to stop all standbys and yielded shards but these: a new master knows no
+    others."""
 
     shards: Shards
 
@@ -141,6 +143,7 @@ class KeepShards(Message):
 @message(by="anyone", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Drain(Message):
-    """Ask that a server leaves and its shards move; answered when it has, or with the reason."""
+    """Ask for a server's shards to move and the server to leave; answered when that is done, or
+    with the reason why not."""
 
     server: Id32

@@ -4,7 +4,7 @@
                        CloseClock>Report  Fence>Report  Save>Ok  StopSaving>Ok  Load>Ok
     server -> master   Saved  Loaded
 
-It knows no worker's job.
+Must not know what workers do.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DONE = Struct({"done": ListOf(U16, SHARDS_MAX)}, {"expired": U63, "shards": Pla
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class MakeTables(Message):
-    """Table declarations with their numbers, for servers."""
+    """Order servers to make tables with these numbers and declarations."""
 
     tables: NumberedTables
 
@@ -55,7 +55,7 @@ class MakeTables(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class DropTables(Message):
-    """Order servers to drop these tables with their rows: those of a session's earlier job."""
+    """Order servers to drop tables with their rows, of an earlier job of a session."""
 
     numbers: Annotated[list[Any], ListOf(U32, TABLES_MAX)]
 
@@ -63,10 +63,11 @@ class DropTables(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class Expire(Message):
-    """Shards note that it is `tick` now, and delete rows that no push touched since `before`.
+    """Order shards to set their tick, and to delete rows that no push touched since `before`.
 
-    Of tables that track touches; the Report has their number as ``expired``.  Like all orders that
-    change rows it names `shards`, which the server must serve; the Report has those under ``done``.
+    It concerns tables that track touches; the Report has the number of deleted rows as ``expired``.
+    Like all orders that change rows it names `shards`; the Report lists under ``done`` the ones
+    that have executed it, with their standbys.
     """
 
     tick: Id32
@@ -81,10 +82,10 @@ class Expire(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class SetClock(Message):
-    """Shards begin at `clock` and forget what is staged: a job begins.
+    """Order shards to begin at `clock` and to forget contributions: a job begins.
 
-    `early`: a clock ends with `CloseClock` alone, maybe without some of its slots; otherwise with
-    the last seal.
+    `early`: only `CloseClock` ends a clock, maybe without some of its slots; otherwise the last
+    seal does.
     """
 
     clock: Clock
@@ -95,11 +96,11 @@ class SetClock(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class CloseClock(Message):
-    """Exactly these slots of `clock` count: shards apply them now and drop the others.
+    """Order shards to apply exactly these slots of `clock`, and to drop the others.
 
-    They must be sealed at every shard: each sealer has the answers of all.  The Report
-    has under ``shards`` what each had: its ``clock`` (higher: applied already, and left alone),
-    ``slots`` and the list ``sealed``.
+    The slots must be sealed at every shard: a worker reports a slot when all shards have answered
+    its seals.  The Report has under ``shards`` the state of each before: its ``clock`` (if higher,
+    the clock was applied already, and nothing changed), ``slots`` and the list ``sealed``.
     """
 
     clock: Clock
@@ -110,11 +111,11 @@ class CloseClock(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class Fence(Message):
-    """Shards refuse whatever comes from this incarnation: its work is given to others.
+    """Order shards to refuse all frames of this incarnation: others get its work.
 
-    They refuse all incarnations `below`, too: of these none is left.
-    From `clock` 0 on: except for that slot, which it has pushed whole.  Each shard seals it in its
-    place, for it may have sealed it at some of them.
+    They refuse all incarnations `below`, too, which have all ended.  With a `clock` of 0 or more
+    the incarnation had pushed this slot completely, and sealed it at some shards perhaps: each
+    shard seals it in its name, so that all shards agree.
     """
 
     incarnation: Id64
@@ -128,10 +129,10 @@ class Fence(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Save(Message):
-    """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went.
+    """Order a server to write its fragments to the folder of a checkpoint; `Saved` follows.
 
-    With a `clock` of at least 0 as they are when that clock begins: the master withholds one of its
-    slots until then.
+    With a `clock` of 0 or more the rows are copied at that clock: the master withholds one of its
+    slots until all are.
     """
 
     number: Natural
@@ -142,13 +143,13 @@ class Save(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class StopSaving(Message):
-    """Order a server to drop its checkpoint or loading in progress, if any."""
+    """Order a server to cancel its checkpoint or loading in progress, if any."""
 
 
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Saved(Message):
-    """A server has written its fragments: its files (FileEntry.to_dict), or why it could not."""
+    """A server has written its fragments to these files (FileEntry.to_dict), or says why not."""
 
     number: Natural
     files: Annotated[list[Any], ListOf(MapOf(SCALAR, 16), SHARDS_MAX)]
@@ -158,9 +159,9 @@ class Saved(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Load(Message):
-    """A server takes the rows of its fragments from a checkpoint; `Loaded` says how it went.
+    """Order a server to take the rows of its fragments from a checkpoint; `Loaded` follows.
 
-    `tables` are pairs of a table's number in the checkpoint and here.
+    `tables`: pairs of a table's number in the checkpoint and here.
     """
 
     number: Natural
@@ -171,7 +172,7 @@ class Load(Message):
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Loaded(Message):
-    """A server has its rows, so many, or why it has not."""
+    """A server has loaded this number of rows, or says why not."""
 
     number: Natural
     rows: Natural

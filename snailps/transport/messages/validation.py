@@ -2,9 +2,9 @@
 
     pid: Annotated[int, Whole(0, 1 << 32)]      value from JSON -> check -> the value, or Misfit
 
-A shape takes whatever JSON can hold and raises nothing but `Misfit`.  What it returns is what the
-message gets: a whole number for a float has become a float, a text for people is cut to its length.
-No message is known here; `codec.py` applies the shapes of a message's fields.
+A shape takes whatever JSON can hold, and raises only `Misfit`.  The message gets its result: a
+whole number in a float's place becomes a float, a text for people is cut to its length.  Must not
+know any message; `codec.py` applies the shapes of a message's fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTING_CHARS_MAX = 1 << 20
 ITEMS_MAX = 1 << 20
 DEPTH_MAX = 16
 COUNT_MAX = 1 << 53
-"""Counts are added up as floats, too: whole numbers are exact up to here."""
+"""Counts are added up as floats, too, which are exact for whole numbers up to this one."""
 SHARDS_MAX = 1 << 16
 TABLES_MAX = 4096
 PARTS_MAX = 1 << 16
@@ -57,11 +57,11 @@ class Misfit(ValueError):
 
 class Shape(Protocol):
     def check(self, value: Any) -> Any:
-        """The value as the message gets it; raises Misfit."""
+        """Return the value that the message gets; raises Misfit."""
 
 
 def shown(value: object) -> str:
-    """A wrong value, shortened, however large or deep it is."""
+    """Describe a wrong value in a few words, however large or deep it is."""
     if isinstance(value, str):
         return repr(value) if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]!r}..."
     if isinstance(value, bytes):
@@ -89,7 +89,7 @@ class Whole:
 
 
 class Number:
-    """A number from `low` to `high`; infinities and NaN only where it need not be `finite`."""
+    """A number from `low` to `high`; infinity and NaN only without `finite`."""
 
     def __init__(
         self, low: float = -math.inf, high: float = math.inf, *, finite: bool = True
@@ -118,7 +118,7 @@ class Flag:
 
 
 class Raw:
-    """Bytes behind the JSON."""
+    """The bytes after the JSON."""
 
     def __init__(self, longest: int = 1 << 28) -> None:
         self.longest = longest
@@ -151,13 +151,13 @@ class Choice:
 
 
 class Words:
-    """A text for people: what is too long is cut, lone surrogates are written out."""
+    """A text for people, cut if it is too long; lone surrogates are escaped."""
 
     def __init__(self, longest: int = WORDS_CHARS_MAX) -> None:
         self.longest = longest
 
     def check(self, value: Any) -> str:
-        """Never refuses content: it says why something failed."""
+        """Refuses no text: it may be the only explanation of a failure."""
         if type(value) is not str:
             raise Misfit("a text", value)
         text: str = value[: self.longest]
@@ -165,7 +165,7 @@ class Words:
 
 
 class Path:
-    """A path, or what may hold one: bytes that are no UTF-8 stand in it as Python writes them."""
+    """A path, or a text with paths; bytes that are not UTF-8 are surrogates, like in Python."""
 
     def __init__(self, longest: int = PATH_CHARS_MAX) -> None:
         self.longest = longest
@@ -202,13 +202,13 @@ class ListOf:
         """Checks the length before any item."""
         if type(value) is not list or len(value) > self.longest:
             raise Misfit(f"a list of at most {self.longest:,}", value)
-        check, found = self.item.check, []
+        check, checked = self.item.check, []
         try:
             for item in value:
-                found.append(check(item))
+                checked.append(check(item))
         except Misfit as error:
-            raise error.inside(f"[{len(found)}]") from None
-        return found
+            raise error.inside(f"[{len(checked)}]") from None
+        return checked
 
 
 class TupleOf(ListOf):
@@ -227,17 +227,18 @@ class Row:
     def check(self, value: Any) -> list[Any]:
         if type(value) is not list or len(value) != len(self.items):
             raise Misfit(f"a list of {len(self.items)}", value)
-        found: list[Any] = []
+        checked: list[Any] = []
         try:
             for shape, item in zip(self.items, value, strict=True):
-                found.append(shape.check(item))
+                checked.append(shape.check(item))
         except Misfit as error:
-            raise error.inside(f"[{len(found)}]") from None
-        return found
+            raise error.inside(f"[{len(checked)}]") from None
+        return checked
 
 
 class MapOf:
-    """An object of any names and values of one shape, `named` ones of their own."""
+    """An object with any names and values of one shape; values in `named` have shapes of their
+    own."""
 
     def __init__(
         self, item: Shape, longest: int = 1024, named: Mapping[str, Shape] | None = None
@@ -247,17 +248,17 @@ class MapOf:
     def check(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict or len(value) > self.longest:
             raise Misfit(f"an object of at most {self.longest:,} fields", value)
-        found = {}
+        checked = {}
         for key, item in value.items():
             try:
-                found[_KEY.check(key)] = self.named.get(key, self.item).check(item)
+                checked[_KEY.check(key)] = self.named.get(key, self.item).check(item)
             except Misfit as error:
                 raise error.inside(f"[{shown(key)}]") from None
-        return found
+        return checked
 
 
 class Struct:
-    """An object with fields of known names; an `open` one may have others, of any content."""
+    """An object with these fields; with `open` it may have others, of any content."""
 
     def __init__(
         self,
@@ -271,23 +272,23 @@ class Struct:
     def check(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise Misfit("an object", value)
-        found = dict(value) if self.open else {}
-        known = 0
+        checked = dict(value) if self.open else {}
+        present = 0
         for fields, needed in ((self.required, True), (self.optional, False)):
             for name, shape in fields.items():
                 if name not in value:
                     if needed:
                         raise Misfit(f"a field {name!r}", value)
                     continue
-                known += 1
+                present += 1
                 try:
-                    found[name] = shape.check(value[name])
+                    checked[name] = shape.check(value[name])
                 except Misfit as error:
                     raise error.inside(f".{name}") from None
-        if not self.open and known < len(value):
-            more = next(iter(value.keys() - self.required.keys() - self.optional.keys()))
-            raise Misfit("no field " + shown(more), value)
-        return found
+        if not self.open and present < len(value):
+            unknown = next(iter(value.keys() - self.required.keys() - self.optional.keys()))
+            raise Misfit("no field " + shown(unknown), value)
+        return checked
 
 
 class Maybe:
@@ -301,7 +302,7 @@ class Maybe:
 
 
 class Plain:
-    """Anything that JSON can hold, within bounds: `depth` levels, whole numbers of 64 bits."""
+    """Anything that JSON can hold, of at most `depth` levels, with whole numbers of 64 bits."""
 
     def __init__(self, depth: int = DEPTH_MAX) -> None:
         self.depth = depth
@@ -309,7 +310,7 @@ class Plain:
     def check(self, value: Any) -> Any:
         return self._look(value, self.depth)
 
-    def _look(self, value: Any, left: int) -> Any:
+    def _look(self, value: Any, levels: int) -> Any:
         kind = type(value)
         if value is None or kind is bool or kind is float:
             return value
@@ -317,13 +318,13 @@ class Plain:
             return _WORDS.check(value)
         if kind is int:
             return WORD64.check(value)
-        if left == 0:
+        if levels == 0:
             raise Misfit(f"at most {self.depth} levels", value)
         if kind is list:
-            return [self._look(item, left - 1) for item in value]
+            return [self._look(item, levels - 1) for item in value]
         if kind is dict:
-            return {_KEY.check(key): self._look(item, left - 1) for key, item in value.items()}
-        raise Misfit("what JSON can hold", value)
+            return {_KEY.check(key): self._look(item, levels - 1) for key, item in value.items()}
+        raise Misfit("a value of JSON", value)
 
 
 _KEY, _WORDS, WORD64 = Name(), Words(SETTING_CHARS_MAX), Whole(-(1 << 63), (1 << 64) - 1)

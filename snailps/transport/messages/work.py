@@ -7,7 +7,7 @@
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
                        CheckOut>CheckedOut  CheckIn  Done>Ok|Enough  Durable  Finished
 
-It knows no shard.
+Must not know shards.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ _ROWS = Struct({"path": Words(), "rows": U63})
 @message(by="driver", answers="Submitted")
 @dataclass(frozen=True, slots=True)
 class Submit(Message):
-    """A driver gives a waiting cluster its job, in settings that are strings.
+    """Submit a job to a waiting cluster; its settings are strings.
 
-    `files`: paths in them that name files of the driver itself.  The blob is the source of a class
-    that no other process can import (`api.class_source`); the `key` shows that it comes from the
-    process that started the master.
+    `files`: paths in the settings that name files of the driver itself.  The blob is the source of
+    a class that no other process can import (`api.class_source`); the `key` proves that it comes
+    from the process that started the master.
     """
 
     settings: Texts
@@ -94,7 +94,7 @@ class Submit(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Submitted(Message):
-    """Answer to Submit: the input is there, and the job begins; its number in the session."""
+    """Answer to Submit: the input is open and the job begins; `job`: its number in the session."""
 
     job: Id32
 
@@ -102,7 +102,7 @@ class Submitted(Message):
 @message(by="driver", answers="Report", report=_JOB)
 @dataclass(frozen=True, slots=True)
 class AskJob(Message):
-    """Ask what a job of the session has left; the master knows some of the last ones."""
+    """Ask for the results of a job of the session; the master keeps the last 16."""
 
     job: Id32
 
@@ -139,7 +139,7 @@ class SaveRows(Message):
 @message(by="driver", answers="Report", report=_ROWS)
 @dataclass(frozen=True, slots=True)
 class LoadRows(Message):
-    """Take the tables of the newest good checkpoint of a folder, in the place of what they have."""
+    """Replace the rows of a session's tables by the newest good checkpoint of a folder."""
 
     folder: Location
 
@@ -153,9 +153,9 @@ class Shutdown(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Start(Message):
-    """Every node has the route: here is the job, in settings that are strings.
+    """Begin a job, with its settings as strings: every node has the route.
 
-    The blob is the source of its class, where there is no module to import it from.
+    The blob is the source of the job's class, if there is no module to import it from.
     """
 
     number: Id32
@@ -185,13 +185,13 @@ class Declared(Message):
 @message(by="worker", answers="Leased")
 @dataclass(frozen=True, slots=True)
 class Lease(Message):
-    """A worker wants its next block of a pass ("survey", "train"); parks while others may fail.
+    """Ask for the next block of a pass ("survey", "train"); waits while blocks of others may come
+    back.
 
-    With `back` only one that has come back, and the answer comes at once: -1 where there is none.
-    `held`: about how many bytes the part of the survey has that the worker has not sent; it covers
-    all blocks that are leased to it.
-    `again`: number of its partition's lease, and the place in the chunk of a block that servers
-    have lost: that block, at once, -1 where another worker has it.
+    With `back`: only for a block that has come back; answered at once, with -1 if there is none.
+    `held`: approximate bytes of the part of the survey that the worker has not sent, which covers
+    all blocks leased to it.  `again`: number of the worker's partition lease, and place in the
+    chunk of a block that servers have lost: that block, at once, or -1 if another worker has it.
     """
 
     pass_: Label
@@ -217,10 +217,11 @@ _LAYOUT = Inline(Layout, version=Words(), spread=U63, files=_FILES, by_file=FLAG
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Leased(Message):
-    """A block, or with `number` -1 the end of the pass; one that holds a part is to send it.
+    """A block; with `number` -1 the end of the pass: a worker that holds a part of the survey sends
+    it.
 
-    `progress` is the share of all training that comes before this block and after it, 0 to 1.
-    `first`: nothing of the training was leased before.
+    `progress`: the shares of the whole training that are done before and after this block, 0 to 1.
+    `first`: it is the first lease of the training.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -240,7 +241,7 @@ class Leased(Message):
 @message(by="worker", answers="CheckedOut")
 @dataclass(frozen=True, slots=True)
 class CheckOut(Message):
-    """A worker wants an output partition for a lease; parks while others hold all that it lacks."""
+    """Ask for an output partition for a lease; waits while others hold all that the lease lacks."""
 
     number: Natural
 
@@ -248,10 +249,7 @@ class CheckOut(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class CheckedOut(Message):
-    """An output partition, or with `part` -1 none: the lease has had all, or the training ends.
-
-    `ends`: the latter; it has not had all.
-    """
+    """An output partition; `part` -1: the lease has had all, or with `ends` the training ends."""
 
     part: PartOrNone
     ends: Bool = False
@@ -260,9 +258,10 @@ class CheckedOut(Message):
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class CheckIn(Message):
-    """An output partition is trained, its pushes acknowledged; the figures are of this checkout.
+    """Return an output partition, trained, its pushes acknowledged; the figures are of this
+    checkout.
 
-    `durable`: so are all pushes of every checkout that was checked in so far, input rows included.
+    `durable`: the pushes of the input rows are acknowledged, too, for all checkouts so far.
     """
 
     number: Natural
@@ -276,7 +275,8 @@ class CheckIn(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class CameBack(Message):
-    """A block of an early clock is free again: workers that wait for that clock should lease it."""
+    """A block of an earlier clock is free again: a worker that waits for a clock should lease
+    it."""
 
 
 @message(by="master")
@@ -299,7 +299,8 @@ class Workers(Message):
 @message(by="worker", answers="Content")
 @dataclass(frozen=True, slots=True)
 class Fetch(Message):
-    """A worker cannot open the path of its block and wants the bytes, of several files a text's."""
+    """Ask for the bytes of a block whose path the worker cannot open; of several files, for a
+    text's."""
 
     number: Natural
     pass_: Label
@@ -310,10 +311,10 @@ class Fetch(Message):
 @message(by="worker", answers="Ok Enough")
 @dataclass(frozen=True, slots=True)
 class Done(Message):
-    """A block is finished: what it held, how it went, and a survey's part.
+    """A block is finished: its units, time, metrics, and in a survey its part.
 
-    `numbers`: the other blocks of that part.  Not `whole`: a lease that has not had all output
-    partitions, as the training ends.
+    `numbers`: the other blocks that the part covers.  Not `whole`: a lease that lacked output
+    partitions when the training ended.
     """
 
     pass_: Label
@@ -350,7 +351,7 @@ class Durable(Message):
 @message(by="worker driver", answers="Summary Again")
 @dataclass(frozen=True, slots=True)
 class Summarise(Message):
-    """Ask for the merged survey: a worker waits for it, a driver gets that of a `job`."""
+    """Ask for the merged survey: a worker waits for it; a driver names the `job`."""
 
     job: Id32 = 0
 
@@ -366,13 +367,13 @@ class Summary(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Again(Message):
-    """Answer to Summarise instead of Summary: the survey was lost, take part in it again."""
+    """Answer to Summarise instead of Summary: the survey was lost; take part in it once more."""
 
 
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Enough(Message):
-    """Answer to Done instead of Ok: the training ends, train no further block."""
+    """Answer to Done instead of Ok: the training ends; train no other block."""
 
 
 @message(by="worker")

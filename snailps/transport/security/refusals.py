@@ -3,8 +3,8 @@
     (address, why) of each -> RefusalLog -> warnings, then one that sums up the others
     descriptor of the newest stranger -> strangers_max -> how many this listener keeps
 
-It owns the counts and the limits of time and number.  It knows no connection: the listener
-refuses and closes.
+Owns the counts, and the limits of time and number.  Must not know connections: the listener refuses
+and closes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SOURCES_MAX = 1000
 
 
 class RefusalLog:
-    """Refusals of one listener; used by one thread.  `what`: refused things, plural, for messages;
-    `number`: all so far; `last`: the newest one, in words."""
+    """Logs the refusals of one listener, a limited number in a period; for one thread.  `what` is
+    refused, a plural for messages; `number`: of all refusals; `last`: the newest, in words."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, what: str = "attempts to get in"
@@ -42,11 +42,11 @@ class RefusalLog:
 
     @property
     def unreported(self) -> bool:
-        """Whether there is something to sum up later."""
+        """Whether refusals are counted that were not logged."""
         return self._more > 0
 
     def note(self, address: str, why: str) -> bool:
-        """Count a refusal; whether to log it now, or only in the sum."""
+        """Count a refusal, and log it; False: there are too many, it is only in the sum."""
         self.sum_up()
         self.number += 1
         text = self.last = f"refused {address}: {why[:WHY_CHARS_MAX]}"
@@ -60,7 +60,8 @@ class RefusalLog:
         return False
 
     def sum_up(self) -> None:
-        """End a period that is over; call now and then while `unreported`."""
+        """If the period is over, log its sum and begin another.  Call it at intervals while
+        `unreported`."""
         now = self._clock()
         if now - self._since < PERIOD_S:
             return
@@ -77,19 +78,21 @@ class RefusalLog:
 
 HANDSHAKE_LIMIT_S = 10.0
 UNKNOWN_MAX = 512
-"""Connections of a listener with an unfinished handshake; beyond, the oldest is closed."""
+"""Most connections of a listener with an unfinished handshake; for one more the oldest is
+closed."""
 SHARE = 4
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 ACCEPT_PAUSE_S = 0.5
-"""Until the next try, when no descriptor is left for a new connection."""
+"""Pause before the next accept when no descriptor is left for a new connection."""
 
 
 def strangers_max(descriptor: int) -> int:
-    """Strangers that a listener keeps which has just accepted `descriptor`: one or more.
+    """Return how many unauthenticated peers a listener keeps that has just accepted `descriptor`.
 
-    The system gives the lowest free number, so at most ``limit - descriptor`` are left, of which
-    strangers take a part.  Where `n` listeners of a process are attacked at once, each keeps ``1 /
-    (SHARE + n)`` of what peers and files have left.  The loop of a shard has the same in C.
+    The system gives the lowest free number, so at most ``limit - descriptor`` are free, and
+    strangers get a share of them.  If `n` listeners of a process are attacked at once, each keeps
+    ``1 / (SHARE + n)`` of the descriptors that peers and files do not use.  A shard's loop computes
+    the same in C.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:

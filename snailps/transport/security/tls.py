@@ -2,8 +2,8 @@
 
     folder -> Tls -> listening socket -> TlsRelay       connected socket -> encrypted -> plain end
 
-Membership is a certificate of the cluster's own CA, shown by both sides; the names in it are for
-people, and no host name is checked.  It owns the relay of what this process dials.
+A member has a certificate of the cluster's own CA; both sides show theirs.  The names in it are for
+people: no host name is checked.  Owns the relay of the connections that this process makes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from snailps.transport.security.tls_relay import TlsRelay
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
 CA_KEY = "ca.key"
 HANDSHAKE_STEPS = 4
-"""Turns of both sides in memory, after which a handshake is done."""
+"""Turns of both sides after which a handshake in memory is done."""
 
 
 class Tls:
     """Certificate, key and CA of this process, from a folder made by ``snailps tls init``.
 
-    ConfigError: a file is missing, files do not fit together, or others can read the key or change
-    the CA.
+    ConfigError: a file is missing, the files do not belong together, or other users can read the
+    key or change the CA.
     """
 
     def __init__(self, folder: str) -> None:
@@ -62,27 +62,28 @@ class Tls:
         self._checked: tuple[str, float] | None = None
 
     def listening(self, listener: socket.socket) -> TlsRelay:
-        """A relay to accept from instead of `listener`, which it owns."""
+        """Make a relay to accept from instead of `listener`, which the relay then owns."""
         refusal = ProtocolError("this port speaks TLS only: set tls (docs/security.md)", "tls")
         return TlsRelay(self._server, listener, encode_frame(error_frame(refusal)))
 
     def encrypted(self, sock: socket.socket, limit_s: float) -> ssl.SSLSocket:
-        """A connected socket after both sides checked certificates; ssl.SSLError: no TLS, or
-        another CA."""
+        """Encrypt a connected socket: both sides check certificates.  ssl.SSLError: the peer has no
+        TLS, or another CA."""
         sock.settimeout(limit_s)
         return self._client.wrap_socket(sock)
 
     def plain(self, sock: ssl.SSLSocket, address: Address) -> socket.socket:
-        """The plain end of an encrypted connection, relayed from now on."""
+        """Have an encrypted connection relayed, and return its plain end."""
         with self._lock:
             if self._relay is None:
                 self._relay = TlsRelay(self._client)
             return self._relay.adopt(sock, address)
 
     def check(self) -> tuple[str, float]:
-        """Name in this certificate, and its end, seconds since 1970, once both sides accept it.
+        """Return the name in this process's certificate, and its end, seconds since 1970.
 
-        ConfigError: it is of another CA, is not valid now, or not for both sides.
+        ConfigError: no peer would accept it: it is of another CA, not valid now, or not valid for
+        both sides of a connection.
         """
         if self._checked is not None:
             return self._checked
@@ -98,16 +99,16 @@ class Tls:
             why = getattr(error, "verify_message", "") or error.reason or str(error)
             raise ConfigError(
                 f"tls: no member of this cluster will accept {self._certificate}: {why}. Make "
-                f"another one with the CA that all have ('snailps tls init'), and check the clock"
+                f"another one with the cluster's CA ('snailps tls init'), and check the clock"
             ) from None
-        found: dict[str, Any] = client.getpeercert() or {}
-        names = {key: value for part in found.get("subject", ()) for key, value in part}
-        ends = float(ssl.cert_time_to_seconds(found["notAfter"]))
+        certificate: dict[str, Any] = client.getpeercert() or {}
+        names = {key: value for part in certificate.get("subject", ()) for key, value in part}
+        ends = float(ssl.cert_time_to_seconds(certificate["notAfter"]))
         self._checked = names.get("commonName", "?"), ends
         return self._checked
 
     def close(self) -> None:
-        """End the relay, once everything is sent."""
+        """End the relay, after sending what is queued."""
         with self._lock:
             relay = self._relay
         if relay is not None:
@@ -115,7 +116,7 @@ class Tls:
 
 
 def _where_else(folder: Path) -> str:
-    """Advise about a folder that is none of a node."""
+    """Say what to name instead of a folder that has no node's files."""
     nodes = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
     if nodes or (folder / CA_KEY).exists():
         node = nodes[0] if nodes else folder / "node1"
@@ -133,12 +134,12 @@ def _context(protocol: ssl._SSLMethod, paths: list[Path]) -> ssl.SSLContext:
     try:
         context.load_verify_locations(ca)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"tls: {ca} holds no certificate of a CA: {error}") from None
+        raise ConfigError(f"tls: {ca} has no certificate of a CA: {error}") from None
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigError(
-            f"tls: {certificate} and {key} are no certificate with its key: {error}"
+            f"tls: {certificate} and {key} are not a certificate and its key: {error}"
         ) from None
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # sessions are never resumed

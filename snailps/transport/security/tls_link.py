@@ -1,9 +1,9 @@
-"""One encrypted connection and the plain socket that it is relayed to: its bytes, both ways.
+"""One relayed connection: its encrypted socket, its plain socket, and the bytes between them.
 
     peer -> far, TLS -> near, plain                    near -> far -> peer
 
-It owns what is on its way, and what errors of TLS mean.  It knows no thread and no listener; both
-sockets never block, and the caller says when to try again.
+Owns the bytes on their way, and the meaning of TLS errors.  Must not know threads or listeners: no
+socket blocks, and the caller decides when to try again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 Address = tuple[str, int]
 RECORD_BYTES = 1 << 14
-"""Bytes of a full record, mostly followed by another; a shorter one mostly is not."""
+"""Bytes of a full TLS record. Mostly another record follows a full one, and none a shorter one."""
 LAST_BYTES = 1 << 20
-"""Most bytes delivered of what a broken connection had brought."""
+"""Most bytes that are delivered after a connection broke."""
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """Raised by a handshake when the peer closes the connection without a reason."""
 
@@ -37,15 +37,16 @@ class TlsLink:
         self.near: socket.socket | None = None  # once the handshake is done
         self.up = self.down = b""
         self.near_ended = self.far_ended = False
-        self.gone = False  # the other end of the pair is closed
-        self.refused = False  # it gets the reason, and its input is no longer read
+        self.gone = False  # the other end of the plain pair is closed
+        self.refused = False  # the peer gets the reason, and its input is discarded
         self.wants_write = False
         self.near_mask = self.far_mask = 0
 
     def pump(self, buffer: memoryview, far: bool, near: bool) -> bool:
-        """Serve the ready sockets; True: more can be moved without a new epoll event.
+        """Serve the ready sockets; True: more bytes can be moved without another epoll event.
 
-        Reads nothing that may not be there, as that costs an exception: epoll reports it again.
+        It does not try to read once more than it must: finding nothing costs an exception, and
+        epoll reports further bytes.
         """
         self.wants_write = False
         if far or self.down:
@@ -57,9 +58,11 @@ class TlsLink:
         return self.gone and not self.near_ended and not self.up
 
     def last_words(self, buffer: memoryview) -> None:
-        """Deliver what came before the connection broke, as far as the plain socket takes it.
+        """Deliver the bytes that arrived before the connection broke, as far as the plain socket
+        takes them.
 
-        A peer that says why it leaves, with unread bytes behind, resets the connection.
+        They may say why: a peer that sends an ERROR and closes with unread input resets the
+        connection.
         """
         moved, got = 0, 1
         with contextlib.suppress(OSError):
@@ -76,7 +79,7 @@ class TlsLink:
             while got < len(buffer):
                 try:
                     n = self.records.read(len(buffer) - got, buffer[got:])
-                except ssl.SSLEOFError:  # without TLS's own farewell
+                except ssl.SSLEOFError:  # closed without a close_notify
                     n = 0
                 except ssl.SSLWantReadError:
                     break
@@ -86,7 +89,7 @@ class TlsLink:
                 except OSError:
                     if got == 0:
                         raise
-                    n = 0  # what came before is still delivered
+                    n = 0  # the bytes before it are still delivered
                 if n == 0:
                     self.far_ended = True
                     break
@@ -126,7 +129,7 @@ class TlsLink:
         sent = 0
         if data:
             many = len(data) > RECORD_BYTES
-            if many:  # else the peer would be woken for each record
+            if many:  # without a cork the peer would be woken for each record
                 self.far.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             try:
                 while sent < len(data):
@@ -140,12 +143,12 @@ class TlsLink:
                     self.far.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
             self.up = bytes(data[sent:])
         if self.near_ended and not self.up:
-            # Without TLS's own farewell: frames have lengths, and the end of one is never guessed.
+            # Without a close_notify: frames have lengths, so a truncated one is noticed anyway.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.far, socket.SHUT_WR)
 
     def drain(self, buffer: memoryview) -> bool:
-        """Discard what a refused peer still sends; False once it has closed the connection."""
+        """Discard further input of a refused peer; False: it has closed the connection."""
         try:
             return socket.socket.recv_into(self.far, buffer) > 0
         except BlockingIOError:

@@ -1,11 +1,12 @@
-"""TLS for sockets that know none: one thread that encrypts for any number of connections.
+"""TLS for plain sockets: one thread that encrypts for any number of connections.
 
     peer <- TLS over TCP -> TlsRelay <- socket pair -> plain sockets of loop, client, heartbeats
 
-It owns the encrypted sockets, and the time and number of unfinished handshakes.  It knows bytes
-and no frame.  A connection costs no memory here while nothing waits: all share one buffer.
+Owns the encrypted sockets, and the limits of unfinished handshakes.  Must not know frames.  A
+connection takes no memory here while nothing waits: all share one buffer.
 
-The thread needs the GIL between two records of 16 KiB, so heartbeats over TLS need it, too.
+The thread needs the GIL between two records of 16 KiB.  So heartbeats over TLS need it, too: code
+that holds the GIL for longer than `heartbeat_timeout` makes its process look dead.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FLUSH_S = 2.0
-"""Longest wait at the end for bytes on the way to peers."""
+"""How long the end waits for bytes on their way to peers."""
 BUFFER_BYTES = 256 << 10
 LOOK_S = 1.0
 LINGER_S = 2.0
-"""Longest wait for a refused peer to read: closing with unread bytes resets the connection."""
+"""How long a refused peer may take to read why: closing at once may reset the connection."""
 _WAKE = 0
 _LISTENER = 1
 _FIRST = 2
@@ -49,9 +50,9 @@ _FIRST = 2
 class TlsRelay:
     """A thread between encrypted sockets and plain ones.
 
-    `accept` gives connections of `listener`, which it owns; `farewell` is sent to peers without
-    TLS. `adopt`, `accept` and `close` may be called from any thread; everything else is in the
-    relay's own.
+    `accept` returns connections of `listener`, which the relay owns; peers without TLS get
+    `farewell`. Any thread may call `adopt`, `accept` and `close`; everything else runs in the
+    relay's thread.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class TlsRelay:
     # --- from any thread ----------------------------------------------------------------------
 
     def adopt(self, far: ssl.SSLSocket, address: Address) -> socket.socket:
-        """Take over an encrypted socket; the plain end.  ConnectionResetError: relay ended."""
+        """Take over an encrypted socket, and return the plain end.  ConnectionResetError: the relay
+        has ended."""
         local, remote = socket.socketpair()
         far.setblocking(False)
         with self._lock:
@@ -101,23 +103,24 @@ class TlsRelay:
         return remote
 
     def fileno(self) -> int:
-        """A descriptor that is readable while `accept` has something."""
+        """Return a descriptor that is readable while `accept` has a connection."""
         return self._accepted_fd
 
     def accept(self) -> tuple[socket.socket, Address]:
-        """The plain end of a connection with a certificate of the CA; BlockingIOError: none."""
+        """Return the plain end of a new authenticated connection; BlockingIOError: there is
+        none."""
         os.eventfd_read(self._accepted_fd)
         return self._accepted.popleft()
 
     def setblocking(self, flag: bool) -> None:
-        """Nothing: `accept` never blocks."""
+        """Do nothing: `accept` never blocks."""
 
     def getsockname(self) -> Any:
         assert self._listener is not None
         return self._listener.getsockname()
 
     def close(self) -> None:
-        """End once everything is sent, after `FLUSH_S` at most; idempotent."""
+        """End when everything is sent, after `FLUSH_S` at most.  Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -149,7 +152,7 @@ class TlsRelay:
             self._accepted_fd = -1
 
     def _is_over(self) -> bool:
-        """Told to end, with nothing left that can be sent."""
+        """Whether `close` was called and nothing is left to be sent."""
         if self._closing_at is None:
             return False
         if time.monotonic() - self._closing_at > FLUSH_S:
@@ -160,7 +163,8 @@ class TlsRelay:
 
     def _turn(self) -> None:
         wait_s = 0.0 if self._more else 0.1 if self._closing_at else LOOK_S / 4
-        # All looked up first: a descriptor that is closed in this turn may be another's by its end.
+        # Look up all tokens first: a descriptor closed in this turn may belong to another socket
+        # before the turn ends.
         batch = [(self._tokens.get(fd), events) for fd, events in self._epoll.poll(wait_s)]
         for token, events in batch:
             if token == _WAKE:
@@ -299,10 +303,10 @@ class TlsRelay:
         near: bool = True,
         local: socket.socket | None = None,
     ) -> None:
-        """One turn of a connection; an error ends this connection alone.
+        """Serve a connection for a turn; an error ends this connection only.
 
-        `broken`: its encrypted socket is; `far`, `near`: which sockets may have something; `local`:
-        the plain one, when it is taken over.
+        `broken`: its encrypted socket reports an error; `far`, `near`: which of its sockets may
+        have bytes; `local`: the plain socket, when the connection is taken over.
         """
         try:
             if local is not None:
@@ -337,12 +341,13 @@ class TlsRelay:
         self._watch(link)
 
     def _watch(self, link: TlsLink) -> None:
-        """Tell epoll what the connection waits for."""
+        """Have epoll watch for what the connection waits for."""
         wanted = select.EPOLLIN if not link.far_ended and not link.down else 0
         if link.up or link.wants_write:
             wanted |= select.EPOLLOUT
         if wanted != link.far_mask:
-            # A socket of which nothing is wanted is not watched: its end would always be reported.
+            # A socket from which nothing is wanted is not watched: epoll would report its end again
+            # and again.
             if link.far_mask == 0:
                 self._tokens[link.far.fileno()] = link.number
                 self._epoll.register(link.far, wanted)

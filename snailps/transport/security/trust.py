@@ -1,8 +1,8 @@
-"""What the processes of a cluster have and strangers do not: the shared secret, certificates.
+"""What members of a cluster have and strangers lack: the shared secret, certificates.
 
     settings, SNAILPS_SECRET, a launcher's secret -> Trust.of -> handshakes; where to listen
 
-It owns reading the secret and keeping it out of sight.  It knows no connection.
+Owns how the secret is read, and that it is never shown.  Must not know connections.
 """
 
 from __future__ import annotations
@@ -45,32 +45,33 @@ class Trust:
         *,
         secret: bytes = b"",
     ) -> Trust:
-        """Trust by the settings; `secret` of a launcher is used where they name none.
+        """Make it from the settings; a launcher's `secret` is used if they name none.
 
-        ConfigError: the secret or a certificate cannot be read, is readable for others, or is
+        ConfigError: the secret or a certificate cannot be read, can be read by others, or is
         invalid.
         """
-        given = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
-        kept = _read(settings.secret_file) if settings.secret_file else b""
-        if given and kept and given != kept:
+        variables = os.environ if environ is None else environ
+        of_variable = os.fsencode(variables.get(VARIABLE, "")).strip()
+        of_file = _read(settings.secret_file) if settings.secret_file else b""
+        if of_variable and of_file and of_variable != of_file:
             raise ConfigError(
-                f"two secrets: the environment's {VARIABLE} and that in secret_file "
+                f"two secrets: the environment's {VARIABLE} and the secret in secret_file "
                 f"({settings.secret_file}) differ; leave one of them out"
             )
-        if given:
-            _check(given, f"environment {VARIABLE}")
+        if of_variable:
+            _check(of_variable, f"environment {VARIABLE}")
         tls = Tls(settings.tls) if settings.tls else None
         if tls is None and not settings.insecure:
-            kept = kept or secret
-        return cls(given or kept, settings.insecure, tls)
+            of_file = of_file or secret
+        return cls(of_variable or of_file, settings.insecure, tls)
 
     def close(self) -> None:
         if self.tls is not None:
             self.tls.close()
 
     def check_listening(self, host: str, port: int) -> None:
-        """Refuse an address that other machines reach and any peer could use, and a certificate
-        that no peer would accept; ConfigError."""
+        """Raise ConfigError for an address that other machines reach while any peer would be
+        admitted, and for a certificate that no peer would accept."""
         if self.tls is not None:
             self.tls.check()
         if self.secret or self.tls or self.insecure or is_loopback(host):
@@ -84,7 +85,7 @@ class Trust:
 
 
 OPEN = Trust()
-"""No secret: enough for processes that find each other on one machine."""
+"""No secret: enough for processes that talk on one machine only."""
 
 
 def is_loopback(host: str) -> bool:
@@ -97,13 +98,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """The secret in a file that only its owner, and at most the group, can read."""
+    """Read the secret from a file that only its owner, and at most the group, can read."""
     quoted = shlex.quote(path)
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
-                raise ConfigError(f"secret_file: {path} is no file")
+                raise ConfigError(f"secret_file: {path} is not a regular file")
             if mode & (stat.S_IRWXO | stat.S_IWGRP):
                 raise ConfigError(
                     f"secret_file: {path} can be read or changed by others (mode "
