@@ -282,8 +282,8 @@ class Client:
             fragment = _fragment(key, self.route.frag_num)
             by_shard.setdefault(int(owner[fragment]), []).append(key)
         for shard, here in sorted(by_shard.items()):
-            for at in range(0, len(here), self._keys_max):
-                yield shard, here[at : at + self._keys_max]
+            for start in range(0, len(here), self._keys_max):
+                yield shard, here[start : start + self._keys_max]
 
     def _add(self, part):
         if self.failed:

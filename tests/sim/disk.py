@@ -95,24 +95,26 @@ class Disk:
             safe = self._safe.get(status.st_ino)
             if safe is None or safe >= status.st_size:
                 continue
-            kept = rng.randint(safe, status.st_size)
+            length = rng.randint(safe, status.st_size)
             with open(path, "r+b") as file:
-                file.truncate(kept)
+                file.truncate(length)
                 if rng.random() < 0.3:
                     file.seek(0, os.SEEK_END)
-                    file.write(bytes(rng.randint(1, status.st_size - kept + 1)))
-            self.world.say("disk", f"{path.name}: {status.st_size} bytes, {safe} safe, {kept} kept")
+                    file.write(bytes(rng.randint(1, status.st_size - length + 1)))
+            self.world.say(
+                "disk", f"{path.name}: {status.st_size} bytes, {safe} safe, {length} kept"
+            )
 
     def flip_bit(self, name):
         """Flips a bit of the first file of this name; whether there is such a file."""
         for path in sorted(self.folder.rglob(name)):
             data = bytearray(path.read_bytes())
             if data:
-                at = self.world.rng.randrange(len(data))
-                data[at] ^= 1 << self.world.rng.randrange(8)
+                offset = self.world.rng.randrange(len(data))
+                data[offset] ^= 1 << self.world.rng.randrange(8)
                 Path(path).write_bytes(data)
                 self.world.say(
-                    "disk", f"{path.name}: a bit of byte {at} of {len(data)} has flipped"
+                    "disk", f"{path.name}: a bit of byte {offset} of {len(data)} has flipped"
                 )
                 return True
         return False

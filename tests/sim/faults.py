@@ -738,7 +738,7 @@ class Faults:
         core = self._core()
         if core is None or core.lifecycle.phase is not ClusterPhase.FORMED:
             return False
-        if sum(one.number in core.members.all for one in servers) < 2:
+        if sum(server.number in core.members.all for server in servers) < 2:
             return False
         if self._cluster.scenario.replication == "none" and not self._wild:
             return False

@@ -126,8 +126,8 @@ class Reader:
                 while True:
                     scan = client.scan(number, fragment, cursor)
                     yield from master.limited(scan)
-                    cursor, found = _scanned(scan.replies[0])
-                    rows.update(found)
+                    cursor, piece = _scanned(scan.replies[0])
+                    rows.update(piece)
                     if cursor == 0:
                         break
         finally:

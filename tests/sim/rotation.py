@@ -123,11 +123,11 @@ class Rotating:
         """Trains a partition with all its checkouts; the `Done` to report."""
         worker, job = self._worker, self._job
         sizes = block.sizes
-        ends = [WORDS * sum(sizes[: block.part + at]) // sum(sizes) for at in (0, 1)]
+        ends = [WORDS * sum(sizes[: block.part + side]) // sum(sizes) for side in (0, 1)]
         mine = [INPUTS + word for word in range(*ends)]
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
-        done, own = 0, set()
+        done, trained = 0, set()
         job.durable.lease(block.number, frozenset(block.durable), worker.cluster.journal_holds())
         ahead = self._check_out(block, state)
         while True:
@@ -138,24 +138,26 @@ class Rotating:
             if ahead.value is None:
                 break
             part, ahead = ahead.value, self._check_out(block, state)
-            if part in block.durable or part in own:
+            if part in block.durable or part in trained:
                 job.books.wrong.append(
                     f"part {part} is checked out by partition {block.number} again"
                 )
-            own.add(part)
+            trained.add(part)
             durable = job.plan.durable > self._random.random()
             since = worker.world.now
             begun = yield from self._checkout(block, part, mine if durable else (), begun)
             if durable:
-                job.durable.tell(block.number, own)
+                job.durable.tell(block.number, trained)
             self._check_in(block, part, RATED * (worker.world.now - since), durable)
             done += 1
         yield from self._check_inputs(block, mine, begun)
         yield from self._push(block, mine)
         figures = {"examples": float(done), "loss": float(done)}
-        if not state["cut"] and own | set(block.durable) != set(range(outputs_for(block.parts))):
+        if not state["cut"] and trained | set(block.durable) != set(
+            range(outputs_for(block.parts))
+        ):
             job.books.wrong.append(
-                f"partition {block.number} had parts {sorted(own)} beside {block.durable}"
+                f"partition {block.number} had parts {sorted(trained)} beside {block.durable}"
             )
         yield from worker.flush()
         return messages.Done(

@@ -157,11 +157,13 @@ class Driver(RoutedNode):
             if self._ids.random() < 0.1:
                 yield from self._push_ids(1)
             status = yield from self._status()
-        left = (yield from self.ask(messages.AskJob(self._number), self._limit_s)).data
-        if left["failure"] != status["message"] or bool(left["figures"]) != bool(status["figures"]):
-            self.problems.append(f"job {job.number} is told in two ways: {left}")
-        if (left["tables"] is None) != bool(left["failure"]):
-            self.problems.append(f"job {job.number} has tables and a failure, or neither: {left}")
+        ended = (yield from self.ask(messages.AskJob(self._number), self._limit_s)).data
+        if ended["failure"] != status["message"] or bool(ended["figures"]) != bool(
+            status["figures"]
+        ):
+            self.problems.append(f"job {job.number} is told in two ways: {ended}")
+        if (ended["tables"] is None) != bool(ended["failure"]):
+            self.problems.append(f"job {job.number} has tables and a failure, or neither: {ended}")
         if job.told is not None:
             self.problems.append(f"job {job.number} has ended twice")
         job.told, job.figures = status["message"], status["figures"]

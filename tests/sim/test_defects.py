@@ -26,8 +26,8 @@ ROW = re.compile(r"\| `(?P<name>[\w-]+)` \|.*\| (?P<seeds>[\d, ]+) \|")
 
 def documented():
     """Seeds by defect, as the page has them."""
-    found = ROW.finditer(PAGE.read_text())
-    return {row["name"]: [int(seed) for seed in row["seeds"].split(",")] for row in found}
+    documented_rows = ROW.finditer(PAGE.read_text())
+    return {row["name"]: [int(seed) for seed in row["seeds"].split(",")] for row in documented_rows}
 
 
 def compile_extension(root, source):

@@ -35,7 +35,7 @@ def test_power_cut_leaves_what_was_synced_under_a_name_that_was_synced(disk):
 
 
 def test_power_cut_may_take_names_and_pages_that_were_not_synced(disk):
-    found = set()
+    outcomes = set()
     for _ in range(60):
         seen = view(disk)
         disk.root = type(disk.root)()
@@ -45,10 +45,10 @@ def test_power_cut_may_take_names_and_pages_that_were_not_synced(disk):
         write_at(seen, file, b"x" * 2 * PAGE, 0)
         disk.lose_power()
         names = seen.names(TOP)
-        found.add(read_file(seen, TOP / "a") if names else None)
-    assert None in found
-    assert any(data is not None and data.strip(b"x") for data in found)
-    assert any(data is not None and len(data) < 2 * PAGE for data in found)
+        outcomes.add(read_file(seen, TOP / "a") if names else None)
+    assert None in outcomes
+    assert any(data is not None and data.strip(b"x") for data in outcomes)
+    assert any(data is not None and len(data) < 2 * PAGE for data in outcomes)
 
 
 def test_rename_is_whole_or_did_not_happen(disk):

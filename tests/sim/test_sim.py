@@ -29,7 +29,7 @@ def test_seed_gives_the_same_events_again_and_in_a_process_with_other_hashes():
         "from tests.sim.__main__ import quiet_run\n"
         "for seed in (3, 9, 21, 210): print(seed, quiet_run(seed).digest)"
     )
-    found = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": hashes},
@@ -40,8 +40,8 @@ def test_seed_gives_the_same_events_again_and_in_a_process_with_other_hashes():
         ).stdout
         for hashes in ("1", "2")
     }
-    own = "".join(f"{seed} {quiet_run(seed).digest}\n" for seed in (3, 9, 21, 210))
-    assert found == {own}
+    expected = "".join(f"{seed} {quiet_run(seed).digest}\n" for seed in (3, 9, 21, 210))
+    assert digests == {expected}
 
 
 def test_folder_of_a_killed_run_goes_with_the_next_run_and_that_of_a_living_one_stays(

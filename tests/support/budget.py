@@ -163,11 +163,13 @@ def summary(reports, dearest: int):
         if found:
             folders["/".join(nodeid.split("/")[:2])].append(found)
     for folder, tests in sorted(folders.items()):
-        totals = {name: sum(one[name] for one in tests) for name in tests[0]}
+        totals = {name: sum(properties[name] for properties in tests) for name in tests[0]}
         yield (
             f"{folder}: {len(tests)} tests, {totals['cpu_s']:.1f} s of CPU,"
             f" {totals['wall_s']:.1f} s, {totals['starts']:.0f} processes started"
         )
-    found = sorted(((one.get("cpu_s", 0), nodeid) for nodeid, one in spent.items()), reverse=True)
+    found = sorted(
+        ((properties.get("cpu_s", 0), nodeid) for nodeid, properties in spent.items()), reverse=True
+    )
     for cpu_s, nodeid in found[:dearest]:
         yield f"{cpu_s:7.2f} s of CPU, {spent[nodeid].get('wall_s', 0):7.2f} s  {nodeid}"

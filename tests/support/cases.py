@@ -61,9 +61,11 @@ def each(names, cases, ids=None):
                 heading = f"{len(failed)} of {len(cases)} cases failed, the first as shown above:"
                 raise AssertionError("\n".join([heading, *lines])) from failed[0][1]
 
-        left = [one for name, one in signature.parameters.items() if name not in names]
-        assert len(left) + len(names) == len(signature.parameters), names
-        all_of.__signature__ = signature.replace(parameters=left)
+        fixture_parameters = [
+            parameter for name, parameter in signature.parameters.items() if name not in names
+        ]
+        assert len(fixture_parameters) + len(names) == len(signature.parameters), names
+        all_of.__signature__ = signature.replace(parameters=fixture_parameters)
         return all_of
 
     return around

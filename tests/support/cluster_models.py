@@ -313,9 +313,9 @@ class HalfPushed(Hurried):
 
     def train(self, block: Block) -> Mapping[str, float]:
         keys = np.array([int(line) for line in block.data.split()], np.uint64)
-        first, rest = np.array_split(keys, 2)
-        for some in (first, rest):
-            self.push("counts", some, np.ones((len(some), 1), np.float32))
+        first, second = np.array_split(keys, 2)
+        for half in (first, second):
+            self.push("counts", half, np.ones((len(half), 1), np.float32))
             self._wait(block.number, "half")
         return {"units": len(keys), "examples": len(keys), "loss": float(len(keys))}
 
@@ -336,9 +336,9 @@ class HalfScanned(Counter):
     @classmethod
     def export(cls, results):
         pieces = results.scan("counts")
-        found = [next(pieces)]
+        begun = [next(pieces)]
         wait_at(results.settings, "export-0")
-        keys = np.concatenate([keys for keys, _ in [*found, *pieces]])
+        keys = np.concatenate([keys for keys, _ in [*begun, *pieces]])
         return {"scanned": sorted(keys.tolist()), **Counter.export(results)}
 
 

@@ -67,8 +67,8 @@ def in_order(model):
 
     def answered(call):
         def ask(*given, **named):
-            found = call(*given, **named).wait()
-            return SimpleNamespace(wait=lambda: found, done=True)
+            answer = call(*given, **named).wait()
+            return SimpleNamespace(wait=lambda: answer, done=True)
 
         return ask
 
@@ -83,8 +83,8 @@ def in_order(model):
 
 def keep(model, room):
     """Limits the rows that a worker of sparse examples keeps."""
-    kept = KeptRows(model.sgd, TABLE, model.shares.estimate, room=room, period_blocks=PERIOD_BLOCKS)
-    model.rows = (kept,)
+    rows = KeptRows(model.sgd, TABLE, model.shares.estimate, room=room, period_blocks=PERIOD_BLOCKS)
+    model.rows = (rows,)
 
 
 def flush(model):

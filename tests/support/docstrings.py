@@ -14,13 +14,13 @@ SKIP = "# doctest: +SKIP"
 
 def modules_with_examples():
     """Names of the modules of the package whose docstrings have examples."""
-    found = []
+    modules = []
     for path in sorted((ROOT / "snailps").rglob("*.py*")):
         if path.suffix not in (".py", ".pyx") or path.name.startswith("_kernels_"):
             continue
         if re.search(r"^ +>>> ", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    return found
+            modules.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    return modules
 
 
 def examples_of(module, whole=False):
@@ -29,12 +29,12 @@ def examples_of(module, whole=False):
     Those marked to be skipped are among them as such; or, if `whole`, as any other.
     """
     loaded = importlib.import_module(module)
-    found = {}
+    by_text = {}
     for test in doctest.DocTestFinder().find(loaded):
         if test.examples:
-            found.setdefault(test.docstring, test)  # Cython lists functions twice
+            by_text.setdefault(test.docstring, test)  # Cython lists functions twice
     parser = doctest.DocTestParser()
-    for test in found.values():
+    for test in by_text.values():
         text = test.docstring.replace(SKIP, "") if whole else test.docstring
         yield parser.get_doctest(text, {**vars(loaded)}, test.name, test.filename, test.lineno)
 

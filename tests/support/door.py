@@ -113,8 +113,10 @@ def _blocks(job, pass_, figures=None):
         if pass_ == "survey":
             job.schedule.survey.merge([lease.number], 1)
             continue
-        own = figures or {}
-        done = messages.Done("train", lease.number, int(own.get("units", 0)), 0.0, dict(own))
+        reported = figures or {}
+        done = messages.Done(
+            "train", lease.number, int(reported.get("units", 0)), 0.0, dict(reported)
+        )
         assert job.done(done, 1, 0.0)
 
 
@@ -132,18 +134,22 @@ def _rows(cls, settings, block):
         columns = settings.text_columns
         reader = ExampleReader(settings.format, columns=columns, label_min=-float("inf"))
         reader.learn_format(block.head(), 0)
-        found = reader.read(block.data, block.path, block.start)
-        weights = found.weights.tolist() or [1.0] * len(found.labels)
-        entries = list(zip(found.keys.tolist(), found.values.tolist(), strict=True))
+        examples = reader.read(block.data, block.path, block.start)
+        weights = examples.weights.tolist() or [1.0] * len(examples.labels)
+        entries = list(zip(examples.keys.tolist(), examples.values.tolist(), strict=True))
         return [
-            (label, weight, tuple(sorted(entries[found.ptr[at] : found.ptr[at + 1]])))
-            for at, (label, weight) in enumerate(zip(found.labels.tolist(), weights, strict=True))
+            (label, weight, tuple(sorted(entries[examples.ptr[at] : examples.ptr[at + 1]])))
+            for at, (label, weight) in enumerate(
+                zip(examples.labels.tolist(), weights, strict=True)
+            )
         ]
     if issubclass(cls, EmbeddingWorker):
-        found = cls.read(block)
-        columns = [[bytes(name) for name in column] for column in found.names]
+        examples = cls.read(block)
+        columns = [[bytes(name) for name in column] for column in examples.names]
         return list(
-            zip(*columns, *([found.values.tolist()] if len(found.values) else []), strict=True)
+            zip(
+                *columns, *([examples.values.tolist()] if len(examples.values) else []), strict=True
+            )
         )
     unit = trait_of(cls, Cut).unit
     return block.data.split(b"\n")[:-1] if unit == "line" else WORD.findall(block.data)
@@ -174,10 +180,10 @@ def learnt(model, inputs, folder, packed=None, /, **settings):
             job.settings, job.summary or b"", figures, client, numbers, tables, fragments
         )
         results.scanned = {}
-        found = job.cls.export(results)
+        exported = job.cls.export(results)
         if packed is not None:
             packed |= {name: packed_table(results, name) for name in tables}
-        files = {Path(path).name: Path(path).read_bytes() for path in found["files"]}
+        files = {Path(path).name: Path(path).read_bytes() for path in exported["files"]}
         return Learnt(files, [loss for loss in figures["loss_by_epoch"] if loss is not None])
 
 
@@ -187,12 +193,12 @@ class Stop(Exception):
 
 def of_fit(monkeypatch, folder, estimator, *data, **how):
     """What `reached` says of the job that a fit runs."""
-    found = []
+    arrivals = []
 
     @contextlib.contextmanager
     def seen(worker_class, settings, given, monitor, **_):
         paths = given.path if isinstance(given, Spooled) else given
-        found.append(reached(worker_class, paths, folder, **settings))
+        arrivals.append(reached(worker_class, paths, folder, **settings))
         raise Stop
         yield
 
@@ -200,7 +206,7 @@ def of_fit(monkeypatch, folder, estimator, *data, **how):
         patch.setattr(base, "run_job", seen)
         with contextlib.suppress(Stop):
             estimator.fit(*data, **how)
-    return found[0]
+    return arrivals[0]
 
 
 def fit_here(monkeypatch, folder):
@@ -208,13 +214,15 @@ def fit_here(monkeypatch, folder):
 
     @contextlib.contextmanager
     def run(worker_class, settings, given, monitor, **_):
-        paths, kept = given.path if isinstance(given, Spooled) else given, {}
-        own = folder / f"{len(list(folder.iterdir()))}"
-        own.mkdir()
-        done = learnt(worker_class, paths, own, kept, **settings)
+        paths, packed_tables = given.path if isinstance(given, Spooled) else given, {}
+        folder_of_job = folder / f"{len(list(folder.iterdir()))}"
+        folder_of_job.mkdir()
+        done = learnt(worker_class, paths, folder_of_job, packed_tables, **settings)
         monitor.finish({}, [])
         yield Finished(
-            {"train_loss": done.losses[-1]}, sorted((own / name) for name in done.files), kept
+            {"train_loss": done.losses[-1]},
+            sorted((folder_of_job / name) for name in done.files),
+            packed_tables,
         )
 
     monkeypatch.setattr(base, "run_job", run)

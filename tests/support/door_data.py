@@ -192,8 +192,8 @@ NUMBERS = ("x0", "x1", "x2")
 
 def matrix(rows, first=0):
     """Dense numbers, 0 where there is none, from column `first` on; labels."""
-    found = np.array([[row[name] or 0 for name in NUMBERS] for row in rows], np.float32)
-    return np.pad(found, ((0, 0), (first, 0))), np.array([row["y"] for row in rows])
+    numbers = np.array([[row[name] or 0 for name in NUMBERS] for row in rows], np.float32)
+    return np.pad(numbers, ((0, 0), (first, 0))), np.array([row["y"] for row in rows])
 
 
 def rating_rows(variant):

@@ -80,11 +80,11 @@ def cases() -> Iterator[tuple[str, str, Any, Any]]:
     for estimator in ESTIMATORS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for one, check in estimator_checks_generator(estimator):
+            for copy, check in estimator_checks_generator(estimator):
                 function = check
                 while isinstance(function, functools.partial):
                     function = function.func
-                yield type(estimator).__name__, function.__name__, one, check
+                yield type(estimator).__name__, function.__name__, copy, check
 
 
 class MadeUpJobs:
@@ -105,28 +105,28 @@ class MadeUpJobs:
             data = file.read()
         columns = read_header(data, len(data), given.path).columns
         cls: Any = load_class(worker_class, "a test")
-        known = {key: value for key, value in settings.items() if key != "continue_from"}
-        chosen = cls.Settings(worker_class=worker_class, **known)
+        fields = {key: value for key, value in settings.items() if key != "continue_from"}
+        chosen = cls.Settings(worker_class=worker_class, **fields)
         rng = np.random.default_rng(1)
-        kept = {}
+        tables = {}
         if isinstance(chosen, MlpSettings):
             tensors = chosen.tensors
         else:
             tensors = chosen.layers.tensors() if isinstance(chosen, NetSettings) else []
-        made = {one.name: rng.normal(size=one.shape).astype(np.float32) for one in tensors}
+        made = {tensor.name: rng.normal(size=tensor.shape).astype(np.float32) for tensor in tensors}
         if isinstance(chosen, MlpSettings):
             self._saved = SavedNet(chosen, made)
         else:
             keys = np.append(np.arange(columns, dtype=np.uint64), np.uint64(BIAS_KEY))
             rows = rng.normal(size=(len(keys), _width(chosen))).astype(np.float32)
             self._saved = SavedModel(cls, chosen, keys, rows, made)
-            kept[TABLE] = Packed(keys, np.hstack([rows, rows]))
-        for one in tensors:
-            rows = one.to_rows(made[one.name])
-            kept[one.name] = Packed(one.keys(), np.hstack([rows, rows]))
+            tables[TABLE] = Packed(keys, np.hstack([rows, rows]))
+        for tensor in tensors:
+            rows = tensor.to_rows(made[tensor.name])
+            tables[tensor.name] = Packed(tensor.keys(), np.hstack([rows, rows]))
         history = [{"epoch": n + 1, "loss": 1.0} for n in range(chosen.epochs)]
         monitor.finish({"train_loss": 1.0}, history)
-        yield Finished({"train_loss": 1.0}, [Path("model.npz")], kept if packed else {})
+        yield Finished({"train_loss": 1.0}, [Path("model.npz")], tables if packed else {})
 
 
 def _width(settings: Any) -> int:

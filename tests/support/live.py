@@ -71,11 +71,11 @@ class Live:
 
     def memory_mb(self):
         """Resident memory of master and server together."""
-        found = 0.0
+        total_mb = 0.0
         for process in self.processes.values():
             status = Path(f"/proc/{process.pid}/status").read_text()
-            found += int(status.split("VmRSS:")[1].split()[0]) / 1000
-        return found
+            total_mb += int(status.split("VmRSS:")[1].split()[0]) / 1000
+        return total_mb
 
     def descriptors(self):
         """Open descriptors of master and server."""

@@ -179,8 +179,10 @@ class World:
         return peers
 
     def sent(self, peer, kind=object):
-        found = [e.message for e in self.effects if isinstance(e, effects.Send) and e.peer == peer]
-        return [message for message in found if isinstance(message, kind)]
+        messages = [
+            e.message for e in self.effects if isinstance(e, effects.Send) and e.peer == peer
+        ]
+        return [message for message in messages if isinstance(message, kind)]
 
     def facts(self):
         return [Fact(e.kind, e.data) for e in self.effects if isinstance(e, effects.Note)]

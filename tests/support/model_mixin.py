@@ -99,21 +99,21 @@ class ModelContract:
         jobs : sequence of dict
             The settings in which the jobs differ.
         """
-        found = []
-        for number, own in enumerate(jobs):
-            job = {"input": "input", **self.job, "epochs": 2, **own}
+        files = []
+        for number, settings in enumerate(jobs):
+            job = {"input": "input", **self.job, "epochs": 2, **settings}
             job |= {key: value.split(", ") for key, value in job.items() if ", " in str(value)}
             output = folder / f"job{number}"
             cluster.train(job.pop("worker_class"), **job, output=output / "out")
-            found.append([(output / name).read_bytes() for name in self.results])
-        return found
+            files.append([(output / name).read_bytes() for name in self.results])
+        return files
 
     def test_model_on_cluster_of_any_shape_learns(self, tmp_path, servers, workers):
         figures = self.run(tmp_path, servers, workers)
         self.check_learnt(tmp_path, figures)
-        one = self.kind[:-1]
-        own = {self.kind, f"{self.kind}_per_s", f"block_{self.kind}_max", f"bytes_per_{one}"}
-        assert figures.keys() >= COMMON | own
+        unit = self.kind[:-1]
+        expected = {self.kind, f"{self.kind}_per_s", f"block_{self.kind}_max", f"bytes_per_{unit}"}
+        assert figures.keys() >= COMMON | expected
         epochs = figures["epochs"]
         assert figures[self.kind] == epochs * self.units
         # In a rotation partitions are blocks, too.
@@ -121,7 +121,7 @@ class ModelContract:
         assert figures["blocks_per_epoch"] * epochs >= min(10 * epochs, BLOCKS_LEAST)
         assert figures["progress"] == 1.0
         assert (figures["servers"], figures["workers"]) == (servers, workers)
-        assert figures[f"bytes_per_{one}"] > 0
+        assert figures[f"bytes_per_{unit}"] > 0
         losses = figures["loss_by_epoch"]
         assert len(losses) == epochs
         assert losses[-1] == figures["train_loss"]
@@ -141,8 +141,8 @@ class ModelContract:
     def test_model_with_every_optimizer_it_supports_learns_differently(self, tmp_path, cluster):
         if len(self.optimizers) > 1:
             jobs = [{"optimizer": name} for name in self.optimizers]
-            found = self.results_of(cluster, tmp_path, jobs)
-            assert len({first for first, *_ in found}) == len(jobs)
+            results = self.results_of(cluster, tmp_path, jobs)
+            assert len({first for first, *_ in results}) == len(jobs)
 
     def test_model_with_backup_period_and_interrupt_saves_both(self, tmp_path):
         self.write_input(tmp_path)
@@ -154,9 +154,11 @@ class ModelContract:
             master.wait_line(r"checkpoint \d+: ")
             master.send(signal.SIGINT)
             assert cluster.codes() == [130, *[0] * len(servers + workers)], master.stderr
-        for one in CheckpointFolder(tmp_path / "backups").found():
-            assert one.state == "good", one.why
-            export_tables(CheckpointSource(one.path), str(tmp_path / "tables"), overwrite=True)
+        for checkpoint in CheckpointFolder(tmp_path / "backups").found():
+            assert checkpoint.state == "good", checkpoint.why
+            export_tables(
+                CheckpointSource(checkpoint.path), str(tmp_path / "tables"), overwrite=True
+            )
             with np.load(tmp_path / "tables.npz") as saved:
                 names = {name.rpartition(".")[0] for name in saved}
                 for table in names:

@@ -49,9 +49,9 @@ _libc = ctypes.CDLL(None)
 
 def environment(**variables):
     """The environment of child processes, which find the package and the models of tests."""
-    found = {key: value for key, value in os.environ.items() if not key.startswith("SNAILPS_")}
-    found["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(SUPPORT), str(TESTS)])
-    return {**found, **variables}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("SNAILPS_")}
+    inherited["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(SUPPORT), str(TESTS)])
+    return {**inherited, **variables}
 
 
 _claims = []
@@ -243,26 +243,26 @@ class Process:
 
 def session_members(session):
     """Ids of the processes that belong to a session and still run."""
-    found = []
+    members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
             if int(its_session) == session and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                members.append(int(stat.parent.name))
+    return members
 
 
 def children_of(pid, role=""):
     """Ids of the living children of a process, all or those of a role."""
-    found = []
+    children = []
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for number in child.read_text().split():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
                     if not role or role in words:
-                        found.append(int(number))
-    return found
+                        children.append(int(number))
+    return children
 
 
 class Gate:
@@ -310,8 +310,8 @@ class Gate:
     def who(self, processes):
         """Waits until one of these processes is the last that stopped here; that process."""
         return until(
-            lambda: next((one for one in processes if one.pid == self.pid), None),
-            f"one of {[one.name for one in processes]} at {self.path.name}",
+            lambda: next((process for process in processes if process.pid == self.pid), None),
+            f"one of {[process.name for process in processes]} at {self.path.name}",
         )
 
     def open(self):
@@ -331,11 +331,11 @@ _made = weakref.WeakSet()  # processes
 
 @watch
 def _all_have_ended():
-    left = [process for cluster in open_clusters for process in cluster.processes]
-    if not left or any(process.runs or process.is_open for process in [*left, *_made]):
+    started = [process for cluster in open_clusters for process in cluster.processes]
+    if not started or any(process.runs or process.is_open for process in [*started, *_made]):
         return ""
     return "all processes have ended: " + ", ".join(
-        f"{one.name} with {one.popen.poll()}{one.lines[-1:] or ''}" for one in left
+        f"{one.name} with {one.popen.poll()}{one.lines[-1:] or ''}" for one in started
     )
 
 
@@ -498,8 +498,10 @@ class Cluster:
                 until(lambda: not any(p.runs for p in self.processes), "the end of all processes")
             except InVain as error:
                 why = str(error)
-        left = [process.name for process in self.processes if process.close()]
-        assert not (check and left), f"still running at the end of the test: {left}; {why}"
+        survivors = [process.name for process in self.processes if process.close()]
+        assert not (check and survivors), (
+            f"still running at the end of the test: {survivors}; {why}"
+        )
 
 
 def run_snailps(*words, code=0, env=None, **options):

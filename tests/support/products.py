@@ -84,7 +84,7 @@ class ReferenceNet:
         """Weight matrices, then a bias for each layer."""
         flat = [rows[:, :dim].reshape(-1)[:size] for rows, dim, size in self.states]
         shapes = itertools.pairwise(self.sizes)
-        weights = [one.reshape(shape) for one, shape in zip(flat[:-1], shapes, strict=True)]
+        weights = [values.reshape(shape) for values, shape in zip(flat[:-1], shapes, strict=True)]
         return weights, np.split(flat[-1], np.cumsum(self.sizes)[:-1])
 
     def train(self, batches):
@@ -148,8 +148,8 @@ class ReferenceNet:
             return -np.log(np.where(yes, chance, 1 - chance)), (chance - yes)[:, None]
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)
-        own = np.eye(scores.shape[1])[labels.astype(int)]
-        return -np.log((chances * own).sum(axis=1)), chances - own
+        truth = np.eye(scores.shape[1])[labels.astype(int)]
+        return -np.log((chances * truth).sum(axis=1)), chances - truth
 
 
 def libsvm(ptr, keys, values, labels):

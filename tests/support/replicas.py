@@ -125,7 +125,7 @@ class Replicas(Shards):
         thread.promote(epoch)
         old = (self.threads[index], self.ports[index])
         self.threads[index] = thread
-        self.spares = [old if one == made else one for one in self.spares]
+        self.spares = [old if spare == made else spare for spare in self.spares]
         self.reroute(port, index, epoch)
 
     def reroute(self, port, index=0, epoch=2):
@@ -163,17 +163,21 @@ def _on(shards, threads, call, *args, **options):
 
 def dump(thread):
     """All content of a shard, in an order that does not depend on the place of rows."""
-    cursor, buffer, found = FragmentCursor(thread.fragments()), np.empty(64 << 20, np.uint8), {}
+    cursor, buffer, sections_by_fragment = (
+        FragmentCursor(thread.fragments()),
+        np.empty(64 << 20, np.uint8),
+        {},
+    )
     while True:
         used, sections = thread.copy_next(cursor, buffer)
         if not sections:
             assert used == 0
             break
         for fragment, start, length, _ in sections:
-            found[fragment] = _section(bytes(buffer[start : start + length]))
+            sections_by_fragment[fragment] = _section(bytes(buffer[start : start + length]))
     stats = thread.stats()
     names = ("clock", "slots", "slots_sealed", "waits_for")
-    return found, {name: stats[name] for name in names}
+    return sections_by_fragment, {name: stats[name] for name in names}
 
 
 def _section(data):
@@ -295,5 +299,5 @@ class Counting:
             assert not thread.is_alive()
         assert not self.errors, self.errors
         keys = np.arange(self.keys, dtype=np.uint64)
-        found = self.clients[0].pull(1, keys, np.zeros((self.keys, 4), np.float32))
-        return found[:, 0].astype(np.int64), self.acknowledged
+        rows = self.clients[0].pull(1, keys, np.zeros((self.keys, 4), np.float32))
+        return rows[:, 0].astype(np.int64), self.acknowledged

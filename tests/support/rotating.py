@@ -49,10 +49,10 @@ class MemoryTables:
         with self.lock:
             self.moved[table] += len(keys)
             if table == "text":
-                found = np.zeros((len(keys), ROW_FLOATS), np.float32)
-                for row, key in zip(found, keys.tolist(), strict=True):
+                rows = np.zeros((len(keys), ROW_FLOATS), np.float32)
+                for row, key in zip(rows, keys.tolist(), strict=True):
                     row[:] = self.text.get(key, 0)
-                return found
+                return rows
             return self.rows[table][self.places(keys)]
 
     def push(self, table: str, keys: np.ndarray, values: np.ndarray) -> None:
@@ -229,11 +229,11 @@ def train_rotating(
     With `at_once` every worker has a thread, as in a cluster; otherwise partitions train one after
     the other, with all their checkouts.  `first` is the number of the first chunk.
     """
-    num, total, found = len(workers), epochs * len(texts), []
+    num, total, figures = len(workers), epochs * len(texts), []
 
     def lease(worker: MemoryWorker, block: Block) -> None:
         block.prepared = worker.prepare(block)
-        found.append(worker.train(block))
+        figures.append(worker.train(block))
 
     for chunk in range(total):
         # Not to the end: rows are freed there.
@@ -242,4 +242,4 @@ def train_rotating(
         blocks = blocks_of_chunk(workers, chunk_blocks, first + chunk, shares, output_parts)
         with ThreadPoolExecutor(num if at_once else 1) as pool:
             list(pool.map(lease, workers, blocks))
-    return found
+    return figures

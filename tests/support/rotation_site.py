@@ -21,10 +21,10 @@ def blocks_of(count, size=10):
 
 def taken_over(schedule, nodes):
     """The schedule of another master, from the journal's snapshot."""
-    known = schedule.records.known().copy()
+    records = schedule.records.known().copy()
     chunks = schedule.chunks
     again = RotationSchedule(
-        chunks.entries, chunks.rotation, known, nodes=nodes, extent=chunks.extent
+        chunks.entries, chunks.rotation, records, nodes=nodes, extent=chunks.extent
     )
     again.resume(schedule.snapshot())
     return again
@@ -150,10 +150,14 @@ class Site:
         part = self.schedule.checkouts.check_out(number, node)
         output_parts = self.outputs_of(number)
         outputs = outputs_for(self.parts[self.schedule.chunks.chunk_of(number)])
-        left = set(range(output_parts)) - self.had[number]
-        sweep = min(left, default=0) // outputs
+        missing = set(range(output_parts)) - self.had[number]
+        sweep = min(missing, default=0) // outputs
         held = self.held()
-        free = {one for one in left if one // outputs == sweep and one % outputs not in held}
+        free = {
+            output
+            for output in missing
+            if output // outputs == sweep and output % outputs not in held
+        }
         if part is None:
             assert not free
             wait = self.schedule.checkouts.wait_of(number, node)

@@ -27,7 +27,7 @@ class House:
     def __init__(self, node, settings):
         self.server = Server(settings)
         listeners = [open_listener(settings, OPEN) for _ in range(SHARDS)]
-        self.endpoints = [advertised(ServerSettings(), one) for one in listeners]
+        self.endpoints = [advertised(ServerSettings(), listener) for listener in listeners]
         self.server._listeners = dict(enumerate(listeners))
         self.notes, self.early = collections.deque(), {}
         self.master = Far()

@@ -105,10 +105,10 @@ def excess(reason: str, *, ci: bool = False) -> str:
         if re.search(pattern, reason):
             return "" if is_lacking() else "that is not so here"
     names = [name for text, name in MODULES.items() if text in reason]
-    found = re.search(r"could not import '(\w+)|([\w.-]+) is (?:not installed|missing)", reason)
-    if not names and not found:
+    matched = re.search(r"could not import '(\w+)|([\w.-]+) is (?:not installed|missing)", reason)
+    if not names and not matched:
         return "tests/support/skips.py has no such reason"
-    name = names[0] if names else found[1] or found[2]
+    name = names[0] if names else matched[1] or matched[2]
     if not is_absent(name):
         return f"{name} is here"
     return f"{name} has to be there (--ci)" if ci and name in EVERYWHERE else ""

@@ -16,11 +16,11 @@ def status(servers=2, workers=2, shards=1, *, seed=1, at_s=60.0, word=HOSTILE) -
     rng = random.Random(seed)
     nodes = [_node(number, "server", rng) for number in range(1, servers + 1)]
     nodes += [_node(servers + number, "worker", rng) for number in range(1, workers + 1)]
-    found = []
+    rows = []
     for shard in range(servers * shards):
         primary = shard % servers + 1
         standby = primary % servers + 1 if servers > 1 else 0
-        found.append(_shard(shard, primary, standby, rng))
+        rows.append(_shard(shard, primary, standby, rng))
     return {
         "version": "0.1.0",
         "address": "127.0.0.1:16831",
@@ -39,7 +39,7 @@ def status(servers=2, workers=2, shards=1, *, seed=1, at_s=60.0, word=HOSTILE) -
         "elapsed_s": at_s,
         "blocks": {"left": 90, "leased": 4, "done": 10},
         "nodes": nodes,
-        "shards": found,
+        "shards": rows,
         "tables": [],
         "waits": [{"who": f"worker {servers + 1}", "whom": "server 1 (a pull)", "seconds": 3.5}],
         "requests_per_s": 1234.5,

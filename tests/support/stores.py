@@ -49,29 +49,29 @@ SECTION, MARK, TABLE = struct.Struct("<IIIIQQ"), struct.Struct("<QQ"), struct.St
 def sections_of(store, capacity=1 << 20):
     """Every section of a store, as bytes."""
     buffer = np.zeros(capacity, np.uint8)
-    cursor, found = FragmentCursor(store.fragments()), []
+    cursor, copies = FragmentCursor(store.fragments()), []
     while True:
         used, sections = copy_fragments(store, cursor, buffer)
         assert used == sum(length for _, _, length, _ in sections)
-        found += [buffer[begin : begin + length].copy() for _, begin, length, _ in sections]
+        copies += [buffer[begin : begin + length].copy() for _, begin, length, _ in sections]
         if not sections:
-            return found
+            return copies
 
 
 def marks_of(store):
     """fragment -> {incarnation: highest push}."""
-    found = {}
+    by_fragment = {}
     for section in sections_of(store):
         _, fragment, _, marks, _, _ = SECTION.unpack_from(section)
         end = SECTION.size + marks * MARK.size
-        own = MARK.iter_unpack(section[SECTION.size : end].tobytes())
-        found.setdefault(fragment, {}).update(own)
-    return found
+        entries = MARK.iter_unpack(section[SECTION.size : end].tobytes())
+        by_fragment.setdefault(fragment, {}).update(entries)
+    return by_fragment
 
 
 def ticks_of(store, table_id):
     """key -> tick of the last push to its row, of a table that tracks it."""
-    found = {}
+    ticks = {}
     for section in sections_of(store):
         _, _, tables, marks, _, _ = SECTION.unpack_from(section)
         at = SECTION.size + marks * MARK.size
@@ -82,8 +82,8 @@ def ticks_of(store, table_id):
             if number == table_id:
                 assert (track, row_bytes) == (1, 12 + 4 * floats)
                 keys = lie[:, :8].copy().view("<u8")[:, 0]
-                found |= zip(
+                ticks |= zip(
                     keys.tolist(), lie[:, -4:].copy().view("<u4")[:, 0].tolist(), strict=True
                 )
             at += -(-rows * row_bytes // 8) * 8
-    return found
+    return ticks

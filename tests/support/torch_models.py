@@ -74,9 +74,9 @@ class Clicks(Worker):
 
     def train(self, block):
         self._stop(f"before-{block.number}")
-        found = super().train(block)
+        figures = super().train(block)
         self._stop(f"after-{block.number}")
-        return found
+        return figures
 
 
 class DlrmNet(nn.Module):

@@ -78,13 +78,13 @@ class Pipe:
         if self.ended:
             return b""
         try:
-            found = self.sock.recv(1 << 20)
+            data = self.sock.recv(1 << 20)
         except BlockingIOError:
             return b""
         except ConnectionResetError:
-            found = b""
-        self.ended = not found
-        return found
+            data = b""
+        self.ended = not data
+        return data
 
     def close(self):
         self.sock.close()

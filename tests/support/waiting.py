@@ -93,13 +93,13 @@ def run_all(*work):
     """Runs functions in a thread each; raises the error of one of them."""
     errors = []
 
-    def guarded(one):
+    def guarded(function):
         try:
-            one()
+            function()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
+    threads = [threading.Thread(target=guarded, args=(function,), daemon=True) for function in work]
     for thread in threads:
         thread.start()
     joined(*threads)

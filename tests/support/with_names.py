@@ -15,10 +15,10 @@ from snailps.cli.entry import main
 def getaddrinfo(host, *others, ask=socket.getaddrinfo, **named):
     """As the system's, where the file has no such name."""
     lines = (line.split() for line in Path(os.environ["NAMES"]).read_text().splitlines())
-    found = {name: at for at, name in lines}.get(host, host)
-    if found == "-":
+    address = {name: at for at, name in lines}.get(host, host)
+    if address == "-":
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    return ask(found, *others, **named)
+    return ask(address, *others, **named)
 
 
 if __name__ == "__main__":

@@ -79,22 +79,22 @@ def train_pieces(
     added up: as threads do that see what others write a piece late.  `derive` then makes anew what
     in the arrays is no sum.
     """
-    left = [list(range(first, last, size)) for first, last in spans]
-    states, told = ["new"] * len(spans), []
-    while any(left):
+    unfinished = [list(range(first, last, size)) for first, last in spans]
+    states, returned = ["new"] * len(spans), []
+    while any(unfinished):
         before = [array.copy() for array in arrays]
         after = [array.copy() for array in arrays]
         for worker in order(states):
-            first = left[worker].pop(0)
-            told.append(train(worker, first, min(first + size, spans[worker][1])))
-            states[worker] = "turn" if left[worker] else "done"
+            first = unfinished[worker].pop(0)
+            returned.append(train(worker, first, min(first + size, spans[worker][1])))
+            states[worker] = "turn" if unfinished[worker] else "done"
             for array, begun, sums in zip(arrays, before, after, strict=True):
                 sums += array - begun
                 array[:] = begun
         for array, sums in zip(arrays, after, strict=True):
             array[:] = sums
         derive()
-    return told
+    return returned
 
 
 class Steps:
@@ -189,7 +189,7 @@ def losses_in_order(
 
     No time passes for the trainers, as after some seconds they would push rows once more.
     """
-    total, found = epochs * len(texts), []
+    total, losses = epochs * len(texts), []
     exchange, check_out = InputExchange.exchange, _Training._check_out
 
     def exchange_and_stop(self: InputExchange, number: int) -> None:
@@ -231,6 +231,6 @@ def losses_in_order(
                 for at in order([steps.state for steps in all_steps]):
                     _current[:] = [all_steps[at]]
                     all_steps[at].advance()
-            examples = sum(one["examples"] for one in figures)
-            found.append(sum(one["loss"] for one in figures) / max(1, examples))
-    return found
+            examples = sum(partition["examples"] for partition in figures)
+            losses.append(sum(partition["loss"] for partition in figures) / max(1, examples))
+    return losses
