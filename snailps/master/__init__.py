@@ -1,1 +1,1 @@
-"""The master: forms the cluster, follows the job, replaces what is lost, ends both."""
+"""The master: forms the cluster, runs its job, and replaces lost processes."""

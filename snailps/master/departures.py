@@ -215,7 +215,7 @@ class Departures:
             self._replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
             if stay is Stay.LEAVING:
-                self._lose_for_good(member, "was told to leave, and is gone", now)
+                self._lose_for_good(member, "was asked to leave, and is gone", now)
             else:
                 self._lose_for_good(member, f"is lost: {why}", now)
         elif member.role == "worker":
@@ -369,7 +369,7 @@ class Departures:
             return
         if member.role == "server" and forming and not self._is_replaced:
             self._lifecycle.fail(
-                f"{member.name} was told to leave (SIGTERM) while the cluster forms. "
+                f"{member.name} was asked to leave (SIGTERM) while the cluster forms. "
                 f"{self._why_not_replaced}"
             )
             return

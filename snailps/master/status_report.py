@@ -349,7 +349,7 @@ class StatusReport:
             if node["role"] == "worker" and reports.stats_at > member.block_since:
                 age_s = now - reports.stats_at
                 waits = reports.stats.get("waits", [])[:1]
-                found += [  # the oldest is enough: others wait behind it
+                found += [  # the oldest is enough: the others wait for it
                     (name, f"{peer} ({what})", seconds + age_s) for what, peer, seconds in waits
                 ]
                 if (at := reports.stats.get("at")) and node["block_s"] is not None:

@@ -99,7 +99,7 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(tmp_p
         master, (first, second), _ = cluster.started_at(gated)
         first.send(signal.SIGTERM)
         signal_other_thread(second, signal.SIGTERM)
-        master.wait_line(r"was told to leave, and its rows would go with it")
+        master.wait_line(r"was asked to leave, and its rows would go with it")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0, 0]
         assert "interrupted after" in master.stderr

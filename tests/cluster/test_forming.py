@@ -95,7 +95,7 @@ def test_server_lost_while_forming_ends_a_cluster_that_stops_and_says_so(tmp_pat
         name = cluster.name_of(servers[0])
         cluster.lose(servers[0], number)
         cluster.says_goodbye(workers)
-        what = "is lost" if number == signal.SIGKILL else "was told to leave"
+        what = "is lost" if number == signal.SIGKILL else "was asked to leave"
         assert_one_sentence(master, name, what, "while the cluster forms", "on_node_loss is 'stop'")
         # What was stopped itself may see the end of the master before its last words.
         assert set(cluster.codes()[1:]) <= {STOPPED, FAILED}

@@ -1,8 +1,8 @@
-"""The input of a job at the master: its files, and the blocks that they are cut into.
+"""Owns the input of a job at the master: its files, and the blocks into which they are cut.
 
-    settings.input -> files -> blocks -> leases        a block that no worker can open -> its bytes
+    settings.input -> files -> blocks -> leases      a block that a worker cannot open -> its bytes
 
-Owns unpacked copies of the input while the job lasts; knows no lease and no pass.
+Keeps unpacked copies of the input while the job lasts. Must not know leases or passes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""A job at the master: the model's class, its input, its passes, its metrics.
+"""Owns a job at the master: the model's class, its input, its passes, its progress.
 
     settings -> Job.load -> prepare (files -> blocks) -> Schedule of "survey" -> summary
     -> Schedule of "train" -> metrics -> export
 
-Owns the work and its progress. `leases/service.py` asks it for leases and passes on results; sums
-are in `metrics.py`. No connections here; `now` is monotonic seconds.
+`leases/service.py` asks it for leases and passes results on; `metrics.py` has the sums. Must not
+know connections, or the phase of the job (`controller.py`). What the model's class says by its
+settings is asked once, in the constructor; methods that compute run beside the loop (`prepare`,
+`end_survey`, `content`). `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -118,24 +120,24 @@ class Job:
         self.settings = job_settings(self.cls, raw, also_known)
         self._raw, self.origins = raw, with_origins(self.settings, raw)
         self.measured: list[str] = []
-        """Settings that the model has decided by its input, in words."""
+        """Settings that the model chose by its input, in words."""
         self.refused = ""
-        """Why the training must not go on, by what its workers have counted; empty: it may."""
-        self._is_counted = False  # whether counts were judged since the first epoch
-        self._counted: Mapping[str, Any] = {}
+        """Why the training must end, by what its workers have counted; empty: it may continue."""
+        self._is_counted = False  # counts were judged after the first epoch
+        self._counted: Mapping[str, Any] = {}  # figures that the model makes of counts
         self.diverged = ""
         """Why the training cannot continue; empty while it can."""
         self._losses: LossWatch | None = None  # of the training, once there is a loss
         self.worker_class = entry.value
         self.source = b""
-        """Source of the class, where no process can import it."""
-        # Asked here, once: the core calls nothing of the model's class.
+        """Source of the class, if no process can import it."""
+        # Asked here, once: in the loop the core calls nothing of the model's class that computes.
         in_rounds = trait_of(self.cls, InRounds)
         self.name = self._asked(self.cls, "model_name", str)
         self.clocked = bool(self.cls.clocked(self.settings))
         self.rounds = self._asked(in_rounds, "rounds", int)
         self.needs_workers = self.rounds > 0
-        """The workers of rounds are decided when the training begins: it needs some."""
+        """The indices of rounds are the workers at the begin of the training: it needs some."""
         self.fraction = self._asked(in_rounds, "fraction", float)
         self.deadline_s = self._asked(in_rounds, "deadline", float)
         self.expires = self._asked(trait_of(self.cls, Limited), "expires", int)
@@ -151,9 +153,9 @@ class Job:
         self.summary: bytes | None = None
         self.pass_ = ""
         self.schedule: Schedule = no_schedule()
-        self._is_new = False  # a training that continues none
+        self._is_new = False  # the training continues no earlier one
         self._leased: set[int] = set()  # leased parts of the first chunk; -1: anything else
-        self._at_round: tuple[int, list[list[float]]] = (0, [])
+        self._at_round: tuple[int, list[list[float]]] = (0, [])  # units, losses as the round began
         self._start: messages.Start | None = None
         self._summary_message: tuple[bytes, Encoded] | None = None
         self.input = JobInput(self.cls, self.settings)
@@ -162,11 +164,11 @@ class Job:
         self.metrics = PassMetrics()
         self.ended_by = ""
         self._is_judged = settings_of(self.cls.Settings)["epochs"].auto
-        """The loss decides the number of epochs by default: reported also where it is fixed."""
+        """The loss decides the number of epochs by default; it is reported also if that is set."""
         self._least_epochs = self.settings.epochs
-        """Epochs after which the training may end when the loss stops falling."""
-        self._relative = False
-        self._is_whole = False  # the model chose how many epochs all are trained
+        """Epochs after which the training may end once the loss stops falling."""
+        self._relative = False  # the loss has stopped falling by its own scale, not the first one's
+        self._is_whole = False  # the model chose a number of epochs, all of which are trained
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
@@ -205,7 +207,7 @@ class Job:
             )
 
     def _ask_for_survey(self) -> None:
-        """Ask the class what sets rows and what the survey merges, by the settings of now."""
+        """Ask the class, by the present settings, what fills rows and what merges the survey."""
         trait = trait_of(self.cls, Surveyed)
         self.loader = trait.loader(self.settings)
         surveyor = trait.surveyor(self.settings)
@@ -258,9 +260,10 @@ class Job:
                 )
 
     def identity(self, may_differ: Collection[str]) -> dict[str, str]:
-        """Return the class and the other settings: what must not change where the job continues.
+        """The class and settings that must not change if the job continues.
 
-        Passwords and signatures of addresses may change: others read files that have this.
+        Without passwords and signatures of addresses: these may change, and others read files that
+        contain this.
         """
         settings = to_mapping(self.settings)
         own = {n: without_secrets(text) for n, text in settings.items() if n not in may_differ}
@@ -274,7 +277,7 @@ class Job:
         return self.settings.output
 
     def describe_share(self, share: float) -> str:
-        """How far it is, in words for a log line."""
+        """Progress of the training, in words for a log line."""
         return f"{share:.0%} of the training"
 
     def plain_settings(self) -> Mapping[str, str]:
@@ -399,8 +402,8 @@ class Job:
         return SCHEDULES[s.consistency](training)
 
     def end_pass(self, now: float) -> None:
-        """End a pass. What a training that ended early counts is what the model has: results of
-        workers that are gone, whose pushes the servers may lack, are withdrawn."""
+        """End a pass. After a training that ended early, figures count exactly what the model has:
+        results whose pushes the servers may lack, as their workers are gone, are withdrawn."""
         self._seconds[self.pass_] = now - self._pass_begun
         self._finish_counts()
         if self.pass_ != "train" or self.rounds:
@@ -408,8 +411,8 @@ class Job:
         if not self.schedule.closed:
             if lacking := len(self.schedule.unpushed()):
                 log.warning(
-                    "of %d blocks not all that was learnt may be in the model: their workers are "
-                    "gone, and not all pushes are acknowledged",
+                    "the model may lack a part of what %d blocks taught: their workers are gone, "
+                    "and not all of their pushes are acknowledged",
                     lacking,
                 )
             return
@@ -423,7 +426,7 @@ class Job:
                 len(taken),
             )
         if not self.metrics.units:
-            log.warning("nothing is trained: no block was finished, and the model is as it began")
+            log.warning("nothing was trained: no block was finished, and the model is as it began")
 
     def _judge_counts(self) -> Counted:
         """Have the model judge what its workers have counted; plain values."""
@@ -447,9 +450,12 @@ class Job:
     # --- state -----------------------------------------------------------------------------
 
     def dump(self, now: float, *, clock: int = -1, exact: bool = False) -> JobState:
-        """State of the training. `clock`: for a checkpoint of the beginning of this clock, in bsp.
-        `exact`: for a master that takes over, without the input; its arrays are valid until the
-        next call, and only changes are copied, so it may run in the master's loop."""
+        """State of the training, for a checkpoint or, with `exact`, for a master that takes over.
+
+        `clock`: in bsp, the clock at whose beginning the checkpoint saves rows. `exact`: without
+        the input; the arrays are valid until the next call, and only changes are copied, so that it
+        may run in the master's loop.
+        """
         schedule = self.schedule
         figures: dict[str, Any] = {
             "lr": self.metrics.lr,
@@ -472,10 +478,10 @@ class Job:
         round_ = 0 if rounds is None else rounds.round
         about = {"clock": max(0, clock, round_), "figures": figures}
         if exact:
-            own = schedule.snapshot()
-            arrays = {name: held for name, held in own.items() if isinstance(held, np.ndarray)}
+            values = schedule.snapshot()
+            arrays = {n: value for n, value in values.items() if isinstance(value, np.ndarray)}
             about["exact"] = {
-                "schedule": {name: held for name, held in own.items() if name not in arrays},
+                "schedule": {n: value for n, value in values.items() if n not in arrays},
                 "metrics": self.metrics.snapshot(exact=True),
                 "diverged": self.diverged,
                 "reached": [self._reached_in, self._reached],
@@ -532,7 +538,8 @@ class Job:
             self.metrics.resume(figures["rotation"]["metrics"])
             return
         numbers, records = self.schedule.records.done(), self.schedule.records
-        # One by one where one of the last steps may have reached the target.
+        # The last ones one by one: one of them may have reached the target, which ends the training
+        # a fixed number of clocks later.
         last = (CLOCKS_AHEAD + 1) * self.settings.micro_batches
         first = numbers[: max(0, len(numbers) - last)]
         if len(first):
@@ -547,7 +554,8 @@ class Job:
         self.schedule.close()
 
     def replay(self, message: messages.Done, node: int, now: float) -> bool:
-        """Take the result of a block of this node; False if it was done already."""
+        """Take a result that the journal has, or that a worker repeats; False if the block was done
+        already."""
         return self.schedule.claim(message.number, node) and self.done(message, node, now)
 
     def spent(self, now: float) -> dict[str, float]:
@@ -611,10 +619,12 @@ class Job:
         return now - self._pass_begun
 
     def _progress_of(self, entry: Entry, now: float) -> tuple[float, ...]:
-        """Share of the training before and after a block that is leased now. A worker leases a
-        block when it begins the one before. So where time is limited, the block begins one mean
-        duration from now and ends another one later; not in bsp, where rates must be
-        reproducible."""
+        """Share of the training before and after a block that is leased now.
+
+        With `max_seconds` shares of time count where they are larger. A worker leases a block when
+        it begins the one before, so the block begins one mean duration from now, and ends another
+        one later. Not with clocks, where learning rates must be reproducible.
+        """
         limit_s = self.settings.max_seconds
         if not limit_s or self.pass_ != "train" or self.schedule.clocks is not None:
             return entry.progress
@@ -644,8 +654,8 @@ class Job:
             self.input.fit(summary)
 
     def check_room(self, summary: bytes | None) -> str:
-        """Say what will be written after this survey; empty: unknown. Beside the loop: the model
-        reads the summary. ConfigError if the disk has no room."""
+        """What will be written after this survey, in words; empty: unknown. Beside the loop, as the
+        model reads the summary. ConfigError if the disk has no room for it."""
         if not self.settings.output:
             return ""
         sizes = trait_of(self.cls, Reported).file_sizes(self.settings, summary or b"")
@@ -701,7 +711,7 @@ class Job:
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
-        """Refuse a request for bytes of what is no block."""
+        """Refuse a request for bytes that are of no block: ProtocolError."""
         schedule = self.schedule
         known = schedule.plan.has(number) and unit in ("line", "word", HEAD)
         if not known or not schedule.plan.entry(number).piece.path:
@@ -724,7 +734,7 @@ class Job:
             was_leased = checkouts.cut(number, node)
         if not was_leased:
             return False
-        if chunks is not None and chunks.encodes(number):  # its words are counted when trained
+        if chunks is not None and chunks.encodes(number):  # its units are counted when trained
             self._count(number, BlockResult(bad_lines=result.bad_lines))
             return True
         had_checkouts = number in self.metrics.unfinished  # whose results this one replaces
@@ -812,7 +822,8 @@ class Job:
         self._reached = self._enough(min(schedule.epoch, whole))
         if self._reached:
             self._reached_in = place
-            # At once: waiting workers are answered before `limit_reached` is asked.
+            # Now, and not when `limit_reached` is asked next: waiting workers are answered before
+            # that, and would get entries beyond the limit.
             limits.limit(place)
 
     def counted(self, node: int, now: float) -> int:
@@ -850,7 +861,7 @@ class Job:
 
     @property
     def by_round(self) -> list[dict[str, Any]]:
-        """What `InRounds.after_round` returned for each round so far, with its number from 1 on."""
+        """What `InRounds.after_round` returned for each round so far, with its number, from 1."""
         return [{**each, "round": n} for n, each in enumerate(self.round_figures, 1)]
 
     def rate(self, now: float) -> float:

@@ -1,9 +1,10 @@
-"""Metrics of one pass of a job: units, losses, rate, duration of a block.
+"""Owns the metrics of one pass of a job: units, losses, rate, duration of a block.
 
     results of blocks, in the order in which they count -> PassMetrics -> loss, rate, block_s
 
-Sums and means over the records of blocks (`leases/records.py`); no leases and no limits here.
-`now` is monotonic seconds.
+Sums and means over the records of blocks (`leases/records.py`). Must not know leases or limits. In
+a rotation results of checkouts count before their partition is done: they are withdrawn when it is
+reported whole, or its worker is lost, so nothing counts twice. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from snailps.master.leases.records import BlockResult
 from snailps.master.member import RATE_WINDOW_S
 
 RECENT_BLOCKS = 16
-"""Blocks, or checkouts, in the mean that is the loss shown and compared with `target_loss`."""
+"""Blocks, or checkouts, over which the loss is averaged that is shown and compared with
+`target_loss`."""
 FLAT_EPOCHS = 5
-"""The loss has stopped falling when this many epochs lowered it by less than `FLAT` each, of the
-first epoch's or, `relative`, of itself."""
+"""The loss has stopped falling when so many epochs lowered it by less than `FLAT` each, as a share
+of the first epoch's loss or, with `relative`, of the loss itself."""
 FLAT = 5e-4
 """Share of the first epoch's loss; as scikit-learn's `tol`, at half its value."""
 FALLING = 0.01
@@ -33,7 +35,7 @@ FALLING = 0.01
 LEARNT = 1e-4
 """Share of a constant's loss (or of the first epoch's) below which nothing is left to gain."""
 _BLOCK = -1
-"""Stands for a lease."""
+"""In place of a lease's number: a block, whose result is final."""
 
 
 @dataclass(slots=True)
@@ -58,9 +60,9 @@ class _LeaseSums:
 
     epoch: int
     node: int = 0  # the worker that has it, or had it last
-    open: _Sums = field(default_factory=_Sums)  # withdrawn when the worker is lost
-    durable: _Sums = field(default_factory=_Sums)  # durable checkouts; `Done` includes them again
-    kept: _Sums = field(default_factory=_Sums)  # durable checkouts of earlier workers
+    open: _Sums = field(default_factory=_Sums)  # not durable: withdrawn when the worker is lost
+    durable: _Sums = field(default_factory=_Sums)  # of this worker; its `Done` includes them again
+    kept: _Sums = field(default_factory=_Sums)  # durable, of earlier workers of the partition
 
 
 class PassMetrics:
@@ -137,7 +139,7 @@ class PassMetrics:
         return sums
 
     def make_durable(self, lease: int) -> dict[str, Any]:
-        """Make the checkouts of a lease durable; returns what that adds."""
+        """Make the checkouts of a lease durable; returns the sums that became so."""
         sums = self._leases.get(lease)
         if sums is None:
             return asdict(_Sums())
@@ -182,8 +184,8 @@ class PassMetrics:
         return lost.units
 
     def end_checkouts(self, lease: int, node: int = 0) -> int:
-        """Withdraw a worker's checkouts of a finished partition, which counts whole; returns their
-        units. The loss shown stays that of the checkouts."""
+        """Withdraw a worker's checkouts of a finished partition, whose result counts instead;
+        returns their units. The loss shown is still the mean of the checkouts."""
         sums = self._leases.get(lease)
         if sums is None:
             return 0
@@ -196,15 +198,16 @@ class PassMetrics:
         return sums.open.units + sums.durable.units
 
     def cut(self, lease: int, epoch: int, node: int, result: BlockResult) -> int:
-        """Count the result of a lease that ended before it had all checkouts, in place of theirs;
-        returns their units. No `snapshot` has it: a run that continues trains the lease again."""
+        """Count the result of a lease that ended before it had all checkouts, in place of these;
+        returns their units. No `snapshot` has it: a run that continues trains the partition
+        again."""
         kept = sums.kept if (sums := self._leases.get(lease)) is not None else _Sums()
         units = self.end_checkouts(lease, node)
         before = _Sums(self.units, *self._losses_of(epoch))
         self.count(epoch, result, recent=not units)
         loss, examples = self._losses_of(epoch)
-        own = _Sums(self.units - before.units, loss - before.loss, examples - before.examples)
-        kept.add(own)
+        added = _Sums(self.units - before.units, loss - before.loss, examples - before.examples)
+        kept.add(added)
         self._leases[lease] = _LeaseSums(epoch, kept=kept)
         return units
 
@@ -236,8 +239,8 @@ class PassMetrics:
         self._recent.extend((loss, count, _BLOCK) for loss, count in recent)
 
     def snapshot(self, *, exact: bool = False) -> dict[str, Any]:
-        """State for JSON, without speed; with `exact`, for a master that takes over, also durable
-        checkouts of unfinished partitions."""
+        """State for JSON, without rates. With `exact`, for a master that takes over, also durable
+        checkouts of unfinished partitions; a checkpoint trains these again."""
         units, losses, unfinished = self.units, [list(some) for some in self.losses], []
         for lease, sums in self._leases.items():
             for some in (sums.open, sums.durable, sums.kept):
@@ -277,14 +280,14 @@ class PassMetrics:
         self.counts = dict(snapshot.get("counts", {}))
 
     def came(self, units: int, now: float) -> None:
-        """Count a block for the rate, whenever its result counts."""
+        """Count units for the rate, when they are reported: in bsp a result counts later."""
         self._rates.append((now, units))
 
     def took(self, seconds: float) -> None:
         self._durations.append(seconds)
 
     def forget_rate(self, now: float) -> None:
-        """Drop rates, which a master that takes over has not seen."""
+        """Begin rates anew: a master that takes over has not seen the last seconds."""
         self._rates.clear()
         self._rates_since = now
 
@@ -300,7 +303,7 @@ class PassMetrics:
         return sum(loss for loss, _, _ in self._recent) / examples if examples else None
 
     def is_low(self, target: float, blocks: int) -> bool:
-        """Whether the mean loss of the last blocks, of `blocks` an epoch, is at most `target`."""
+        """Whether the mean loss of the last blocks is at most `target`; an epoch has `blocks`."""
         enough = len(self._recent) >= min(RECENT_BLOCKS, blocks)
         return bool(target and enough and self.loss is not None and self.loss <= target)
 
@@ -314,8 +317,8 @@ class PassMetrics:
         return before - last < FLAT_EPOCHS * FLAT * scale
 
     def falling(self, constant: float = 0.0) -> float:
-        """Share of itself by which the last epoch lowered the loss. 0: less than 1%, or negligible
-        beside the loss of a `constant`, or else the first loss."""
+        """Share of itself by which the last epoch lowered the loss, 0 to 1. 0 also if it is less
+        than 1%, or the loss negligible beside the loss of a `constant`, or else the first one."""
         first, *_ = *self.loss_by_epoch(), 0.0
         *_, before, last = 0.0, 0.0, *self.loss_by_epoch()
         if not before or last is None or last <= LEARNT * (constant or first or 0.0):

@@ -1,9 +1,10 @@
-"""The master's own reading of a job's tables: inspections of the model, and the export.
+"""Reads a job's tables for the master: for inspections of the model, and for the export.
 
     inspect, after_round, load, export -> ShardConnections -> Results -> the model's class
 
-Each reading is a `Work`, in a thread beside the master's loop. Owns the connections that this
-takes, and one for all rounds. The controller decides when to inspect and uses the metrics.
+Each reading is a `Work`, in a thread beside the master's loop, and calls the model's class. Owns
+the connections that it takes; rounds share one. Must not decide when to read: the job's controller
+does, and uses the result.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Observer(Protocol):
 
 
 class ModelReader:
-    """The master's own reading of the tables; `timeout_s` bounds each request."""
+    """Readings of the tables through a client of the master's own; `timeout_s` bounds each
+    request."""
 
     def __init__(self, timeout_s: float, trust: Trust, cluster_id: int) -> None:
         self._timeout_s, self._trust, self._cluster_id = timeout_s, trust, cluster_id
@@ -90,7 +92,8 @@ class ModelReader:
     # --- beside the loop -------------------------------------------------------------------------
 
     def inspect(self, job: Job, reading: ModelAccess) -> None:
-        """Have the model's inspector run; `Job.validation` gets its result."""
+        """Have the model's inspector run; its result becomes `Job.validation`. An error is only
+        logged: no training is lost for an inspection."""
         look, observer = trait_of(job.cls, Reported).inspector(job.settings), self.observer
         if look is None and observer is None:
             return
@@ -152,7 +155,7 @@ class ModelReader:
             judge = partial(_judge_and_export, job)
             figures |= self.load(job, judge, reading, progress)
         finally:
-            self._progress = None  # a cancelled one is not that of later readings
+            self._progress = None  # if it was cancelled, later readings are not
         if self.observer is not None:
             self._show_exported(self.observer, figures.get("files", []))
         if job.settings.output:
@@ -180,8 +183,8 @@ class ModelReader:
             close()
 
     def _reach(self, clock: int, reading: ModelAccess) -> None:
-        """Wait until all clocks below `clock` are applied. Blocks are reported before their slots
-        are sealed: a seal that failed with its worker may not be known yet."""
+        """Wait until all clocks below `clock` are applied. A block is reported before its slot is
+        sealed, and the master seals in place of a worker that dies in between."""
         links, close = self._connect(reading)
         try:
             links.client.reach_async(clock).wait(self._timeout_s)
@@ -193,7 +196,7 @@ class ModelReader:
         return self._closed.is_set() or (progress is not None and progress.cancelled)
 
     def _connect(self, reading: ModelAccess) -> tuple[ShardConnections, Callable[[], None]]:
-        """Connections of the master's own to all shards, and how to close them."""
+        """Connections of the master to all shards, and a function that closes them."""
         incarnation = next(reading.numbers)  # one for all tries: only the last one is used
 
         def newest() -> Route:
@@ -228,7 +231,7 @@ class ModelReader:
     def _results(
         self, job: Job, reading: ModelAccess, progress: ExportProgress | None = None
     ) -> tuple[Results, Callable[[], None]]:
-        """The tables through a client of the master's own, and how to close it."""
+        """The tables through a client of the master, and a function that closes it."""
         links, close = self._connect(reading)
         route = links.route
         tables = reading.tables
@@ -254,7 +257,7 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
             figures = plain_figures(job.cls, "judge", judged)
         except ClusterError as error:  # reported after the export: no model is lost for its figures
             figures, wrong = {}, error
-    except DataError as error:  # only whole test files show what is wrong behind their heads
+    except DataError as error:  # a damaged test file: found only now, when all of it is read
         if not job.settings.output:
             raise
         log.warning("not tested: %s", error)
@@ -278,12 +281,13 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
 
 
 def _is_shown(value: object) -> bool:
-    """Whether the text at the end of a run shows a figure of a user's `judge`."""
+    """Whether the report at the end of a run can show a figure of a user's `judge`."""
     return isinstance(value, (int, float, str))
 
 
 def _called(cls: type[Worker], method: str, results: Results) -> object:
-    """The answer of a user's class method; its errors get the name of that."""
+    """The result of a user's class method. An error of it becomes a ClusterError with the name of
+    the method."""
     try:
         return getattr(cls, method)(results)
     except SnailError:

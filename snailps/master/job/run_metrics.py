@@ -1,4 +1,4 @@
-"""Metrics of a run: sums over its job, its members and its shards.
+"""Sums the metrics of a run over its job, its members and its shards.
 
 figures of the job, its export, checkpoints, members and standbys -> run_figures -> a mapping
 """
@@ -23,7 +23,7 @@ def run_figures(
     own_rss_mb: float,  # peak resident size of the master's process
     now: float,
 ) -> dict[str, Any]:
-    """Metrics of the run, including those of its export that are known already."""
+    """Metrics of the run so far, with the metrics of its export if that has ended."""
     job, _ = controller.leases.running()
     everyone = [*members.all.values(), *members.left]
     reported = [member.figures for member in everyone]
@@ -52,7 +52,7 @@ def run_figures(
 
 
 def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
-    """Seconds that each worker waited for others, in modes in which workers wait."""
+    """Seconds that each worker waited for others, if the schedule has workers wait."""
     clocks, pace = job.schedule.clocks, job.schedule.pace
     if clocks is None and (pace is None or not pace.is_bound):
         return {}

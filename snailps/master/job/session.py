@@ -1,9 +1,9 @@
-"""A session as a job whose schedule is empty: what its journal and its checkpoints belong to.
+"""Owns what a session is to its journal and its checkpoints: a job whose schedule is empty.
 
     the master's settings -> SessionJob -> identity, state, tables that it admits
                                         -> takeover.py, checkpoints.py
 
-Its rows are its drivers' tables; there are no blocks.  No connections here.
+Its rows are its drivers' tables; it has no blocks. Must not know connections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snailps.master.leases.shared import no_schedule
 from snailps.master.table_registry import admits
 
 SESSION = "session"
-"""Stands for a job's class in journals and manifests."""
+"""In place of a job's class in journals and manifests."""
 
 
 class _NoInput:
@@ -33,7 +33,7 @@ class _NoInput:
 
 
 class SessionJob:
-    """What `Job` is for a training, as far as journal and checkpoints ask."""
+    """The part of `Job` that journal and checkpoints use."""
 
     cls = Worker
     counts = "rows"
@@ -55,7 +55,8 @@ class SessionJob:
         return ""
 
     def plain_settings(self) -> Mapping[str, str]:
-        """Settings for a manifest: those of its checkpoints are of the place, not of the rows."""
+        """Settings for a manifest. The settings of its checkpoints are not among them: they belong
+        to the place where rows are saved, not to the rows."""
         return {"worker_class": SESSION}
 
     def identity(self, may_differ: Collection[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Settings of a job: completed from files that they name, checked, those without effect refused.
+"""Makes the settings of a job: completes them from files that they name, and checks them.
 
 worker class, RawConfig -> job_settings -> JobSettings, checked
 """
@@ -26,11 +26,12 @@ _PLAIN = (bool, int, float, str, tuple, list)
 
 
 def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
-    """Refuse what the user set and this job does not read: it would be missed without a word.
+    """Refuse settings that the user set and this job does not read: they would be ignored in
+    silence. ConfigError names the place.
 
-    A value that is the default changes nothing.  A sentence is returned for each of what may stay:
-    what other jobs read too, as the environment and imported files, and lines of a file that
-    ``--set`` or the environment has made unread, as one run of several by the same file does.
+    A value that is the default changes nothing and may stay. So may entries that other jobs read,
+    too, and entries that ``--set`` or the environment has made unread; for each of these a sentence
+    is returned, to be logged.
     """
     in_rounds, notices = trait_of(cls, InRounds).rounds(settings) > 0, []
     if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
@@ -54,7 +55,8 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
 
 
 def plain_settings(settings: JobSettings) -> JobSettings:
-    """Settings as a model's class returned them, NumPy numbers and paths in them made plain."""
+    """The settings that a model's class returned, with plain values in place of NumPy numbers and
+    paths."""
     values = {name: getattr(settings, name) for name in settings_of(type(settings))}
     odd = {name: plain(held) for name, held in values.items() if type(held) not in _PLAIN}
     return dataclasses.replace(settings, **odd) if odd else settings
@@ -76,7 +78,7 @@ def job_settings(
     cls.check(settings)
     if cls.clocked(settings) and trait_of(cls, Limited).expires(settings):
         raise ConfigError(
-            "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which ones do "
-            "would depend on who was how fast. Leave expire_after at 0, or use async or ssp"
+            "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which rows do "
+            "would depend on the speed of workers. Leave expire_after at 0, or use async or ssp"
         )
     return settings

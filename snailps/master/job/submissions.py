@@ -1,9 +1,10 @@
-"""Jobs that drivers submit to a session: loading the class, cancelling, a driver that goes.
+"""Owns a submitted job before it begins, and its tie to its driver: loading, cancelling, loss.
 
     Submit -> Work(load_job) -> JobController.prepare, or its error to the driver
-    Cancel, a lost driver -> the class is waited for no longer, the job fails, or ends early
+    Cancel, a lost driver -> loading is given up, the job fails, or ends early
 
-Owns the job whose class is being loaded, and whose job the newest one is.  `now` is monotonic
+Loading runs the user's module beside the loop, with a limit: an import may hang, and cannot be
+ended. Must not know what a job does once it has begun (`controller.py`). `now` is monotonic
 seconds.
 """
 
@@ -131,7 +132,8 @@ class Submissions:
             )
 
     def _give_up_loading(self, why: str) -> None:
-        """Stop waiting for the class; a running import is ignored."""
+        """Stop waiting for the class. The import may still run in its thread; its result is
+        ignored."""
         loading, self._loading = self._loading, None
         if loading is not None:
             self._out.disown(loading.work)
@@ -140,7 +142,8 @@ class Submissions:
     # --- its driver ------------------------------------------------------------------------------
 
     def cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
-        """A driver cancels its job, or ends the training `early`."""
+        """A driver cancels its job, or with `early` ends the training and saves the model. Another
+        driver's job stays."""
         self._out.reply(call, messages.Ok())
         if self._submitter != member.number:
             return
@@ -157,7 +160,8 @@ class Submissions:
             self._fail_job("the job was cancelled")
 
     def driver_gone(self, driver: Member) -> None:
-        """Cancel the job of a lost driver, if it reads the driver's data or leaves no result."""
+        """Cancel the job of a lost driver if it reads the driver's data, or has no output: then
+        nobody could use the result. Any other job continues."""
         if self._submitter != driver.number:
             return
         if self.loading:

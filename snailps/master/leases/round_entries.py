@@ -261,7 +261,7 @@ class Rounds:
     def figures(self) -> dict[str, Any]:
         return {"rounds": self.round}
 
-    # --- what is kept of it ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         indices = self._places.index_of

@@ -465,7 +465,7 @@ class LeaseService:
         place = f" ({piece.path}, bytes {piece.start:,} to {piece.stop:,})" if piece.path else ""
         where = outward(place)
         cost = job.schedule.losses[number]
-        return f"block {number}{where} has cost {cost} workers: look at what is in it"
+        return f"block {number}{where} has cost {cost} workers: look at its content"
 
     def wait_for_late(self, schedule: Schedule, workers: list[Member], now: float) -> bool:
         """Wait for workers whose part of the job is not finished while the training ends; whether

@@ -305,7 +305,7 @@ class ReplicationController:
         drains = self._drains.get(effect.server)
         if not drains and all(m is member or m.leaving for m in self._members.nodes("server")):
             self._above.all_servers_leave(
-                f"{member.name} was told to leave, and its rows would go with it: {effect.why}",
+                f"{member.name} was asked to leave, and its rows would go with it: {effect.why}",
                 now,
             )
             return

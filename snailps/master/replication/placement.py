@@ -104,7 +104,7 @@ class Shard:
 
     def snapshot(self) -> dict[str, Any]:
         """Values for JSON; `of` reads them."""
-        copy, previous, behind = self.standby, self.previous, self.next
+        copy, previous, next_copy = self.standby, self.previous, self.next
         return {
             "at": _listed(self.address),
             "step": self.step.value,
@@ -114,7 +114,7 @@ class Shard:
                 if copy is not None
                 else None
             ),
-            **({"following": behind.server} if behind is not None else {}),
+            **({"following": next_copy.server} if next_copy is not None else {}),
         }
 
     @classmethod
