@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The gradient of rows from the gradient of what was made of them.
+"""Gradients of rows from gradients of lookups and bags.
 
     dL/d(bag) (m, dim), places of each bag's rows -> add_to_rows -> dL/d(row) (rows, dim)
 
-PyTorch's own backward of a lookup makes a tensor operation, or a call into BLAS, an id: for rows of
-16 floats that is ten times the work.  What ids and rows mean is not known here.
+A loop of our own, because PyTorch's backward of a lookup makes a tensor operation, or a BLAS call, for
+each id: ten times the work for rows of 16 floats.  Must not know what ids and rows mean.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -17,11 +17,11 @@ cdef enum:
 def add_to_rows(const float[:, ::1] gradient not None, const int32_t[::1] places not None,
                 float[:, ::1] rows not None, const int64_t[::1] offsets=None,
                 const float[::1] weights=None) -> None:
-    """Add the gradient of each of m bags to the rows (u, dim) that it is made of.
+    """Add the gradient of each of m bags to the rows (u, dim) of which it consists.
 
-    `places` (n,) has the row of each entry; one that is not below u adds nothing.  `offsets` (m,) is the
-    first entry of each bag, ascending from 0; None: entry i is bag i.  `weights` (n,) are factors of
-    entries.  Entries are added in their order: the sum does not depend on threads.
+    `places` (n,) has the row of each entry; a place outside 0..u-1 (padding) is ignored.  `offsets` (m,) is
+    the first entry of each bag, ascending from 0; None: entry i is bag i.  `weights` (n,) are factors of
+    entries.  Entries are added in order, by one thread, so the sums always have the same bits.
     """
     cdef int64_t m = gradient.shape[0], n = places.shape[0], bags = m, i, begin, stop, before = 0
     cdef int64_t b, dim = rows.shape[1], count = rows.shape[0]
@@ -57,7 +57,7 @@ def add_to_rows(const float[:, ::1] gradient not None, const int32_t[::1] places
 cdef void add_entries(const float *gradient, int64_t begin, int64_t stop, bint one, int64_t dim,
                       const int32_t *places, int64_t n, const float *factors, float *rows,
                       int64_t count) noexcept nogil:
-    """Entries of one bag, whose gradient is `gradient`, or with their own: row i of it."""
+    """Add entries begin..stop-1, which share one `gradient`, or each have a row of it."""
     cdef int64_t i, j
     cdef const float *value = gradient
     cdef float *row

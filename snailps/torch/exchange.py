@@ -1,19 +1,20 @@
 """The traffic of one module: rows of a batch in, gradients of rows out, with a bound on staleness.
 
-    ids of each table -> Exchange.look_up -> Lookup: one array of different rows, every id's place
+    ids of each table -> Exchange.look_up -> Lookup: one array of distinct rows, every id's place
     dL/d(rows) of a step -> push_together -> pushes -> at most `staleness` steps unacknowledged
 
-It owns which ids are the same, what was pulled ahead, and which pushes are not acknowledged yet.
-It must not know autograd, nor what is computed from the rows.
+Owns which ids are equal, what was prefetched, and which pushes are not acknowledged yet.  Must not
+know autograd, or what is computed from the rows.
 
 What holds
 ----------
-* A pull sees every push that this process called before it: rows are stale only where they were
-  pulled ahead, and then lack at most `staleness` own steps.
+* A pull sees every earlier push of this process.  Rows are stale only if they were prefetched, and
+  then lack at most `staleness` steps of this process.
 * A row that only padding names is neither pulled nor pushed.
 * Several tables share one array, so that a batch is one gather and one gradient, and their requests
-  leave together; as do those of several modules (`push_together`).
-* A row that came several times in a step is pushed once, also where several modules have its table.
+  are sent together.  So are requests of several modules (`push_together`).
+* A row that occurs several times in a step is pushed once, even if several modules have its table:
+  the servers' optimizers make one step per push.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from snailps.transport.client._client import Pending
 Ids: TypeAlias = Sequence[Keys] | Keys
 """Ids of each table, uint64 (n,); or of all, a column each: uint64 (n, tables)."""
 LARGE = 1 << 15
-"""Floats from which arrays are kept; smaller ones are memory that the allocator has at hand."""
+"""Floats from which reusing an array pays; the allocator has smaller ones without page faults."""
 KEPT = 4
-"""Arrays that are kept; what is not among them is freed when it is not in use any more."""
+"""Arrays kept for reuse; others are freed when they are no longer in use."""
 _listed = [np.empty(0)]
 UNUSED = sys.getrefcount(_listed[0])
-"""References to an array that a list alone refers to, as `sys.getrefcount` counts them."""
+"""`sys.getrefcount` of an array to which only a list refers."""
 AHEAD_MAX = 8
-"""Batches that wait for their `forward`, pulled ahead; the oldest is dropped beyond that."""
+"""Most prefetched batches that wait for their `forward`; the oldest is dropped beyond that."""
 
 
 class RowBuffers:
-    """Arrays that are used again once nothing refers to them: fresh memory costs a fault a page.
+    """Reuses arrays to which nothing refers any more, because fresh memory costs a fault per page.
 
-    A tensor made of an array refers to it, as does a pull or push under way, so an array that is
-    given out is in no other use.
+    A tensor made of an array refers to it, and so does a pull or push that is under way.  So an
+    array that is handed out is never in use elsewhere.
     """
 
     def __init__(self) -> None:
@@ -63,27 +64,28 @@ class RowBuffers:
         self._lock = threading.Lock()
 
     def take(self, count: int, dim: int) -> Rows:
-        """An array (count, dim) of any values."""
+        """Return an array (count, dim) with arbitrary values."""
         size = count * dim
         if size < LARGE:
             return np.empty((count, dim), np.float32)
         with self._lock:
-            for at in range(len(self._arrays)):
-                if sys.getrefcount(self._arrays[at]) == UNUSED and len(self._arrays[at]) >= size:
-                    return self._arrays[at][:size].reshape(count, dim)
+            for i in range(len(self._arrays)):  # by index: a loop variable would be a reference
+                if sys.getrefcount(self._arrays[i]) == UNUSED and len(self._arrays[i]) >= size:
+                    return self._arrays[i][:size].reshape(count, dim)
             array: Rows = np.empty(size + size // 4, np.float32)
             self._arrays = [*self._arrays[-(KEPT - 1) :], array]
             return array[:size].reshape(count, dim)
 
 
 class Lookup:
-    """The rows of one batch: of each table its different ones, all in one array.
+    """The distinct rows of one batch, of all tables in one array.
 
-    `places` int32: the row of each id, `padding_place` of padding; ids of a table behind those of
-    the table before, or row by row of a matrix.  `keys` uint64: the different ids of each table;
-    `starts`: where their rows begin, and the number of all.  `rows` float32 (starts[-1] +
-    has_padding, dim): a row of zeros at the end stands for padding.  `is_plain`: every id came
-    once, and none is padding. `ids` as looked up; of a lookup that is `kept` alone.
+    `keys` uint64: the distinct ids of each table.  `starts`: where the rows of each table begin,
+    and the number of all rows.  `rows` float32 (starts[-1] + has_padding, dim): a last row of zeros
+    stands for padding.  `places` int32: the row of each id (`padding_place` for padding), table
+    after table, or row by row if the ids are a matrix.  `is_plain`: every id occurs once, and none
+    is padding, so rows are already in the order of the ids.  `ids`: a copy of the ids, after
+    `keep`.
     """
 
     __slots__ = (
@@ -115,8 +117,8 @@ class Lookup:
 
     def _number(self, ids: Sequence[Keys] | Keys, padding: Sequence[int | None]) -> None:
         self.starts = [0]
-        found: list[NDArray[np.int32]] = []
-        blank: list[NDArray[np.bool_] | None] = []
+        places_of: list[NDArray[np.int32]] = []
+        masks: list[NDArray[np.bool_] | None] = []
         for wanted, pad in zip(ids, padding, strict=True):
             mask = wanted == np.uint64(pad) if pad is not None else None
             if mask is not None and mask.any():
@@ -129,22 +131,22 @@ class Lookup:
                 keys, places = number_keys(wanted)
             if self.starts[-1]:
                 places += self.starts[-1]
-            found.append(places)
-            blank.append(mask)
+            places_of.append(places)
+            masks.append(mask)
             self.keys.append(keys)
             self.starts.append(self.starts[-1] + len(keys))
-        for places, mask in zip(found, blank, strict=True):
-            if mask is not None:
+        for places, mask in zip(places_of, masks, strict=True):
+            if mask is not None:  # only now is the place of the row of zeros known
                 places[mask] = self.starts[-1]
-        self.places = found[0] if len(found) == 1 else np.concatenate(found)
+        self.places = places_of[0] if len(places_of) == 1 else np.concatenate(places_of)
 
     @property
     def padding_place(self) -> int | None:
-        """The place of the row of zeros, if there is one."""
+        """The place of the row of zeros; None: the batch has no padding."""
         return self.starts[-1] if self.has_padding else None
 
     def slices(self) -> list[tuple[int, slice]]:
-        """The part of the array of every table that has rows in it."""
+        """Return each table that has rows in this batch, with its part of the array."""
         return [
             (i, slice(self.starts[i], self.starts[i + 1]))
             for i in range(len(self.keys))
@@ -152,20 +154,20 @@ class Lookup:
         ]
 
     def wait(self) -> Rows:
-        """The rows, once they are here."""
+        """Wait for the pulls, then return the rows."""
         for pull in self._pulls:
             pull.wait()
         self._pulls.clear()
         return self.rows
 
     def drop(self) -> None:
-        """Gives up the pulls; the array may still be written to while it exists."""
+        """Abandon the pulls; late answers may still be written into the array."""
         for pull in self._pulls:
             pull.abandon()
         self._pulls.clear()
 
     def keep(self, ids: Ids) -> None:
-        """Remembers what it was made of, by copies: the caller may write the next batch there."""
+        """Copy the ids, because the caller may write the next batch into the same array."""
         if isinstance(ids, np.ndarray):
             self.ids = ids.copy()
         else:
@@ -179,13 +181,13 @@ class Lookup:
 
 
 class Exchange:
-    """The tables of a module, all of one width, and what is under way of them.
+    """The tables of a module, all of one width, with their pulls and pushes that are under way.
 
-    `padding`: id of each table that stands for nothing.  `staleness`: own steps whose pushes may be
-    unacknowledged, and that rows pulled ahead may lack.  While `held` is a list, gradients wait
-    there for `take_held`; `unscales`: what takes them undoes the scale of a `GradScaler`.  `factor`
-    is of the step size.  `pushed`: steps that were pushed.  `trained`: names of the tables that
-    had a push, here or in the process that saved it.
+    `padding`: the padding id of each table, or None.  `staleness`: how many steps of this process
+    may be unacknowledged, and how many prefetched rows may lack.  `held`: while it is a list,
+    gradients wait there for `take_held`; `unscales`: whoever takes them undoes the scale of a
+    `GradScaler`.  `factor` multiplies the tables' step size.  `pushed` counts steps.  `trained`:
+    names of tables that had a push, in this process or in the one that saved the module.
     """
 
     def __init__(
@@ -218,12 +220,12 @@ class Exchange:
         self.buffers = RowBuffers()
         self._ahead: deque[Lookup] = deque()
         self._steps: deque[list[Pending]] = deque()  # not acknowledged
-        self.number = int.from_bytes(os.urandom(7), "big")  # which it is, among all processes
+        self.number = int.from_bytes(os.urandom(7), "big")  # unique among all processes
         self.pushed = 0
-        self._awaited = 0  # forwards whose gradient is still to come
+        self._awaited = 0  # forwards whose gradient has not come yet
 
     def __deepcopy__(self, memo: object) -> Exchange:
-        """Another one of the same rows."""
+        """Make another exchange of the same rows, with no traffic of its own yet."""
         copied = object.__new__(Exchange)
         copied.__dict__.update(self.__dict__, trained=set(self.trained))
         copied._begin()
@@ -235,10 +237,10 @@ class Exchange:
 
     @property
     def lacking(self) -> str | None:
-        """A trained table of which the cluster has no row.
+        """The name of a trained table of which the cluster has no row; None: there is none.
 
-        Not one that may have none: rows that come too seldom, or have not come for long, are left
-        out.
+        Tables that may legitimately be empty are not reported: if they admit rows late or expire
+        them.
         """
         for table in self.tables:
             stays = not (table.admit_after or table.age_max)
@@ -248,12 +250,12 @@ class Exchange:
 
     @property
     def owner(self) -> Exchange:
-        """Where the gradients are held: here, or with those of another one of the same tables."""
+        """The exchange that holds the gradients: this one, or another one of the same tables."""
         return self if self._owner is None else self._owner
 
     @property
     def identity(self) -> Any:
-        """What exchanges of the same tables, in the same order, have in common."""
+        """A value that exchanges of the same tables, in the same order, have in common."""
         return id(self.rows), tuple(table.name for table in self.tables)
 
     @property
@@ -263,7 +265,10 @@ class Exchange:
         return ", ".join(names if len(names) < 4 else [*names[:3], "..."])
 
     def prefetch(self, ids: Ids) -> None:
-        """Starts to pull the rows that `look_up` of the same ids will want."""
+        """Start to pull the rows that `look_up` of the same ids will need.
+
+        With `staleness` 0, and a gradient still to come, the pull starts after that step's pushes.
+        """
         lookup = self._made(ids)
         lookup.keep(ids)
         if self.staleness or not self._awaited:
@@ -273,12 +278,12 @@ class Exchange:
             self._ahead.popleft().drop()
 
     def look_up(self, ids: Ids, *, to_train: bool) -> Lookup:
-        """The rows of `ids`, here; with `to_train` their gradient is expected."""
+        """Return the rows of `ids`, waiting for them; with `to_train` a gradient will follow."""
         lookup = None
-        for at, ahead in enumerate(self._ahead):
+        for i, ahead in enumerate(self._ahead):
             if ahead.is_of(ids):
                 lookup = ahead
-                del self._ahead[at]
+                del self._ahead[i]
                 break
         else:
             lookup = self._made(ids)
@@ -295,7 +300,7 @@ class Exchange:
         return Lookup(ids, self.padding, self.tables[0].dim, self.buffers)
 
     def _pull(self, lookup: Lookup) -> None:
-        if lookup.pulled_at >= 0:  # the old answer may still come into the old array
+        if lookup.pulled_at >= 0:  # a late answer to the earlier pull may be written into its array
             lookup.rows = lookup.rows.copy()
         lookup.pulled_at = self.pushed
         with self.rows.corked():
@@ -306,25 +311,30 @@ class Exchange:
 
     @property
     def borrows(self) -> bool:
-        """Whether a gradient that is given may be changed as soon as its step is pushed."""
+        """Whether a gradient may change once its step is pushed, so that it need not be copied."""
         return self.held is None and not self.staleness and not self.rows.clocked
 
     def hold(
         self, holder: object, owner: Exchange | None = None, *, unscales: bool = False
     ) -> None:
-        """Has gradients wait for `holder`, which takes them; with those of `owner`, of the same
-        tables, so that a row has one gradient."""
+        """Let gradients wait for `holder`, which will take them.
+
+        With `owner`, an exchange of the same tables, they wait together with its gradients, so that
+        a row has one gradient.
+        """
         self._owner = owner
         self.held = [] if owner is None else owner.held
         self.unscales, self._holder = unscales, weakref.ref(holder)
 
     def give(self, lookup: Lookup, gradient: Rows) -> bool:
-        """Takes the gradient of a lookup's rows; whether it waits, else it is to be pushed.
+        """Accept the gradient of a lookup's rows.
+
+        Returns True if it waits for the holder; False if the caller must push it.
 
         Raises
         ------
         MisuseError
-            What it would wait for is gone.
+            The holder is gone, so nothing would ever push the gradient.
         """
         self._awaited = max(0, self._awaited - 1)
         if self.held is None:
@@ -338,9 +348,9 @@ class Exchange:
         return True
 
     def held_gradient(self) -> Rows | None:
-        """The gradient of each different row that is held, to be changed in place; None: nothing.
+        """Return the held gradient of each distinct row, to change in place; None: nothing waits.
 
-        Of modules that hold together the owner's has it all.
+        For exchanges that hold together the owner returns all of it, the others None.
         """
         if not self.held or self.owner is not self:
             return None
@@ -348,29 +358,29 @@ class Exchange:
         return self.held[0][1]
 
     def drop_held(self) -> None:
-        """Drops the gradients that are held, as what was zeroed."""
+        """Drop the held gradients, as `zero_grad` does."""
         if self.held:
             self.held.clear()
 
     def _merged(self, held: list[tuple[Lookup, Rows]]) -> list[tuple[Lookup, Rows]]:
-        """Sum gradients of a row, so that each row comes once."""
+        """Sum the gradients of each row, so that it occurs once."""
         if len(held) < 2:
             return held
         ids = [
             np.concatenate([lookup.keys[i] for lookup, _ in held]) for i in range(len(self.tables))
         ]
-        given = [
+        gradients = [
             gradient[lookup.starts[i] : lookup.starts[i + 1]]
             for i in range(len(self.tables))
             for lookup, gradient in held
         ]
         lookup = Lookup(ids, [None] * len(self.tables), self.tables[0].dim, self.buffers)
         rows = np.zeros_like(lookup.rows)
-        add_to_rows(np.concatenate(given), lookup.places, rows)
+        add_to_rows(np.concatenate(gradients), lookup.places, rows)
         return [(lookup, rows)]
 
     def pushes_of(self, given: list[tuple[Lookup, Rows]]) -> list[Push]:
-        """The pushes of what a step has given; gradients of a row that came twice are summed."""
+        """Return the pushes of a step's gradients, with the gradients of each row summed."""
         self._awaited = 0
         return [
             Push([self], self.tables[i], lookup.keys[i], gradient[part])
@@ -379,7 +389,7 @@ class Exchange:
         ]
 
     def begin_step(self, pushes: list[Pending]) -> None:
-        """Counts a step, whose pushes are under way."""
+        """Count a step whose pushes are under way; start the pulls that waited for them."""
         self.pushed += 1
         self._steps.append(pushes)
         for lookup in self._ahead:
@@ -387,7 +397,7 @@ class Exchange:
                 self._pull(lookup)
 
     def check_factor(self, other: Exchange) -> None:
-        """Refuses to sum gradients with `other`, of the same table, where step sizes differ."""
+        """Raise MisuseError if `other`, of the same table, has another step size."""
         if self.factor != other.factor:
             raise MisuseError(
                 f"modules of one table, {self.names} and {other.names}, have step sizes in the "
@@ -396,43 +406,43 @@ class Exchange:
             )
 
     def take_held(self) -> list[tuple[Lookup, Rows]]:
-        """Return the gradients that are held, and hold them no longer."""
+        """Remove and return the held gradients."""
         if not self.held:
             return []
         taken = self.held[:]
         self.held.clear()
         return taken
 
-    def settle(self, left: int | None = None) -> None:
-        """Waits until pushes of no more than `left` steps, or `staleness`, are unacknowledged."""
-        left = self.staleness if left is None else left
-        if self.rows.clocked:  # a step's pushes are waited for with its block
+    def settle(self, most: int | None = None) -> None:
+        """Wait until at most `most` steps (default `staleness`) are unacknowledged."""
+        most = self.staleness if most is None else most
+        if self.rows.clocked:  # the block waits for the pushes of its step
             self._steps.clear()
-        while len(self._steps) > left:
+        while len(self._steps) > most:
             for push in self._steps.popleft():
                 push.wait()
 
     def forget_ahead(self) -> None:
-        """Drops what was pulled ahead: its step is over, or its rows are replaced."""
+        """Drop prefetched rows: their step is over, or they were replaced."""
         while self._ahead:
             self._ahead.popleft().drop()
 
     def flush(self) -> None:
-        """Waits until every push is acknowledged."""
+        """Wait until every push is acknowledged."""
         self.settle(0)
 
 
 @contextlib.contextmanager
 def corked(exchanges: Iterable[Exchange]) -> Iterator[None]:
-    """Send what these ask and push together, as far as they have one client."""
+    """Send the pulls and pushes of exchanges together, as far as they share a client."""
     with contextlib.ExitStack() as corks:
-        for rows in {id(one.rows): one.rows for one in exchanges}.values():
+        for rows in {id(exchange.rows): exchange.rows for exchange in exchanges}.values():
             corks.enter_context(rows.corked())
         yield
 
 
 class Push(NamedTuple):
-    """A push of a step to one table: of modules that all have it."""
+    """A step's push to one table, of all modules that have the table."""
 
     exchanges: list[Exchange]
     table: Table
@@ -440,24 +450,24 @@ class Push(NamedTuple):
     values: Rows
 
     def plus(self, other: Push) -> Push:
-        """Both in one, so that the servers make one step of the sum of a row's gradients."""
-        of, also = self.exchanges[0], other.exchanges[0]
-        of.check_factor(also)
+        """Combine two pushes, so that the servers make one step by the sum of a row's gradients."""
+        self.exchanges[0].check_factor(other.exchanges[0])
         keys, places = number_keys(np.concatenate([self.keys, other.keys]))
         values = np.zeros((len(keys), self.table.dim), np.float32)
         add_to_rows(np.concatenate([self.values, other.values]), places, values)
         return Push([*self.exchanges, *other.exchanges], self.table, keys, values)
 
     def start(self) -> Pending:
-        of = self.exchanges[0]
-        return of.rows.push_async(self.table.name, self.keys, self.values, of.factor)
+        first = self.exchanges[0]  # all have the same client and factor
+        return first.rows.push_async(self.table.name, self.keys, self.values, first.factor)
 
 
 def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
-    """Pushes a step of several modules, float32 (rows or more, dim) of each of their lookups.
+    """Push a step of several modules: gradients float32 (rows or more, dim) of their lookups.
 
-    Their requests leave together.  The gradients must not change afterwards (`Exchange.borrows`).
-    Nothing of an exchange that has given nothing, and nothing at all if a value is not finite.
+    The requests are sent together.  The gradients must not change afterwards (`Exchange.borrows`).
+    An exchange without gradients pushes nothing.  If any value is not finite, nothing is pushed at
+    all, so that a step is never applied in part.
     """
     pushes: dict[tuple[int, str], Push] = {}
     steps: dict[Exchange, list[Pending]] = {}
@@ -485,7 +495,7 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
 
 
 def check_finite(table: Table, keys: Keys, values: Rows) -> None:
-    """Refuses what is to be pushed, before other pushes of its step are sent."""
+    """Raise NotFinite for values to push, before other pushes of the same step are sent."""
     if not table.finite or math.isfinite(values.sum()) or np.isfinite(values).all():
         return
     row, column = np.argwhere(~np.isfinite(values))[0].tolist()

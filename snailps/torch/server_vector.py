@@ -1,8 +1,9 @@
-"""A vector at the servers, as a process that trains with it sees it.
+"""A vector on the servers, from the view of one process that trains with it.
 
     ask -> pull under way -> refresh -> set_from(rows);  push -> the table's access method
 
-What the vector is of, is its subclasses' matter: `DenseParameters`, and `Buffers` of a module.
+Owns its pull that is under way.  Subclasses decide what the values are: `DenseParameters`, and the
+`Buffers` of a module.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from snailps.torch.rows import RowClient
 from snailps.transport.client._client import Pending
 
 BASE = 1 << 15
-"""Base of the digits of a count: 2^24 / `BASE` processes may each carry at once, exactly."""
+"""Base of the two digits of a count.  Up to 2^24 / `BASE` processes may carry at the same time, and
+float32 is still exact."""
 COUNT = "num_batches_tracked"
-"""The one integer buffer that is kept: of the normalisations of PyTorch."""
+"""The only integer buffer that is kept; PyTorch's normalisations have it."""
 
 
 class ServerVector:
-    """Rows of one table, of `keys` from 0, that a process pulls and pushes as a whole.
+    """Rows of one table, with `keys` from 0 on, that a process pulls and pushes as a whole.
 
-    `start` are the first values: the servers have what was added to them.  `factor` is of the step
-    size.
+    `start` are the first values; the servers store what was added to them.  `factor` multiplies the
+    table's step size.
     """
 
     start: Rows
@@ -42,30 +44,30 @@ class ServerVector:
         rows.declare(self.table)
 
     def set_from(self, steps: Rows) -> None:
-        """Sets the values to the first ones and what has been added to them."""
+        """Set the values to the first values plus `steps`, the sums on the servers."""
         raise NotImplementedError
 
     def ask(self) -> None:
-        """Starts a pull, unless one is under way."""
+        """Start a pull, unless one is under way."""
         if self._pull is None:
             self._pull = self._rows.pull_async(self.table.name, self.keys, self._pulled)
 
     def refresh(self) -> None:
-        """Sets the values to those at the servers, as of the last `ask`, else of now."""
+        """Set the values to the servers' values at the last `ask`, or now if nothing was asked."""
         self.ask()
         pull, self._pull = self._pull, None
         assert pull is not None
         self.set_from(pull.wait())
 
     def forget(self) -> None:
-        """Gives up a pull that is under way."""
+        """Abandon a pull that is under way."""
         if self._pull is not None:
             self._pull.abandon()
             self._pull = None
-            self._pulled = np.empty_like(self._pulled)  # its answer may still come into the old one
+            self._pulled = np.empty_like(self._pulled)  # a late answer may come into the old array
 
     def push(self, values: Rows, keys: Keys | None = None) -> Pending:
-        """Starts a push of values, of all rows or of `keys`; they must not change any more."""
+        """Start a push of values, for all rows or for `keys`; they must not change afterwards."""
         keys = self.keys if keys is None else keys
         return self._rows.push_async(self.table.name, keys, values, self.factor)
 
@@ -73,13 +75,14 @@ class ServerVector:
 class Buffers(ServerVector):
     """The persistent float buffers of a module, and its counts of batches, as rows of one table.
 
-    Running means and variances of BatchNorm, say: what each forward adds to them is pushed as a
-    difference, so they move with the batches of all processes.  It is no step of a gradient: each
-    process moves a mean all the way to its own batch, so of several processes each pushes its share
-    of that, else N of them move it N times as far, and from some number on away.  Counts are sums.
-    A mean over all batches (BatchNorm with ``momentum=None``) moves by a share of its count: with
-    the batches that N - 1 others make meanwhile.  A count is two floats, of `BASE`, because sums of
-    float32 are exact up to 2^24 only.  `values` are as they were last set, and counted since.
+    Such as running means and variances of BatchNorm.  The change that a forward makes is pushed as
+    a difference, so the buffers follow the batches of all processes.  It is not a step of a
+    gradient: each process moves a mean all the way towards its own batch.  So each of N processes
+    pushes only its share; whole differences would move the mean N times as far, and beyond the
+    batches.  Counts are pushed whole, as sums.  A mean over all batches (BatchNorm with
+    ``momentum=None``) moves by a share that accounts for the batches of the N - 1 other processes.
+    A count is two digits to the base `BASE`, because float32 is exact only up to 2^24.  `values`
+    are the buffers as they were last set, with the counts since.
     """
 
     def __init__(self, rows: RowClient, module: nn.Module, name: str) -> None:
@@ -104,7 +107,10 @@ class Buffers(ServerVector):
         return not owner.get_buffer(key).is_floating_point()
 
     def _means_over_all(self, ends: NDArray[np.int64]) -> list[tuple[int, slice]]:
-        """Numbers of counts, and places of the means over as many batches; `ends` of all places."""
+        """Return for each mean over all batches the index of its count, and its place.
+
+        `ends` are the ends of all buffers in the vector.
+        """
         counts = [owner for owner, key in self._places if self._is_count(owner, key)]
         means = []
         for (owner, key), end in zip(self._places, ends.tolist(), strict=True):
@@ -119,74 +125,78 @@ class Buffers(ServerVector):
         return any(True for _ in _kept(module))
 
     def _now(self) -> tuple[Rows, NDArray[np.int64]]:
-        """The buffers, but for counts; and these."""
+        """Return the module's buffers as rows, with zeros for counts, and the counts."""
         rows = np.zeros_like(self._pulled)
         counts: list[int] = []
-        flat, at = rows.reshape(-1), 0
+        flat, offset = rows.reshape(-1), 0
         for owner, key in self._places:
-            one = owner.get_buffer(key)
+            buffer = owner.get_buffer(key)
             if self._is_count(owner, key):
-                counts.append(int(one))
+                counts.append(int(buffer))
             else:
-                flat[at : at + one.numel()] = one.detach().numpy().reshape(-1)
-            at += one.numel()
+                flat[offset : offset + buffer.numel()] = buffer.detach().numpy().reshape(-1)
+            offset += buffer.numel()
         return rows, np.array(counts, np.int64)
 
     def set_from(self, steps: Rows) -> None:
-        """Sets the buffers to the first values and what has been added to them."""
+        """Set the buffers to the first values plus `steps`, the sums on the servers."""
         np.add(self.start, steps, out=self.values)
         self.write()
 
     def write(self) -> None:
-        """Sets the buffers to `values`."""
+        """Copy `values` into the module's buffers."""
         digits = self.values.reshape(-1).astype(np.float64)
         self._counts = np.rint(digits[self._low] + BASE * digits[self._high]).astype(np.int64)
         counts = iter(self._counts.tolist())
-        flat, at = torch.from_numpy(self.values).view(-1), 0
+        flat, offset = torch.from_numpy(self.values).view(-1), 0
         for owner, key in self._places:
-            one = owner.get_buffer(key)
+            buffer = owner.get_buffer(key)
             if self._is_count(owner, key):
-                one.data.fill_(next(counts))
-            else:
-                one.data.copy_(flat[at : at + one.numel()].view(one.shape))  # past autograd
-            at += one.numel()
+                buffer.data.fill_(next(counts))
+            else:  # `data`, so that autograd does not see the change
+                buffer.data.copy_(flat[offset : offset + buffer.numel()].view(buffer.shape))
+            offset += buffer.numel()
 
     def note_forward(self) -> None:
-        """Keeps what a forward has added, for `take_change`: a later change is a script's."""
+        """Note the change that a forward made, for `take_change`; later changes are a script's."""
         self._noted += self._changed()
 
     def take_edit(self) -> Rows:
-        """Take what was set since buffers were set, noted, or taken."""
+        """Return the change that a script made since buffers were last set, noted, or taken."""
         edit = self._changed()
         self.values.reshape(-1)[self._digits] += edit.reshape(-1)[self._digits]
         return edit
 
     def take_change(self, share: float = 1.0, *, counts: float = 1.0, carries: bool = True) -> Rows:
-        """Take what forwards have added since buffers were set, or the last call, times `share`.
+        """Return the change by forwards since buffers were set, or since the last call, to push.
 
-        Of counts `counts` times that.  With `carries` it moves what has gathered in a low digit, if
-        that is much: by one at a time, so that processes which do it at once leave a digit that is
-        small, too.
+        Means are multiplied by `share`, counts by `counts`.  With `carries` a low digit that has
+        become large is reduced by one carry, never more: if several processes carry at the same
+        time, the digit stays small.
         """
         change = self._noted + self._changed()
         self._noted.fill(0.0)
-        flat, known = change.reshape(-1), self.values.reshape(-1)
+        flat, values = change.reshape(-1), self.values.reshape(-1)
         added = flat[self._digits].astype(np.float64) * counts
         if counts == 1.0:  # else all batches count as one
-            own, others = added[: len(self._low)] + BASE * added[len(self._low) :], 1 / share - 1
-            for at, places in self._means:
-                flat[places] /= share * (1 + others * own[at] / max(1, self._counts[at]))
+            batches = added[: len(self._low)] + BASE * added[len(self._low) :]
+            others = 1 / share - 1
+            for i, places in self._means:
+                flat[places] /= share * (1 + others * batches[i] / max(1, self._counts[i]))
         change *= np.float32(share)
         flat[self._digits] = added
         if carries:
-            carry = np.sign(known[self._low]) * (np.abs(known[self._low]) >= BASE)
+            carry = np.sign(values[self._low]) * (np.abs(values[self._low]) >= BASE)
             flat[self._low] -= BASE * carry
             flat[self._high] += carry
-        known[self._digits] += flat[self._digits]
+        values[self._digits] += flat[self._digits]
         return change
 
     def _changed(self) -> Rows:
-        """What is not as `values` have it, which follow but for the digits of counts."""
+        """Return the difference between the module's buffers and `values`, and update `values`.
+
+        The digits of counts in `values` are not updated: `take_change` and `take_edit` add them.
+        """
         now, counts = self._now()
         change = now - self.values
         flat, added = change.reshape(-1), counts - self._counts
@@ -198,12 +208,12 @@ class Buffers(ServerVector):
 
 
 def _kept(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Modules and names of the buffers that are kept, each buffer once."""
+    """Yield modules and names of the buffers to keep, each buffer once."""
     seen: set[int] = set()
     for owner in module.modules():
-        for key, one in owner._buffers.items():
-            if one is None or id(one) in seen or key in owner._non_persistent_buffers_set:
+        for key, buffer in owner._buffers.items():
+            if buffer is None or id(buffer) in seen or key in owner._non_persistent_buffers_set:
                 continue
-            if one.dtype == torch.float32 or key == COUNT:
-                seen.add(id(one))
+            if buffer.dtype == torch.float32 or key == COUNT:
+                seen.add(id(buffer))
                 yield owner, key
