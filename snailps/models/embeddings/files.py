@@ -3,11 +3,11 @@
     paths -> blocks -> NameColumns -> Names.numbers -> Known: numbered lines
     settings, names, rows -> write -> .npz -> read -> settings, arrays
 
-An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
-bytes, a name a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name).
-``KIND.state`` is as large, and has the state of the rows' optimizer, where `keep_state` says so.
-If names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).  What
-`KnowledgeGraph` and `MatrixFactorization` saved has ``columns``: those of their table, as names.
+An ``.npz`` has ``about`` (the settings).  For each kind of names it has ``KIND``, the bytes of the
+names, one a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name);
+``KIND.state``, of the same size, has the state of the optimizer, where `keep_state` says so.  If
+the names of a kind are whole numbers, ``whole`` has 1 for it, else 0 (uint8).  What the estimators
+have saved has ``columns``, the names of their table's columns.
 """
 
 from __future__ import annotations

@@ -37,25 +37,25 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
 LINES_A_WORKER = {"logistic": 10_000, "margin": 60_000, "softmax": 60_000}
-"""Triples of an epoch for each worker that trains, by loss: of fewer, several learn less."""
+"""Triples of an epoch for each worker that trains, by loss: from fewer, several learn less."""
 OTHERS_LEAST_TURNED = 2.0
-"""`others_least` of rotate: docs/lab/shared-rows.md."""
+"""`others_least` for rotate (docs/lab/shared-rows.md)."""
 
 
 def metric_of(settings: KgeSettings) -> int:
-    """Number of the metric in kernels."""
+    """The kernels' number of the metric."""
     if settings.model == "transe":
         return {"l1": 1, "l2": 2}[settings.norm]
     return 3 if settings.model == "rotate" else 0
 
 
 def unit_of(settings: KgeSettings) -> float:
-    """Radians of a phase of 1: first phases are anywhere on the circle."""
+    """Radians of a phase of 1, such that first phases are anywhere on the circle."""
     return float(np.pi / settings.first_scale)
 
 
 def queries(settings: KgeSettings, anchors: Rows, relations: Rows, *, tails: bool) -> Rows:
-    """Vectors (n, dim) to compare candidates for the other ends of `anchors` with."""
+    """Compute vectors (n, dim) to compare with candidates for the other ends of `anchors`."""
     if settings.model == "transe":
         return anchors + relations if tails else anchors - relations
     if settings.model == "distmult":
@@ -118,7 +118,9 @@ class KnowledgeGraph(EmbeddingWorker):
         )
 
     def projection(self) -> Callable[[Keys, Floats], None] | None:
-        """Entities are read as unit vectors: servers add steps up, which leaves their lengths."""
+        """With `normalize`, entities are read as unit vectors: servers add up steps, so that rows
+        there have other lengths.
+        """
         return self._normalize if self.settings.normalize else None
 
     def _normalize(self, keys: Keys, packed: Floats) -> None:
@@ -136,10 +138,10 @@ class KnowledgeGraph(EmbeddingWorker):
         return rows
 
     def curvature(self, rows: Floats) -> float:
-        """At most a quarter, of the logistic loss, times squares of the gradient of a score.
+        """At most a quarter (of the logistic loss), times the squared gradient of a score.
 
-        Those of a distance are squares of signs, or of directions of complex numbers; of a product
-        the squares of the other end's query.
+        The gradient of a distance consists of signs, or of directions of complex numbers; the
+        gradient of a product is the query of the other end.
         """
         s = self.settings
         if s.model == "rotate":
@@ -165,10 +167,12 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
-        """A worker for each `LINES_A_WORKER` triples, with sgd one: docs/lab/shared-rows.md."""
+        """A worker for each `LINES_A_WORKER` triples, one with sgd (docs/lab/shared-rows.md)."""
         if settings.method == "sgd":
-            why = "with optimizer: sgd steps of several on the same rows add up too far"
-            return Concurrency(1, f"{why}; optimizer: adagrad, or consistency: bsp, lets more")
+            why = "with optimizer: sgd, steps of several workers on the same rows go too far"
+            return Concurrency(
+                1, f"{why}; optimizer: adagrad, or consistency: bsp, lets more train"
+            )
         each = LINES_A_WORKER[settings.loss]
         return Concurrency.by_size(files.lines(COUNTED_FOR * each), each, "triples")
 
@@ -200,11 +204,11 @@ def rank(
     triples: NDArray[np.int32],
     known: NDArray[np.int32],
 ) -> NDArray[np.float64]:
-    """Raw and filtered ranks (2, 2 n) of triples (3, n), tails, then heads.
+    """Compute raw and filtered ranks (2, 2 n) of triples (3, n): of their tails, then heads.
 
-    `known` are all true triples, which filtered ranks leave out.
+    Filtered ranks leave out all true triples, `known`.
     """
-    found = []
+    both_ends = []
     for tails in (True, False):
         anchor, other = (0, 2) if tails else (2, 0)
 
@@ -212,7 +216,7 @@ def rank(
             ends, of = entities[triples[anchor, at]], relations[triples[1, at]]
             return queries(settings, ends, of, tails=tails)
 
-        found.append(
+        both_ends.append(
             ranking.ranks(
                 asked,
                 entities,
@@ -223,10 +227,10 @@ def rank(
                 known[other],
             )
         )
-    return np.concatenate(found, axis=1)
+    return np.concatenate(both_ends, axis=1)
 
 
 def _pairs(triples: NDArray[np.int32], anchor: int, relation_num: int) -> NDArray[np.int64]:
-    """A number for each pair of a known end and a relation."""
+    """Number each pair of a given end and a relation."""
     numbers: NDArray[np.int64] = triples[anchor].astype(np.int64) * relation_num + triples[1]
     return numbers

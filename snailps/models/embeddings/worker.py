@@ -1,4 +1,4 @@
-"""Base class of embeddings of names: numbers of lines, their rows kept at the worker, exchanged.
+"""Base class of embeddings of names: numbers the names of lines, trains and exchanges their rows.
 
     survey: bytes -> names of each column -> counts -> names by number        (merged at the master)
     prepare: bytes -> numbers (kept for later epochs) -> shuffled -> places of rows -> PULL
@@ -6,8 +6,9 @@
 
 All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimiser runs at
 the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate; with
-bsp and ssp a block trains copies (`block_trainer`); ratings rotate (`rotation`).  A subclass
-declares the columns and calls its kernel: `columns`, `kinds`, `train_part`.
+bsp and ssp a block trains copies (`block_trainer`); ratings rotate (`rotation`).  Owns names and
+their keys, negatives, and the model's file; a subclass declares the columns and calls its kernel
+(`columns`, `kinds`, `train_part`).
 """
 
 from __future__ import annotations
@@ -75,35 +76,36 @@ BLOCK_BYTES_SMALL = 256 << 10
 LINES_BYTES = 256 << 20
 """Memory of numbered lines that a worker keeps for later epochs."""
 NOISE_USES = 4
-"""Draws of a row among the candidates as a negative, about, if not all names are candidates."""
+"""About how often a candidate is drawn as a negative, if not all names are candidates."""
 NOISE_MIN = 4096
 PERIOD_LINES = 250_000
 PERIOD_LINES_ALONE = 1 << 20
 PERIOD_PART = 1 / 4
-"""Part of an epoch that a period is, at most.  A worker that dies loses its period."""
+"""Most of an epoch in a push period, which is lost with a worker that dies."""
 FACTOR_STEP = 0.3
-"""Curvature of a step on a row, by its relative sum of squared gradients, with AdaGrad."""
+"""Curvature of a step on a row with AdaGrad, relative to its sum of squared gradients."""
 GROWTH = 0.03
 """`ExchangeRule.growth`; this and the next two: docs/lab/shared-rows.md."""
 STEPS_MIN = 0.5
-"""`ExchangeRule.steps_min`: rare rows are pulled again between two own steps."""
+"""`ExchangeRule.steps_min`: a rare row is pulled again between two steps of this worker."""
 OTHERS_LEAST = 4.0
-"""`DriftEstimate.others_least`: a step is as short as after so many steps of each other worker."""
+"""`DriftEstimate.others_least`: AdaGrad's steps are as short as after this many steps of each other
+worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
 """Rows of a block that are checked for values beyond `ROW_BOUND`."""
 ROWS_A_LINE = 16
-"""Rows that a line of a block moves with ssp, about as many as it steps: a block's copies would be
-too old where each row has many lines."""
+"""Rows of a block, with ssp, for each line between two exchanges: where rows have many lines,
+copies of a whole block would be too old."""
 SAMPLE = 1 << 15
-"""Lines of a block whose steps are counted, at most."""
+"""Most lines of a block whose steps are counted."""
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class NumberedLines:
-    """Numbered lines of a block: distinct keys, places (columns, n), values (n,) or empty."""
+    """A block's lines by numbers: distinct keys, places (columns, n), values (n,) or empty."""
 
     keys: Keys
     places: Ids
@@ -119,7 +121,7 @@ class NumberedLines:
 
 @dataclass(slots=True)
 class Batch:
-    """Places (columns, n) of rows; `noise` are those that negatives are drawn from, or empty."""
+    """Places (columns, n) of rows; `noise` has the places negatives are drawn from, or none."""
 
     places: Ids
     values: Floats
@@ -130,7 +132,7 @@ class Batch:
 
 
 class NameSurveyor:
-    """Counts names; `known` are those of each kind that the training begins with, if any."""
+    """Counts names; ``known()`` gives the names of each kind that a continued model has."""
 
     def __init__(self, kinds: int, known: Callable[[], Sequence[Sequence[bytes]]] = list) -> None:
         self._counts, self._known = NameCounts(kinds), known
@@ -143,11 +145,13 @@ class NameSurveyor:
         return self._counts.values
 
     def result(self) -> bytes:
-        """All names: known ones as they are, then the most frequent first."""
+        """Give all names: known names in their order, then others, the most frequent first."""
         return self._counts.dump(self._known())
 
 
 class NamePart:
+    """Counts the names of a worker's blocks."""
+
     def __init__(self, model: EmbeddingWorker) -> None:
         self._model, self._counts = model, NameCounts(len(model.kinds))
 
@@ -184,7 +188,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     columns: ClassVar[NameColumns]
     kind_of_column: ClassVar[tuple[int, ...]]
     noise_kind: ClassVar[int] = 0
-    """Kind of names that negatives are drawn from."""
+    """The kind of names that negatives are drawn from."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -195,14 +199,17 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @abstractmethod
     def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
-        """Train lines ``range(*part)``; sum of losses before each step.  Threads call it."""
+        """Train lines ``range(*part)``; returns the sum of losses, each before its step.
+
+        Several threads call it at once, on the same rows.
+        """
 
     @abstractmethod
     def curvature(self, rows: Floats) -> float:
-        """Curvature of a line's loss along one of its rows, estimated on a sample of rows."""
+        """Estimate the curvature of a line's loss along one of its rows, from a sample of rows."""
 
     def projection(self) -> Callable[[Keys, Floats], None] | None:
-        """What is made of packed rows where they are read; None: they are read as they are."""
+        """How packed rows are changed where they are read; None: they are read as they are."""
         return None
 
     def others_least(self) -> float:
@@ -210,11 +217,11 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return OTHERS_LEAST
 
     def learnt(self, lines: Columns) -> Columns:
-        """Those of some lines that are trained."""
+        """Select the lines that are trained; default: all."""
         return lines
 
     def values_of(self, values: NDArray[np.float64]) -> Floats:
-        """Values of lines, encoded for the training."""
+        """Encode values of lines for the training."""
         return values.astype(np.float32)
 
     @property
@@ -233,7 +240,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def check(cls, settings: Any) -> None:
-        """Refuse optimisers whose deltas do not add up, and malformed lines."""
+        """Refuse optimisers whose deltas do not add up, and malformed first lines."""
         why = f"{cls.__name__}, whose workers run the optimiser and push differences"
         check_optimizer(settings, METHODS, why)
         files.check_heads(cls.columns, "input", settings.input)
@@ -249,14 +256,14 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
-        """Small inputs get the epochs that `ENOUGH_BYTES` allows, all of them: the rate falls."""
+        """Small inputs get the epochs that `ENOUGH_BYTES` allows; all are trained: rates fall."""
         return Passes.by_size(files.total_bytes, ENOUGH_BYTES, ends=False)
 
     @classmethod
     def adopt(
         cls, settings: EmbeddingSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
-        """Take what a model has that training continues."""
+        """Take the settings of a continued model."""
         adopted: JobSettings = warm_start.adopt(cls, settings, explicit)
         return adopted
 
@@ -279,7 +286,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def keys_of_kind(cls, kind: int, count: int) -> Keys:
-        """Keys of the first names of a kind."""
+        """Keys of the first `count` names of a kind."""
         keys: Keys = np.arange(count, dtype=np.uint64) + np.uint64(kind * KIND_KEY)
         return keys
 
@@ -291,7 +298,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def _state_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
-        """State of the optimizer of all rows of a kind, float32 (n, dim)."""
+        """Read the optimizer's state of all rows of a kind, float32 (n, dim)."""
         dim, pieces = results.tables[TABLE].dim, cls._pieces_of_keys(results, names, kind)
         states = (rows[:, dim:] for _, rows in results.packed(TABLE, pieces))
         return _whole(states, len(names.names[kind]))
@@ -306,17 +313,17 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
-        """Rows of all names of a kind, float32 (n, dim), for values as they are written."""
+        """Compute the file's rows of a kind, float32 (n, dim), for values as written."""
         return cls.rows_of_kind(results, names, kind)
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
-        """Other arrays of the model's file."""
+        """Give further arrays for the model's file."""
         return {}
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:
-        """Settings as the model's file has them."""
+        """Give the settings for the model's file."""
         return results.settings
 
     @classmethod
@@ -348,7 +355,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def tables(self) -> Sequence[Table]:
-        """One table, of all kinds of names."""
+        """Declare one table, for all kinds of names."""
         s = self.settings
         scale = s.first_scale  # type: ignore[attr-defined]
         own: dict[str, Any] = {"access": s.method, "lr": s.rate, "wire": s.wire, "seed": s.seed}
@@ -376,7 +383,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             others_least=self.others_least(),
         )
         self.span_least = s.shared
-        apart = None if self.clocked(s) else lines_apart  # a step reads its rows once
+        apart = None if self.clocked(s) else lines_apart  # with clocks, a step reads its rows once
         self.rows = (CopiedRows(self.sgd, TABLE, apart=apart),)
         if steps_of(s).rows_may_stay:
             self.prefetch = 2
@@ -390,7 +397,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             )
 
     def prepare(self, block: Block) -> Prepared:
-        """Number the block's lines, draw candidates of negatives, start to pull rows."""
+        """Number a block's lines, draw candidates for negatives, and start to pull rows."""
         lines = self._lines(block)
         n = len(lines)
         metrics = {"units": float(n)}
@@ -408,7 +415,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return Prepared(batch, n, metrics, asked)
 
     def _lines(self, block: Block) -> NumberedLines:
-        """Numbered lines of a block; those of earlier epochs are kept."""
+        """Get a block's numbered lines, from memory if it was read in an earlier epoch."""
         seen = self._seen.find(block)
         if seen is not None:
             return seen
@@ -426,12 +433,12 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return lines
 
     def numbered(self, block: Block) -> tuple[list[Numbers], Floats]:
-        """Numbers of the names in each column of a block, and encoded values."""
+        """Number the names in each column of a block, and encode its values."""
         columns = self.learnt(self.read(block))
         block._data = None
         pairs = zip(self.kind_of_column, columns.names, strict=True)
         ids = [self._names.numbers(kind, names) for kind, names in pairs]
-        if len(columns) and min(int(some.min()) for some in ids) < 0:
+        if len(columns) and min(int(numbers.min()) for numbers in ids) < 0:
             raise DataError(
                 f"{block.path}, bytes from {block.start:,}: has names that the survey has not "
                 "seen: the file has changed since"
@@ -439,7 +446,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return ids, self.values_of(columns.values)
 
     def _candidates(self, lines: int, random: np.random.Generator) -> Keys:
-        """Keys of names that a block's negatives are drawn from: all, or as many as are used."""
+        """Draw keys that a block's negatives come from: of all names, or of as many as are used."""
         names = len(self._names.names[self.noise_kind])
         s = self.settings
         drawn = -(-lines // s.shared) * s.negatives
@@ -450,7 +457,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return keys
 
     def of_part(self, part: Span, rates: Rates) -> dict[str, Any]:
-        """Arguments of each kernel: lines, step sizes, optimiser."""
+        """Make the arguments of each kernel: lines, step sizes, optimiser."""
         s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
         lines = {"first": part[0], "last": part[1]}
         return {"method": self.method, "l2": s.decay, "eps": s.eps, **steps, **lines}
@@ -460,7 +467,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return begin, end
 
     def rate(self, progress: float) -> float:
-        """Step size at a share of the whole training."""
+        """Step size at a progress of the training, 0 to 1."""
         s = self.settings
         return max(RATE_LEAST, s.rate * (1 - (1 - s.lr_end) * progress))
 
@@ -468,13 +475,13 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         self, batch: Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         ((trained,),) = rows
-        found = self.results_of(self.begin(batch, trained, span, rates, seed))
-        return sum(loss for loss, _ in found), float(span[1] - span[0])
+        results = self.results_of(self.begin(batch, trained, span, rates, seed))
+        return sum(loss for loss, _ in results), float(span[1] - span[0])
 
     def begin(
         self, batch: Batch, trained: Floats, span: Span, rates: Rates, seed: int
     ) -> list[Future[Sums]]:
-        """Begins to train lines of a batch, a range a thread."""
+        """Start to train lines of a batch, a range in each thread."""
         parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * self.settings.shared)))
         edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()
 
@@ -487,24 +494,26 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         ]
 
     def judged(self, batch: Batch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
-        """The loss is NaN if rows have diverged, which clipped scores may not show."""
+        """The loss is NaN if rows have diverged, which clipped scores might not show."""
         ((trained,),) = rows
         weights = trained[batch.places[:, -CHECKED:], : self.sgd.layout.dim]
         return {"loss": sums[0] if are_bounded(weights) else float("nan"), "examples": sums[1]}
 
     def count_steps(self, batch: Batch, rows: Sequence[Trained], rate: float) -> None:
-        """Count steps on rows in a sample of a block; their length is measured on rows of it."""
+        """Count steps on rows in a sample of the block, and measure how far a step goes."""
         (shared,), ((trained,),) = self.rows, rows
         sample = trained[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
         self.estimate.a_step = rate * self.curvature(sample)
         self.estimate.a_factor_step = rate * FACTOR_STEP
-        some = min(len(batch), SAMPLE)
-        places = [batch.places[:, :some].ravel()]
+        lines = min(len(batch), SAMPLE)
+        places = [batch.places[:, :lines].ravel()]
         weights = [np.ones(len(places[0]), np.float32)]
-        if len(batch.noise):  # together they weigh as much as one end of each line
+        if len(batch.noise):  # all negatives together weigh as much as one end of each line
             places.append(batch.noise)
-            weights.append(np.full(len(batch.noise), some / len(batch.noise), np.float32))
-        shared.saw(np.concatenate(places), some, some / len(batch), weights=np.concatenate(weights))
+            weights.append(np.full(len(batch.noise), lines / len(batch.noise), np.float32))
+        shared.saw(
+            np.concatenate(places), lines, lines / len(batch), weights=np.concatenate(weights)
+        )
 
     def scales(self, batch: Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
         return [partial(self._scale, batch, rate)]
@@ -527,7 +536,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
 
 def _whole(pieces: Iterable[Floats], count: int) -> Floats:
-    """One array of pieces of `count` rows, which are copied once."""
+    """Join pieces of `count` rows in all, copying each once."""
     whole, done = np.zeros((count, 0), np.float32), 0
     for piece in pieces:
         if not done:
@@ -538,5 +547,5 @@ def _whole(pieces: Iterable[Floats], count: int) -> Floats:
 
 
 def lines_apart(rows: int) -> int:
-    """Lines between two exchanges of a block's copied rows."""
+    """Lines between two exchanges of a block that has so many copied rows."""
     return max(SPAN_MIN, rows // ROWS_A_LINE)

@@ -1,8 +1,9 @@
-"""Text and matrix files to batches for kernels: parsed, filtered, features numbered.
+"""Makes batches for kernels from text and matrix files: parsed, filtered, features numbered.
 
     bytes -> pieces -> ExampleReader (in threads) -> KeyNumbers -> admission -> Batch
 
-A batch's features are places in the array of rows of its keys.  No rows, no sockets.
+Owns the order of these steps.  A batch refers to features by places in the array of its keys' rows;
+it has no rows itself.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ Keys = NDArray[np.uint64]
 class Batch:
     """Examples with numbered features, as CSR: example i has the entries ``ptr[i]:ptr[i + 1]``.
 
-    `places` are places in `keys`, which are distinct and in the order of their first appearance, so
-    that frequent ones come first, and end with `BIAS_KEY` at place `bias` (-1: none).  `fields` are
-    those of LIBFFM or columns of CSV; empty for LIBSVM.  Empty `weights` are ones.  `bad` counts
-    malformed lines, which are left out.  Examples are trained in `order`; None: as stored.
+    `places` refer to `keys`, which are distinct and in the order of their first appearance, so that
+    frequent keys come first; the last is `BIAS_KEY`, at place `bias` (-1: there is none).  `fields`
+    are LIBFFM's, or columns of CSV; empty for LIBSVM.  Empty `weights` mean ones.  `bad` counts
+    malformed lines, which are left out.  Examples are trained in `order` (None: as stored).
     `beyond` has the keys of clipped values.
     """
 
@@ -75,7 +76,7 @@ class Batch:
         return len(self.labels)
 
     def drawn(self, seed: int) -> Batch:
-        """The batch with a training order that is drawn from a seed."""
+        """Give the batch a training order drawn from a seed."""
         return replace(self, order=drawn_order(seed, len(self)))
 
     def places_of_first(self, count: int) -> NDArray[np.int32]:
@@ -86,7 +87,7 @@ class Batch:
         return found
 
     def laid_out(self) -> Batch:
-        """The batch with its examples stored in training order."""
+        """Store the batch's examples in training order."""
         if self.order is None:
             return self
         ptr, order = self.ptr, self.order
@@ -102,10 +103,10 @@ class Batch:
 
     def counts(self, row_num: int) -> Floats:
         """How many examples have the feature of each row, float32 (row_num,)."""
-        found = np.bincount(self.places, minlength=row_num).astype(np.float32)
+        counts = np.bincount(self.places, minlength=row_num).astype(np.float32)
         if self.bias >= 0:
-            found[self.bias] = len(self)
-        return found
+            counts[self.bias] = len(self)
+        return counts
 
     @property
     def nbytes(self) -> int:
@@ -114,11 +115,11 @@ class Batch:
         return sum(array.nbytes for array in (*arrays, self.weights)) + of_order
 
     def edges(self, parts: int, first: int = 0, last: int | None = None) -> list[int]:
-        """Edges of `parts` ranges of examples from `first` on with about as many entries each."""
+        """Edges of `parts` ranges of examples, from `first` on, with about equally many entries."""
         stop = len(self) if last is None else last
-        if parts == 1:  # NumPy's calls would take longer than the rest of a piece's work here
+        if parts == 1:  # NumPy's calls would take longer than all else here
             return sorted({first, stop})
-        if self.order is not None:  # any range has as many
+        if self.order is not None:  # in a drawn order any range has about as many
             return sorted({first + (stop - first) * part // parts for part in range(parts + 1)})
         wanted = np.linspace(float(self.ptr[first]), float(self.ptr[stop]), parts + 1)[1:-1]
         inner = np.clip(np.searchsorted(self.ptr, wanted), first, stop)
@@ -128,11 +129,11 @@ class Batch:
 class BatchReader:
     """Makes batches from text; not thread-safe.
 
-    `class_weights` are by class (empty: 1): labels of 0 or less are class 0, others between classes
-    are of the next one, as above 0 is yes.  Features that are not `admitted` are left out; encoded
-    values are clipped to `limit`.  `fields`: the number of those that examples have to have; 0: own
-    ones are left out.  Values are first cut to the `bounds` of a finished model.  `trains`:
-    examples of weight 0 are left out, as if their lines were not there.
+    `class_weights` are by class (empty: all 1): labels of 0 or less are class 0, labels between two
+    classes belong to the next, so that above 0 means yes.  Features that are not `admitted` are
+    left out.  Values are cut to the `bounds` of a finished model, then encoded, then clipped to
+    `limit`. `fields` is the number of fields that examples must have; with 0 fields are dropped.
+    With `trains`, examples of weight 0 are left out, as if their lines were not there.
     """
 
     def __init__(
@@ -165,11 +166,11 @@ class BatchReader:
     def read(
         self, data: bytes, path: str = "", start: int = 0, place: Place | None = None
     ) -> Batch:
-        """The batch of a text of whole lines, which begins at byte `start` of file `path`."""
+        """Make the batch of a text of whole lines, which starts at byte `start` of file `path`."""
         return self.numbered(self.parse(data, path, start, place), path)
 
     def encoded(self, examples: Examples) -> tuple[Examples, Keys]:
-        """Examples with encoded values, labels stay; and the keys of values that are clipped."""
+        """Encode values (labels stay); returns the examples, and the keys of clipped values."""
         return self.encoding.encoded(self._bounds.bounded(examples), self._limit)
 
     def placed(
@@ -180,7 +181,7 @@ class BatchReader:
         path: str = "",
         beyond: Keys = NO_KEYS,
     ) -> Batch:
-        """The batch of `encoded` examples with places of features in a cache; it has no `keys`."""
+        """Make the batch of `encoded` examples whose features have places; without `keys`."""
         labels = np.asarray(
             self.encoding.labels_of(examples.labels, path, examples.weights), np.float32
         )
@@ -205,8 +206,8 @@ class BatchReader:
     def parse(
         self, data: bytes, path: str = "", start: int = 0, place: Place | None = None
     ) -> Examples:
-        """The examples of a text, parsed by all threads."""
-        if self._pool is None:  # in one piece: there is nothing to join
+        """Parse the examples of a text, with all threads."""
+        if self._pool is None:  # in one piece, so that nothing is joined
             return self._read(data, path, start, place=place)
         return joined(self.pieces(data, lambda examples: examples, path, start, place))
 
@@ -218,8 +219,9 @@ class BatchReader:
         part: tuple[int, int] | None = None,
         place: Place | None = None,
     ) -> Examples:
-        """The examples of a text, with fields if the model has some: files may differ in that; with
-        the weights of their classes."""
+        """Parse the examples of a text: with fields if the model has fields, whatever the file has,
+        and with the weights of their classes.
+        """
         examples = self._reader.read(data, path, start, part, place)
         if len(self._class_weights):
             examples = examples._replace(weights=self._weights(examples, path))
@@ -242,7 +244,7 @@ class BatchReader:
         start: int = 0,
         place: Place | None = None,
     ) -> list[T]:
-        """Results of `then` for the pieces of a text, in order; threads parse and call it."""
+        """Parse a text in pieces by several threads, which call `then`; its results, in order."""
         parts, has_rows = len(data) // PIECE_BYTES, is_matrix(data)
         if parts < 2 or not (has_rows or self._reader.learn_format(data, start)):
             return [then(self._read(data, path, start, place=place))]
@@ -258,19 +260,22 @@ class BatchReader:
             raise
 
     def pieces_of(self, parts: TextParts, then: Callable[[Examples], T]) -> list[T]:
-        """Results of `then` for parts of files, which threads read; the format must be known."""
+        """Read parts of files by several threads, which call `then`; its results, in order.
+
+        The format must be known (`knows_format`).
+        """
 
         def read(part: int) -> T:
-            found = [
+            read_texts = [
                 self._read(text.data, text.path, text.start, place=text.place)
                 for text in parts.texts(part)
             ]
-            return then(joined(found) if found else self._reader.read(b""))
+            return then(joined(read_texts) if read_texts else self._reader.read(b""))
 
         return self._map(read, range(len(parts.parts)))
 
     def knows_format(self, block: Block) -> bool:
-        """Whether a block's format is set, was found in an earlier text, or is that of its file."""
+        """Whether a block's format is set, or known by an earlier text or the file's head."""
         if self._reader.columns and self._reader.is_guessed:
             self._reader.learn_format(block.head())
         return self._reader.knows_format
@@ -279,12 +284,12 @@ class BatchReader:
         return self.numbered(self.parse_block(block), block.path)
 
     def parse_block(self, block: Block) -> Examples:
-        """The examples of a block, of all its texts."""
+        """Parse the examples of all texts of a block."""
         self.knows_format(block)
         return joined([self.parse(*text) for text in block.texts()] or [self.parse(b"")])
 
     def _map(self, read: Callable[[P], T], parts: Iterable[P]) -> list[T]:
-        """Results for all parts, in order; by all threads."""
+        """Read all parts with all threads; the results, in order."""
         return list(map(read, parts) if self._pool is None else self._pool.map(read, parts))
 
     def close(self) -> None:
@@ -292,7 +297,7 @@ class BatchReader:
             self._pool.shutdown()
 
     def _weights(self, examples: Examples, path: str) -> Floats:
-        """Weight of each example: its own times the weight of its class."""
+        """Compute the weight of each example: its own times the weight of its class."""
         own = examples.weights
         labels = np.asarray(self.encoding.labels_of(examples.labels, path, own), np.float32)
         classes = np.ceil(np.maximum(labels, 0)).astype(np.int64)
@@ -323,10 +328,10 @@ def batch_reader(
     encodes: bool = True,
     trains: bool = False,
 ) -> BatchReader:
-    """The reader that the settings ask for.
+    """Make the reader for these settings.
 
-    `encodes`: for a model in training, not a finished one, whose values and labels are as written.
-    `trains`: the model trains on them, so encoded values are clipped to `LIMIT`.
+    `encodes`: values are encoded, for a model in training; a finished model takes them as written.
+    `trains`: the model trains on the batches, so encoded values are clipped to `LIMIT`.
     """
     reader = ExampleReader(
         settings.format,
@@ -367,7 +372,7 @@ def check_classes(batch: Batch, classes: int, where: str) -> None:
 
 
 def joined(pieces: Sequence[Examples]) -> Examples:
-    """Examples of several texts in sequence; missing weights are 1 if others have weights."""
+    """Join the examples of several texts; missing weights are 1 if other texts have weights."""
     if len(pieces) == 1:
         return pieces[0]
     if any(len(piece.weights) for piece in pieces):
@@ -381,7 +386,7 @@ def joined(pieces: Sequence[Examples]) -> Examples:
 
 
 def weighed(examples: Examples) -> Examples:
-    """The examples of a weight above 0: the others count for nothing."""
+    """Leave out examples without a weight above 0, which count for nothing."""
     has_weight = examples.weights > 0
     if has_weight.all():
         return examples

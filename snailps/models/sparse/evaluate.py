@@ -47,10 +47,10 @@ HEADS_MAX = 100
 
 
 def with_columns(settings: SparseSettings) -> SparseSettings:
-    """The settings with a declaration of every column of an input of tables.
+    """Declare every column of an input of tables in the settings.
 
-    Columns that `columns` does not declare are inferred, for all tables and for the files of
-    predictions.
+    Columns that `columns` does not declare are inferred from the first file, for all tables and for
+    the files of predictions.
     """
     if not settings.label_column or not settings.input:
         return settings
@@ -61,15 +61,15 @@ def with_columns(settings: SparseSettings) -> SparseSettings:
         reading.takes(path)
     columns = complete(paths, settings.columns, settings.label_column)
     if columns != settings.columns:
-        log.info("columns, by %s: %s", paths[0], ", ".join(columns))
+        log.info("columns, inferred from %s: %s", paths[0], ", ".join(columns))
     return replace(settings, columns=columns)
 
 
 def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) -> SparseSettings:
-    """The settings with the names of classes, where the labels of tables are texts.
+    """Add the names of classes to the settings, if the labels of tables are texts.
 
-    Several names make a multinomial model, unless its loss is set.  Those that a continued model
-    has are among them.
+    More than two names make a multinomial model, unless the user has set the loss.  The names of a
+    continued model are among them.
     """
     encoding = Encoding.of_text(settings.encoding)
     if not settings.label_column or not settings.input or encoding.labels:
@@ -100,10 +100,10 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
 
 
 def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
-    """Raise a `DataError` for missing files, or first lines that are not examples of this job.
+    """Raise a `DataError` for missing files, or for first lines that are no examples of this job.
 
-    A malformed hold-out file must not end the job after hours of training.  What labels mean is
-    known once the settings have their encoding.
+    Called before the training: a malformed hold-out file must not end the job after hours.  Labels
+    are checked only once the settings have their encoding.
     """
     is_encoded = Encoding.of_text(settings.encoding).is_measured
     read = settings if is_encoded else replace(settings, class_weights=(), encoding="")
@@ -176,6 +176,6 @@ def evaluate(cls: type[SparseModel], results: Results) -> dict[str, Any]:
 
 
 def _block_bytes(results: Results) -> int:
-    """Bytes of text whose rows fit into `ROWS_BYTES` if all of its features differ."""
+    """Bytes of text whose rows fit into `ROWS_BYTES` even if all of its features differ."""
     dim = max(table.dim for table in results.tables.values())
     return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES, ENTRY_BYTES * ROWS_BYTES // (4 * dim)))

@@ -32,28 +32,28 @@ class SparseModel(BlockTrainer):
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
     shape: ClassVar[tuple[str, ...]] = ()
-    """Own settings that a model must have as it was to continue."""
+    """Settings that must be as in the file for a model to continue."""
 
     @classmethod
     @abstractmethod
     def scores(
         cls, settings: Any, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
-        """Scores (n, outputs) of a batch before any link; `rows` are weights of `batch.keys`."""
+        """Compute scores (n, outputs) of a batch before any link, by weights of its keys."""
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """Like `scores`, with the servers' rows, at the master."""
+        """Compute `scores` with the servers' rows, at the master."""
         return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
 
     @classmethod
     def has_bias(cls, settings: Any) -> bool:
-        """Whether every example has a constant feature, a row of key `BIAS_KEY`."""
+        """Whether every example has a constant feature, whose row has key `BIAS_KEY`."""
         return True
 
     @classmethod
     def constant_loss(cls, settings: SparseSettings) -> float:
-        """Loss of the best constant score on a sample of labels."""
+        """Loss of the best constant score, on a sample of labels."""
         return LOSSES[settings.loss].constant_loss(Encoding.of_text(settings.encoding))
 
     @classmethod
@@ -65,15 +65,15 @@ class SparseModel(BlockTrainer):
     def grown(
         cls, before: Any, after: Any, classes: Classes, packed: Mapping[str, Packed]
     ) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes.
+        """Grow a model's rows with state to more classes.
 
-        Of a row of weights for each output.
+        Default: for rows that have a weight for each output.
         """
         return {**packed, TABLE: grown(packed[TABLE], classes, BIAS_KEY)}
 
     @classmethod
     def centred_rows(cls, results: Results) -> Floats:
-        """Rows of the centred columns, as they were trained."""
+        """Read the rows of centred columns, as they were trained."""
         assert isinstance(results.settings, SparseSettings)
         keys = Encoding.of_text(results.settings.encoding).centred_keys
         if len(keys) == 0:
@@ -82,10 +82,10 @@ class SparseModel(BlockTrainer):
 
     @classmethod
     def decoded(cls, settings: Any, keys: Keys, rows: Floats, centred: Floats) -> Floats:
-        """Rows (n, dim) of the finished model, for values and targets as they are written.
+        """Compute rows (n, dim) of the finished model, for values and targets as written.
 
-        The default is for rows of weights: times the factors of values and targets; the bias less
-        what `centred` rows have added, and with the mean of targets.
+        Default, for rows of weights: multiply by the factors of values and targets; subtract from
+        the bias what `centred` rows have added, and add the mean of targets.
         """
         encoding = Encoding.of_text(settings.encoding)
         made: Floats = rows * factors_of(settings, keys)[:, None]
@@ -98,15 +98,15 @@ class SparseModel(BlockTrainer):
 
     @classmethod
     def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
-        """Return what centres add to the scores, float64 (outputs,), or a number."""
+        """Compute what the centres add to scores, float64 (outputs,), or a number."""
         return -(encoding.offsets @ centred)
 
     @classmethod
     def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
         """Arrays of the finished model's file besides its rows.
 
-        ``intercept``, float64 (1,), of models of targets: added to scores without a bias, whose row
-        has no room for all digits of a large mean.
+        ``intercept``, float64 (1,), is for targets: it is added to scores without the bias, whose
+        float32 row cannot hold all digits of a large mean.
         """
         settings = results.settings
         assert isinstance(settings, SparseSettings)
@@ -127,11 +127,11 @@ class SparseModel(BlockTrainer):
 
 
 def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
-    """Factors of features' values in the training, float32 (n,); of the bias 1."""
+    """Factors of features' values in the training, float32 (n,); 1 for the bias."""
     factors = Encoding.of_text(settings.encoding).factors_of(keys)
     return np.where(keys == BIAS_KEY, np.float32(1), factors)
 
 
 def loss_unit(settings: SparseSettings) -> float:
-    """Factor of the loss of encoded targets that makes it the loss of the targets."""
+    """Factor that turns the loss of encoded targets into the loss of the targets as written."""
     return Encoding.of_text(settings.encoding).deviation ** LOSSES[settings.loss].degree

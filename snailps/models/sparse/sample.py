@@ -1,11 +1,11 @@
-"""Read a sample of the input before the training: the labels, and how large values are.
+"""Reads a sample of the input before the training: its labels, and how large its values are.
 
     sources, copies -> pieces spread over all of them -> Examples -> Encoding, in the settings
     sources whose labels have `LABELS_BYTES` -> all their labels
 
-Reads what is trained: of tables, packed files and URLs the copies that the job has made.  A small
-input is read whole.  A piece that cannot be read is left out: its error is reported where it is
-trained.  No rows, no workers.
+Reads what is trained: for tables, packed files and URLs, the copies that the job has made.  A small
+input is read whole.  A piece that cannot be read is left out here: the worker that trains it
+reports the error.  Knows no rows and no workers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 
 PIECES = 64
 PIECE_BYTES = 16 << 10
-"""Some 250 examples of 14 features, or 40 of 100."""
+"""About 250 examples of 14 features, or 40 of 100."""
 LABELS_BYTES = 32 << 20
-"""Inputs whose labels are in so many bytes have all of them read; blocks of others are drawn."""
+"""Most bytes in which all labels of an input are read; of a larger input, blocks are drawn."""
 TENTH_MIN = 10
-"""Examples that show whether labels are sorted, at least."""
+"""Least examples that show whether labels are sorted."""
 EXACT = 1 << 24
 """Whole numbers up to here are exact in float32."""
 Doubles = NDArray[np.float64]
@@ -51,9 +51,9 @@ S = TypeVar("S", bound=SparseSettings)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Examples from places of an input, in its order; no piece is empty.
+    """Examples from places all over an input, in its order; no piece is empty.
 
-    Those of weight 0 are left out, unless all are.
+    Examples of weight 0 are left out, unless all have weight 0.
     """
 
     pieces: list[Examples]
@@ -69,7 +69,7 @@ class Sample:
 
 
 def _labelled(pieces: Sequence[tuple[Doubles, Floats]]) -> tuple[Doubles, Floats]:
-    """Labels and weights of the examples that have a weight; no weights: 1."""
+    """Join labels and weights of examples with a weight above 0; without weights, all are 1."""
     labels = np.concatenate([np.empty(0), *(labels for labels, _ in pieces)])
     if not any(len(weights) for _, weights in pieces):
         return labels, np.empty(0, np.float32)
@@ -80,7 +80,7 @@ def _labelled(pieces: Sequence[tuple[Doubles, Floats]]) -> tuple[Doubles, Floats
 
 
 def sample_of(settings: SparseSettings, files: InputFiles) -> Sample:
-    """Pieces at equal distances over all files, which count as one; of a small input all of it."""
+    """Sample pieces at equal distances over all files; a small input is read whole."""
     edges = list(itertools.accumulate((source.bytes for source in files.sources), initial=0))
     total = edges[-1]
     whole = [(0, total)]
@@ -198,13 +198,13 @@ def encoded(
             encoding = replace(encoding, constant=entropy(labels, weights, known))
     if not encoding.keeps_values:
         log.info(
-            "values: those of %d columns have an own factor, others %g; %d of these columns are "
+            "values: %d columns have a factor of their own, others %g; %d of these columns are "
             "centred", len(encoding.keys), encoding.factor, len(encoding.centred_keys),
         )  # fmt: skip
     if min(1, encoding.factors_of(keys).min(initial=1)) * EXACT < 1:
         log.warning(
-            "a column has values above %s, which float32 does not tell apart: if they are ids, "
-            "declare it as name:categorical or name:ignore",
+            "a column has values above %s, which float32 cannot distinguish: if they are ids, "
+            "declare the column as name:categorical or name:ignore",
             f"{EXACT:,}",
         )
     return replace(settings, encoding=encoding.text)

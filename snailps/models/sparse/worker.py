@@ -1,13 +1,14 @@
-"""Base class of models of sparse examples: a block's rows, with their state, trained locally.
+"""Base class of models of sparse examples: trains the rows of a block locally, with their state.
 
     survey (only with min_count): features of a block -> counts -> one filter, merged at the master
     prepare: bytes -> Batch -> PULL of its new rows with state   (next block, during the training)
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
 Rows are in table `TABLE`: `dim` weights, then the state of the optimiser, which runs at the worker;
-the deltas that it pushes add up (sgd, adagrad, ftrl).  A subclass defines what a row means and
-what a step does: `tables`, `train_part`, `scores`.  A worker keeps its rows and exchanges them;
-with bsp, ssp and `expire_after` it trains copies (`block_trainer`).
+the deltas of sgd, adagrad and ftrl add up.  Owns how a block becomes batches, and how their steps
+are counted.  A subclass defines what a row means and what a step does: `tables`, `train_part`,
+`scores`.  A worker keeps its rows and exchanges them; with bsp, ssp and `expire_after` it trains
+copies (`block_trainer`).  `model.SparseModel` has what the master asks.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ from snailps.models.sparse.settings import (
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES_MAX = 16 << 20
-"""Some 60,000 examples of 39 features; copies of more rows would not fit in the caches."""
+"""About 60,000 examples of 39 features; copies of more rows would not fit in the caches."""
 BLOCK_BYTES_ALONE = 8 << 20
-"""Most bytes of an only worker's block: each costs master and worker some 3 ms of Python."""
+"""Most bytes of a single worker's block: each costs master and worker some 3 ms of Python."""
 PERIOD_BLOCKS = 4
-"""Blocks of a period of kept rows, at least; a worker that dies loses what it had not pushed."""
+"""Least blocks of a push period; a worker that dies loses what it has not pushed."""
 PERIOD_EXAMPLES = 250_000
 """Examples of a period; log loss and traffic by this and the next: docs/lab/shared-rows.md."""
 PERIOD_PART = 1 / 40
@@ -85,31 +86,31 @@ PERIOD_PART = 1 / 40
 PERIOD_PART_FTRL = 1 / 16
 """Part of an epoch that a period is with FTRL, whose sums add up exactly."""
 PERIOD_PART_ALONE = 3 / 16
-"""Part of an epoch, or of training / `EPOCHS` if that is more, in an only worker's period."""
+"""Part of an epoch (of training / `EPOCHS` if that is more) in a single worker's period."""
 PERIOD_EXAMPLES_ALONE = 1_000_000
-"""`PERIOD_EXAMPLES` of an only worker: about a second's work."""
+"""`PERIOD_EXAMPLES` of a single worker: about a second's work."""
 PERIOD_WORKERS = 8
-"""From this many workers a period is a part of each worker's share of an epoch, as it is with 8."""
+"""Workers beyond which a period shrinks as a worker's share of an epoch does."""
 ENOUGH = 8 << 20
 """Entries and labels of all epochs of a small input: about a second's work."""
 ENOUGH_FALLING = 512 << 10
-"""`ENOUGH` where the step size falls over the job, which no loss ends."""
+"""`ENOUGH` where the step size falls over the job: no loss ends such a job early."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Bytes below which the lease of a block costs more than a tenth of its training."""
 ENTRIES_A_THREAD = 1 << 12
-"""Entries for each thread, at least: fewer are trained before another thread has woken."""
+"""Least entries for each thread: fewer are trained before another thread has woken."""
 SAMPLE = 1 << 16
-"""Entries of a block whose steps are counted, at most: a counted one costs half a step."""
+"""Most entries of a block whose steps are counted: to count one costs half a step."""
 EPS = 1e-8
-"""Epsilon of AdaGrad, the default of tables."""
+"""AdaGrad's epsilon, the default of tables."""
 RATE_LEAST = 1e-9
-"""Least rate: kernels divide by it."""
+"""Least rate, because kernels divide by it."""
 
 
 class SparseWorker(SparseModel, Adopted, Reported):
     """Base class of models of sparse examples; see the module's docstring."""
 
-    _has_reported = False  # whether a malformed line was reported
+    _has_reported = False  # whether a malformed line has been logged
     _bias_mean: Floats | None = None
     """Change of the bias's packed row by an example, in the previous block."""
     _bias_moved: Floats | None = None
@@ -124,7 +125,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     completed: ClassVar[tuple[str, ...]] = ("columns", "encoding", "loss", "classes")
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
-    """Methods whose step size falls over the job; ftrl's is the table's."""
+    """Methods whose step size falls over the job; FTRL's follows from its sums."""
     drift: ClassVar[float] = DRIFT
     rare_steps: ClassVar[float] = 1.0
     """`ExchangeRule.rare_steps` with FTRL."""
@@ -133,32 +134,32 @@ class SparseWorker(SparseModel, Adopted, Reported):
 
     @abstractmethod
     def tables(self) -> Sequence[Table]:
-        """`TABLE`, made by `table`, and other tables of the model."""
+        """Declare `TABLE`, by `table`, and the model's other tables."""
 
     @abstractmethod
     def train_part(
         self, batch: Batch, rows: Floats, part: Span, rates: Rates, *, shared: bool
     ) -> Sums:
-        """Train `rows` (keys, dim + state) in place on examples ``range(*part)``; loss, weight.
+        """Train `rows` (keys, dim + state) in place on examples ``range(*part)``.
 
-        Called by several threads at once; `shared`: they write to the same rows.  `rates` are the
-        step sizes before and after the part; loss and weight are sums, losses those before each
-        step.
+        Returns the sums of losses, each before its step, and of weights.  Several threads call it
+        at once; with `shared` they write the same rows.  `rates` are the step sizes before and
+        after the part.
         """
 
     @classmethod
     def has_constant(cls, settings: JobSettings) -> bool:
-        """Whether a constant can be added to all scores."""
+        """Whether the model can add a constant to all scores."""
         return cls.has_bias(settings)
 
     @classmethod
     def counted(cls, settings: SparseSettings, counts: Mapping[str, float], units: int) -> Counted:
-        """Have the model predict values that were clipped as they were trained; refuse many."""
+        """Have predictions clip values as the training did; refuse a job that clipped many."""
         return judged(settings, counts, units)
 
     @classmethod
     def farthest(cls, settings: Any) -> float:
-        """`farthest` of `Encoding.measured`: how far from 0 columns are centred; 0: none is."""
+        """`farthest` of `Encoding.measured`: how far from 0 columns are centred; 0: none."""
         return 0.0
 
     # --- at the master -----------------------------------------------------------------------
@@ -169,28 +170,28 @@ class SparseWorker(SparseModel, Adopted, Reported):
 
     @classmethod
     def adopt(cls, settings: SparseSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Take what a model has that training continues; declare all columns of an input of tables,
-        and the classes of labels that are texts.
+        """Take the settings of a continued model; declare all columns of an input of tables, and
+        the classes of labels that are texts.
         """
         begun = warm_start.adopt(cls, settings, explicit)
         return evaluate.with_names(evaluate.with_columns(begun), explicit)
 
     @classmethod
     def measure(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
-        """Encode labels and values by a sample of the input, by which files are checked again."""
-        found = encoded(
+        """Encode labels and values by a sample of the input; check all files by that encoding."""
+        measured = encoded(
             warm_start.with_labels(cls, settings, files),
             files,
             has_constant=cls.has_constant(settings),
             is_drawn=cls.shuffles(settings),
             farthest=cls.farthest(settings),
         )
-        evaluate.check_input(cls, found)
-        return found
+        evaluate.check_input(cls, measured)
+        return measured
 
     @classmethod
     def check(cls, settings: Any) -> None:
-        """Refuse unsupported optimisers, and hold-out files with a malformed beginning."""
+        """Refuse optimisers that do not fit, and hold-out files with malformed first lines."""
         why = "whose workers run the optimiser and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
         evaluate.check_input(cls, settings)
@@ -201,7 +202,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
 
     @classmethod
     def pace(cls, settings: SparseSettings, workers: int) -> Pace:
-        """Copies of rows grow stale, so blocks of those are an eightieth of the share."""
+        """Blocks and periods; copied rows grow stale, so blocks are an eightieth of a share."""
         few, epochs = max(1, min(5, 20 // settings.epochs)), settings.epochs
         if not cls.keeps_rows(settings):
             return of_workers(workers, Pace(10, BLOCK_BYTES_MAX), Pace(80, BLOCK_BYTES_MAX))
@@ -216,7 +217,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
 
     @classmethod
     def passes(cls, settings: SparseSettings, files: InputFiles) -> Passes:
-        """Small inputs get as many epochs as `ENOUGH` allows, while the loss falls."""
+        """Small inputs get the epochs that `ENOUGH` allows, while the loss falls."""
         ends = settings.method not in cls.falling
         enough = ENOUGH if ends else ENOUGH_FALLING
         columns = settings.text_columns
@@ -229,19 +230,19 @@ class SparseWorker(SparseModel, Adopted, Reported):
     def keeps_rows(cls, settings: SparseSettings) -> bool:
         """Whether workers keep their rows from block to block.
 
-        bsp and ssp define which steps of others a block's rows have, and a kept row would not show
-        that the servers delete it.
+        Not with bsp and ssp, which define the steps of others that a block's rows have, nor with
+        `expire_after`: a kept row would not notice that servers have deleted it.
         """
         return steps_of(settings).rows_may_stay and not settings.expire_after
 
     @classmethod
     def expires(cls, settings: SparseSettings) -> int:
-        """Number of examples after which an unused row is deleted."""
+        """Examples after which an unused row is deleted."""
         return int(settings.expire_after * 1e6)
 
     @classmethod
     def surveyor(cls, settings: SparseSettings) -> Surveyor | None:
-        """Counts features if `min_count` is above 1."""
+        """Count features if `min_count` is above 1."""
         if settings.min_count > 1:
             return _Counting(settings)
         return NoSurvey() if settings.continue_from else None
@@ -264,7 +265,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Metrics of the finished model on the hold-out files, as `test`."""
+        """Evaluate the finished model on the hold-out files; the metrics are ``test``."""
         assert isinstance(results.settings, SparseSettings)
         if not results.settings.test:
             return {}
@@ -322,8 +323,8 @@ class SparseWorker(SparseModel, Adopted, Reported):
                 rule=ExchangeRule(
                     steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                     drift=self.drift,
-                    # With AdaGrad and SGD first steps are long, and several workers make them on a
-                    # row.
+                    # With AdaGrad and SGD the first steps on a row are long, and several workers
+                    # make them: their rows must not wait.
                     rare_steps=(
                         0.0 if s.method != "ftrl" or s.saves_checkpoints else self.rare_steps
                     ),
@@ -334,17 +335,17 @@ class SparseWorker(SparseModel, Adopted, Reported):
             self.rows = (kept,)
 
     def make_shares(self, table: Table) -> Shares:
-        """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
+        """Make the scaling of deltas; by default all numbers of a row are weights of outputs."""
         return Shares(self.settings, table.dim, outputs=table.dim, eps=EPS)
 
     def row_layout(self, table: Table) -> RowLayout:
-        """Layout of rows that `train_part` takes: packed, unless overridden."""
+        """Choose the layout of rows for `train_part`; by default they are packed."""
         return RowLayout(table.dim, 1 + table.state_floats // table.dim, table.dim)
 
     def prepare(self, block: Block) -> Prepared:
-        """Parse the block, number its features, start to pull rows with their state.
+        """Parse a block, number its features, and start to pull their rows with state.
 
-        A block that was seen is neither read nor parsed.
+        A block of an earlier epoch that is still in memory is neither read nor parsed.
         """
         (rows,) = self.rows
         seen = self._seen.find(block, rows.numbering)
@@ -372,16 +373,16 @@ class SparseWorker(SparseModel, Adopted, Reported):
         return batch.drawn(block.seed) if self.settings.draws_order else batch
 
     def _look_at(self, batch: Batch, block: Block) -> None:
-        """Check a block's examples, log the first malformed line, drop the text."""
+        """Check a block's examples, log the first malformed line, free the text."""
         where = block.path if block.place else f"{block.path}, bytes from {block.start:,}"
         self.check_batch(self.settings, batch, where)
         if batch.bad and not self._has_reported:
             self._has_reported = True
-            log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
-        block._data = None  # the largest thing here
+            log.warning("%s. This and other malformed lines are left out", self._reader.first_bad)
+        block._data = None  # frees the text, the largest thing here
 
     def _placed(self, block: Block, rows: Rows) -> tuple[list[Batch], tuple[Any, ...]]:
-        """Read a block and give its features places among the rows."""
+        """Read a block, and give its features places among the rows."""
         if self.summary or not rows.keeps:  # the filter needs a block's distinct keys
             batch = self._in_order(self._reader.read_block(block), block)
             if not (len(batch) or rows.keeps):
@@ -401,7 +402,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
                 pieces = self._reader.pieces_of(parts, find)
         elif block.read_texts is None:
             pieces = self._reader.pieces(block.data, find, block.path, block.start, block.place)
-        else:  # of one file each: together, to be drawn together
+        else:  # texts of several files: joined, so that their examples are drawn together
             pieces = [find(self._reader.parse_block(block))]
         block._data = None
         of_bias = rows.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
@@ -419,25 +420,25 @@ class SparseWorker(SparseModel, Adopted, Reported):
     def step(
         self, batch: Sequence[Batch], rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
-        """Train with as many threads as pay."""
+        """Train a span, with as many threads as are worth waking."""
         ((trained,),) = rows
         parts, bias = self._parts(batch, span), _bias_of(batch)
         before = trained[bias].copy()
-        # Parts run at once, or nearly so: each has the rates of the whole span.
+        # Parts run at the same time, so each has the rates of the whole span.
         at_once = self.threads > 1 and len(parts) > 1
         train = partial(self.train_part, rates=rates, shared=at_once)
         if at_once:
             sums = self.results_of(
                 [self.sgd.pool.submit(train, one, trained, part) for one, part in parts]
             )
-        else:  # a thread more would have to be woken
+        else:
             sums = [train(one, trained, part) for one, part in parts]
         if self._bias_moved is not None:
             self._bias_moved += (trained[bias] - before).sum(0)
         return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)
 
     def _parts(self, batches: Sequence[Batch], span: Span) -> list[tuple[Batch, Span]]:
-        """A span of the examples of batches, in parts for the threads."""
+        """Split a span of the batches' examples into parts for threads."""
         ends = np.cumsum([len(batch) for batch in batches]).tolist()
         of_span = [
             (batch, max(0, span[0] - end + len(batch)), min(len(batch), span[1] - end + len(batch)))
@@ -453,7 +454,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         ]
 
     def of_part(self, batch: Batch, part: Span, rates: Rates) -> dict[str, Any]:
-        """Arguments of each kernel: examples, step sizes, loss, optimiser."""
+        """Make the arguments of each kernel: examples, step sizes, loss, optimiser."""
         s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
         examples = {"first": part[0], "last": part[1], "order": batch.order, "bias": batch.bias}
         how = {"loss": LOSSES[s.loss].code, "method": METHODS[s.method]}
@@ -465,7 +466,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         ((trained,),) = rows
         bias, layout = _bias_of(batch), self.sgd.layout
         moved, self._bias_moved = self._bias_moved, None
-        # Else it stays as it was in the block before.
+        # Else the mean of the block before stays.
         if moved is not None and bias.stop and self._shows_steps(trained[bias][0]):
             parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
             self._bias_mean = parts.ravel() / np.float32(_examples_of(batch))
@@ -484,11 +485,11 @@ class SparseWorker(SparseModel, Adopted, Reported):
         return [scale]
 
     def _shows_steps(self, bias: Floats) -> bool:
-        """Whether single steps show in the sums of squares of the bias's row, as trained."""
+        """Whether single steps still show in the sums of squares of the bias's trained row."""
         return self.shares.shows_steps(bias[-self.sgd.layout.stride :])
 
     def count_steps(self, batch: Sequence[Batch], rows: Sequence[Trained], rate: float) -> None:
-        """Count steps on rows in a sample of a block: the beginning of each batch."""
+        """Count steps on rows in a sample of the block: the first examples of each batch."""
         (shared,), ((trained,),) = self.rows, rows
         units = _examples_of(batch)
         self._bias_moved = np.zeros(trained.shape[1], np.float32)
@@ -498,15 +499,15 @@ class SparseWorker(SparseModel, Adopted, Reported):
         share = min(1.0, SAMPLE / max(1, entries))
         places, examples = [], 0
         for one in batch:
-            some = int(np.ceil(len(one) * share))
-            places.append(one.places_of_first(some))
-            examples += some
+            sampled = int(np.ceil(len(one) * share))
+            places.append(one.places_of_first(sampled))
+            examples += sampled
         if batch[0].bias >= 0:
             places.append(np.full(examples, batch[0].bias, np.int32))
         shared.saw(np.concatenate(places), examples, examples / units)
 
     def rates(self, block: Block) -> tuple[float, float]:
-        """Step sizes before and after a block: they fall to 0 if the method is in `falling`."""
+        """Step sizes before and after a block; they fall to 0 if the method is in `falling`."""
         lr = self.settings.lr
         if self.settings.method not in self.falling:
             return lr, lr
@@ -540,7 +541,7 @@ class _Counting:
             keys, counts = keys[more], counts[more] - 1
 
     def result(self) -> bytes:
-        """The filter; it admits all features that a continued model has."""
+        """Make the filter, which also admits all features of a continued model."""
         if self._settings.continue_from:
             known = read_packed(opened(self._settings))
             for _ in range(self._settings.min_count if TABLE in known else 0):
@@ -553,10 +554,10 @@ def _examples_of(batches: Sequence[Batch]) -> int:
 
 
 def _bias_of(batches: Sequence[Batch]) -> slice:
-    """The row of the bias, or none."""
+    """The place of the bias's row, as a slice; empty without a bias."""
     return slice(max(0, batches[0].bias), batches[0].bias + 1)
 
 
 def _fill_zeros(_keys: Keys, rows: Floats) -> None:
-    """First values of rows that begin with zeros, and so does their state."""
+    """Fill in first values of rows whose weights and state start at zero."""
     rows[:] = 0
