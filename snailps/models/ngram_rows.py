@@ -30,7 +30,7 @@ AUTO = 0
 ROWS_MAX = 2_000_000
 """fastText's number."""
 ROWS_A_NGRAM = 4
-"""With it one n-gram in five shares its row; quality by this number: docs/design/ngram-rows.md."""
+"""With it one n-gram in five shares its row; quality by this number: docs/lab/ngram-rows.md."""
 DIGITS = 2
 """Significant digits of the number of rows, which is rounded up."""
 WORDS_AT_ONCE = 50_000
