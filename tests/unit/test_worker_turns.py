@@ -123,7 +123,7 @@ def parts():
 
 
 def block(number, clock):
-    return held_block(number=number, terms=Step(clock))
+    return held_block(number=number, terms=Step(clock) if clock >= 0 else None)
 
 
 def done(block):
