@@ -578,7 +578,8 @@ def test_columns_are_completed_by_the_first_file_and_shown(tmp_path, caplog):
     settings = settings_of(input=path, label_column="clicked", columns="note:ignore")
     found = with_columns(settings)
     assert found.columns == (*DECLARED[:3], "note:ignore")
-    assert f"columns, inferred from {path}: clicked:label, age:numeric, city:categorical" in caplog.text
+    columns = "clicked:label, age:numeric, city:categorical"
+    assert f"columns, inferred from {path}: {columns}" in caplog.text
     assert with_columns(found) == found
     text = ", ".join(found.columns)
     assert settings_of(input=path, columns=text, label_column="clicked") == found
