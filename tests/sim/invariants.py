@@ -329,7 +329,7 @@ def who_waits(cluster):
         about = f"{process.name} ({process.hurt or 'healthy'})"
         if getattr(process, "core", None) is not None and process in cluster.masters:
             core = process.core
-            members = [(m.name[:12], m.state, m.waits) for m in core.members.all.values()]
+            members = [(m.name[:12], m.work.name, m.waits) for m in core.members.all.values()]
             about += f": {core.reported_phase} {members}"
         elif getattr(process, "control", None) is not None:
             calls = [type(call).__name__ for call in process.control.open_calls()]
