@@ -2,8 +2,8 @@
 
     chunks of bytes -> WriteBehind -> Unfinished, hidden beside the target -> publish: fsync, rename
 
-A reader never gets a partial model, and an old model survives a failed export.  A file that
-replaces another one has its owner, group and mode.  Must not know what is in the file.
+A reader never sees a partial file, and an old file survives a failed export.  A file that replaces
+another one gets its owner, group and mode.  Must not know what is in the file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import IO
 from snailps.data.write_behind import WriteBehind, write_at
 from snailps.errors import ModelWriteError
 
-# Collects the small writes of a dictionary or of text lines; larger chunks are not copied here.
 _BUFFER_BYTES = 1 << 20
-_NAME_LETTERS, _DRAWN_BYTES = 40, 8  # of the name while a file is written
+"""Collects small writes, such as text lines; larger chunks pass without a copy."""
+_NAME_LETTERS, _DRAWN_BYTES = 40, 8
+"""Of a hidden name: characters of the target's name, and random bytes."""
 _unfinished: set[NewFile] = set()
-"""Files to remove at exit: daemon threads may be writing them."""
+"""Files to remove at exit: a daemon thread that writes one gets no chance to."""
 _ACL = "system.posix_acl_access"
 
 
@@ -37,7 +38,10 @@ def remove_unfinished() -> None:
 
 
 class NewFile:
-    """A new file of this process; `close` removes it unless published.  Methods raise OSError."""
+    """A new file of this process; `close` removes it unless it was published.
+
+    Methods raise OSError.  `bytes` is its length so far.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor, self.bytes = path, descriptor, 0
@@ -45,13 +49,16 @@ class NewFile:
         _unfinished.add(self)
 
     def write(self, data: bytes | memoryview) -> None:
+        """Append."""
         self.write_at(data, self.bytes)
 
-    def write_at(self, data: bytes | memoryview, at: int) -> None:
-        write_at(self.descriptor, data, at)
-        self.bytes = max(self.bytes, at + len(data))
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
+        """Write at an offset."""
+        write_at(self.descriptor, data, offset)
+        self.bytes = max(self.bytes, offset + len(data))
 
     def grow(self, size: int) -> None:
+        """Set the length; new bytes are 0."""
         os.ftruncate(self.descriptor, size)
         self.bytes = size
 
@@ -59,14 +66,18 @@ class NewFile:
         return self.descriptor
 
     def publish_as(self, target: Path) -> None:
-        """Replace `target`, durably."""
+        """Replace `target` by this file, durably."""
+        # Content before name: after a power failure a name must not stand for missing bytes.
         os.fsync(self.descriptor)
         self.path.replace(target)
         self._is_published = True
         _sync_folder(target.parent)
 
     def remove(self) -> None:
-        """Remove the file unless published; a forked child leaves its parent's file alone."""
+        """Remove the file unless it was published.
+
+        A forked child has a copy of this object, and must not remove its parent's file at its exit.
+        """
         if not self._is_published and os.getpid() == self._process:
             with suppress(OSError):
                 self.path.unlink()
@@ -84,7 +95,7 @@ class Unfinished(NewFile):
 
     def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
         self.target = target
-        # Not the process's number: containers repeat it.
+        # Random, not the process id: processes in two containers may have the same.
         hidden = f".{target.name[:_NAME_LETTERS]}.{secrets.token_hex(_DRAWN_BYTES)}.{part}"
         path = target.with_name(hidden)
         try:
@@ -93,7 +104,7 @@ class Unfinished(NewFile):
             old = None
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file")
-        # Before the umask, as of a plain open(), unlike tempfile's 0o600.
+        # As open() would make it, so that the umask decides; tempfile would make it 0o600.
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
         flags |= os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         super().__init__(path, os.open(path, flags, mode))
@@ -106,20 +117,23 @@ class Unfinished(NewFile):
 
 
 def unfinished_of(targets: Iterable[Path]) -> Iterator[Path]:
-    """Find what killed processes have left of targets."""
-    names: dict[Path, set[str]] = {}
+    """The unfinished files of these targets, which killed processes left.
+
+    A living process's unfinished file looks the same: call this only while nobody else writes them.
+    """
+    by_folder: dict[Path, set[str]] = {}
     for target in targets:
-        names.setdefault(target.parent, set()).add(target.name[:_NAME_LETTERS])
-    for folder, here in names.items():
+        by_folder.setdefault(target.parent, set()).add(target.name[:_NAME_LETTERS])
+    for folder, names in by_folder.items():
         for path in folder.glob(f".*.{'[0-9a-f]' * 2 * _DRAWN_BYTES}.part"):
-            if path.name[1:].rsplit(".", 2)[0] in here:
+            if path.name[1:].rsplit(".", 2)[0] in names:
                 yield path
 
 
 def publish(path: Path, target: Path) -> None:
     """Rename a complete file or folder durably; after an `OSError` `path` is unchanged."""
-    for one in [*path.iterdir(), path] if path.is_dir() else [path]:
-        descriptor = os.open(one, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    for member in [*path.iterdir(), path] if path.is_dir() else [path]:
+        descriptor = os.open(member, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -129,9 +143,10 @@ def publish(path: Path, target: Path) -> None:
 
 
 def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
-    """Copy owner, group and access list of another file to a new one, as far as permitted.
+    """Copy owner, group and access list of the old file to the new one, as far as permitted.
 
-    It gives no access to users who had none to the old file.
+    Where the group cannot be copied the new file's group gets no access: nobody may read the new
+    file who could not read the old one.
     """
     new = os.fstat(descriptor)
     if new.st_uid != old.st_uid:
@@ -140,9 +155,9 @@ def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
     try:
         if new.st_gid != old.st_gid:
             os.fchown(descriptor, -1, old.st_gid)
-        with suppress(OSError):  # there is none
-            found = os.getxattr(target, _ACL)
-            os.setxattr(descriptor, _ACL, found)
+        with suppress(OSError):  # most files have no access list
+            access_list = os.getxattr(target, _ACL)
+            os.setxattr(descriptor, _ACL, access_list)
     except OSError:
         os.fchmod(descriptor, stat.S_IMODE(new.st_mode) & ~0o070)
 
@@ -151,12 +166,12 @@ def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
 def atomic_file(
     path: str | os.PathLike[str], bytes_needed: int | None = None
 ) -> Iterator[IO[bytes]]:
-    """Open `path` for writing so that it appears only when the block ends without an error.
+    """Open `path` for writing so that it appears only when the `with` block ends without an error.
 
     Follows a symbolic link; compares `bytes_needed` with the free space first.  Yields a buffered,
-    seekable file, not readable, that the block owns.  `ModelWriteError` if it cannot be written.
-    The temporary file is in the target's folder, as a rename cannot cross file systems, and is
-    removed by any error, Ctrl-C included.
+    seekable file that cannot be read.  The unfinished file is in the target's folder, because a
+    rename cannot cross file systems, and is removed after any error, Ctrl-C included.
+    ModelWriteError: it cannot be written.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -164,7 +179,8 @@ def atomic_file(
         unfinished = Unfinished(target)
     except OSError as error:
         raise write_error(target, error, bytes_needed) from error
-    # Translate only this file's errors: an OSError of the producer (a lost connection) passes.
+    # Only this file's errors are translated: an OSError of the caller's own (a lost connection)
+    # must not be reported as a full disk.
     with (
         closing(unfinished),
         WriteBehind(
@@ -184,7 +200,7 @@ def atomic_file(
 
 
 def human_bytes(count: int) -> str:
-    """Write bytes for people: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
+    """A number of bytes for people: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":
@@ -194,7 +210,7 @@ def human_bytes(count: int) -> str:
 
 
 def check_target(target: Path, bytes_needed: int | None = None) -> None:
-    """Refuse a target that cannot be written, before a long export begins."""
+    """ModelWriteError: a target that cannot be written.  Called before a long export begins."""
     folder = target.parent
     if not folder.is_dir():
         raise ModelWriteError(
@@ -221,7 +237,7 @@ def check_target(target: Path, bytes_needed: int | None = None) -> None:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Bytes that may still be written into a folder; None if unknown."""
+    """Bytes that this user may still write into a folder; None: unknown."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -230,12 +246,12 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelWriteError:
-    """The error for a failed write, of `target` or of scratch space beside it."""
+    """The error of a failed write, with cause and cure; of `target`, or scratch space beside it."""
     needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = free_bytes(target.parent)
-        left = "" if free is None else f", {human_bytes(free)} left"
-        cause = f"the disk or quota of {target.parent} is full{left}{needs}"
+        room = "" if free is None else f", {human_bytes(free)} left"
+        cause = f"the disk or quota of {target.parent} is full{room}{needs}"
         cure = "make room or choose another disk"
     elif error.errno == errno.EFBIG:
         cause = f"it grew beyond the file size limit of this process or file system{needs}"
@@ -252,7 +268,7 @@ def write_error(target: Path, error: OSError, bytes_needed: int | None) -> Model
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename durable; ignores that some file systems refuse this."""
+    """Make a rename in a folder durable; some file systems refuse this, and it is ignored."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,14 +1,15 @@
-"""Labels and values of examples as a model learns them, and the way back.
+"""How labels and values are scaled for training, and back.
 
-    some examples of the input -> measured -> Encoding -> text, a setting of the job
+    a sample of the input -> measured -> Encoding -> text, a setting of the job
     labels -> numbers of classes, or (label - centre) / deviation
     values -> (value - centre of its key) * factor of its key
-    what was learnt -> factors, centres, deviation -> weights of values as they are written
+    learnt weights -> factors, centres, deviation -> weights of values as they were written
 
-Steps suit values and targets near 1, so other columns are divided by the root of their mean square,
-rounded to a power of two, which loses no digit (S. Ross et al., "Normalized online learning", UAI
-2013).  A column that all examples have and that is far from 0 beside its deviation, as years are,
-is centred and divided by its deviation; in all others zeros stay zeros.  No files, models or rows.
+Learning rates suit values and targets near 1.  So a column of other size is divided by the root of
+its mean square, rounded to a power of two, which loses no digit (S. Ross et al., "Normalized online
+learning", UAI 2013).  A column that all examples have and whose mean is far from 0 in units of its
+deviation, such as years, is centred and divided by its deviation; in all others zeros stay zeros.
+Must not know files, models or rows of tables.
 """
 
 from __future__ import annotations
@@ -29,30 +30,31 @@ from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 
 NEAR = 2.0
-"""Values whose mean size is within this factor of 1 are unchanged."""
+"""A column whose mean size is within this factor of 1 is not scaled."""
 FAR = 1.0
-"""Deviations from 0 beyond which a mean is subtracted."""
+"""A mean of more deviations from 0 than this is subtracted."""
 UNLIKE = 100.0
-"""Factor by which values of a column must differ from before to be reported."""
+"""Later values of a column that differ in size by more than this factor are reported."""
 FARTHEST = 1e5
-"""Most deviations from 0 of a mean that is subtracted: float32 has too few digits beyond."""
+"""A mean of more deviations from 0 is not subtracted: float32 has too few digits for it."""
 CENTRED_MIN = 10
-"""Fewest examples that show whether a column is far from 0."""
+"""Fewer examples do not show whether a column is far from 0."""
 LIMIT = 64.0
-"""Larger encoded values are clipped to this: a wrong one would stop its weight for ever."""
+"""Encoded values are clipped to this: with FTRL or AdaGrad one huge, wrong value would stop the
+weight of its column for ever."""
 WRONG = 1000.0
-"""Multiple of a column's largest usual value beyond which values are ignored in its size."""
+"""Values above this multiple of a column's largest usual value do not count for its size."""
 USUAL = 128
-"""One value in this many may be larger than the usual ones; in columns of `USUAL_MIN`, one."""
+"""One value in this many may be larger than the usual ones; from `USUAL_MIN` values on, one."""
 USUAL_MIN = 16
 KEYS_MAX = 1 << 18
-"""Columns with a factor of their own, those with most entries: 3 MB of text; others share one."""
+"""Columns with a factor of their own, 3 MB of text; those with fewest entries share one beyond."""
 COLUMN_BYTES = 8 + 1 + 4
 """Bytes of a packed column: uint64 key, int8 exponent of the factor, float32 centre."""
 TABLE_KEYS = 1 << 20
-"""Limit of keys that are looked up in an array."""
+"""If all keys are below, they are looked up in an array, else by binary search."""
 EXPONENT_MAX = 120
-"""Keeps factors, and what is learnt beside them, within float32's range."""
+"""Bound of a factor's exponent: factors, and weights beside them, stay in float32's range."""
 FLOAT_MAX = float(np.finfo(np.float32).max)
 SHOWN = 5
 NO_KEYS = np.empty(0, np.uint64)
@@ -60,14 +62,26 @@ NO_KEYS = np.empty(0, np.uint64)
 
 @dataclass(frozen=True)
 class Encoding:
-    """How labels and values are encoded.
+    """How labels and values are encoded; immutable.
 
-    `labels` are those of class 0, 1, ..., ascending; empty: labels are numbers of classes already,
-    or targets, encoded by `centre` and `deviation`.  `columns` packs keys with a factor and a
-    centre of their own (`with_columns`), `factor` is of all others; `is_measured`: they are those
-    of an input. `constant` is the mean loss of the best constant score, of classes; 0: unknown.
-    `clipped` are keys of columns that were trained with some values cut to `LIMIT`.  `names` are
-    the classes of labels that are texts, sorted: tables are read with their numbers.
+    Attributes
+    ----------
+    labels : tuple of float
+        Labels of class 0, 1, ..., ascending.  Empty: labels are class numbers already, or targets.
+    centre, deviation : float
+        A target t becomes (t - centre) / deviation.
+    factor : float
+        Factor of all columns without their own.
+    columns : str
+        Packed keys, each with its own factor and centre (`with_columns`).
+    is_measured : bool
+        Factors and centres were measured on an input.
+    constant : float
+        For classes, the mean loss of the best constant score; 0: unknown.
+    clipped : tuple of int
+        Keys of columns of which training has clipped values to `LIMIT`: prediction clips them too.
+    names : tuple of str
+        Classes of text labels, sorted; tables are read with their numbers.
     """
 
     labels: tuple[float, ...] = ()
@@ -82,7 +96,7 @@ class Encoding:
 
     @classmethod
     def of_text(cls, text: str) -> Encoding:
-        """Parse a setting, or raise ValueError; empty: no change."""
+        """Parse `text`; empty: nothing is changed.  ValueError: malformed, or not finite."""
         if not text:
             return cls()
         read: Any = json.loads(text)
@@ -119,19 +133,23 @@ class Encoding:
     def labels_of(
         self, labels: NDArray[Any], where: str = "", weights: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Encode labels (n,); those of examples of weight 0 may be any."""
+        """Encode labels (n,).
+
+        DataError, beginning with `where`: a label that is none of the classes.  Labels of examples
+        of weight 0 may be anything.
+        """
         if self.labels:
-            known = np.array(self.labels)
-            numbers = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-            is_wrong = known[numbers] != labels
+            classes = np.array(self.labels)
+            numbers = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+            is_wrong = classes[numbers] != labels
             if weights is not None and len(weights):
                 is_wrong &= weights != 0
             wrong = np.flatnonzero(is_wrong)
             if len(wrong):
                 raise DataError(
                     f"{where}: label {labels[wrong[0]]:g} is none of the classes that a sample of "
-                    f"the input has: {shown(self.labels)}. A small file with an example of each "
-                    "class, named first in the input, makes all of them known"
+                    f"the input has: {shown(self.labels)}. Name first in the input a small file "
+                    "with an example of each class: then all of them are known"
                 )
             return np.asarray(numbers, np.float32)
         if self.is_plain_target:
@@ -139,7 +157,7 @@ class Encoding:
         return (labels - self.centre) / self.deviation
 
     def targets_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Decode targets or scores: float64 if the encoding changes them."""
+        """Decode targets or scores; float64 unless they are unchanged."""
         if self.is_plain_target:
             return numbers
         return numbers.astype(np.float64) * self.deviation + self.centre
@@ -151,7 +169,7 @@ class Encoding:
     def with_columns(
         self, keys: NDArray[Any], factors: NDArray[Any], centres: NDArray[Any]
     ) -> Encoding:
-        """Add factors (powers of two) and centres of these ascending keys."""
+        """With these columns: ascending keys, and their factors (powers of two) and centres."""
         steps = np.diff(np.asarray(keys, np.uint64), prepend=np.uint64(0)).astype("<u8")
         exponents = np.log2(np.asarray(factors, np.float64)).astype("i1")
         packed = steps.tobytes() + exponents.tobytes() + np.asarray(centres, "<f4").tobytes()
@@ -162,7 +180,10 @@ class Encoding:
     def _listed(
         self,
     ) -> tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.float32]]:
-        """Keys, ascending, with their factors and centres."""
+        """Keys, ascending, with their factors and centres: `columns` unpacked.
+
+        The text is a setting, so anyone may have written it: its size is bounded before unpacking.
+        """
         reader, packed = zlib.decompressobj(), b""
         try:
             packed = reader.decompress(base64.b85decode(self.columns), 1 + COLUMN_BYTES * KEYS_MAX)
@@ -190,7 +211,11 @@ class Encoding:
 
     @cached_property
     def centred_keys(self) -> NDArray[np.uint64]:
-        """Keys of centred columns, ascending; each example has an entry of each."""
+        """Keys of centred columns, ascending.
+
+        An example without such a column means 0, which is encoded as minus the centre: so each
+        encoded example has an entry of each.
+        """
         keys: NDArray[np.uint64] = self.keys[self.centres != 0]
         return keys
 
@@ -206,13 +231,13 @@ class Encoding:
         return self.factor == 1 and not self.columns
 
     def of_examples(self, examples: Examples, limit: float = FLOAT_MAX) -> Examples:
-        """Encode values, clipped to `limit`; add missing entries of centred columns."""
+        """Examples with encoded values, clipped to `limit`, and an entry of each centred column."""
         return self.encoded(examples, limit)[0]
 
     def encoded(
         self, examples: Examples, limit: float = FLOAT_MAX
     ) -> tuple[Examples, NDArray[np.uint64]]:
-        """`of_examples`, and the keys of the values that are clipped, of examples with a weight."""
+        """`of_examples`, and the keys of clipped values, except in examples of weight 0."""
         if self.keeps_values:
             return examples, NO_KEYS
         keys, values = examples.keys, examples.values
@@ -223,8 +248,9 @@ class Encoding:
             examples, centres = self._completed(examples)
             keys, values = examples.keys, examples.values - centres
         with np.errstate(over="ignore"):
-            own = None if values is examples.values else values
-            values = np.multiply(values, self.factors_of(keys), out=own).ravel()
+            # In place unless these are the caller's values.
+            out = None if values is examples.values else values
+            values = np.multiply(values, self.factors_of(keys), out=out).ravel()
         beyond = clip(values, limit)
         if len(beyond) and len(examples.weights):
             rows = np.searchsorted(examples.ptr, beyond, side="right") - 1
@@ -232,27 +258,28 @@ class Encoding:
         return examples._replace(values=values), keys[beyond % max(1, len(keys))]
 
     def bounded(self, examples: Examples) -> Examples:
-        """Values, not encoded, of columns that are `clipped` as training took them."""
+        """Examples, not encoded, with the values of `clipped` columns bounded as in training."""
         if not self.clipped:
             return examples
-        own = np.flatnonzero(np.isin(examples.keys, np.array(self.clipped, np.uint64)))
-        keys, values = examples.keys[own], examples.values.copy()
+        entries = np.flatnonzero(np.isin(examples.keys, np.array(self.clipped, np.uint64)))
+        keys, values = examples.keys[entries], examples.values.copy()
         centres, reach = self.centres_of(keys), np.float32(LIMIT) / self.factors_of(keys)
-        values[own] = np.clip(values[own], centres - reach, centres + reach)
+        values[entries] = np.clip(values[entries], centres - reach, centres + reach)
         return examples._replace(values=values)
 
     def bounded_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """`bounded` of rows that have all columns, whose keys are their numbers."""
+        """`bounded` for dense rows, whose columns' keys are their numbers."""
         if not self.clipped:
             return rows
         keys = np.array(self.clipped, np.uint64)
         centres, reach = self.centres_of(keys), np.float32(LIMIT) / self.factors_of(keys)
-        made, own = rows.astype(np.float32), keys.astype(np.int64)
-        made[:, own] = np.clip(made[:, own], centres - reach, centres + reach)
-        return made
+        bounded, columns = rows.astype(np.float32), keys.astype(np.int64)
+        bounded[:, columns] = np.clip(bounded[:, columns], centres - reach, centres + reach)
+        return bounded
 
     def _row_of_all(self, examples: Examples) -> NDArray[np.uint64] | None:
-        """The keys of each example, if all have the same ones and lack none."""
+        """The keys of every example, if all have the same ones and no centred column lacks: dense
+        data, which needs no completion."""
         count = len(examples.labels)
         width = int(examples.ptr[1]) if count else 0
         if not width or len(examples.keys) != count * width:
@@ -264,36 +291,41 @@ class Encoding:
         return row if np.array_equal(np.sort(centred), self.centred_keys) else None
 
     def _completed(self, examples: Examples) -> tuple[Examples, NDArray[np.float32]]:
-        """Examples with an entry of each centred column, and the centre of each value."""
+        """Examples with an entry of each centred column, and for each value its centre.
+
+        If an example has a key twice, its values add up, so only the first one is centred.
+        """
         centres = self.centres_of(examples.keys)
         count, each = len(examples.labels), len(self.centred_keys)
         is_centred = centres != 0
         before = np.concatenate(([0], np.cumsum(is_centred)))[examples.ptr]
-        own = examples.keys[is_centred]
+        centred = examples.keys[is_centred]
         if (before == each * np.arange(count + 1)).all():  # else counts differ
-            alike = own.reshape(count, each) == own[:each].reshape(-1, each)
-            if alike.all() and len(np.unique(own[:each])) == each * (count > 0):
+            alike = centred.reshape(count, each) == centred[:each].reshape(-1, each)
+            if alike.all() and len(np.unique(centred[:each])) == each * (count > 0):
                 return examples, centres
         rows = np.repeat(np.arange(count), np.diff(before))
-        pairs = rows * each + np.searchsorted(self.centred_keys, own)
-        found, first = np.unique(pairs, return_index=True)
-        again = np.ones(len(pairs), bool)  # a key that an example has twice: values add up
-        again[first] = False
-        centres[np.flatnonzero(is_centred)[again]] = 0
+        pairs = rows * each + np.searchsorted(self.centred_keys, centred)
+        present, first = np.unique(pairs, return_index=True)
+        is_repeated = np.ones(len(pairs), bool)
+        is_repeated[first] = False
+        centres[np.flatnonzero(is_centred)[is_repeated]] = 0
         is_lacking = np.ones(count * each, bool)
-        is_lacking[found] = False
+        is_lacking[present] = False
         lacking = np.flatnonzero(is_lacking)
         of_rows, columns = np.divmod(lacking, max(1, each))
-        at = examples.ptr[of_rows + 1]
+        row_ends = examples.ptr[of_rows + 1]
         more = np.concatenate(([0], np.cumsum(np.bincount(of_rows, minlength=count))))
-        own_centres = self.centres[self.centres != 0]
+        nonzero_centres = self.centres[self.centres != 0]
         completed = examples._replace(
             ptr=examples.ptr + more,
-            keys=np.insert(examples.keys, at, self.centred_keys[columns]),
-            values=np.insert(examples.values, at, 0),
-            fields=np.insert(examples.fields, at, 0) if len(examples.fields) else examples.fields,
+            keys=np.insert(examples.keys, row_ends, self.centred_keys[columns]),
+            values=np.insert(examples.values, row_ends, 0),
+            fields=np.insert(examples.fields, row_ends, 0)
+            if len(examples.fields)
+            else examples.fields,
         )
-        return completed, np.insert(centres, at, own_centres[columns])
+        return completed, np.insert(centres, row_ends, nonzero_centres[columns])
 
     def factors_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
         return self._looked_up(keys, self._factor_table, self._listed[1], self.factor)
@@ -308,15 +340,15 @@ class Encoding:
         numbers: NDArray[np.float32],
         other: float,
     ) -> NDArray[np.float32]:
-        """Numbers of keys; `other` for those that are not listed."""
-        own = self.keys
-        if len(own) == 0:
+        """By key, its number in `numbers` (or `table`, if there is one); `other` if not listed."""
+        listed = self.keys
+        if len(listed) == 0:
             return np.full(len(keys), other, np.float32)
         if len(table):
             places = np.minimum(keys, np.uint64(len(table) - 1)).astype(np.int64)
             return np.asarray(table[places])
-        places = np.minimum(np.searchsorted(own, keys), len(own) - 1)
-        return np.where(own[places] == keys, numbers[places], np.float32(other))
+        places = np.minimum(np.searchsorted(listed, keys), len(listed) - 1)
+        return np.where(listed[places] == keys, numbers[places], np.float32(other))
 
     @cached_property
     def _factor_table(self) -> NDArray[np.float32]:
@@ -327,12 +359,12 @@ class Encoding:
         return self._table_of(self.centres, 0.0)
 
     def _table_of(self, numbers: NDArray[np.float32], other: float) -> NDArray[np.float32]:
-        """Numbers by key, the last one of all larger keys; empty: keys are too large."""
-        own = self.keys
-        if len(own) == 0 or own[-1] >= TABLE_KEYS:
+        """An array of numbers by key, the last one for all larger keys.  Empty: keys are large."""
+        listed = self.keys
+        if len(listed) == 0 or listed[-1] >= TABLE_KEYS:
             return np.empty(0, np.float32)
-        table = np.full(int(own[-1]) + 2, other, np.float32)
-        table[own.astype(np.int64)] = numbers
+        table = np.full(int(listed[-1]) + 2, other, np.float32)
+        table[listed.astype(np.int64)] = numbers
         return table
 
     # --- measuring -------------------------------------------------------------------------------
@@ -345,15 +377,15 @@ class Encoding:
         *,
         farthest: float = 0.0,
     ) -> Encoding:
-        """Add factors and centres for the columns of some examples' entries.
+        """With factors and centres measured on the entries of `examples` examples.
 
-        Centres columns whose mean is at most `farthest` deviations from 0; 0: none.
+        Centres columns whose mean is between `FAR` and `farthest` deviations from 0; 0: no column.
         """
-        found = replace(self, is_measured=True)
-        there = values != 0
-        if (values[there] == 1).all():
-            return found
-        sizes = sizes_of(keys[there], values[there])
+        encoding = replace(self, is_measured=True)
+        is_nonzero = values != 0
+        if (values[is_nonzero] == 1).all():
+            return encoding
+        sizes = sizes_of(keys[is_nonzero], values[is_nonzero])
         with np.errstate(over="ignore", invalid="ignore"):
             ratios = np.abs(sizes.means) / np.maximum(sizes.deviations, np.finfo(float).tiny)
         is_centred = (
@@ -366,7 +398,7 @@ class Encoding:
         chosen = np.flatnonzero(is_own | is_centred | sizes.has_wrong)
         if len(chosen) > KEYS_MAX:
             chosen = np.sort(chosen[np.argsort(-sizes.counts[chosen], kind="stable")[:KEYS_MAX]])
-        return replace(found, factor=common).with_columns(
+        return replace(encoding, factor=common).with_columns(
             sizes.keys[chosen],
             np.where(is_own, _factors(spread), common)[chosen],
             np.where(is_centred, sizes.means, 0)[chosen],
@@ -375,29 +407,30 @@ class Encoding:
     def unlike(
         self, keys: NDArray[np.uint64], values: NDArray[np.float32]
     ) -> tuple[int, float] | None:
-        """The key whose values differ most in size from this encoding, and the factor.
+        """The key whose values have grown or shrunk most since the measurement, and the factor.
 
-        None: all differ by less than `UNLIKE`.
+        None: no column differs by more than `UNLIKE`.
         """
         with np.errstate(over="ignore"):
             encoded = (values - self.centres_of(keys)) * self.factors_of(keys)
-        there = (values != 0) & (encoded != 0)
-        if not there.any():
+        is_nonzero = (values != 0) & (encoded != 0)
+        if not is_nonzero.any():
             return None
-        sizes = sizes_of(keys[there], np.clip(encoded[there], -FLOAT_MAX, FLOAT_MAX))
-        # A new key's values may be smaller than the others', as those of a text are.
+        sizes = sizes_of(keys[is_nonzero], np.clip(encoded[is_nonzero], -FLOAT_MAX, FLOAT_MAX))
+        # A key without its own factor may have smaller values than the others: a rare word, say.
         roots = np.where(np.isin(sizes.keys, self.keys), sizes.roots, np.maximum(sizes.roots, 1))
         furthest = int(np.abs(np.log(roots)).argmax())
         times = float(roots[furthest])
         return (int(sizes.keys[furthest]), times) if abs(np.log(times)) > np.log(UNLIKE) else None
 
     def centred(self, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool) -> Encoding:
-        """Add mean and deviation of targets.
+        """With mean and deviation of targets.
 
-        Without a constant in the model, the mean is 0 and the deviation the root of mean squares.
+        Without a constant (`has_constant`) the model could not add a mean back: the mean is then 0,
+        and the deviation the root of the mean square.
         """
-        given = np.asarray(targets, np.float64)
-        mean, deviation = moments(given, weights if len(weights) else None)
+        numbers = np.asarray(targets, np.float64)
+        mean, deviation = moments(numbers, weights if len(weights) else None)
         if not has_constant:
             mean, deviation = 0.0, float(np.hypot(mean, deviation))
         return replace(self, centre=mean, deviation=deviation if deviation > 0 else 1.0)
@@ -405,10 +438,10 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large the values of columns are, by a sample that is not empty.
+    """How large the values of columns are, in a sample that is not empty.
 
-    Of uint64 `keys` (n,), ascending: `counts` of values, none of them 0; mean, deviation and root
-    of the mean square of the usual ones; whether there are others (`has_wrong`).
+    By column, `keys` (uint64 (n,)) ascending: `counts` of nonzero values; mean, deviation and root
+    of the mean square of the usual values; `has_wrong`: whether there are values far beyond those.
     """
 
     keys: NDArray[np.uint64]
@@ -420,26 +453,26 @@ class Sizes:
 
 
 def sizes_of(keys: NDArray[np.uint64], values: NDArray[np.float32]) -> Sizes:
-    """Measure values, none of which is 0."""
+    """Measure nonzero values by column."""
     size = np.abs(values)
     order = np.lexsort((size, keys))
-    keys, given, size = keys[order], values[order].astype(np.float64), size[order]
+    keys, numbers, size = keys[order], values[order].astype(np.float64), size[order]
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     counts = np.diff(starts, append=len(keys))
     rare = np.where(counts >= USUAL_MIN, -(-counts // USUAL), 0)
     usual = np.repeat(WRONG * size[starts + counts - 1 - rare].astype(np.float64), counts)
     is_usual = size <= usual
-    given[~is_usual] = 0
-    left = np.add.reduceat(is_usual, starts, dtype=np.int64)
-    means = np.add.reduceat(given, starts) / left
-    roots = np.sqrt(np.add.reduceat(given**2, starts) / left)
-    apart = np.where(is_usual, given - np.repeat(means, counts), 0)
-    deviations = np.sqrt(np.add.reduceat(apart**2, starts) / left)
-    return Sizes(keys[starts], counts, means, deviations, roots, left < counts)
+    numbers[~is_usual] = 0
+    usual_counts = np.add.reduceat(is_usual, starts, dtype=np.int64)
+    means = np.add.reduceat(numbers, starts) / usual_counts
+    roots = np.sqrt(np.add.reduceat(numbers**2, starts) / usual_counts)
+    apart = np.where(is_usual, numbers - np.repeat(means, counts), 0)
+    deviations = np.sqrt(np.add.reduceat(apart**2, starts) / usual_counts)
+    return Sizes(keys[starts], counts, means, deviations, roots, usual_counts < counts)
 
 
 def clip(values: NDArray[np.float32], limit: float) -> NDArray[np.int64]:
-    """Clip values in place; places of those that were beyond the limit, in the flat array."""
+    """Clip values in place; the indices of those that were beyond the limit."""
     if max(values.max(initial=0), -values.min(initial=0)) <= limit:
         return np.empty(0, np.int64)
     beyond = np.flatnonzero(np.abs(values) > limit)
@@ -448,20 +481,25 @@ def clip(values: NDArray[np.float32], limit: float) -> NDArray[np.int64]:
 
 
 def _factors(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Powers of two that bring sizes near 1; 1 for sizes that are near it already."""
     exponents = np.clip(-np.rint(np.log2(sizes)), -EXPONENT_MAX, EXPONENT_MAX)
     is_near = (sizes >= 1 / NEAR) & (sizes <= NEAR)
     return np.where(is_near, 1.0, np.exp2(exponents))
 
 
 def moments(numbers: NDArray[np.float64], weights: NDArray[Any] | None) -> tuple[float, float]:
-    """Mean and standard deviation, relative to one number, so that equal ones have exactly 0."""
-    one = numbers[0 if weights is None else np.argmax(weights)]
-    others = numbers - one
-    mean = np.average(others, weights=weights)
-    deviation = np.sqrt(np.average((others - mean) ** 2, weights=weights))
-    return float(one + mean), float(deviation)
+    """Mean and standard deviation.
+
+    Computed relative to one of the numbers, so that the deviation of equal numbers is exactly 0.
+    """
+    origin = numbers[0 if weights is None else np.argmax(weights)]
+    shifted = numbers - origin
+    mean = np.average(shifted, weights=weights)
+    deviation = np.sqrt(np.average((shifted - mean) ** 2, weights=weights))
+    return float(origin + mean), float(deviation)
 
 
 def shown(labels: Sequence[float]) -> str:
-    some = ", ".join(f"{label:g}" for label in labels[:SHOWN])
-    return some + (f", ... ({len(labels):,} in all)" if len(labels) > SHOWN else "")
+    """The first labels for a message, and how many there are."""
+    first = ", ".join(f"{label:g}" for label in labels[:SHOWN])
+    return first + (f", ... ({len(labels):,} in all)" if len(labels) > SHOWN else "")

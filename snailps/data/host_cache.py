@@ -57,10 +57,10 @@ class ScratchFile(NewFile):
         super().__init__(path, descriptor)
         self._room, self._bytes_max, self._is_kept = room, -1, False
 
-    def write_at(self, data: bytes | memoryview, at: int) -> None:
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
         """Write at an offset; DataError: beyond the limit of the folder, or the disk is full."""
-        with self._reserved(at + len(data)):
-            super().write_at(data, at)
+        with self._reserved(offset + len(data)):
+            super().write_at(data, offset)
 
     def grow(self, size: int) -> None:
         """Extend the file by zeros, which count like written bytes."""

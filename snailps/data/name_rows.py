@@ -1,9 +1,9 @@
 """Rows of names from Python objects: triples, pairs of users and items, ratings.
 
-    list, array, table, sparse matrix [, values] -> NameRows.pieces -> names of each column, values
-    NameRows -> spool_names -> Spooled: lines that `name_columns` reads, CSV
+    list, array, table, sparse matrix [, values] -> NameRows.pieces -> names by column, values
+    NameRows -> spool_names -> Spooled: CSV lines, which `name_columns` reads
 
-A name is a text or a whole number.  Imports no library: calls the objects' own methods.  Must not
+A name is a text or a whole number.  Imports no library: calls methods of the objects.  Must not
 know models.
 """
 
@@ -38,15 +38,15 @@ from snailps.errors import DataError
 _CODEC = ("utf-8", "surrogateescape")
 _NO_CHARACTERS = "\t\n\r"
 _ODD = re.compile(r'[",]|^ | $', re.MULTILINE)
-"""Matches what a cell of CSV may have in quotes only."""
+"""Matches what a cell of CSV may contain only if it is quoted."""
 _END = object()
 
 
 @dataclass(frozen=True, slots=True)
 class NamePiece:
-    """Some rows: lists of names by column, and float64 values (empty without values).
+    """Consecutive rows: names by column, and float64 values (empty: none).
 
-    `whole` says of each column whether all its names were whole numbers.
+    `whole`: by column, whether all its names were whole numbers.
     """
 
     names: list[list[str]]
@@ -57,12 +57,24 @@ class NamePiece:
 class NameRows:
     """Rows of names, which can be read as often as the data can.
 
-    `data` is a 2-D array, a list or generator of rows, a table, or a dict of columns; with `valued`
-    also a sparse matrix, with rows (row, column, value), one a place.  `expected` names the
-    columns: ``("user", "item")``. `values` has one a row, or names a column.  `columns` selects
-    some of a table, empty: the `usual` ones, as far as it has all names of rows among them, else
-    its first ones.  `valued`: a column of values may follow; of a table with usual names it is the
-    only other one, if it `finds_values`.
+    Parameters
+    ----------
+    data : object
+        A 2-D array, a list or generator of rows, a table, or a dict of columns.  If `valued`, also
+        a sparse matrix, each of whose entries is a row (row, column, value).
+    expected : sequence of str
+        What the columns are, for messages: ``("user", "item")``.
+    values : object, optional
+        A value for each row, or the name of a column.
+    columns : sequence of str
+        Columns of a table; empty: the `usual` ones if the table has all of them, else its first
+        ones.
+    usual : sequence
+        Column names that tables of this kind usually have, names first.
+    valued : bool
+        A column of values may follow the names.
+    finds_values : bool
+        If a table has the usual names and exactly one other column, that one has the values.
     """
 
     def __init__(
@@ -84,15 +96,19 @@ class NameRows:
         self._known = None if self._sparse else _names_of_columns(data)
         shape = " ".join(self._expected) + (" [value]" if valued else "")
         if self._sparse and not valued:
-            raise DataError(f"X: expected rows of {shape}, got a sparse matrix")
+            raise DataError(f"X: expected rows of {shape}, got a sparse matrix: give its places")
         if columns and self._known is None:
-            raise DataError(f"columns: of tables only, got {a_kind(data)}")
+            raise DataError(f"columns: expected a table to choose columns of, got {a_kind(data)}")
         self._shape = shape
         self.name = a_kind(data)
 
     def pieces(self) -> Iterator[NamePiece]:
-        """The rows, some thousands at a time; refuses missing names and broken values."""
-        own, width = None, len(self._expected)
+        """The rows, `PIECE` at a time.
+
+        DataError: rows of another width, a missing name, a value that is no finite number, or
+        another number of values than of rows.
+        """
+        values, width = None, len(self._expected)
         if self._sparse:
             parts, where = self._of_sparse(), [Elements((), None, self.name, "row")] * (width + 1)
         elif self._known is not None:
@@ -102,64 +118,72 @@ class NameRows:
             parts = self._of_rows(where[0])
         if self._values is not None and not isinstance(self._values, str):
             where = [*where[:width], elements_of(self._values, what="y")]
-            own = iter(where[width].values)
+            values = iter(where[width].values)
         first = 0
         for columns in parts:
             rows = len(columns[0])
-            if own is not None:
-                columns[width:] = [list(islice(own, rows))]
+            if values is not None:
+                columns[width:] = [list(islice(values, rows))]
             if {*map(len, columns)} != {rows}:
                 got = first + len(columns[-1])
                 raise DataError(f"y: expected a value for each row of X, got {got:,}")
             yield self._piece(columns, first, where)
             first += rows
-        if own is not None and next(own, _END) is not _END:
+        if values is not None and next(values, _END) is not _END:
             raise DataError(f"y: expected a value for each row of X, got more than {first:,}")
 
     def _of_sparse(self) -> Iterator[list[list[Any]]]:
         if self._values is not None:
             raise DataError("y: expected none with a sparse matrix, whose entries are the values")
-        # The order of rows and one value a place, so that a matrix is the same in any format.
+        # Row by row, and one value for each place: a matrix gives the same rows in any format.
         rows = self._data.tocsr()
         entries = (rows if rows.has_canonical_format else summed(rows)).tocoo()
-        for at in range(0, entries.nnz, PIECE):
-            part = slice(at, at + PIECE)
+        for first in range(0, entries.nnz, PIECE):
+            part = slice(first, first + PIECE)
             yield [ids[part].tolist() for ids in (entries.row, entries.col, entries.data)]
 
     def chosen(self) -> list[Any]:
-        """The columns of a table that are read, that of values behind the others; else none."""
+        """The columns of a table to read, the one with values last; empty: the data is no table.
+
+        DataError: the table lacks one, or has too few.
+        """
         if self._known is None:
             return []
-        known, width = self._known, len(self._expected)
-        chosen = list(self._columns) or self._usual_of(known)
+        table_names, width = self._known, len(self._expected)
+        chosen = list(self._columns) or self._usual_of(table_names)
         if isinstance(self._values, str):
-            chosen = [*(chosen or [one for one in known if one != self._values])[:width]]
+            chosen = [*(chosen or [name for name in table_names if name != self._values])[:width]]
             chosen.append(self._values)
         else:
-            chosen = chosen or list(known[: width + self._valued])
+            chosen = chosen or list(table_names[: width + self._valued])
             chosen = chosen if self._values is None else chosen[:width]
-        lacking = [name for name in chosen if name not in known]
+        lacking = [name for name in chosen if name not in table_names]
         if lacking or not width <= len(chosen) <= width + self._valued:
             got = f"no column {lacking[0]!r} in" if lacking else f"{len(chosen)} of"
-            raise DataError(f"X: expected columns {self._shape}; got {got} {list(known)!r:.120}")
+            raise DataError(
+                f"X: expected columns {self._shape}; got {got} {list(table_names)!r:.120}"
+            )
         return chosen
 
-    def _usual_of(self, known: Sequence[Any]) -> list[Any]:
-        """The usual columns, if a table has those of names; where no column was that of values,
-        the only other one is, if it is looked for."""
+    def _usual_of(self, table_names: Sequence[Any]) -> list[Any]:
+        """The usual columns, if the table has all of those with names; else none.
+
+        If no usual column has values, the only other column does, if `finds_values`.
+        """
         usual, width = list(self._usual), len(self._expected)
-        if not usual or not set(usual[:width]) <= set(known):
+        if not usual or not set(usual[:width]) <= set(table_names):
             return []
-        others = [one for one in known if one not in usual]
+        others = [name for name in table_names if name not in usual]
         if self._finds_values and len(usual) == width and len(others) == 1:
             usual += others
-        return [one for one in usual if one in known]
+        return [name for name in usual if name in table_names]
 
     def _of_table(self, chosen: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], list[Elements]]:
-        found = [elements_of(self._data, name, what="X") for name in chosen]
-        streams = [iter(column.values) for column in found]
+        """The chosen columns piece by piece, and each as elements, for messages."""
+        columns = [elements_of(self._data, name, what="X") for name in chosen]
+        streams = [iter(column.values) for column in columns]
         end: list[list[Any]] = [[] for _ in streams]
-        return iter(lambda: [list(islice(one, PIECE)) for one in streams], end), found
+        return iter(lambda: [list(islice(stream, PIECE)) for stream in streams], end), columns
 
     def _of_rows(self, rows: Elements) -> Iterator[list[list[Any]]]:
         stream, first = iter(rows.values), 0
@@ -169,18 +193,18 @@ class NameRows:
             sizes = [len(row) if isinstance(row, (list, tuple)) else -1 for row in part]
             right = {sizes[0]} & {width, width + self._valued}
             if set(sizes) != right:
-                at = next(at for at, size in enumerate(sizes) if size not in right)
+                odd = next(place for place, size in enumerate(sizes) if size not in right)
                 raise DataError(
-                    f"X: expected rows of {self._shape}, all alike; {rows.at(first + at)} is "
-                    f"{part[at]!r:.80}"
+                    f"X: expected rows of {self._shape}, all alike; {rows.at(first + odd)} is "
+                    f"{part[odd]!r:.80}"
                 )
             yield [list(column) for column in zip(*part, strict=True)]
             first += len(part)
 
     def _piece(self, columns: list[list[Any]], first: int, where: Sequence[Elements]) -> NamePiece:
-        """A piece from columns; `where` has where each of them is from."""
+        """A piece from columns, checked; `where`: by column, its elements, for messages."""
         width = len(self._expected)
-        found = [
+        checked = [
             _texts(column, what, first, of_column)
             for column, what, of_column in zip(columns, self._expected, where, strict=False)
         ]
@@ -195,21 +219,25 @@ class NameRows:
                 ) from None
             _check_values(values, first, where[width])
         return NamePiece(
-            [texts for texts, _ in found], values, tuple(is_whole for _, is_whole in found)
+            [texts for texts, _ in checked], values, tuple(is_whole for _, is_whole in checked)
         )
 
 
 def _names_of_columns(data: Any) -> list[Any] | None:
-    """Names of the columns of a table; None: it is none."""
+    """Column names of a table; None: the data is no table."""
     if isinstance(data, Mapping):
         return list(data)
     table = table_of(data)
-    found = getattr(data, "column_names", None) if table is None else table.columns
-    return None if found is None else list(found)
+    names = getattr(data, "column_names", None) if table is None else table.columns
+    return None if names is None else list(names)
 
 
 def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[list[str], bool]:
-    """Names as text, and whether all were whole numbers."""
+    """Names as texts, and whether all were whole numbers.
+
+    DataError: a name is missing or of another type, or is a float too large to be exact: two ids
+    would become one.
+    """
     kinds = set(map(type, cells))
     if kinds == {str}:
         return cells, False
@@ -232,7 +260,7 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             problem = "is missing" if is_missing(value) else f"is {a_kind(value)}"
             raise DataError(
-                f"{what}: expected a text or a whole number; that of {where.at(number)} {problem} "
+                f"{what}: expected a text or a whole number; in {where.at(number)} it {problem} "
                 f"({value!r:.40})"
             )
         whole = whole and isinstance(value, int)
@@ -241,20 +269,21 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
 
 
 def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> None:
+    """DataError: a value is not finite as float32."""
     if not np.isfinite(values.astype(np.float32)).all():
-        at = int(np.argmin(np.isfinite(values.astype(np.float32))))
+        row = int(np.argmin(np.isfinite(values.astype(np.float32))))
         raise DataError(
-            f"values: expected finite numbers; that of {where.at(first + at)} is {values[at]}"
+            f"values: expected finite numbers; in {where.at(first + row)} it is {values[row]}"
         )
 
 
 def choices_of(piece: NamePiece) -> NamePiece:
     """The rows that a ranking learns from: see `Columns.choices`."""
-    kept = (piece.values > 0).tolist()
-    if all(kept):
+    is_choice = (piece.values > 0).tolist()
+    if all(is_choice):
         return piece
-    names = [list(compress(column, kept)) for column in piece.names]
-    return NamePiece(names, piece.values[kept], piece.whole)
+    names = [list(compress(column, is_choice)) for column in piece.names]
+    return NamePiece(names, piece.values[is_choice], piece.whole)
 
 
 def spool_names(
@@ -264,17 +293,19 @@ def spool_names(
     choices: bool = False,
     on_bytes: Callable[[int], object] | None = None,
 ) -> tuple[Spooled, tuple[bool, ...], Values]:
-    """Write rows into one scratch file; which columns are whole numbers, and the rows' values.
+    """Write rows into a scratch file.
 
-    `choices`: only those rows that a ranking learns from, without values.  `on_bytes` is called at
-    intervals with the bytes written.  Refuses names that no line can have.
+    Returns the file; by column, whether all names were whole numbers; and the moments of all
+    values.  `choices`: write only the rows that a ranking learns from, without values.  `on_bytes`
+    is called after each piece with the bytes written.  DataError: no rows, or a name that no line
+    can hold.
     """
     whole: tuple[bool, ...] = ()
     units, values = 0, Values()
     with Scratch(folder, 0).new_file(f"writing {rows.name}") as file:
-        for given in rows.pieces():
-            piece = choices_of(given) if choices else given
-            values += Values.of(given.values)
+        for every in rows.pieces():
+            piece = choices_of(every) if choices else every
+            values += Values.of(every.values)
             if not piece.names[0]:
                 continue
             for column in piece.names:
@@ -288,7 +319,7 @@ def spool_names(
             except UnicodeEncodeError as error:
                 raise DataError(
                     f"X: {rows.name} has a name with {error.object[error.start]!r}, half of a pair "
-                    "(a lone surrogate): it is no text. Bytes that are not UTF-8 have to be decoded"
+                    "(a lone surrogate): it is no text. Decode the bytes that it comes from"
                 ) from None
             file.write(data)
             whole = tuple(map(all, zip(whole, piece.whole, strict=True))) if whole else piece.whole
@@ -302,17 +333,19 @@ def spool_names(
 
 
 def _quoted(names: list[str]) -> list[str]:
+    """Names as cells of CSV."""
     if not _ODD.search("\n".join(names)):
         return names
     return ['"' + name.replace('"', '""') + '"' if _ODD.search(name) else name for name in names]
 
 
 def _refuse_odd(names: list[str]) -> None:
+    """DataError: a name that is empty, or has a tab or newline."""
     joined = "".join(names)
-    if all(names) and not any(one in joined for one in _NO_CHARACTERS) and joined.strip():
+    if all(names) and not any(char in joined for char in _NO_CHARACTERS) and joined.strip():
         return
     for name in names:
-        if not name.strip() or any(one in name for one in _NO_CHARACTERS):
+        if not name.strip() or any(char in name for char in _NO_CHARACTERS):
             raise DataError(
                 f"a name is {name!r:.60}: expected text without tabs and newlines, not empty"
             )

@@ -1,9 +1,9 @@
-"""Many words in little memory: their bytes in sequence, and the offset of each.
+"""Many words in little memory: their bytes one after another, and the offset of each.
 
-    list of bytes, or text and ends -> PackedWords -> a word, a range, a selection, an order
+    list of bytes, or text and offsets -> PackedWords -> a word, a range, a selection, an order
 
-A list of two million words takes 110 MB in Python; packed they take their bytes and 8 more each.
-No counts, no ids.
+A Python list of two million words takes 110 MB; packed, a word takes its bytes and 8 more.  Must
+not know counts or ids.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOGETHER = 1 << 16
-"""Words converted to Python objects at a time."""
+"""Words converted to Python objects, or copied, at a time: bounds temporary memory."""
 _KEY_BYTES = 8
+"""Bytes of each word compared by one sort."""
 
 
 class PackedWords(Sequence[bytes]):
@@ -64,8 +65,8 @@ class PackedWords(Sequence[bytes]):
         return self.text[int(self.starts[i]) : int(self.starts[i + 1])].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        for at in range(0, len(self), TOGETHER):
-            starts = self.starts[at : at + TOGETHER + 1]
+        for begin in range(0, len(self), TOGETHER):
+            starts = self.starts[begin : begin + TOGETHER + 1]
             first = int(starts[0])
             text = self.text[first : int(starts[-1])].tobytes()
             ends = (starts - np.uint64(first)).tolist()
@@ -104,19 +105,19 @@ class PackedWords(Sequence[bytes]):
         return self.text[int(self.starts[0]) : int(self.starts[-1])]
 
     def with_tails(self, tails: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Each word's bytes and then its row of `tails`, uint8 (n, k); a copy."""
+        """Each word's bytes followed by its row of `tails`, uint8 (n, k); a copy."""
         out = np.empty(int(self.starts[-1] - self.starts[0]) + tails.size, np.uint8)
         begin = 0
-        for at in range(0, len(self), TOGETHER):
-            words, added = self[at : at + TOGETHER], tails[at : at + TOGETHER]
+        for first in range(0, len(self), TOGETHER):
+            words, added = self[first : first + TOGETHER], tails[first : first + TOGETHER]
             ends = np.cumsum(words.lengths + tails.shape[1])
-            some = out[begin : begin + int(ends[-1])]
-            is_tail = np.zeros(len(some), np.bool_)
+            part = out[begin : begin + int(ends[-1])]
+            is_tail = np.zeros(len(part), np.bool_)
             for back in range(1, tails.shape[1] + 1):
                 is_tail[ends - back] = True
-            some[is_tail] = added.reshape(-1)
-            some[~is_tail] = words.joined()
-            begin += len(some)
+            part[is_tail] = added.reshape(-1)
+            part[~is_tail] = words.joined()
+            begin += len(part)
         return out
 
     def take(self, ids: NDArray[np.integer[Any]]) -> PackedWords:
@@ -125,56 +126,57 @@ class PackedWords(Sequence[bytes]):
         starts = _starts(lengths)
         shift = self.starts[:-1][ids].astype(np.int64) - starts[:-1].astype(np.int64)
         out = np.empty(int(starts[-1]), np.uint8)
-        for at in range(0, len(ids), TOGETHER):  # an index of each byte takes 8 bytes
-            some = slice(at, min(at + TOGETHER, len(ids)))
-            first, last = int(starts[at]), int(starts[some.stop])
+        for begin in range(0, len(ids), TOGETHER):  # in parts: each byte needs an index of 8 bytes
+            part = slice(begin, min(begin + TOGETHER, len(ids)))
+            first, last = int(starts[begin]), int(starts[part.stop])
             out[first:last] = self.text[
-                np.arange(first, last) + np.repeat(shift[some], lengths[some])
+                np.arange(first, last) + np.repeat(shift[part], lengths[part])
             ]
         return PackedWords(out, starts)
 
     def begin_with(self, prefix: bytes) -> NDArray[np.bool_]:
         """Which words begin with `prefix`; bool (n,)."""
-        found = self.lengths >= len(prefix)
+        has_prefix = self.lengths >= len(prefix)
         places = self.starts[:-1].astype(np.int64)
-        for at, byte in enumerate(prefix):
-            some = np.flatnonzero(found)
-            found[some] = self.text[places[some] + at] == byte
-        return found
+        for offset, byte in enumerate(prefix):
+            candidates = np.flatnonzero(has_prefix)
+            has_prefix[candidates] = self.text[places[candidates] + offset] == byte
+        return has_prefix
 
     def order(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids by falling count, equal counts by rising bytes; int64 (n,).
+        """Ids by falling count, equal counts by ascending bytes; int64 (n,).
 
-        Sorts by count, then by eight bytes at a time those words that are still equal.
+        Sorts by count, then repeatedly the words that are still tied, by their next eight bytes.
         """
         order = np.argsort(-counts, kind="stable")
-        begins = _begins(counts[order])  # first of each run of words that are equal so far
+        begins = _begins(counts[order])  # the first of each run of words that are equal so far
         longest = int(self.lengths.max(initial=0))
-        for at in range(0, longest, _KEY_BYTES):
+        for offset in range(0, longest, _KEY_BYTES):
             tied = _tied(begins)
             if len(tied) == 0:
                 break
-            keys = self._keys(order[tied], at)
+            keys = self._keys(order[tied], offset)
             by = np.lexsort((keys, np.cumsum(begins[tied])))
             order[tied] = order[tied][by]
             begins[tied] |= _begins(keys[by])
-        tied = _tied(begins)  # they differ in the zeros that they end with, or not at all
+        tied = _tied(begins)  # words that differ only in zeros at their end: the shorter first
         order[tied] = order[tied][np.lexsort((self.lengths[order[tied]], np.cumsum(begins[tied])))]
         return order
 
-    def _keys(self, ids: NDArray[np.int64], at: int) -> NDArray[np.uint64]:
-        """Eight bytes of each of these words, from byte `at`, so that keys sort as bytes do."""
-        places = self.starts[:-1][ids].astype(np.int64) + at
-        left = self.starts[1:][ids].astype(np.int64) - places
+    def _keys(self, ids: NDArray[np.int64], offset: int) -> NDArray[np.uint64]:
+        """Eight bytes of each word from byte `offset` on, as numbers that sort like the bytes."""
+        places = self.starts[:-1][ids].astype(np.int64) + offset
+        remaining = self.starts[1:][ids].astype(np.int64) - places
         keys = np.zeros(len(ids), np.uint64)
         for i in range(_KEY_BYTES):
             keys <<= np.uint64(8)
-            some = np.flatnonzero(left > i)
-            keys[some] |= self.text[places[some] + i].astype(np.uint64)
+            longer = np.flatnonzero(remaining > i)
+            keys[longer] |= self.text[places[longer] + i].astype(np.uint64)
         return keys
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Offsets (n + 1,) of consecutive words of these lengths."""
     starts = np.zeros(len(lengths) + 1, np.uint64)
     starts[1:] = np.cumsum(lengths)
     return starts
@@ -188,7 +190,7 @@ def _begins(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _tied(begins: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Indices in runs of more than one."""
+    """Indices of elements in runs of more than one."""
     same = ~begins
     same[:-1] |= same[1:]
     return np.flatnonzero(same)

@@ -1,10 +1,10 @@
 """A text that every Python contains: the prose of its standard library.
 
-    .py files of the library -> docstrings, comments, help topics -> lower-cased words a-z, one
-    sentence a line -> a text file
+    .py files of the library -> docstrings, comments, help topics -> lower-case words a-z, one
+    sentence per line -> a text file
 
-Half a million words about programming, enough for vectors with sensible neighbours without any
-download: the demo's corpus.  The text depends on the version of Python alone.
+Half a million words about programming, the demo's corpus: enough for vectors with sensible
+neighbours, without a download.  The text depends on the version of Python only.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ _SENTENCE_WORDS_MIN = 3
 
 
 def write_prose(path: str, bytes_max: int = 1 << 30, *, library: str = "") -> int:
-    """Write the prose of the standard library, words a-z, one sentence a line; return the word
-    count.
+    """Write the prose of the standard library, one sentence per line; return the number of words.
 
-    Stops before the sentence that would exceed `bytes_max`.  `library` is the folder of sources;
-    empty: the running Python's.  DataError if it has none, as in some small installations.
+    Stops before the sentence that would exceed `bytes_max`.  `library`: the folder of the sources;
+    empty: the running Python's.  DataError: it has no sources, as in some small installations.
     """
     root = Path(library or sysconfig.get_path("stdlib"))
-    words = taken = 0
+    words = size = 0
     try:
         with Path(path).open("w", encoding="ascii", newline="\n") as out:
             for sentence in _sentences(root):
-                taken += len(sentence) + 1
-                if taken > bytes_max:
+                size += len(sentence) + 1
+                if size > bytes_max:
                     break
                 out.write(sentence + "\n")
                 words += sentence.count(" ") + 1

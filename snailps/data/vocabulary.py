@@ -5,8 +5,8 @@
     Vocabulary -> keep_probability (subsampling), noise (negative samples)
     Vocabulary -> to_bytes -> (another node) from_bytes -> the same Vocabulary
 
-Workers count, the master chooses, and all processes have the same words: a word's place is its id
-in every table.  No subwords, no sockets.
+Owns which words a model has, and their ids: workers count, the master chooses, and a word's place
+is its id in every table of every process.  Must not know subwords or sockets.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _MAGIC = b"SNVO"
 class Vocabulary:
     """The words of a model; a word's place is its id.
 
-    `words` are by falling count, equal counts by rising bytes (but see `extended`); `counts` are
-    int64 (n,), at least 1.  `tokens` counts all of the input, omitted words included: fastText's
-    total, to which frequencies are relative.
+    `words`: by falling count, equal counts by ascending bytes (but see `extended`).  `counts`:
+    int64 (n,), at least 1.  `tokens`: all tokens of the input, including words that were left out,
+    as fastText counts them; frequencies are relative to it.
     """
 
     words: PackedWords
@@ -57,16 +57,16 @@ class Vocabulary:
         *,
         label_prefix: bytes = LABEL_PREFIX,
     ) -> Vocabulary:
-        """Choose the words that occur `min_count` times, at most `max_size` (0: all), `</s>` like
-        any other.
+        """The words that occur at least `min_count` times, at most `max_size` of them (0: all).
 
-        Words that begin with `label_prefix` are labels and left out, as in fastText; empty: none
-        are. Ties have a fixed order, unlike fastText's, so that every run gives a word the same id.
+        `</s>` is a word like any other.  Words that begin with `label_prefix` are labels and left
+        out, as in fastText; empty: there are no labels.  Ties have a fixed order, unlike in
+        fastText, so that every run gives a word the same id.  DataError: no words are left.
         """
         counts = counter.counts()
         words = counter.words()
         if len(words) == 0 or (len(words) == 1 and words[0] == END_OF_LINE):
-            raise DataError("no words: the input holds nothing but blanks. Check the paths given")
+            raise DataError("no words: the input holds only blanks. Check the paths of the input")
         wanted = counts >= min_count
         if label_prefix:
             wanted &= ~words.begin_with(label_prefix)
@@ -83,7 +83,7 @@ class Vocabulary:
     def labels_from_counter(
         cls, counter: WordCounter, min_count: int, label_prefix: bytes = LABEL_PREFIX
     ) -> Vocabulary:
-        """Choose the labels of a classifier: words that begin with `label_prefix`."""
+        """A classifier's labels: words that begin with `label_prefix`; DataError: none is left."""
         counts = counter.counts()
         words = counter.words()
         labels = words.begin_with(label_prefix)
@@ -110,19 +110,19 @@ class Vocabulary:
         labels: bool = False,
         label_prefix: bytes = LABEL_PREFIX,
     ) -> Vocabulary:
-        """The vocabulary of this text and more text: its words keep their ids, new ones follow.
+        """The vocabulary of this text and further text: old words keep their ids, new ones follow.
 
-        `min_count` and `max_size` are for new words; all old ones stay.  `labels`: only what begins
-        with `label_prefix` is new.  Counts and tokens are sums; counts fall within the old words
-        and within the new ones.
+        `min_count` and `max_size` apply to new words; all old ones stay.  `labels`: new words are
+        labels, else they are not.  Counts and tokens are added up, so counts fall within the old
+        words and within the new ones, not overall.
         """
-        found, words = counter.counts(), counter.words()
+        more, words = counter.counts(), counter.words()
         ids = self.lexicon.indices(words)
         counts = self.counts.copy()
-        counts[ids[ids >= 0]] += found[ids >= 0]
-        wanted = (ids < 0) & (found >= min_count) & (words.begin_with(label_prefix) == labels)
+        counts[ids[ids >= 0]] += more[ids >= 0]
+        wanted = (ids < 0) & (more >= min_count) & (words.begin_with(label_prefix) == labels)
         room = max(0, max_size - len(self)) if max_size else None
-        new, new_counts = _chosen(words, found, wanted, room)
+        new, new_counts = _chosen(words, more, wanted, room)
         return Vocabulary(
             self.words + new,
             np.concatenate((counts, new_counts)),
@@ -131,7 +131,7 @@ class Vocabulary:
 
     @property
     def lexicon(self) -> Lexicon:
-        """Word -> id, for blocks of text; built at its first use."""
+        """Looks up ids, for blocks of text; built at the first use."""
         if not self._lexicons:
             self._lexicons.append(Lexicon(self.words))
         return self._lexicons[0]
@@ -149,7 +149,7 @@ class Vocabulary:
             raise ValueError(f"expected a sample of 0 or more, got {sample}")
         if sample == 0:
             return np.ones(len(self), dtype=np.float32)
-        # Rounded to float32, as in fastText.
+        # Rounded to float32 as in fastText, so that the same words are dropped.
         frequency = (self.counts.astype(np.float32) / np.float32(self.tokens)).astype(np.float64)
         ratio = sample / frequency
         keep: NDArray[np.float32] = np.minimum(np.sqrt(ratio) + ratio, 1.0).astype(np.float32)

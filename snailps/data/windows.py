@@ -3,8 +3,8 @@
     blocks of files -> Reader -> bytes of whole words -> Tokenizer -> words, lower case, one blank
     between -> Filter -> int32 numbers of known words -> Batcher -> int32 (bs, window)
 
-Docstrings describe each stage's items: a user's stage may be placed between any two that fit.  Also
-divides an input among pipelines.  No tables, no learners.
+Docstrings describe each stage's items, so a user's stage can be put between any two that fit.  Also
+divides an input among pipelines.  Must not know tables or learners.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _LETTERS = bytes(
 
 
 def letters_only(text: bytes) -> bytes:
+    """ASCII letters in lower case; every other byte becomes a blank."""
     return text.translate(_LETTERS)
 
 
 def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Piece]:
-    """The input of pipeline `index` of `count`: its file if there is one each, else an even range.
+    """The share of pipeline `index` of `count`, in pieces of up to 64 KiB.
 
-    In pieces of up to 64 KiB.  All pipelines together read each byte once.
+    A file if there are as many files as pipelines, else an equal range of all bytes.  All pipelines
+    together read each byte once.  DataError: more pipelines than bytes.
     """
     if len(sources) == count:
         return cut(sources[index : index + 1], PIECE_BYTES)
@@ -45,16 +47,16 @@ def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Pi
     start, stop = total * index // count, total * (index + 1) // count
     if start == stop:
         raise DataError(
-            f"{count} pipelines are more than the input's {total} bytes: fewer pipelines, or more "
-            "text"
+            f"{count} pipelines are more than the input's {total} bytes: use fewer pipelines, or "
+            "more text"
         )
     pieces: list[Piece] = []
-    at = 0
+    file_begin = 0
     for source in sources:
-        first, last = max(start - at, 0), min(stop - at, source.bytes)
+        first, last = max(start - file_begin, 0), min(stop - file_begin, source.bytes)
         for low in range(first, last, PIECE_BYTES):
             pieces.append(Piece(source.path, low, min(low + PIECE_BYTES, last)))
-        at += source.bytes
+        file_begin += source.bytes
     return pieces
 
 
@@ -123,7 +125,7 @@ class Filter(Stage):
             elif self.bytes_max and unknown > self.bytes_max:
                 raise DataError(
                     "no word of a pipeline's whole text is in the vocabulary, such as "
-                    f"{words[:40].decode(errors='replace')!r}: is vocab.txt made from another text?"
+                    f"{words[:40].decode(errors='replace')!r}: is vocab.txt of another text?"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Byte layout in which counted words are sent between nodes, and its validation.
+"""The byte layout in which counted words travel between nodes, and its validation.
 
     words' bytes, ends, counts, tokens -> pack -> bytes -> unpack -> the same, checked
 
@@ -8,13 +8,14 @@ share it under two magics.  Little endian, no padding:
     magic   4 bytes     says which of the two it is
     version uint32      1
     words   uint64      n
-    tokens  uint64      all tokens read, also those of words that are not listed
+    tokens  uint64      all tokens read, including those of words that are not listed
     bytes   uint64      length of `text`
     counts  n x int64   each > 0
     ends    n x uint64  word i is text[ends[i - 1] : ends[i]], word 0 begins at 0
-    text    bytes       the words, one behind the other
+    text    bytes       the words, one after another
 
-The bytes come from another process: every length, sum and word is checked.  No order, no sockets.
+The bytes come from another process: every length, sum and word is checked.  Must not know the order
+of words, or sockets.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SEPARATORS = b" \n\r\t\v\f\0"
-"""fastText's, of words: a word that contains one could never be looked up."""
+"""Bytes that separate words, as in fastText: a word that contains one could never be looked up."""
 END_OF_LINE = b"</s>"
-"""The word that a newline counts as."""
+"""The word that stands for a newline."""
 HEADER_BYTES = 32
 _PIECE = 1 << 20
+"""Bytes searched for separators at a time: NumPy widens each to 8 bytes."""
 
 
 class Packed(NamedTuple):
-    """Views of the bytes, which they keep alive."""
+    """Counted words as views of the bytes that were unpacked."""
 
     counts: NDArray[np.int64]
     ends: NDArray[np.uint64]
@@ -53,7 +55,7 @@ def pack(
     text: bytes | NDArray[np.uint8],
     tokens: int,
 ) -> bytes:
-    """Write the layout above; `magic` has 4 bytes."""
+    """Counted words in the layout above; `magic` has 4 bytes."""
     head = np.array([len(counts), tokens, len(text)], dtype="<u8").tobytes()
     version = VERSION.to_bytes(4, "little")
     numbers = counts.astype("<i8", copy=False), ends.astype("<u8", copy=False)
@@ -62,9 +64,9 @@ def pack(
 
 
 def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
-    """Read and check what `pack` wrote, or raise DataError.
+    """Read and check what `pack` wrote; DataError: malformed.
 
-    `complete`: counts must add up to all tokens, else to at most that many.
+    `complete`: counts have to add up to `tokens`, else to at most that number.
     """
     if len(part) < HEADER_BYTES:
         raise _refusal(part, f"expected a header of {HEADER_BYTES} bytes")
@@ -79,17 +81,16 @@ def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
     ends = np.frombuffer(part, "<u8", words, HEADER_BYTES + 8 * words)
     text = np.frombuffer(part, np.uint8, text_bytes, HEADER_BYTES + 16 * words)
     last = int(ends[-1]) if words else 0
-    # Compare before subtracting: unsigned differences wrap round.
+    # Compared, not subtracted: unsigned differences wrap round.
     if last != text_bytes or (words and ends[0] == 0) or (ends[1:] <= ends[:-1]).any():
         raise _refusal(part, "the words do not fill their bytes")
-    # As float: an int64 sum could wrap round to the right number.
+    # Summed as float first: an int64 sum could wrap round to the right number.
     if (counts <= 0).any() or float(counts.sum(dtype=np.float64)) > 2.0**62 or tokens > 2**62:
         raise _refusal(part, "a count is not between 1 and 2^62")
     counted = int(counts.sum())
     if counted > tokens or (complete and counted != tokens):
         raise _refusal(part, f"the counts add up to {counted}, the tokens are {tokens}")
     separators = np.frombuffer(SEPARATORS, np.uint8)
-    # In pieces: NumPy converts bytes to numbers of 8 bytes.
     if any(np.isin(text[at : at + _PIECE], separators).any() for at in range(0, len(text), _PIECE)):
         raise _refusal(part, "a word has a separator in it")
     return Packed(counts, ends, text, tokens)

@@ -446,7 +446,7 @@ def test_rare_class_that_a_sample_lacks_is_guessed_and_no_other_is_taken(
     text = "".join(f"{label} {at}:1\n" for at in range(200_000))
     found = settings_of(text, tmp_path / "x.svm")
     assert Encoding.of_text(found.encoding).labels == expected
-    with pytest.raises(DataError, match=r"label 7 is none of the classes.* A small file"):
+    with pytest.raises(DataError, match=r"label 7 is none of the classes.* a small file"):
         batch_reader(found).read(b"7 1:1\n", "x.svm")
 
 

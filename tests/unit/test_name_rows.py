@@ -121,7 +121,7 @@ def test_sparse_matrices_have_entries_as_rows():
         ([("a", "b"), ("c",)], {}, r"rows of user item, all alike; element 1 .* is \('c',\)"),
         ([("a", "b", 1)], {}, "expected rows of user item, all alike"),
         (["ab", "cd"], {}, "element 0 of a list of 2 is 'ab'"),
-        ([("a", None)], {}, r"item: .* element 0 of a list of 1 is missing \(None\)"),
+        ([("a", None)], {}, r"item: .* element 0 of a list of 1 it is missing \(None\)"),
         ([("a", float("nan"))], {}, "item: .* is missing"),
         ([("a", 1.5)], {}, r"item: expected a text or a whole number; .* is a float \(1.5\)"),
         ([("a", True)], {}, r"is a bool \(True\)"),
@@ -130,7 +130,11 @@ def test_sparse_matrices_have_entries_as_rows():
         ([("a", "b"), ("c", "d")], {"values": [1]}, "a value for each row of X, got 1"),
         ([("a", "b")], {"values": [1, 2]}, "expected a value for each row of X, got more than 1"),
         ({"a": ["x"], "b": ["y"]}, {"values": [1, 2]}, "a value for each row"),
-        ([("a", "b")], {"columns": ("a", "b")}, "columns: of tables only, got a list"),
+        (
+            [("a", "b")],
+            {"columns": ("a", "b")},
+            "columns: expected a table to choose columns of, got a list",
+        ),
         ({"a": ["x"]}, {}, r"expected columns user item; got 1 of \['a'\]"),
     ],
 )

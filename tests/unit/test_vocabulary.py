@@ -46,9 +46,9 @@ def test_from_counter_labels_are_words_if_asked_for():
 def test_from_counter_nothing_left_names_min_count_and_best():
     with pytest.raises(DataError, match=r"min_count is 7, the most frequent of 2 words occurs 2"):
         vocabulary(b"a a b", 7)
-    with pytest.raises(DataError, match="nothing but blanks"):
+    with pytest.raises(DataError, match="holds only blanks"):
         vocabulary(b"  \t ")
-    with pytest.raises(DataError, match="nothing but blanks"):
+    with pytest.raises(DataError, match="holds only blanks"):
         vocabulary(b"\n \n\n")
 
 

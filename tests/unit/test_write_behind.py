@@ -69,7 +69,7 @@ def test_places_that_are_written_can_be_written_again(tmp_path, seed, buffered):
 def test_place_that_is_not_written_is_refused(tmp_path):
     with opened(tmp_path / "m") as file:
         file.write(b"abc")
-        with pytest.raises(ValueError, match="place 4 of a file of which 3 bytes are written"):
+        with pytest.raises(ValueError, match="an offset of 0 to the 3 bytes written, got 4"):
             file.seek(4)
 
 
