@@ -1,4 +1,4 @@
-"""A learner: a copy of the network, trained for a round on its own batches.
+"""A learner: a copy of the network, which trains on its own batches for a round.
 
     the round's weights -> train (bpe batches) -> weights, number of uses of each word
 
@@ -21,9 +21,9 @@ Floats = NDArray[np.float32]
 
 
 class Learner:
-    """A network, and uses of words (`touched`), windows and loss of the last round.
+    """A network, with windows, loss and uses of words (`touched`) of the last round.
 
-    `used` are uses of words since the owner has set them to 0.
+    `used` counts uses of words since its owner last set it to 0.
     """
 
     def __init__(self, words: int, settings: FedAvgSettings) -> None:
@@ -36,7 +36,7 @@ class Learner:
         self.loss = 0.0
 
     def _begin(self, base: Network, layers: Sequence[int]) -> None:
-        """Copy the weights of `base`, and moments: counts of steps come with the second ones."""
+        """Copy layers of `base`; counts of steps come with the second moments."""
         for layer in layers:
             self.network.embedding[layer] = base.embedding[layer]
             self.network.output[layer] = base.output[layer]
@@ -51,10 +51,11 @@ class Learner:
         *,
         layers: Sequence[int],
     ) -> None:
-        """Train a round: `bpe` steps from `layers` of `base`, its own else, a batch each.
+        """Train a round: `bpe` steps, a batch each, from these `layers` of `base`.
 
-        Layer 0 are weights, 1 and 2 Adam's moments.  `take` returns None after the last batch.
-        `steps` were taken in earlier rounds.
+        Layer 0 has weights, 1 and 2 Adam's moments; other layers stay as this learner has them.
+        ``take()`` gives a batch, or None after the last.  `steps` were taken in earlier rounds.
+        `DataError` if the input ends within the round.
         """
         s = self._settings
         self._begin(base, layers)

@@ -1,12 +1,12 @@
-"""Federated averaging as a `Worker`: each round gets one contribution of all its learners.
+"""Federated averaging as a `Worker`: its learners together make one contribution to each round.
 
-    round -> pull weights -> learners train, each on data of its own -> weighted sums -> push
+    round -> pull weights -> learners train, each on its own data -> weighted sums -> push
     (access method `average`: the servers divide when the round ends)
     every `MOMENT_ROUNDS` rounds, or each if not all take part: Adam's second moments, too
 
-All sums run in the order of the learners, and batches are given out in turn, so runs with the same
-settings are bit-identical.  The master (master/job/) chooses rounds, their workers and their end;
-evaluation.py evaluates and saves.
+Owns learners and their moments.  Sums run in the order of the learners, and learners get batches in
+a fixed order, so that runs with the same settings give the same bits.  The master (master/job/)
+chooses rounds, their workers and their end; evaluation.py evaluates and saves.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ from snailps.models.row_bounds import LOSS_BOUND
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT = "moment"
-"""The second one, which several workers average.  A first moment is a mean of some ten steps."""
+"""The second moment, which several workers average.  A first moment forgets after some ten
+steps."""
 INIT_SCALE = 0.05
 MOMENT_ROUNDS = 4
-"""Rounds after which the second moments of several workers are averaged, if all take part: a
-period."""
+"""Rounds of a period, after which the second moments of several workers are averaged, if all take
+part."""
 
 
 @dataclass
 class _Client:
-    """State of one client: its pipelines, and its learners with their moments.
+    """The state of one client: its pipelines, and its learners with their moments.
 
-    `base` is what a round begins with: weights, and moments where these are averaged.  `period` is
-    the one whose second moments were pulled, `shared` the last round whose push had them.
+    A round starts from `base`: weights, and moments where these are averaged.  `period` is the last
+    period whose second moments were pulled, `shared` the last round whose push had them.
     """
 
     feeds: Feeds
@@ -70,10 +71,11 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
     settings: FedAvgSettings
 
     def tables(self) -> Sequence[Table | Tensor]:
-        """Weights; with several workers also Adam's second moments."""
+        """Declare tables of weights, and with several workers of Adam's second moments."""
         s = self.settings
         self._words = files.read_vocab(s.data_dir)
-        vocabulary = zlib.crc32(b"\n".join(self._words))  # other words: other tables, refused
+        # In the seed, so that a table of another vocabulary is another table, and refused.
+        vocabulary = zlib.crc32(b"\n".join(self._words))
         self._shape = Network(len(self._words), s.dim, 1)
         make = partial(Table, access="average")
         tables = [
@@ -90,7 +92,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
         return tables
 
     def setup(self) -> None:
-        """Allocate networks; pipelines start with the first block of a client."""
+        """Allocate networks; the pipelines of a client start with its first block."""
         s = self.settings
         self._learner_num = s.learners or self.threads
         if s.pipelines > self._learner_num:
@@ -103,14 +105,14 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
         self._clients: dict[int, _Client] = {}
         all_take_part = s.fraction == 1 and not s.deadline
         self._period_rounds = MOMENT_ROUNDS if all_take_part else 1
-        self._since: int | None = None  # round in which the moments began
+        self._since: int | None = None  # round in which the moments started
         self._keeping: Future[None] | None = None
         self._word_keys = np.arange(len(self._words), dtype=np.uint64)
         self._panel_keys = np.arange(self._sum.panels, dtype=np.uint64)
 
     @property
     def _shares_moments(self) -> bool:
-        """Whether second moments are pulled and pushed: only with several workers."""
+        """Whether second moments are pulled and pushed: with several workers alone."""
         return self.workers > 1
 
     def prepare(self, block: Block) -> list[Pending]:
@@ -122,7 +124,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
         return [self.pull_async(name, keys) for name, keys in wanted]
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Train a round: every learner takes `bpe` batches, from the same weights."""
+        """Train a round: each learner trains `bpe` batches, all from the same weights."""
         if self._keeping is not None:
             self._keeping.result()
         client = self._client_of(block.index)
@@ -135,7 +137,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             has_moments = self._shares_moments and client.base.output[1:].any()
             self._since = 0 if has_moments else block.clock
         steps = (block.clock - self._since) * self.settings.bpe
-        # A single learner keeps its own until workers average theirs.
+        # A single learner keeps its moments until workers average theirs.
         layers = (0, 1, 2) if self._learner_num > 1 else (0, 2) if begins else (0,)
         tasks = [
             self._pool.submit(
@@ -162,7 +164,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
         }
 
     def _client_of(self, index: int) -> _Client:
-        """Pipelines and learners of a client; a worker has several only after another was lost."""
+        """Get the state of a client; a worker has several clients only after another was lost."""
         if index not in self._clients:
             learners = [Learner(len(self._words), self.settings) for _ in range(self._learner_num)]
             feeds = Feeds(self.settings, self._words, self._learner_num, index, self.workers)
@@ -171,17 +173,21 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
         return self._clients[index]
 
     def _begin_period(self, client: _Client, period: int) -> None:
-        """Second moments were pulled.  Where they may lack a learner's own, because it had no part
-        in the last round, first moments are forgotten: steps are these over roots of the others."""
+        """Start a period, with second moments that were pulled.
+
+        If they may lack a learner's own, because it took no part in the last round, first moments
+        are forgotten: a step is a first moment over the root of a second, and both must fit.
+        """
         complete = client.shared == period * self._period_rounds - 1 and not self.settings.deadline
         client.period = period
         for learner in client.learners:
             learner.used[:] = 0
-        for network in () if complete else (client.base, *(one.network for one in client.learners)):
+        networks = (client.base, *(learner.network for learner in client.learners))
+        for network in () if complete else networks:
             network.embedding[1], network.output[1] = 0, 0
 
     def _take_base(self, base: Network, rows: Sequence[Floats]) -> None:
-        """Copy pulled rows, which are not all that it has: moments are kept from round to round."""
+        """Copy pulled rows to `base`; moments that were not pulled stay from the round before."""
         base.put_embedding(0, rows[0])
         base.put_output(0, rows[1])
         if len(rows) > 2:
@@ -190,23 +196,23 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             base.put_output(2, rows[3])
 
     def _push(self, client: _Client, *, shares_moments: bool) -> None:
-        """Push the weighted sums of the learners' networks, this client's contribution.
+        """Push this client's contribution: the weighted sums of its learners' networks.
 
-        With `shares_moments` those of second moments, too, of words used since the last such push.
+        With `shares_moments` also sums of second moments, of words used since the last such push.
         """
         learners, total = client.learners, self._sum
         several = len(learners) > 1
-        touched = [one.touched for one in learners]
-        used = [one.used for one in learners] if shares_moments else touched
+        touched = [learner.touched for learner in learners]
+        used = [learner.used for learner in learners] if shares_moments else touched
         sum_into(
             total,
             3 if several or shares_moments else 1,
-            [one.network for one in learners],
+            [learner.network for learner in learners],
             (touched, used),
-            [one.windows for one in learners],
+            [learner.windows for learner in learners],
             self._pool,
         )
-        windows = np.float32(sum(one.windows for one in learners))
+        windows = np.float32(sum(learner.windows for learner in learners))
         pushes = []
         for layer, name in ((0, ""), (2, MOMENT))[: 1 + shares_moments]:
             rows: Floats = np.asarray(np.sum(used if layer else touched, axis=0, dtype=np.float32))
@@ -220,7 +226,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             values = np.concatenate([total.output_rows(total.output[layer]), panels], axis=1)
             pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
         if several:
-            # Meanwhile the servers apply the round, and the master evaluates it.
+            # In a thread: meanwhile servers apply the round, and the master evaluates it.
             keep = partial(self._keep_moments, client.base, own, rows[own], windows)
             self._keeping = self._pool.submit(keep)
         for push in pushes:
@@ -247,12 +253,12 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
 
     @classmethod
     def adopt(cls, settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Take settings that the user did not set from cfg.json."""
+        """Take settings from cfg.json, if the user has not set them."""
         return files.adopt(settings, explicit)
 
     @classmethod
     def check(cls, settings: FedAvgSettings) -> None:
-        evaluation.judge_of.cache_clear()  # the data may be others than those of an earlier job
+        evaluation.judge_of.cache_clear()  # this job's data may differ from an earlier job's
         evaluation.judge_of(settings)
 
     @classmethod
@@ -269,7 +275,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
 
     @classmethod
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
-        """Loss on the test windows; weights and embedding are saved during the next round."""
+        """Compute the loss on the test windows; files are written during the next round."""
         assert isinstance(results.settings, FedAvgSettings)
         return evaluation.judge_of(results.settings).look(results, round_)
 
@@ -279,7 +285,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Wait for the files of the last round."""
+        """Wait for the last round's files."""
         assert isinstance(results.settings, FedAvgSettings)
         return {"files": evaluation.judge_of(results.settings).finish(results)}
 

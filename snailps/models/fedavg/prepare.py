@@ -26,7 +26,7 @@ from snailps.errors import DataError
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
 
 FILES = (VOCAB, TEST, CFG)
-"""What `prepare` writes, replaces or removes in its folder."""
+"""The files that `prepare` writes, replaces or removes in its folder."""
 
 
 def prepare(
@@ -42,12 +42,10 @@ def prepare(
 ) -> dict[str, Any]:
     """Write vocab.txt, test.txt and, with `cfg`, cfg.json into a folder; returns their properties.
 
-    Without `cfg` an earlier cfg.json is removed, as the others are replaced.
-
-    `stop_words` is a text file whose words are left out; `max_vocab` counts them, too (0: no
-    limit).  `test_windows` windows of `window` words (odd) are drawn without repetition.
-    ``entropy`` in the result is that of the words' frequencies, in nats: the loss of a model that
-    ignores the context.
+    Files that are there are replaced; without `cfg`, cfg.json is removed, as it belongs to another
+    text.  `stop_words` is a text file whose words are left out; they count in `max_vocab` (0: no
+    limit).  `test_windows` different windows of `window` words (odd) are drawn.  The result's
+    ``entropy`` is that of word frequencies, in nats: the loss of a model that ignores the context.
     """
     left_out = set(letters_only(_read(stop_words)).split()) if stop_words else set()
     counter = WordCounter()
@@ -77,7 +75,7 @@ def prepare(
     with atomic_file(folder / TEST) as file:
         for start in starts:
             file.write(b" ".join(words[i] for i in ids[start : start + window]) + b"\n")
-    if cfg is None:  # what is there is of another text
+    if cfg is None:  # it belongs to another text
         (folder / CFG).unlink(missing_ok=True)
     else:
         with atomic_file(folder / CFG) as file:

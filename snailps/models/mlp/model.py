@@ -3,8 +3,8 @@
     lease -> numbers of examples (`data/array_files.py`) -> x, labels  (next block, meanwhile)
     PULL of all layers -> x @ W -> activation -> ... -> softmax -> loss, gradients -> PUSH
 
-The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
-gradient is its part of that of the batch's mean loss: the shards add the parts and take one step.
+The optimiser of all layers runs at the servers.  With ``bsp`` a block is a micro-batch, and pushes
+its part of the gradient of the batch's mean loss: the shards add the parts, and take one step.
 Otherwise a block is a few batches, each of them a step.  Examples stay in their files, which every
 worker opens; with `shuffle`, seed and epoch determine their order.
 """
@@ -55,21 +55,21 @@ from snailps.models.shared_settings import check_optimizer
 from snailps.models.sparse.clipping import counts_of, judged
 
 ENOUGH = 32 << 20
-"""Numbers of all epochs of a small input."""
+"""Numbers in all epochs of a small input."""
 BATCHES_MAX = 16
-"""Batches in a block, at most; a lease costs a message to the master."""
+"""Most batches of a block; a lease costs a message to the master."""
 JUDGED = 2000
 """Test examples evaluated at a time, and in each evaluation during the training."""
 BLOCKS_A_KEY = (1 << 24) // BATCHES_MAX
-"""Blocks whose steps are counted in one row, which stays exact."""
+"""Blocks whose steps are counted in one row, so that the float32 count stays exact."""
 MISSING_MOST = 0.5
-"""Steps that a gradient lacks, in units of the rate: docs/consistency.md has figures."""
+"""Most steps that a gradient may lack, times the rate: docs/consistency.md has figures."""
 _ONE = np.ones((1, 1), np.float32)
 
 
 @dataclass(slots=True)
 class Ready:
-    """A prepared block; `pull` only with clocks."""
+    """A prepared block; it has a `pull` in jobs with clocks."""
 
     x: Floats
     labels: NDArray[np.int64]
@@ -110,7 +110,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def workers_at_once(cls, settings: MlpSettings, files: InputFiles) -> Concurrency:
-        """Gradients of sgd and momentum lack as many steps as there are other workers."""
+        """With sgd and momentum few: a gradient lacks as many steps as there are other workers."""
         s = settings
         if s.method not in ("sgd", "momentum"):
             return Concurrency()
@@ -123,12 +123,12 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def counted(cls, settings: MlpSettings, counts: Mapping[str, float], units: int) -> Counted:
-        """Have the model predict values that were clipped as they were trained; refuse many."""
+        """Have predictions clip values as the training did; refuse a job that clipped many."""
         return judged(settings, counts, units)
 
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
-        """Small inputs get as many epochs as `ENOUGH` allow, while the loss falls."""
+        """Small inputs get the epochs that `ENOUGH` allows, while the loss falls."""
         numbers = sum(math.prod(read_header(source.path).shape) for source in files.sources)
         return Passes.by_size(numbers, ENOUGH)
 
@@ -136,9 +136,10 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     def pieces(
         cls, settings: MlpSettings, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]]:
-        """Ranges of whole examples: with ``bsp`` a micro-batch, else up to `BATCHES_MAX` batches.
+        """Cut ranges of whole examples: micro-batches with ``bsp``, else up to `BATCHES_MAX`
+        batches.
 
-        All workers together hold at most a twentieth of an epoch.
+        All workers together then have at most a twentieth of an epoch.
         """
         headers = [read_header(source.path) for source in sources]
         size = settings.part_size
@@ -153,7 +154,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def surveyor(cls, settings: MlpSettings) -> Surveyor | None:
-        """Rows are set after a survey, so `continue_from` needs one."""
+        """With `continue_from` an empty survey, since rows are set after one."""
         return NoSurvey() if settings.continue_from else None
 
     @classmethod
@@ -168,7 +169,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Metrics of the finished model on the test files, as `test`; its `global_step`."""
+        """Evaluate the finished model on the test files (``test``); count its ``global_step``."""
         assert isinstance(results.settings, MlpSettings)
         figures: dict[str, Any] = {"global_step": trained_steps(results)}
         if results.settings.test:
@@ -240,11 +241,11 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         )
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Take a step, or with clocks a part of one, for each of the block's batches."""
+        """Take a step for each of the block's batches; with clocks, a part of a step."""
         ready: Ready = block.prepared
         size = self.settings.part_size
         loss = weighed = 0.0
-        # A part of a step is pushed whatever it has: its clock counts it.
+        # A part of a step is pushed even if it is empty: its clock waits for it.
         for first in range(0, len(ready.labels) or int(block.clock >= 0), size):
             labels = ready.labels[first : first + size]
             weights = self._net.use(ready.pull or self._net.pull())
@@ -281,7 +282,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         gradients: Vector,
         out_of: float,
     ) -> tuple[float, float]:
-        """Compute the gradients of a batch or of a part of one; sums of losses and of weights."""
+        """Compute the gradients of a batch, or a part; returns sums of losses and of weights."""
         loss, weight, dz = self._layers.step(
             x @ weights[FIRST], weights.arrays, labels.astype(np.float32), of_examples,
             gradients.arrays, out_of,
@@ -290,7 +291,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         return loss, weight
 
     def _numbers(self, block: Block) -> NDArray[np.int64]:
-        """Numbers of a block's examples: its bytes are mapped to a range of the epoch's order."""
+        """The numbers of a block's examples: its bytes stand for a range of the epoch's order."""
         try:
             header, before = self._places[block.path]
         except KeyError:
@@ -304,7 +305,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         return examples[first : first + (block.stop - block.start) // item]
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        """Numbers of all examples in the order of an epoch."""
+        """The numbers of all examples, in the order of an epoch."""
         known, examples = self._order
         if known != epoch:
             count = len(self._examples)
@@ -315,14 +316,14 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         return examples
 
     def _batch_of(self, block: Block) -> float:
-        """Sum of weights of all micro-batches of a block's clock; 0 without clocks."""
+        """Sum of the weights of all micro-batches of a block's clock; 0 without clocks."""
         if block.clock < 0:
             return 0.0
         first = block.number - block.slot
         return sum(self._weight_of(first + slot) for slot in range(block.slots))
 
     def _weight_of(self, number: int) -> float:
-        """Sum of weights of the examples of a block with clocks."""
+        """Sum of the weights of a block's examples, in a job with clocks."""
         counts, weights = self._part_counts, self._examples.weights
         epoch, part = divmod(number, len(counts))
         if not len(weights):
@@ -335,12 +336,12 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
 
 def _parts(examples: int, size: int) -> list[tuple[int, int]]:
-    """First example and number of examples of each part of a file; the last may be short."""
+    """List the first example and the size of each part of a file; the last may be short."""
     return [(first, min(size, examples - first)) for first in range(0, examples, size)]
 
 
 def _bytes_of(header: Section, first: int, count: int) -> tuple[int, int]:
-    """First and last (exclusive) byte of examples in their file."""
+    """The first and the last (exclusive) byte of examples in their file."""
     item = header.width * header.dtype.itemsize
     return header.start + item * first, header.start + item * (first + count)
 

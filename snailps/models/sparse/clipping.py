@@ -1,9 +1,9 @@
-"""Values that a column's scale did not foresee: counted where they are trained, judged at the end.
+"""Values far beyond the scale of their column: counted where they are trained, judged at the end.
 
     batches -> counts_of -> metrics of a block -> sums of the job -> judged -> Counted
 
-A column's scale comes from a sample all over the input.  Training cuts values beyond `LIMIT` times
-the scale, and prediction cuts them alike: `Encoding.clipped` of the model names their columns.
+A column's scale comes from a sample of the whole input.  Training clips values beyond `LIMIT` times
+the scale, and predictions clip them alike: the model's `Encoding.clipped` names their columns.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from snailps.models.mlp.settings import MlpSettings
 
 SHARE_MAX = 0.01
-"""Most examples with a clipped value of one column, as a share of all."""
+"""Share of examples with a clipped value of one column from which the job is refused."""
 NAMES_MAX = 64
-"""Columns that a block counts, those with most clipped values."""
+"""Most columns that a block counts: those with the most clipped values."""
 SHOWN = 8
 
 
 def counts_of(beyond: Sequence[NDArray[Any]]) -> dict[str, float]:
-    """Numbers of clipped values, whose keys these are, by column, as metrics of a block."""
+    """Count clipped values, given by their keys, as metrics of a block, by column."""
     if not any(map(len, beyond)):
         return {}
     keys, counts = np.unique(np.concatenate(beyond), return_counts=True)
@@ -46,7 +46,7 @@ def counts_of(beyond: Sequence[NDArray[Any]]) -> dict[str, float]:
 def judged(
     settings: SparseSettings | MlpSettings, counts: Mapping[str, float], units: int
 ) -> Counted:
-    """The settings of a model that predicts what was trained; a refusal of too much."""
+    """Have predictions clip as the training did; refuse a job that clipped too many values."""
     encoding, names = Encoding.of_text(settings.encoding), _names_in(settings)
     by_key = {int(key): int(count) for key, count in counts.items()}
     clipped = tuple(sorted({*encoding.clipped, *by_key}))
@@ -57,16 +57,16 @@ def judged(
         name = names.get(most[0], f"{most[0]}")
         refused = (
             f"input: {first:,} of {units:,} examples have a value of column {name} that is beyond "
-            f"{LIMIT:g} times its scale, and would be trained as that. The scale comes from a "
+            f"{LIMIT:g} times its scale, and would be clipped to that. The scale comes from a "
             "sample of the input, or from the training that is continued. Take logarithms "
-            "(columns: NAME:numeric log), cut wrong values, or train with all of the data"
+            "(columns: NAME:numeric log), correct wrong values, or train with all of the data"
         )
     made = replace(settings, encoding=replace(encoding, clipped=clipped).text)
     return Counted(made, {"clipped": figures}, refused)
 
 
 def names_of_keys(names: Sequence[str], hash_bits: int) -> dict[int, str]:
-    """Names of columns of numbers that are known by name, by their keys."""
+    """Map the keys of columns of numbers to the columns' names."""
     hashes = [hash_bytes(hash_bytes(0, name.encode()), b"") >> 1 for name in names]
     keys, _ = wide_keys(np.array(hashes, np.uint64), KEY_LIMIT, True, hash_bits)
     return dict(zip(keys.tolist(), names, strict=True))

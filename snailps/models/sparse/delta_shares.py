@@ -2,8 +2,8 @@
 
     batches, what the bias learnt from them -> Shares.measure -> Shares.estimate, a `DriftEstimate`
 
-The arithmetic of shares is `kernels/_row_exchange.pyx`; `worker` moves the rows.  No pulls or
-pushes.
+`kernels/_row_exchange.pyx` computes the shares, and `worker` moves the rows: no pulls or pushes
+here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
 
 SQUARES_MAX = 1 << 21
-"""Sum of squared gradients, float32, up to which it still grows by single examples' squares."""
+"""Sum of squared gradients, float32, up to which the square of a single example still adds to
+it."""
 
 
 class Shares:
-    """Measures the steps of a model, the first `outputs` of whose `dim` columns are weights of
-    outputs; the others are factors.  `eps` is AdaGrad's."""
+    """Measures how far the steps of a model go.
+
+    The first `outputs` of its `dim` columns are weights of outputs, the others factors; `eps` is
+    AdaGrad's.
+    """
 
     def __init__(self, settings: SparseSettings, dim: int, *, outputs: int, eps: float) -> None:
         s = self._settings = settings
@@ -42,10 +46,10 @@ class Shares:
         )
 
     def measure(self, batches: Sequence[Batch], bias_delta: Floats | None, rate: float) -> None:
-        """Take the mean step of examples of batches; `bias_delta` is packed, None if unknown.
+        """Set the mean step of the batches' examples; `bias_delta` is packed, None if unknown.
 
-        A step is rate x curvature of the loss x sum of squared values of all features, the bias
-        included: the share by which one of plain SGD reduces the residual.
+        A step is rate x curvature of the loss x sum of squared values of all features with the
+        bias: the share by which a step of plain SGD reduces the residual.
         """
         n, bias = sum(len(batch) for batch in batches), batches[0].bias >= 0
         entries = sum(len(batch.places) for batch in batches)
@@ -55,14 +59,14 @@ class Shares:
         self.estimate.a_factor_step = rate * (entries / n + bias)
 
     def shows_steps(self, bias_squares: Floats) -> bool:
-        """Whether single steps show in the bias's sums of squares, those of its outputs first."""
+        """Whether single steps still show in the bias's sums of squares, of its outputs first."""
         return float(bias_squares[: self._outputs].max()) <= SQUARES_MAX
 
     def _curvature(self, n: int, bias_delta: Floats | None, mean_label: float) -> float:
         """Mean second derivative of the loss of n examples by their scores.
 
         For logistic losses and calibrated predictions it is the mean squared gradient, which the
-        bias has summed up.
+        state of the bias has summed up.
         """
         squares = None
         if bias_delta is not None and self._settings.method != "sgd":

@@ -1,10 +1,10 @@
-"""A network's sparse first layer, computed at the servers or at the worker, with equal numbers.
+"""The sparse first layer of a network, computed at servers or worker with equal results.
 
     servers   entries -> shards -> partial products -> Z;    dL/dZ -> shards, which step their rows
     worker    keys -> PULL rows -> product here -> Z;        gradients of the rows -> PUSH
 
-Each passes several batches at once, forth and back in the order of the calls.  The batches decide
-which moves fewer bytes (`bytes_at_servers`, `bytes_at_worker`).  No models here.
+Both take several batches at a time, forth and back in the order of the calls.  Which moves fewer
+bytes depends on the batches (`bytes_at_servers`, `bytes_at_worker`).  Knows no models.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Way(Protocol):
     """One batch through the first layer."""
 
     def wait(self) -> Floats:
-        """Z, float32 (m, dim)."""
+        """Wait for Z, float32 (m, dim)."""
 
     def back(self, dz: Floats) -> Pending:
         """Start to step the rows by dL/dZ, float32 (m, dim), which must not change until done."""
 
 
 class AtServers:
-    """A batch whose product is computed by the shards."""
+    """A batch whose product the shards compute."""
 
     def __init__(self, worker: Worker, table: str, entries: Entries) -> None:
         self._worker = worker
         self._forward = worker.forward(table, entries.ptr, entries.keys, entries.values)
 
     def wait(self) -> Floats:
-        """Z, the sum of the shards' products."""
+        """Wait for Z, the sum of the shards' products."""
         return self._forward.wait()
 
     def back(self, dz: Floats) -> Pending:
@@ -67,7 +67,7 @@ class AtServers:
 
 
 class AtWorker:
-    """A batch whose rows are pulled, and its product computed here."""
+    """A batch whose rows are pulled, and whose product is computed here."""
 
     def __init__(self, worker: Worker, table: str, entries: Entries, numbers: KeyNumbers) -> None:
         self._worker, self._table, self._entries = worker, table, entries
@@ -75,7 +75,7 @@ class AtWorker:
         self._pull = worker.pull_async(table, self._keys)
 
     def wait(self) -> Floats:
-        """Z, from the rows as they were when the pull was served."""
+        """Wait for the rows, and compute Z from them as they were when the pull was served."""
         rows = self._pull.wait()
         z = np.empty((len(self._entries.ptr) - 1, rows.shape[1]), np.float32)
         kernels.csr_product(self._entries.ptr, self._places, self._entries.values, rows, z)
@@ -89,7 +89,7 @@ class AtWorker:
 
 
 def key_bytes(keys: NDArray[np.uint64]) -> int:
-    """Bytes that one of these keys takes on the wire."""
+    """Bytes that each of these keys takes on the wire."""
     if len(keys) == 0:
         return 8
     spread = int(keys.max()) - int(keys.min())
@@ -98,7 +98,7 @@ def key_bytes(keys: NDArray[np.uint64]) -> int:
 
 
 def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: int = 0) -> int:
-    """Bytes that a batch moves, both ways together, when the shards compute the product."""
+    """Bytes that a batch moves, forth and back, if the shards compute the product."""
     examples, nnz = len(entries.ptr) - 1, len(entries.keys)
     values = 0 if (entries.values == 1).all() else 4
     there = nnz * (key_bytes(entries.keys) + values) + 4 * examples * shards
@@ -107,7 +107,7 @@ def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: int = 0) -> 
 
 
 def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: int = 0) -> int:
-    """Bytes that a batch moves when its rows are pulled, and gradients pushed."""
+    """Bytes that a batch moves if its rows are pulled, and gradients pushed."""
     rows = 2 * unique * _row_bytes(dim, wire)
     keys = key_bytes(entries.keys) * unique  # the push names the list that the pull brought
     return int(keys + rows) + _heads(rows)

@@ -3,10 +3,10 @@
     Batch, rows (weights, state) -> unpacked rows -> kernels.train_fm -> differences
     tables -> OUTPUT.npz
 
-A row is [w, v]: a feature's weight and its factor of `factors` numbers, so that the interaction of
-two features is the product of their factors; field-aware it has a factor for each field.  The bias
-is a row of its own, of which only w counts.  `kernels.train_fm` computes, `worker.SparseWorker`
-moves rows.
+A row is [w, v]: a feature's weight, and its factor of `factors` numbers; two features interact by
+the product of their factors.  In a field-aware machine a row has a factor for each field.  The bias
+is a row in which only w counts.  Owns the layout and the scores; `kernels.train_fm` computes,
+`worker.SparseWorker` moves rows.
 After S. Rendle, ICDM 2010, and Y. Juan et al., "Field-aware factorization machines", RecSys 2016.
 """
 
@@ -40,13 +40,14 @@ from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import SparseWorker
 
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
-"""Number of arrays in a row: weights and the state of the method."""
+"""Parts of a row: weights, then the state of the method."""
 EXACT_ENTRIES = 1 << 16
-"""Entries of examples whose scores are added up at a time, about."""
+"""About how many entries of examples are added up at a time."""
 FARTHEST_OF_FACTORS = 1000.0
-"""See `farthest`: squares of products of values and factors nearly cancel, which costs digits."""
+"""For `farthest`: beyond it, squares of products of values and factors nearly cancel, and lose
+digits."""
 HOT_FLOATS = 8192
-"""Floats of the rows that each thread has a copy of: what fits in a core's cache."""
+"""Floats of frequent rows that each thread has a copy of: what fits in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class FmSettings(SparseSettings):
 
     @property
     def stride(self) -> int:
-        """Floats from part to part of a trained row: a multiple of `kernels.PAD`."""
+        """Floats from one part of a trained row to the next, a multiple of `kernels.PAD`."""
         return -(-self.dim // kernels.PAD) * kernels.PAD
 
 
@@ -129,13 +130,13 @@ class FactorizationMachine(SparseWorker):
     settings: FmSettings
     shape = ("factors", "fields")
     drift = 2.0
-    """Below `DRIFT`, as the curvature in factors is not measured beforehand."""
+    """Below `DRIFT`, because the curvature in factors is not measured beforehand."""
     rare_steps = 0.0
-    """Nor is how far they have drifted apart."""
+    """Rare rows do not wait, because how far factors have drifted is not measured either."""
     falling = ("sgd", "adagrad")
 
     def tables(self) -> Sequence[Table]:
-        """One table: weight and factors of a feature, with their state."""
+        """Declare one table: the weight and the factors of a feature, with their state."""
         s = self.settings
         own = {} if s.method == "ftrl" else {"eps": s.eps}
         return (self.table(s.dim, init="factors", scale=s.scale, **own),)
@@ -145,11 +146,11 @@ class FactorizationMachine(SparseWorker):
         self._hot = max(1, HOT_FLOATS // self.sgd.layout.trained_width)
 
     def make_shares(self, table: Table) -> Shares:
-        """One output; the other numbers are factors."""
+        """A row has the weight of one output; its other numbers are factors."""
         return Shares(self.settings, table.dim, outputs=1, eps=self.settings.eps)
 
     def row_layout(self, table: Table) -> RowLayout:
-        """Each part starts on a cache line's boundary."""
+        """Each part starts at the boundary of a cache line."""
         return RowLayout.padded(table.dim, PARTS[self.settings.method])
 
     def train_part(
@@ -184,7 +185,7 @@ class FactorizationMachine(SparseWorker):
     def scores(
         cls, settings: FmSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
-        """Bias, weights, and a product for each pair of features."""
+        """Add up bias, weights, and a product for each pair of features."""
         check_fields(settings, batch, "examples", trained=True)
         first = untrained(settings, batch.keys, rows)
         if len(Encoding.of_text(settings.encoding).centred_keys):
@@ -194,7 +195,7 @@ class FactorizationMachine(SparseWorker):
         wide = kernels.padded(len(rows), settings.stride)
         kernels.unpack_parts(rows, wide, settings.dim, 1)
         wide[first] = 0
-        found = kernels.fm_scores(
+        scores = kernels.fm_scores(
             wide,
             batch.ptr,
             batch.places,
@@ -204,19 +205,20 @@ class FactorizationMachine(SparseWorker):
             field_num=max(1, settings.fields),
             bias=batch.bias,
         )
-        return found[:, None]
+        return scores[:, None]
 
     @classmethod
     def farthest(cls, settings: FmSettings) -> float:
-        """No centring with factors by field: a key alone does not determine the field."""
+        """No column is centred with factors by field: a key does not determine its field."""
         return 0.0 if settings.fields else FARTHEST_OF_FACTORS
 
     @classmethod
     def decoded(cls, settings: FmSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
-        """Rows for values and targets as they are written.
+        """Compute the finished model's rows, for values and targets as written.
 
-        Weights get the divisor of targets, factors its root, as only their products count.  Centres
-        go to the constant and the weights: sum of (v_i . v_j) (x_i - c_i) (x_j - c_j).
+        Weights are multiplied by the divisor of targets, factors by its root, since only products
+        of factors count.  Centres go to the constant and the weights, by expanding the sum of (v_i
+        . v_j) (x_i - c_i) (x_j - c_j).
         """
         encoding = Encoding.of_text(settings.encoding)
         made = rows.astype(np.float64)
@@ -230,42 +232,44 @@ class FactorizationMachine(SparseWorker):
         made[:, 0] *= encoding.deviation
         made[:, 1:] *= encoding.deviation**0.5
         made[keys == BIAS_KEY, 0] += encoding.centre
-        made[keys == BIAS_KEY, 1:] = 0  # they were never used
+        made[keys == BIAS_KEY, 1:] = 0  # the bias has no factors
         return made.astype(np.float32)
 
     @classmethod
     def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
-        """Return what centres add to the scores by weights and products of factors."""
+        """Compute what centres add to scores, by weights and by products of factors."""
         products = encoding.offsets[:, None] * centred
         pairs = np.square(products[:, 1:].sum(0)) - np.square(products[:, 1:]).sum(0)
         return pairs.sum() / 2 - products[:, 0].sum()
 
 
 def exact_scores(rows: Floats, batch: Batch) -> Floats:
-    """Scores (n, 1) of a plain machine, added up in float64.
+    """Compute scores (n, 1) of a plain machine, added up in float64.
 
-    In a finished model with columns far from 0, products of factors are large and nearly cancel.
+    With columns far from 0, products of factors are large in a finished model, and nearly cancel.
     """
-    found = np.full(len(batch), rows[batch.bias, 0] if batch.bias >= 0 else 0, np.float64)
+    scores = np.full(len(batch), rows[batch.bias, 0] if batch.bias >= 0 else 0, np.float64)
     step = max(1, EXACT_ENTRIES * len(batch) // max(1, len(batch.places)))
     for first in range(0, len(batch), step):
         ptr = batch.ptr[first : first + step + 1]
         part = slice(ptr[0], ptr[-1])
         products = rows[batch.places[part]] * batch.values[part, None].astype(np.float64)
-        some = np.flatnonzero(np.diff(ptr))
-        if len(some) == 0:
+        with_entries = np.flatnonzero(np.diff(ptr))
+        if len(with_entries) == 0:
             continue
-        starts = ptr[some] - ptr[0]
+        starts = ptr[with_entries] - ptr[0]
         sums = np.add.reduceat(products, starts)
         squares = np.add.reduceat(np.square(products[:, 1:]).sum(1), starts)
-        found[first + some] += sums[:, 0] + (np.square(sums[:, 1:]).sum(1) - squares) / 2
-    return found.astype(np.float32)[:, None]
+        pairs = (np.square(sums[:, 1:]).sum(1) - squares) / 2
+        scores[first + with_entries] += sums[:, 0] + pairs
+    return scores.astype(np.float32)[:, None]
 
 
 def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: bool) -> None:
-    """Refuse examples without fields, or with fields that rows have no factors for.
+    """Refuse examples without fields, or with fields for which rows have no factors.
 
-    `where` names the examples in the message; `trained`: the model's fields cannot change any more.
+    `where` names the examples in the message.  `trained`: the model's fields cannot change anymore,
+    so the message does not advise it.
     """
     if not settings.fields or len(batch.places) == 0:
         return
@@ -282,9 +286,9 @@ def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: boo
 
 
 def untrained(settings: FmSettings, keys: NDArray[np.uint64], rows: Floats) -> NDArray[np.int64]:
-    """Places of keys without a row: their random first factors mean nothing.
+    """Find the places of keys without a row, whose random first factors mean nothing.
 
-    A key without a row reads as its first value, which is a function of seed and key.
+    Such a key reads as its first value, which is a function of seed and key.
     """
     at = np.flatnonzero(rows[:, 0] == 0)
     first = np.empty((len(at), settings.dim), np.float32)

@@ -103,14 +103,14 @@ class Linear(SparseWorker):
 
     @classmethod
     def farthest(cls, settings: LinearSettings) -> float:
-        """No limit: the bias takes what centring subtracts."""
+        """No limit if there is a bias, which takes what centring subtracts."""
         return FARTHEST if cls.has_bias(settings) else 0.0
 
     @classmethod
     def scores(
         cls, settings: LinearSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
-        """Products of values and weights, and the bias."""
+        """Add up products of values and weights, and the bias."""
         return kernels.linear_scores(
             rows,
             batch.ptr,

@@ -1,14 +1,15 @@
-"""A network whose large sparse first layer is computed at the servers or at the workers.
+"""A network with a large sparse first layer, which the servers or the workers compute.
 
     block -> batches -> first layer (`first_layer`): Z -> dense layers (`layers`): loss, gradients
           -> dL/dZ back through the first layer; gradients of the dense layers -> PUSH
 
-Row k of table `TABLE` holds the first layer's weights of feature k; the dense layers are tensors,
-pulled for each batch.  A worker keeps no parameters; the optimiser of all layers runs at the
-servers.  With `in_flight` 2 the next batch is requested while this one is computed; its Z then
-lacks this batch's step.  As several workers lack each other's steps, too, they take smaller batches
-(`share_of_batch`), at first much smaller ones (`growing`).  With `bsp` a block is a part of a step:
-the gradients of all its batches are divided by its examples and by the blocks of the step.
+Row k of table `TABLE` has the first layer's weights of feature k; the dense layers are tensors,
+which are pulled for each batch.  A worker keeps no parameters: the optimiser of all layers runs at
+the servers.  Owns the size of batches, and how many are under way.  With `in_flight` 2 the next
+batch is requested while this one is computed, and its Z lacks this batch's step.  Several workers
+lack each other's steps, too, so they take smaller batches (`share_of_batch`), at first much smaller
+(`growing`).  With `bsp` a block is a part of a step: the gradients of all its batches are divided
+by its examples and by the blocks of the step.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ log = logging.getLogger(__name__)
 
 METHODS = ("adagrad", "adam", "ftrl", "sgd")
 LOOKED_AT = 4
-"""Batches whose traffic decides where the first layer is computed."""
+"""Batches whose traffic decides where the first layer is computed, with ``auto``."""
 BLOCK_BYTES = 8 << 20
 SHARE_MIN = 64
-"""Least examples in a batch of one of many workers: a batch is two messages to every shard."""
+"""Least examples in a batch of several workers: a batch costs two messages to every shard."""
 GROWTH = 32
-"""Batches of several workers are at most 1 / GROWTH of their worker's examples so far."""
+"""A batch of several workers is at most 1 / GROWTH of its worker's examples so far."""
 STEPS = 1000
-"""Steps of all workers that a training needs: with examples for more, batches are larger."""
+"""Steps of all workers that are enough for a training: with examples for more, batches grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class NetSettings(ClassesSettings):
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """Sums of a batch's losses and weights; dL/dZ."""
+    """A batch's sum of losses, sum of weights, and dL/dZ."""
 
     loss: float
     weight: float
@@ -155,7 +156,7 @@ class Net(SparseWorker):
 
     @classmethod
     def check(cls, settings: NetSettings) -> None:
-        """Refuse optimisers that do not run at the servers, and batches too large for them."""
+        """Refuse optimisers that servers lack, and batches that are too large for them."""
         why = f"{cls.__name__}, whose servers step by gradients"
         check_method(settings, METHODS, why, ("l1", "l2"))
         if steps_of(settings).are_sums and settings.first_layer == "servers":
@@ -176,18 +177,18 @@ class Net(SparseWorker):
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A tenth of an epoch over all workers, 8 MiB at most.
 
-        Blocks are cut into batches, and no batch is in flight from block to block.
+        Blocks are cut into batches, and no batch is under way from one block to the next.
         """
         return max(512, min(BLOCK_BYTES, total_bytes // (10 * workers)))
 
     @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
-        """No: the dense layers have the biases."""
+        """No: the dense layers have biases."""
         return False
 
     @classmethod
     def has_constant(cls, settings: JobSettings) -> bool:
-        """Yes: that of the last layer."""
+        """Yes: the bias of the last layer."""
         return True
 
     @classmethod
@@ -197,12 +198,12 @@ class Net(SparseWorker):
 
     @classmethod
     def decoded(cls, settings: NetSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
-        """Weights times the factors of values."""
+        """Multiply weights by the factors of values."""
         return rows * factors_of(settings, keys)[:, None]
 
     @classmethod
     def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
-        """The dense layers, for values and targets as they are written."""
+        """Give the dense layers, for values and targets as written."""
         s = results.settings
         assert isinstance(s, NetSettings)
         made = super().decoded_extras(results)
@@ -223,26 +224,26 @@ class Net(SparseWorker):
         classes: Classes,
         packed: Mapping[str, Packed],
     ) -> Mapping[str, Packed]:
-        """The last layer grows."""
+        """Grow the last layer."""
         old, new = (s.layers.tensors(access=s.method, lr=s.lr) for s in (before, after))
         return grown_tensors(packed, old, new, classes, before.outputs)
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """Scores with the first layer computed at the shards, as it may exceed the memory here.
+        """Compute scores with the first layer at the shards: it may be larger than the memory here.
 
-        Features without a row count nothing, as in the model's file.
+        Features without a row count as 0, as in the model's file.
         """
         s = results.settings
         assert isinstance(s, NetSettings)
-        found = np.empty((len(batch), s.outputs), np.float32)
+        scores = np.empty((len(batch), s.outputs), np.float32)
         entries = _entries(batch)
         for first in range(0, len(batch), s.batch_size):
             last = min(len(batch), first + s.batch_size)
             part = entries.part(first, last)
             z = results.forward(TABLE, part.ptr, part.keys, part.values, stored=True)
-            found[first:last] = s.layers.scores(z, extras)
-        return found
+            scores[first:last] = s.layers.scores(z, extras)
+        return scores
 
     @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
@@ -260,7 +261,7 @@ class Net(SparseWorker):
     # --- at a worker -------------------------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:  # type: ignore[override]
-        """The table of the first layer and the tensors of the dense layers."""
+        """Declare the table of the first layer, and the tensors of the dense layers."""
         s = self.settings
         options = {"access": s.method, "lr": s.lr, "beta": s.beta, "seed": s.seed}
         if s.method == "ftrl":
@@ -269,14 +270,14 @@ class Net(SparseWorker):
         return [sparse, *s.layers.tensors(**options)]
 
     def setup(self) -> None:
-        """With ``auto`` the place of the first layer is chosen later."""
+        """With ``auto``, the first block decides where the first layer is computed."""
         s = self.settings
         self._layers, self._loss_unit = s.layers, loss_unit(s)
         self._numbers = KeyNumbers()
         self._place = "worker" if steps_of(s).are_sums else s.first_layer
         self._dense = Parameters(self, s.layers.tensors())
-        self._backs: deque[Pending] = deque()  # of the first layer
-        self._trained = 0
+        self._backs: deque[Pending] = deque()  # ways back under way
+        self._trained = 0  # examples
         self._reader = batch_reader(
             s,
             threads=self.threads,
@@ -290,7 +291,7 @@ class Net(SparseWorker):
         return self._in_order(batch, block).laid_out()
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Train on the block's batches, `in_flight` of them at once."""
+        """Train on the block's batches, `in_flight` of them at a time."""
         batch: Batch = block.prepared
         size = self._batch_size(len(batch), block.progress)
         entries = _entries(batch)
@@ -299,8 +300,8 @@ class Net(SparseWorker):
             self._choose([entries.part(at, min(len(batch), at + size)) for at in whole])
         edges = self._edges(len(batch), size)
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
-        # Several workers lack each other's steps of the dense layers, too, and all wait for the few
-        # shards that have them: these are pulled one own step earlier, once steps are short.
+        # Several workers wait for the few shards that have the dense layers.  Once steps are short,
+        # these are pulled one step of this worker earlier: copies lack other steps anyway.
         early = self.settings.in_flight > 1 and 0 < self._long_steps(size) <= self._trained
         self._trained += len(batch)
         next_pull = self._dense.pull()
@@ -319,7 +320,7 @@ class Net(SparseWorker):
                 out_of = self._out_of(block, batch.weights, len(batch), slice(*edge))
                 back = self._step(way, batch, edge, weights, out_of)
                 if not early and not last:
-                    # Before the way back, which takes a shard the longest: it answers in order.
+                    # Before the way back: a shard answers in order, and that takes it longest.
                     next_pull = self._dense.pull()
                 self._backs.append(way.back(back.dz))
                 loss, weight = loss + back.loss, weight + back.weight
@@ -338,10 +339,10 @@ class Net(SparseWorker):
         self._reader.close()
 
     def _batch_size(self, examples: int, progress: tuple[float, float]) -> int:
-        """Examples in a batch of this worker; with bsp a block is one step, in any batches.
+        """Choose the examples of a batch; with bsp a block is a part of one step, in any batches.
 
-        The block's part of the training tells how many examples that has, of the epochs that it
-        has in any case (`epochs: auto`); with `max_seconds` fewer than there will be.
+        How many examples the training has follows from the block's part of it, for the epochs that
+        it has in any case (`epochs: auto`).
         """
         s = self.settings
         if steps_of(s).are_sums:
@@ -350,11 +351,11 @@ class Net(SparseWorker):
         return share_of_batch(s.batch_size, self.workers, int(examples / part) if part > 0 else 0)
 
     def _long_steps(self, size: int) -> int:
-        """Examples in which the steps of several workers, which add up, are too long."""
+        """Examples at the start in which the added steps of several workers are too long."""
         return GROWTH * size if self.workers > 1 else 0
 
     def _edges(self, examples: int, size: int) -> list[tuple[int, int]]:
-        """First and last (exclusive) example of each batch of a block."""
+        """List the first and the last (exclusive) example of each batch of a block."""
         grow = self._long_steps(size) > 0 and not steps_of(self.settings).are_sums
         edges, first = [], 0
         while first < examples:
@@ -364,10 +365,10 @@ class Net(SparseWorker):
         return edges
 
     def _out_of(self, block: Block, weights: Floats, examples: int, of_batch: slice) -> float:
-        """By what a batch's gradients are divided: the weight of the step that they add up to.
+        """Divisor of a batch's gradients: the weight of the step that they are a part of.
 
-        With bsp that of all batches of all its blocks, which are pieces of even length.  Plain
-        steps of several workers, from about one set of weights, add up to one of `batch_size`;
+        With bsp, of all batches of all blocks of the step, which are of even length.  With sgd,
+        steps of several workers from about the same weights add up to one step of `batch_size`;
         steps of other optimisers do not grow with gradients.
         """
         s, count = self.settings, of_batch.stop - of_batch.start
@@ -379,7 +380,7 @@ class Net(SparseWorker):
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: float
     ) -> Stepped:
-        """Push the gradients of the dense layers; dL/dZ is returned for the way back."""
+        """Push the gradients of the dense layers; returns dL/dZ for the way back."""
         examples, gradients = slice(*edge), self._dense.blank()
         loss, weight, dz = self._layers.step(
             way.wait(), weights.arrays, batch.labels[examples], batch.weights[examples],
@@ -395,7 +396,7 @@ class Net(SparseWorker):
         return AtWorker(self, TABLE, entries, self._numbers)
 
     def _settle(self, kept: int) -> None:
-        """Wait for all ways back but the newest `kept`; their arrays must not change before."""
+        """Wait for all ways back but the newest `kept`, which still need their arrays."""
         while len(self._backs) > kept:
             self._backs.popleft().wait()
 
@@ -425,25 +426,25 @@ class Net(SparseWorker):
 
 
 def _weight(weights: Floats, examples: int) -> float:
-    """Sum of weights of examples; without `weights` each has 1."""
+    """Sum of the weights of examples; without `weights` each has 1."""
     return float(weights.sum(dtype=np.float64)) if len(weights) else float(examples)
 
 
 def share_of_batch(batch_size: int, workers: int, examples: int) -> int:
-    """Examples in a batch of one of several workers, in a training of so many (0: not known).
+    """Examples in a batch of one of several workers; the training has `examples` (0: not known).
 
-    The sum of all workers' steps from one set of weights is not larger than a whole batch's step,
-    or than a `STEPS`-th of the training.
+    All workers' batches from one set of weights are together no larger than a whole batch, or than
+    a `STEPS`-th of the training.
     """
     share = max(SHARE_MIN, batch_size // workers, examples // (STEPS * workers))
     return min(batch_size, share)
 
 
 def growing(size: int, trained: int) -> int:
-    """Examples in a batch of one of several workers that has trained on `trained` examples.
+    """Examples in a batch of a worker that has trained on `trained` examples.
 
-    AdaGrad's first steps are the longest, and those that all workers take from one set of weights
-    add up, until units of the dense layers die; in small batches the long steps are soon over.
+    AdaGrad's first steps are the longest.  Steps that all workers take from the same weights add
+    up, so that units of the dense layers may die; in small batches the long steps are soon over.
     """
     return min(size, max(SHARE_MIN, trained // GROWTH))
 
