@@ -60,14 +60,18 @@ class CheckpointFiles:
         if settings.fresh and resumes:
             folder.set_passed("begun anew with --fresh")
         candidates, bad = [], []
-        for found in folder.candidates():
-            if found.state == "good":
-                assert found.manifest is not None
-                candidates.append(self._candidate(found.number, str(found.path), found.manifest))
+        for checkpoint in folder.candidates():
+            if checkpoint.state == "good":
+                assert checkpoint.manifest is not None
+                candidates.append(
+                    self._candidate(checkpoint.number, str(checkpoint.path), checkpoint.manifest)
+                )
             else:
-                log.warning("checkpoint %d is %s: %s", found.number, found.state, found.why)
-                bad.append(found)
-        if not candidates and any(found.state == "damaged" for found in bad):
+                log.warning(
+                    "checkpoint %d is %s: %s", checkpoint.number, checkpoint.state, checkpoint.why
+                )
+                bad.append(checkpoint)
+        if not candidates and any(checkpoint.state == "damaged" for checkpoint in bad):
             raise CheckpointError(
                 f"{path}: no checkpoint here can be used, and {bad[0].number} is {bad[0].state}: "
                 f"{bad[0].why}. Mend it, or begin anew with --fresh"
@@ -81,15 +85,15 @@ class CheckpointFiles:
         is good.
         """
         everything = found_at(Path(folder))
-        good = [found for found in reversed(everything) if found.state == "good"]
+        good = [checkpoint for checkpoint in reversed(everything) if checkpoint.state == "good"]
         if not good:
             last = everything[-1]
             raise CheckpointError(
                 f"{folder}: no good checkpoint: {last.number} is {last.state}: {last.why}"
             )
         return Opened(0, folder, [
-            self._candidate(found.number, str(found.path), found.manifest)
-            for found in good if found.manifest is not None
+            self._candidate(checkpoint.number, str(checkpoint.path), checkpoint.manifest)
+            for checkpoint in good if checkpoint.manifest is not None
         ])  # fmt: skip
 
     def _candidate(self, number: int, path: str, manifest: Manifest) -> Candidate:

@@ -270,51 +270,51 @@ class CheckpointController:
         """Have servers end saves and loads that a lost master ordered."""
         self._stop_saving(self._members.nodes("server"))
 
-    def _check_same(self, job: Job | SessionJob, found: Candidate) -> None:
-        saved, own = found.manifest.job, job.identity(_MAY_DIFFER)
+    def _check_same(self, job: Job | SessionJob, candidate: Candidate) -> None:
+        saved, present = candidate.manifest.job, job.identity(_MAY_DIFFER)
         # A checkpoint of an earlier version lacks newer settings, which have no effect while they
         # are empty, and may have values of settings that this job does not read: neither makes
         # another job of it, and a value that is not read could not be given to match.
         declared = settings_of(type(job.settings))
-        unread = {name for name, one in declared.items() if not one.is_read(job.settings)}
-        names = [n for n in own if n not in unread and saved.get(n, "") != own[n]]
+        unread = {name for name, setting in declared.items() if not setting.is_read(job.settings)}
+        names = [n for n in present if n not in unread and saved.get(n, "") != present[n]]
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
         differ = []
-        if sorted(found.sources) != sorted(job.input.sources):
+        if sorted(candidate.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
             # settings that it completes itself
             names = [name for name in names if name not in trait_of(job.cls, Adopted).completed]
         differ += [
-            f"{name} is {own[name]:.{SHOWN_CHARS}} here and "
+            f"{name} is {present[name]:.{SHOWN_CHARS}} here and "
             f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"
             for name in names
         ]
-        differ += self._differs_in_fragments(found)
+        differ += self._differs_in_fragments(candidate)
         if differ:
             raise ConfigError(
-                f"{found.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
+                f"{candidate.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
                 "another checkpoint_dir, or begin anew with --fresh"
             )
-        self._check_methods(job, found)
+        self._check_methods(job, candidate)
 
-    def check_rows(self, job: SessionJob, found: Candidate) -> None:
+    def check_rows(self, job: SessionJob, candidate: Candidate) -> None:
         """Refuse rows that this cluster cannot take, of whichever job they are."""
-        if differ := self._differs_in_fragments(found):
+        if differ := self._differs_in_fragments(candidate):
             raise ConfigError(
-                f"{found.path}: {differ[0]}: fragments are fixed for the life of a model. Start "
-                f"the master with frag_num={found.manifest.frag_num}"
+                f"{candidate.path}: {differ[0]}: fragments are fixed for the life of a model. "
+                f"Start the master with frag_num={candidate.manifest.frag_num}"
             )
-        self._check_methods(job, found)
+        self._check_methods(job, candidate)
 
-    def _differs_in_fragments(self, found: Candidate) -> list[str]:
-        here, there = self._members.frag_num, found.manifest.frag_num
+    def _differs_in_fragments(self, candidate: Candidate) -> list[str]:
+        here, there = self._members.frag_num, candidate.manifest.frag_num
         return [] if here == there else [f"frag_num is {here} here and {there} there"]
 
-    def _check_methods(self, job: Job | SessionJob, found: Candidate) -> None:
-        tables = [Table.from_dict(item["table"]) for item in found.manifest.tables]
-        there = [table for _, table in [*self._members.table_registry.tables.values()]]
-        job.check_methods(tables, found.path, there)
+    def _check_methods(self, job: Job | SessionJob, candidate: Candidate) -> None:
+        tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
+        declared = [table for _, table in [*self._members.table_registry.tables.values()]]
+        job.check_methods(tables, candidate.path, declared)
 
     # --- the loop ----------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class Departures:
         member.was_lost()
         if stopping:
             return
-        left = stay is Stay.LEFT
+        left_in_order = stay is Stay.LEFT
         if stay is Stay.SENT_AWAY:
             self._members.remove(member, lost=True)
             self._shard_orders.fence(member.number, now)
@@ -186,28 +186,28 @@ class Departures:
                 stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
                 self._session_rows.save_last(stop)
         elif self._lifecycle.forming:
-            self._lose_while_forming(member, why, now, left=left)
+            self._lose_while_forming(member, why, now, left=left_in_order)
         elif not member.joined:
             # It holds no block and no shard, so its loss ends no job, whatever `on_node_loss` says.
             self._members.remove(member)
             text = f"{member.name} is gone while it joined: {why}. The job goes on"
             self._out.say(text, logging.WARNING, reported=True)
             self._event("lost", member, f"was lost while it joined ({why}); the others go on")
-        elif member.role == "worker" and (member.dropped or left):
+        elif member.role == "worker" and (member.dropped or left_in_order):
             # Fenced though it left in order: a repetition of its last pushes may still be on a
             # connection that broke.
             leases = self._job_controller.leases
-            self._members.remove(member, lost=not left)
+            self._members.remove(member, lost=not left_in_order)
             self._shard_orders.fence(member.number, now, leases.last_of(member))
             returned = leases.released(member, now)
-            if left:
+            if left_in_order:
                 self._out.say(f"{member.name} left, {returned} blocks returned")
                 self._event("left", member, "left; the others go on")
             else:
                 text = f"is given up as the training ends: {why}"
                 self._out.say(f"{member.name} {text}", logging.WARNING)
                 self._event("lost", member, text)
-        elif member.role == "server" and left:
+        elif member.role == "server" and left_in_order:
             self._members.remove(member)
             self._out.say(f"{member.name} left")
             self._event("left", member, "left; other servers have its shards")

@@ -138,14 +138,14 @@ class Interrupts:
         """Signals during the export: the first one asks for what is being done; one more cancels
         the export; the next one ends the cluster, or this master, at once."""
         export = self._job_controller.export
-        more = self._signals - max(1, self._early)
-        if more > 1 and self.may_leave:
+        later_signals = self._signals - max(1, self._early)
+        if later_signals > 1 and self.may_leave:
             self.leave(export.verdict())
-        elif more > 1:
+        elif later_signals > 1:
             self._lifecycle.fail(export.verdict(), EXIT_INTERRUPTED)
-        elif more == 1 and not export.cancelled:
+        elif later_signals == 1 and not export.cancelled:
             export.cancel(now)
-        elif more == 0 and not self._early and not self._is_noted:
+        elif later_signals == 0 and not self._early and not self._is_noted:
             self._is_noted = True
             log.warning("the model is being saved, and that continues: interrupt again to stop it")
 

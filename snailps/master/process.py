@@ -292,11 +292,11 @@ class Master:
 
         A session that ends with its driver has nobody who could start its master again.
         """
-        kept = job or self.session_job
+        job_or_session = job or self.session_job
         keeps = job is not None or self._lasting
-        if kept is None or not keeps or self._settings.on_node_loss != "recover":
+        if job_or_session is None or not keeps or self._settings.on_node_loss != "recover":
             return None
-        return journal_path(self._settings, kept)
+        return journal_path(self._settings, job_or_session)
 
     def status(self) -> Status:
         return self._report.status(time.monotonic())
@@ -307,7 +307,7 @@ class Master:
     def _origins(self) -> list[list[str]]:
         """Key, value and origin of the settings of the job and of the master."""
         origins = [*(self.job.origins if self.job is not None else ()), *self._own_settings]
-        return [list(one) for one in origins]
+        return [list(setting) for setting in origins]
 
     def catch_signals(self) -> None:
         """Hand signals to the core; `interrupts.py` has what they mean."""
@@ -325,14 +325,14 @@ class Master:
         self._log_tail.open()
         wall_s = time.time() - now
         session = self.session_job
-        kept = job or session
-        assert kept is not None
+        job_or_session = job or session
+        assert job_or_session is not None
         self._journal = Journal(self.journal_path(job))
         past: Recovered | None = None
         cluster_id = int.from_bytes(os.urandom(8), "little") | 1
         if self._journal.path is not None:
-            check_output(kept.output)
-            past = unended(self._journal, kept, settings.frag_num)
+            check_output(job_or_session.output)
+            past = unended(self._journal, job_or_session, settings.frag_num)
             if past is not None:
                 cluster_id = past.facts[0].data["cluster_id"]
         if job is not None:
@@ -376,7 +376,7 @@ class Master:
             if past is not None:
                 self._journal.go_on([numbers])
             else:
-                first = first_fact(cluster_id, kept, settings.frag_num, wall_s + now)
+                first = first_fact(cluster_id, job_or_session, settings.frag_num, wall_s + now)
                 self._journal.begin([first, numbers])
         if self.core.members.route is not None:
             self._reader.follow(self.core.members.route)

@@ -318,11 +318,11 @@ class StatusReport:
     def _waits(
         self, phase: Phase, nodes: list[NodeStatus], shards: list[ShardStatus], now: float
     ) -> list[WaitStatus]:
-        found: list[tuple[str, str, float]] = []
+        waits_found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
-            found.append(("the master", missing, now - self._members.since))
+            waits_found.append(("the master", missing, now - self._members.since))
         if self._job_controller.worker_wait.lacks:
-            found.append(
+            waits_found.append(
                 (
                     "the job",
                     self._job_controller.worker_wait.lacks,
@@ -330,40 +330,42 @@ class StatusReport:
                 )
             )
         if phase in _MASTERS_WORK:
-            found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
+            waits_found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
         silent_s = SILENT_BEATS * self._core.context.settings.heartbeat_interval
         over_at = self._job_controller.leases.over_at if phase == "training" else 0.0
         for node in nodes:
             name = f"{node['role']} {node['id']}"
             member = self._members.all[node["id"]]
             if node["waits"]:
-                found.append((name, node["waits"], node["waits_s"]))
+                waits_found.append((name, node["waits"], node["waits_s"]))
             if over_at and node["role"] == "worker" and not member.work.over:
-                found.append(("the job", f"the end of {name}'s part", now - over_at))
+                waits_found.append(("the job", f"the end of {name}'s part", now - over_at))
             if node["state"] == "connecting":
                 waited_s = now - max(member.since, self._members.since)
-                found.append((name, "its connections to every shard", waited_s))
+                waits_found.append((name, "its connections to every shard", waited_s))
             if node["heartbeat_s"] is not None and node["heartbeat_s"] > silent_s:
-                found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))
+                waits_found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))
             reports = member.reports
             if node["role"] == "worker" and reports.stats_at > member.block_since:
                 age_s = now - reports.stats_at
                 waits = reports.stats.get("waits", [])[:1]
-                found += [  # the oldest is enough: the others wait for it
+                waits_found += [  # the oldest is enough: the others wait for it
                     (name, f"{peer} ({what})", seconds + age_s) for what, peer, seconds in waits
                 ]
-                if (at := reports.stats.get("at")) and node["block_s"] is not None:
-                    found.append((name, f"its own code, at {at}", node["block_s"]))
+                if (place := reports.stats.get("at")) and node["block_s"] is not None:
+                    waits_found.append((name, f"its own code, at {place}", node["block_s"]))
         for shard in shards:
             if shard["standby"] and shard["lag_s"] >= LAG_S:
                 lag_mb, number = shard["lag_bytes"] / 1e6, shard["shard"]
                 cause = f"server {shard['standby']} to take {lag_mb:.1f} MB of shard {number}"
-                found.append((f"server {shard['primary']}", cause, shard["lag_s"]))
+                waits_found.append((f"server {shard['primary']}", cause, shard["lag_s"]))
             if shard["parked"] and shard["waits"]:
                 who = f"{shard['parked']} requests at shard {shard['shard']}"
-                found.append((who, shard["waits"], 0.0))
-        found.sort(key=lambda wait: -wait[2])
-        return [{"who": who, "whom": cause, "seconds": seconds} for who, cause, seconds in found]
+                waits_found.append((who, shard["waits"], 0.0))
+        waits_found.sort(key=lambda wait: -wait[2])
+        return [
+            {"who": who, "whom": cause, "seconds": seconds} for who, cause, seconds in waits_found
+        ]
 
 
 def _bytes(usage: Usage) -> int | None:

@@ -169,10 +169,10 @@ class TableRegistry:
     def _admit(self, table: Table) -> None:
         """Refuse a driver's table whose access method is in a module that the operator of the
         cluster has not allowed."""
-        module, known = table.access.partition(":")[0], self.tables.get(table.name)
+        module, declared = table.access.partition(":")[0], self.tables.get(table.name)
         if admits(table, self._modules):
             return
-        if known is None or known[1].access != table.access:
+        if declared is None or declared[1].access != table.access:
             raise ConfigError(
                 f"table {table.name!r}: {table.access} is an access method of your own, and "
                 "servers import no module that only a driver names: have the cluster's operator "

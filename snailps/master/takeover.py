@@ -57,9 +57,14 @@ def journal_at(settings: MasterSettings, output: str) -> Path | None:
     return Path(path).absolute() if path else None
 
 
-def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, at: float) -> Fact:
+def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, begun: float) -> Fact:
     """The first fact of a run that begins at `at`, seconds since 1970: what identifies it."""
-    about = {"cluster_id": cluster_id, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
+    about = {
+        "cluster_id": cluster_id,
+        "at": begun,
+        "format": FORMAT,
+        "job": _identity(job, frag_num),
+    }
     return Fact("cluster", about)
 
 

@@ -66,9 +66,11 @@ class JobInput:
     def find(self) -> None:
         """Find the files; may unpack, which takes long."""
         self._sources = expand(self._settings.input, self._scratch)
-        self._outward = distinct_names([one.path for one in self._sources])
-        self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
-        self.total_bytes = sum(one.bytes for one in self._sources)
+        self._outward = distinct_names([source.path for source in self._sources])
+        self._versions = {
+            source.path: self._scratch.version(source.path) for source in self._sources
+        }
+        self.total_bytes = sum(source.bytes for source in self._sources)
 
     @property
     def found(self) -> InputFiles:
@@ -123,8 +125,8 @@ class JobInput:
             ]
             names = [self._outward.get(path) or without_secrets(path) for path in places]
             self._cuts = self.blocks, names, np.array(cuts, "<i8").reshape(-1, 3)
-        _, paths, found = self._cuts
-        return {"sources": self.sources, "paths": paths, "block_bytes": self.block_bytes}, found
+        _, paths, cut_array = self._cuts
+        return {"sources": self.sources, "paths": paths, "block_bytes": self.block_bytes}, cut_array
 
     def load(self, state: JobState) -> None:
         self.blocks, self.block_bytes = state.blocks, int(state.about["block_bytes"])
@@ -153,7 +155,7 @@ class JobInput:
             return {}
         if self._joined is None:
             joined = join(self._sources, self._scratch, self._trait.unit)
-            self._joined = {one.source.path: one for one in joined}
+            self._joined = {whole.source.path: whole for whole in joined}
         return self._joined
 
     def read(self, piece: Piece, unit: str, text: int = 0) -> bytes:

@@ -222,11 +222,11 @@ class Job:
         measured = plain_settings(trait.measure(self.settings, self.input.found))
         if measured is self.settings:
             return
-        before, known = to_mapping(self.settings), settings_of(self.cls.Settings)
+        before, described = to_mapping(self.settings), settings_of(self.cls.Settings)
         self.measured = [
             f"{name} {text}"
             for name, text in to_mapping(measured).items()
-            if before[name] != text and not known[name].hidden
+            if before[name] != text and not described[name].hidden
         ]
         self.settings, self.origins = measured, with_origins(measured, self._raw)
         self._ask_for_survey()
@@ -241,9 +241,9 @@ class Job:
             return
         try:
             declared = [
-                one.table() if isinstance(one, Tensor) else one
-                for one in self.cls(self.settings, 1).tables()
-                if isinstance(one, (Table, Tensor))
+                entry.table() if isinstance(entry, Tensor) else entry
+                for entry in self.cls(self.settings, 1).tables()
+                if isinstance(entry, (Table, Tensor))
             ]
         except (Exception, SystemExit) as error:
             raise ConfigError(
@@ -266,8 +266,8 @@ class Job:
         contain this.
         """
         settings = to_mapping(self.settings)
-        own = {n: without_secrets(text) for n, text in settings.items() if n not in may_differ}
-        return {"worker_class": self.worker_class, **own}
+        present = {n: without_secrets(text) for n, text in settings.items() if n not in may_differ}
+        return {"worker_class": self.worker_class, **present}
 
     goes_on = "training goes on"
 
@@ -381,24 +381,24 @@ class Job:
         cores_of: Callable[[int], float],
     ) -> Schedule:
         s = self.settings
-        known = state.records if state is not None else NO_RECORDS
+        records = state.records if state is not None else NO_RECORDS
         if self.rounds:
             first = state.clock if state is not None else 0
             return RoundSchedule(self.rounds, nodes, self.fraction, s.seed, first)
         if isinstance(plan, RangePasses):
-            return RangeSchedule(self.input.blocks, plan, known)
+            return RangeSchedule(self.input.blocks, plan, records)
         if plan is not None:
             rotation = {} if state is None else state.figures.get("rotation", {})
             return RotationSchedule(
                 Entries(self.input.blocks, s.epochs),
                 plan,
-                known,
+                records,
                 nodes=nodes,
                 cores_of=cores_of,
                 extent=rotation.get("extent"),
             )
         entries = Entries(self.input.blocks, s.epochs, s.max_steps, self.input.order)
-        training = Training(s, entries, known, nodes, self.concurrency.workers)
+        training = Training(s, entries, records, nodes, self.concurrency.workers)
         return SCHEDULES[s.consistency](training)
 
     def end_pass(self, now: float) -> None:
@@ -434,18 +434,18 @@ class Job:
         try:
             if counts:
                 trait = trait_of(self.cls, Reported)
-                found = trait.counted(self.settings, counts, self.metrics.units)
-                figures = plain_figures(self.cls, "counted", found.figures)
-                refused = plain_number(self.cls, "counted", found.refused, str)
-                return Counted(plain_settings(found.settings), figures, refused)
+                counted = trait.counted(self.settings, counts, self.metrics.units)
+                figures = plain_figures(self.cls, "counted", counted.figures)
+                refused = plain_number(self.cls, "counted", counted.refused, str)
+                return Counted(plain_settings(counted.settings), figures, refused)
         except Exception as error:  # of the model's class, in the master's loop
             log.error("%s.counted failed", self.cls.__name__, exc_info=error)
         return Counted(self.settings)
 
     def _finish_counts(self) -> None:
-        found = self._judge_counts()
-        self.settings, self._counted = found.settings, found.figures
-        self.refused = self.refused or found.refused
+        counted = self._judge_counts()
+        self.settings, self._counted = counted.settings, counted.figures
+        self.refused = self.refused or counted.refused
 
     # --- state -----------------------------------------------------------------------------
 
@@ -713,8 +713,8 @@ class Job:
     def check_fetch(self, number: int, unit: str) -> None:
         """Refuse a request for bytes that are of no block: ProtocolError."""
         schedule = self.schedule
-        known = schedule.plan.has(number) and unit in ("line", "word", HEAD)
-        if not known or not schedule.plan.entry(number).piece.path:
+        exists = schedule.plan.has(number) and unit in ("line", "word", HEAD)
+        if not exists or not schedule.plan.entry(number).piece.path:
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
     def content(self, number: int, unit: str, text: int = 0) -> bytes:
@@ -880,12 +880,12 @@ class Job:
             by_schedule["by_round"] = self.by_round
         else:
             losses += [None] * (epochs - len(losses))
-        known = [loss for loss in losses if loss is not None]
+        losses_known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
         ended_by = self.ended_by or self._end()
         constant = self._constant_loss()
-        is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
+        is_poor = len(losses_known) > 1 and 0 < 1.001 * constant < losses_known[-1]
         is_reported = ended_by == "epochs" and self._is_judged and not self._is_whole
         falls = self.metrics.falling(constant) if is_reported else 0.0
         return {
@@ -899,7 +899,7 @@ class Job:
             "train_s": round(seconds, 3),
             "survey_s": round(self._seconds.get("survey", 0.0), 3),
             "wall_s": round(now - self._begun, 3),
-            "train_loss": known[-1] if known else None,
+            "train_loss": losses_known[-1] if losses_known else None,
             "loss_by_epoch": losses,
             "progress": round(self.schedule.progress, 6),
             "epochs": epochs,

@@ -192,8 +192,8 @@ class PassMetrics:
         if sums.node != node:  # it has checked out nothing itself
             self.lose_checkouts(lease)
         self._leases.pop(lease, None)
-        for some in (sums.open, sums.durable):
-            self._count_sums(sums.epoch, some, -1)
+        for withdrawn in (sums.open, sums.durable):
+            self._count_sums(sums.epoch, withdrawn, -1)
         self._keep_recent(lease)
         return sums.open.units + sums.durable.units
 
@@ -201,14 +201,14 @@ class PassMetrics:
         """Count the result of a lease that ended before it had all checkouts, in place of these;
         returns their units. No `snapshot` has it: a run that continues trains the partition
         again."""
-        kept = sums.kept if (sums := self._leases.get(lease)) is not None else _Sums()
+        earlier = sums.kept if (sums := self._leases.get(lease)) is not None else _Sums()
         units = self.end_checkouts(lease, node)
         before = _Sums(self.units, *self._losses_of(epoch))
         self.count(epoch, result, recent=not units)
         loss, examples = self._losses_of(epoch)
         added = _Sums(self.units - before.units, loss - before.loss, examples - before.examples)
-        kept.add(added)
-        self._leases[lease] = _LeaseSums(epoch, kept=kept)
+        earlier.add(added)
+        self._leases[lease] = _LeaseSums(epoch, kept=earlier)
         return units
 
     def _losses_of(self, epoch: int) -> tuple[float, float]:
@@ -228,12 +228,12 @@ class PassMetrics:
         self.bad_lines += int(records["bad_lines"][epochs == 0].sum())
         self.units += int(units.sum())
         self.block_units = max(self.block_units, int(units.max()))
-        known = np.flatnonzero((examples > 0) & ~np.isnan(losses))
-        epochs, losses, examples = epochs[known], losses[known], examples[known]
+        with_loss = np.flatnonzero((examples > 0) & ~np.isnan(losses))
+        epochs, losses, examples = epochs[with_loss], losses[with_loss], examples[with_loss]
         self.losses += [[0.0, 0.0] for _ in range(len(self.losses), max(epochs, default=-1) + 1)]
-        for at, figures in enumerate((losses, examples)):
+        for place, figures in enumerate((losses, examples)):
             for epoch, sum_ in enumerate(np.bincount(epochs, figures).tolist()):
-                self.losses[epoch][at] += sum_
+                self.losses[epoch][place] += sum_
         last = slice(-RECENT_BLOCKS, None)
         recent = zip(losses[last].tolist(), examples[last].tolist(), strict=True)
         self._recent.extend((loss, count, _BLOCK) for loss, count in recent)
@@ -241,13 +241,13 @@ class PassMetrics:
     def snapshot(self, *, exact: bool = False) -> dict[str, Any]:
         """State for JSON, without rates. With `exact`, for a master that takes over, also durable
         checkouts of unfinished partitions; a checkpoint trains these again."""
-        units, losses, unfinished = self.units, [list(some) for some in self.losses], []
+        units, losses, unfinished = self.units, [list(part) for part in self.losses], []
         for lease, sums in self._leases.items():
-            for some in (sums.open, sums.durable, sums.kept):
-                units -= some.units
-                if some.examples:
-                    losses[sums.epoch][0] -= some.loss
-                    losses[sums.epoch][1] -= some.examples
+            for part in (sums.open, sums.durable, sums.kept):
+                units -= part.units
+                if part.examples:
+                    losses[sums.epoch][0] -= part.loss
+                    losses[sums.epoch][1] -= part.examples
             durable = {"durable": asdict(sums.durable), "kept": asdict(sums.kept)}
             unfinished.append([lease, sums.epoch, sums.node, durable])
         return {
@@ -270,11 +270,11 @@ class PassMetrics:
         self._recent.clear()
         self._recent.extend((loss, examples, _BLOCK) for loss, examples in snapshot["recent"])
         self._leases.clear()
-        for lease, epoch, node, known in snapshot.get("checkouts", ()):
+        for lease, epoch, node, saved in snapshot.get("checkouts", ()):
             sums = self._leases[lease] = _LeaseSums(epoch, node)
-            sums.durable, sums.kept = _Sums.of(known["durable"]), _Sums.of(known["kept"])
-            for some in (sums.durable, sums.kept):
-                self._count_sums(epoch, some)
+            sums.durable, sums.kept = _Sums.of(saved["durable"]), _Sums.of(saved["kept"])
+            for part in (sums.durable, sums.kept):
+                self._count_sums(epoch, part)
         self._durations.clear()
         self._durations.extend(snapshot["durations"])
         self.counts = dict(snapshot.get("counts", {}))
@@ -309,11 +309,11 @@ class PassMetrics:
 
     def is_flat(self, epochs: int, *, relative: bool = False) -> bool:
         """Whether the last `FLAT_EPOCHS` have not lowered the least loss by enough."""
-        known = [loss for loss in self.loss_by_epoch()[:epochs] if loss is not None]
-        if len(known) <= FLAT_EPOCHS or len(known) < epochs:
+        losses = [loss for loss in self.loss_by_epoch()[:epochs] if loss is not None]
+        if len(losses) <= FLAT_EPOCHS or len(losses) < epochs:
             return False
-        before, last = min(known[:-FLAT_EPOCHS]), min(known[-FLAT_EPOCHS:])
-        scale = max(abs(before), LEARNT * abs(known[0])) if relative else abs(known[0])
+        before, last = min(losses[:-FLAT_EPOCHS]), min(losses[-FLAT_EPOCHS:])
+        scale = max(abs(before), LEARNT * abs(losses[0])) if relative else abs(losses[0])
         return before - last < FLAT_EPOCHS * FLAT * scale
 
     def falling(self, constant: float = 0.0) -> float:

@@ -99,16 +99,16 @@ class ModelReader:
             return
 
         def both(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
-            found = look(results) if look is not None else {}
+            looked = look(results) if look is not None else {}
             if observer is not None:
                 observer.looked(results)
-            return found
+            return looked
 
         try:
-            found = plain_figures(job.cls, "inspector", self.load(job, both, reading))
+            looked = plain_figures(job.cls, "inspector", self.load(job, both, reading))
             validation = {
                 name: [(str(other), float(figure)) for other, figure in figures]
-                for name, figures in found.items()
+                for name, figures in looked.items()
             }
         except Exception as error:  # a failed inspection is no reason to lose the model
             log.error("cannot look at the model, the job goes on: %s", explain(error))
@@ -127,10 +127,10 @@ class ModelReader:
 
     def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
         trait = trait_of(job.cls, Reported)
-        found = self.load(job, lambda results: trait.landmarks(results, LANDMARKS), reading)
-        if found is None or len(found[0]) < 3:
+        named_rows = self.load(job, lambda results: trait.landmarks(results, LANDMARKS), reading)
+        if named_rows is None or len(named_rows[0]) < 3:
             return {}
-        names, rows = found
+        names, rows = named_rows
         places = plane(rows, sharp=sharp)
         before = self._places
         if before is not None and before.shape == places.shape:

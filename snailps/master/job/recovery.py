@@ -126,7 +126,9 @@ class JobRecovery:
 
     def _place_of(self, kind: str) -> int:
         """Index of the last fact of a kind; -1: none."""
-        return max((at for at, fact in enumerate(self._facts) if fact.kind == kind), default=-1)
+        return max(
+            (index for index, fact in enumerate(self._facts) if fact.kind == kind), default=-1
+        )
 
     def _base(self, job: Job) -> JobState:
         """The state at which the training began."""

@@ -74,9 +74,13 @@ class SessionJob:
         self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()
     ) -> None:
         """Refuse tables of a file with classes that neither `modules` nor `known` tables name."""
-        there = {table.access for table in known}
+        admitted = {table.access for table in known}
         for table in tables:
-            if table.in_python and table.access not in there and not admits(table, self._modules):
+            if (
+                table.in_python
+                and table.access not in admitted
+                and not admits(table, self._modules)
+            ):
                 raise ConfigError(
                     f"{where}: table {table.name!r} has the access method {table.access}, and a "
                     "file imports no module by itself: add its module to 'modules' at the master"

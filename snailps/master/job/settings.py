@@ -39,12 +39,12 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
         if not raw.overruled(foreign, [JOB]):
             raise ConfigError(f"{foreign.origin}: {why}: leave it out")
         notices.append(f"{foreign.origin}: {why}")
-    for name, known in settings_of(cls.Settings).items():
+    for name, setting in settings_of(cls.Settings).items():
         entry = raw.explicit(name, cls.Settings)
-        if entry is None or getattr(settings, name) == known.default:
+        if entry is None or getattr(settings, name) == setting.default:
             continue
-        why = "" if known.is_read(settings) else known.unread_text(settings)
-        causes = known.readers
+        why = "" if setting.is_read(settings) else setting.unread_text(settings)
+        causes = setting.readers
         if in_rounds and name in OF_CONSISTENCY:
             why, causes = "has no effect in a job in rounds", [JOB]
         if why and not entry.shared and not raw.overruled(entry, causes, cls.Settings):
@@ -58,7 +58,7 @@ def plain_settings(settings: JobSettings) -> JobSettings:
     """The settings that a model's class returned, with plain values in place of NumPy numbers and
     paths."""
     values = {name: getattr(settings, name) for name in settings_of(type(settings))}
-    odd = {name: plain(held) for name, held in values.items() if type(held) not in _PLAIN}
+    odd = {name: plain(value) for name, value in values.items() if type(value) not in _PLAIN}
     return dataclasses.replace(settings, **odd) if odd else settings
 
 

@@ -102,20 +102,23 @@ class BlockRecords:
 
     def is_waiting(self, number: int) -> bool:
         """Whether a block exists, and is neither leased nor done."""
-        at = number - self._first
-        return 0 <= at < len(self._all) and self._states.item(at) == _S.WAITING
+        index = number - self._first
+        return 0 <= index < len(self._all) and self._states.item(index) == _S.WAITING
 
     def is_done(self, number: int) -> bool:
         """Whether a block is done or durable."""
-        at = number - self._first
-        return 0 <= at < len(self._all) and self._states.item(at) in (_S.DONE, _S.DURABLE)
+        index = number - self._first
+        return 0 <= index < len(self._all) and self._states.item(index) in (_S.DONE, _S.DURABLE)
 
     def holder(self, number: int) -> int:
         """The worker that has leased a block; 0: none."""
-        at = number - self._first
-        if not 0 <= at < len(self._all) or self._states.item(at) not in (_S.LEASED, _S.COUNTED):
+        index = number - self._first
+        if not 0 <= index < len(self._all) or self._states.item(index) not in (
+            _S.LEASED,
+            _S.COUNTED,
+        ):
             return 0
-        return int(self._nodes.item(at))
+        return int(self._nodes.item(index))
 
     def waiting(self, start: int, stop: int) -> list[int]:
         """Numbers in this range that are neither leased nor done."""
@@ -159,13 +162,13 @@ class BlockRecords:
 
     def _move(self, number: int, state: BlockState) -> int:
         """Change the state of a block; returns its index in the array."""
-        at = number - self._first
-        old = self._states.item(at)
+        index = number - self._first
+        old = self._states.item(index)
         assert state in TRANSITIONS[old], (
             f"block {number} does not go from {BlockState(old).name} to {state.name}"
         )
-        self._states[at] = state
-        return at
+        self._states[index] = state
+        return index
 
     # --- transitions ---------------------------------------------------------------------------
 
@@ -185,8 +188,8 @@ class BlockRecords:
 
     def is_counted(self, number: int) -> bool:
         """Whether a block is in the part of a survey that its worker has not sent yet."""
-        at = number - self._first
-        return 0 <= at < len(self._all) and self._states.item(at) == _S.COUNTED
+        index = number - self._first
+        return 0 <= index < len(self._all) and self._states.item(index) == _S.COUNTED
 
     def merge(self, number: int) -> None:
         """LEASED or COUNTED -> MERGING."""
@@ -202,43 +205,43 @@ class BlockRecords:
 
     def finish(self, number: int, result: BlockResult) -> int:
         """LEASED or MERGING -> DONE; the worker that trained it."""
-        at = number - self._first
-        if self._states.item(at) == _S.MERGING:
+        index = number - self._first
+        if self._states.item(index) == _S.MERGING:
             self._move(number, _S.DONE)
             self.merging -= 1
-            node = int(self._nodes.item(at))
+            node = int(self._nodes.item(index))
         else:
             node = self._unlease(number, _S.DONE)
-        self._all[at] = (_S.DONE, node, *result)
+        self._all[index] = (_S.DONE, node, *result)
         self.finished += 1
-        self._end = max(self._end, at + 1)
-        self._change(at, at + 1)
+        self._end = max(self._end, index + 1)
+        self._change(index, index + 1)
         return node
 
     def undo(self, number: int) -> None:
         """DONE or DURABLE -> WAITING: servers have lost what the block has made. Not in the table:
         no other caller may undo a result."""
         assert self.is_done(number), f"block {number} is not done"
-        at = number - self._first
-        self._all[at] = np.zeros((), RECORD)
+        index = number - self._first
+        self._all[index] = np.zeros((), RECORD)
         self.finished -= 1
-        self._change(at, at + 1)
+        self._change(index, index + 1)
 
     def make_durable(self, numbers: Iterable[int], node: int) -> None:
         """DONE -> DURABLE of these blocks, where this worker has trained them: a late note about a
         block that another worker trained again says nothing of that one's pushes."""
         for number in numbers:
-            at = number - self._first
-            is_done = 0 <= at < self._end and self._states.item(at) == _S.DONE
-            if is_done and self._nodes.item(at) == node:
+            index = number - self._first
+            is_done = 0 <= index < self._end and self._states.item(index) == _S.DONE
+            if is_done and self._nodes.item(index) == node:
                 self._move(number, _S.DURABLE)
-                self._change(at, at + 1)
+                self._change(index, index + 1)
 
     def make_all_durable(self, node: int, but: Iterable[int] = ()) -> None:
         """DONE -> DURABLE of all blocks that this worker has trained, except these."""
         held = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
         places = [number - self._first for number in but]
-        held[[at for at in places if 0 <= at < self._end]] = False
+        held[[index for index in places if 0 <= index < self._end]] = False
         self._states[: self._end][held] = _S.DURABLE
         changed = np.flatnonzero(held)
         if len(changed):
@@ -246,9 +249,9 @@ class BlockRecords:
 
     def withdraw(self, number: int) -> BlockResult:
         """DONE or DURABLE -> WITHDRAWN; its result."""
-        at = self._move(number, _S.WITHDRAWN)
+        index = self._move(number, _S.WITHDRAWN)
         self.finished -= 1
-        self._change(at, at + 1)
+        self._change(index, index + 1)
         return self.result(number)
 
     def _unlease(self, number: int, state: BlockState) -> int:
@@ -326,8 +329,8 @@ class BlockRecords:
         """Advance the range: drop the blocks below `first`, durable, which still count as
         finished."""
         gone = first - self._first
-        kept = self._all[gone:].copy()
-        self._all[: len(kept)], self._all[len(kept) :] = kept, 0
+        later = self._all[gone:].copy()
+        self._all[: len(later)], self._all[len(later) :] = later, 0
         self._first, self._end = first, max(0, self._end - gone)
         self._known, self._changed = None, (0, self._end)
 

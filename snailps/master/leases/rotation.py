@@ -124,8 +124,8 @@ class RotationSchedule(Schedule):
                 opened.sizes or (not opened.parts and self._sizes_now(parts))
             ):
                 meant = self._owners_of(parts, opened.sizes)
-                mine = (part for part, owner in meant.items() if owner == node)
-                part_of_node = next(mine, parts)
+                own_parts = (part for part, owner in meant.items() if owner == node)
+                part_of_node = next(own_parts, parts)
                 owners = owners if opened.parts else meant
             if part_of_node < parts and self._is_free(chunk, part_of_node, node):
                 return chunks.number(chunk, part_of_node)

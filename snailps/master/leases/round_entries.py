@@ -270,12 +270,12 @@ class Rounds:
             for node in self._records.holders()
             for number in self._records.held_by(node)
         }
-        mine = {index for index, node in held.items() if indices.get(node) == index}
+        leased_now = {index for index, node in held.items() if indices.get(node) == index}
         return {
             "round": self.round,
             "counted": self.counted,
             "drawn": list(self._drawn),
-            "waiting": sorted(self.waiting | mine),
+            "waiting": sorted(self.waiting | leased_now),
             "parts": self.done_slots,
         }
 

@@ -55,8 +55,8 @@ class Speeds:
         """Sizes of the partitions, so that each takes the same time; empty: all alike."""
         old = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
         speeds = np.array([self.of(owners.get(part, 0)) for part in range(parts)])
-        known = speeds > 0
-        if before is not None and not known.any():
+        rated = speeds > 0
+        if before is not None and not rated.any():
             return before
         # A worker without a speed is assumed to be as fast as the one whose part it takes; where
         # the number of parts has changed, as fast as its cores.
@@ -65,11 +65,11 @@ class Speeds:
             cores = [self._cores_of(owners.get(part, 0)) for part in range(parts)]
             guess = np.array(cores, np.float64)
         uneven = UNEVEN
-        if known.any():
-            guess = guess * (speeds[known].sum() / guess[known].sum())
-            seconds = min(self._work[owners[part]][1] for part in np.flatnonzero(known).tolist())
+        if rated.any():
+            guess = guess * (speeds[rated].sum() / guess[rated].sum())
+            seconds = min(self._work[owners[part]][1] for part in np.flatnonzero(rated).tolist())
             uneven += UNSURE * (RATED_S / seconds) ** 0.5
-        speeds = np.where(known, speeds, guess)
+        speeds = np.where(rated, speeds, guess)
         new = _sizes_for(speeds)
         if (old / speeds).max() / old.sum() < uneven * (new / speeds).max() / new.sum():
             return before or ()
@@ -82,7 +82,7 @@ def _sizes_for(speeds: NDArray[np.float64]) -> NDArray[np.int64]:
     most = SIZE_MAX / len(speeds)
     while (shares > most * (1 + 1e-9)).any():
         capped = shares >= most
-        rest = 1.0 - most * np.count_nonzero(capped)
-        shares = np.where(capped, most, shares * (rest / shares[~capped].sum()))
+        remaining = 1.0 - most * np.count_nonzero(capped)
+        shares = np.where(capped, most, shares * (remaining / shares[~capped].sum()))
     whole: NDArray[np.int64] = np.floor(shares * SIZE_MEAN * len(speeds) + 0.5).astype(np.int64)
     return np.maximum(1, whole)

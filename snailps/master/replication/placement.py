@@ -301,9 +301,9 @@ class Placement:
         """Shards that a server is the primary of."""
         return self._served.get(server, set())
 
-    def same_host(self, one: int, other: int) -> bool:
+    def same_host(self, server: int, other: int) -> bool:
         """Whether two servers would fail together."""
-        return self.servers[one].host == self.servers[other].host
+        return self.servers[server].host == self.servers[other].host
 
     def has_room(self, *servers: int) -> bool:
         """Whether these servers may begin another copy."""

@@ -164,8 +164,8 @@ class ReplicationPlanner:
         promoting = [shard for shard in self.placement.shards if shard.step is Step.PROMOTING]
         dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
         for number in hosts:
-            kept = [shard for shard in self.shards_of(number) if (number, shard) not in dropped]
-            self._actions.order(number, messages.KeepShards(kept), now)
+            complete = [shard for shard in self.shards_of(number) if (number, shard) not in dropped]
+            self._actions.order(number, messages.KeepShards(complete), now)
         for shard in halfway:
             assert shard.standby is not None
             shard.standby.state = "seeding"  # its primary may know of it: it gets an `Alone`
@@ -217,8 +217,8 @@ class ReplicationPlanner:
                 self.placement.aim(shard, STILL)
             elif move.target == number:  # a swap under way ends; the copy after it is not made
                 self.placement.aim(shard, replace(move, target=0))
-        for held in self.placement.shards_of(number):
-            shard = self.placement.shards[held]
+        for number_held in self.placement.shards_of(number):
+            shard = self.placement.shards[number_held]
             if shard.previous is not None and shard.previous.server == number:
                 shard.previous = None  # it can take nothing back any more
             self.placement.changed(shard)

@@ -144,8 +144,8 @@ class ShardOrders:
         heard: Callable[[dict[str, Any]], None] = lambda data: None,
     ) -> None:
         """Give all shards an order; `heard` gets what each server reports."""
-        left, until = set(range(self._count())), now + self._limit_s
-        self._open.append(_ShardOrder(kind, what, make, heard, left, set(), until))
+        shards, until = set(range(self._count())), now + self._limit_s
+        self._open.append(_ShardOrder(kind, what, make, heard, shards, set(), until))
         self.step(now)
 
     @property
