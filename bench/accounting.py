@@ -134,7 +134,7 @@ def accounts_of(
     """Microseconds a unit of each activity of processes with a role, between two times.
 
     `used` is what they spent in that time, `quota_used` which part of the hosts' share it was: the
-    rest is `WAITING`.  What is spent before and behind is `ENDS`.
+    rest is `WAITING`.  Time before and after is `ENDS`.
     """
     inside: Counter[str] = Counter()
     outside = 0
@@ -205,7 +205,7 @@ class Recorder:
         return self._process.communicate(timeout=60)[1] or ""
 
     def samples(self) -> list[Sample]:
-        """What was recorded; `NoPerf` if nothing was."""
+        """The recorded samples; NoPerf if there are none."""
         complaints = self.close()
         fields = "comm,pid,tid,time,ip,sym,dso"
         command = [self._perf, "script", "-i", str(self._file), "-F", fields]

@@ -7,8 +7,8 @@
     bench/alike.py --out build/alike.jsonl --table --picture docs/workers-alike.svg
     bench/alike.py --out build/alike.jsonl -k transe -k "mf pairwise" --jobs 2
 
-Workers are emulated in one process, so the same commit gives the same figures.  What is in `--out`
-is not run again.  Exit 1: a figure is more than `alike.WITHIN` below one worker, or bits differ.
+Workers are emulated in one process, so the same commit gives the same figures.  Cases in `--out`
+are not run again.  Exit 1: a figure is more than `alike.WITHIN` below one worker, or bits differ.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read(path: Path) -> dict[Key, dict[str, Any]]:
 
 
 def run_all(keys: Sequence[Key], jobs: int, out: Path) -> None:
-    """Trains what is asked for, and appends the lines."""
+    """Trains the chosen cases, and appends their lines."""
     with ProcessPoolExecutor(jobs) as pool, out.open("a") as file:
         tasks = [pool.submit(run_one, *key) for key in keys]
         for number, task in enumerate(as_completed(tasks), 1):

@@ -27,7 +27,7 @@ RATES = {"lr_start": 1e-3, "lr_stop": 1e-3}
 SLOWER = 0.97
 """Ratios below this are named: medians of the same build move by some 2%."""
 LEAST_US = 500.0
-"""Of what is timed: short calls are repeated."""
+"""Least duration of what is timed: short calls are repeated."""
 
 
 def words(rng: np.random.Generator) -> dict[str, Call]:

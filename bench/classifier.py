@@ -28,7 +28,7 @@ LISTS = Path("/var/lib/apt/lists")
 CAT_FILE = "/usr/lib/apt/apt-helper"
 UPDATE_S = 300
 TEST_SHARE = 5
-"""One line in so many is for the test."""
+"""One line in this many is for the test."""
 LINES_MIN = 1000
 FIELD = re.compile(r"^(Package|Section|Description(?:-en)?): (.*(?:\n .*)*)", re.MULTILINE)
 TOKEN = re.compile(r"[a-z0-9]+|[^\sa-z0-9]")

@@ -50,7 +50,7 @@ WORKERS = 4
 STALENESS = (0, 2, 8)
 EPOCHS = 6
 SLOW = {"one worker": 0.0, "a tenth of blocks": 0.1}
-"""What is slow -> share of stalling blocks."""
+"""Kind of slowness -> share of stalling blocks."""
 NOISE = 0.05
 """Of seconds between runs."""
 

@@ -47,7 +47,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     """The command line; unknown options are passed to snailps."""
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0],
-        epilog="What is not listed here goes to snailps train, such as --first-layer worker.",
+        epilog="Options not listed here go to snailps train, such as --first-layer worker.",
     )
     add = parser.add_argument
     add("--size", type=float, default=300.0, help="of the table, MB")

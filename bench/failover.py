@@ -50,7 +50,7 @@ TARGETS = {"noticed_s_max": 1.0, "pulls_after_s_max": 2.0, "sync_share": 0.7}
 DIP, DIP_S = 0.3, 5.0
 MOVING = "standby|has moved|route epoch"
 CALM_S = 8.0
-"""Without a line of `MOVING`: what is under way by then takes longer than anything seen here."""
+"""Seconds without a line of `MOVING` after which nothing moves: more than any pause here."""
 
 
 def say(text: str) -> None:

@@ -34,7 +34,7 @@ PEERS = {"datatrove": "filter", "dolma": "dolma"}
 SYSTEMS = ("predict", "filter", *PEERS)
 FILES = 8
 COPIES = 16
-"""Of each file for hosts of a cluster: a host has so many tasks that the last ones are few."""
+"""Pages of each file for hosts of a cluster: small, so that few tasks remain at the end."""
 BOUND = 0.5
 KEEP = f'hq["__label__l0"] >= {BOUND}'
 
@@ -49,7 +49,12 @@ def arguments() -> argparse.Namespace:
     add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--threads", type=int, default=2, help="threads, or datatrove's workers")
     add("--scale", type=float, default=1.0, help="of the number of pages")
-    add("--hosts", type=int, default=0, help="instead: one cluster of so many, many of one")
+    add(
+        "--hosts",
+        type=int,
+        default=0,
+        help="a cluster of this many hosts, beside as many of one",
+    )
     add("--scratch", type=Path, help="folder for temporary files, default the system's")
     add("--json", action="store_true", help="one JSON object a system on standard output")
     add("--table", action="store_true", help="a Markdown table on standard output")

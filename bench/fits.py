@@ -73,7 +73,7 @@ def spent(pids: list[int]) -> float:
 
 
 def log_loss(said: np.ndarray, y: np.ndarray) -> float:
-    """Mean of -log of the probability of what was so."""
+    """Mean of -log of the probability of the true label."""
     right = np.clip(np.where(y == 1, said[:, 1], 1 - said[:, 1]), 1e-15, 1)
     return float(-np.log(right).mean())
 

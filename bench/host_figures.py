@@ -122,7 +122,7 @@ def figures_of(
     *,
     cores: float,
 ) -> dict[str, Any]:
-    """One run: the master's figures and what was sampled while it trained.
+    """One run: the master's figures, and samples from its training.
 
     Parameters
     ----------

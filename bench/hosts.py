@@ -80,7 +80,7 @@ def command_line() -> argparse.ArgumentParser:
     """The options, unchecked; other benches on hosts begin with their defaults."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--model", choices=(*CLASSES, *ALIASES), help="what is trained")
+    add("--model", choices=(*CLASSES, *ALIASES), help="the model to train")
     add("--conf", type=Path, help="a .conf file with the job, instead of --model or beside it")
     add("--input", help="input to train on; default: the input in the .conf file")
     add("--test", type=Path, help="what it is judged on: for word vectors held-out text")
@@ -532,7 +532,7 @@ def quality_of(args: argparse.Namespace, prefix: Path) -> dict[str, float | None
 
 
 def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
-    """One training on so many hosts; its figures."""
+    """One training on this number of hosts; its figures."""
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as scratch:
         folder = Path(scratch)
@@ -574,7 +574,7 @@ def one_host(args: argparse.Namespace) -> list[str]:
 
 
 def beside(args: argparse.Namespace, number: int, train_s: float) -> dict[str, float]:
-    """Means of so many clusters of one host, which train at once and know nothing of each other.
+    """Means of this number of clusters of one host, which train at once, independently.
 
     Hosts that share a machine share its caches and its memory's bandwidth, too: one host that has
     them alone is faster than any of many could be.  They train for about as long as the hosts of
@@ -644,7 +644,7 @@ def rights(args: argparse.Namespace) -> None:
 
 
 def about(args: argparse.Namespace) -> dict:
-    """What was measured, and where."""
+    """The measurements, and the machine."""
     shown = {name: value for name, value in vars(args).items() if name not in ("out", "resume")}
     return {
         **{name: str(v) if isinstance(v, Path) else v for name, v in shown.items()},

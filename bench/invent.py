@@ -51,7 +51,7 @@ def invent_words(
 
 
 def copies_for(megabytes: float, text_bytes: int, words: int) -> int:
-    """How many copies of a text of so many words, with invented ones, are about so large."""
+    """Number of copies of a text, with invented words, that have about this size."""
     return max(1, round(megabytes * 1e6 / (text_bytes + SHARE * words * LENGTH)))
 
 

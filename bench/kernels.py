@@ -72,7 +72,7 @@ def bags(words: list[str], subwords: bool, buckets: int) -> tuple[np.ndarray, np
 
 
 def subsampled(ids: np.ndarray, keep: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The tokens of one epoch, -1 behind each sentence."""
+    """The tokens of one epoch, with -1 after each sentence."""
     drawn = np.where(rng.random(len(ids), np.float32) < keep[ids], ids, -2)
     full = len(ids) // SENTENCE * SENTENCE
     lines = np.full((full // SENTENCE, SENTENCE + 1), -1, np.int32)
@@ -94,7 +94,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 def quality(
     words: list[str], vectors: np.ndarray, similarity: list[Path], analogies: Path | None
 ) -> dict[str, float]:
-    """Spearman a similarity file and accuracy (3CosAdd), over what is in the vocabulary."""
+    """Spearman a similarity file and accuracy (3CosAdd), over words of the vocabulary."""
     number = {w: i for i, w in enumerate(words)}
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     found = {}

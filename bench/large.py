@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
     """The command line; unknown options are passed to snailps."""
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0],
-        epilog="What is not listed here goes to snailps train, such as --dim 300, --threads 2, "
+        epilog="Options not listed here go to snailps train, such as --dim 300, --threads 2, "
         "--min-count 1, --max-seconds 120, --formats bin.",
     )
     add = parser.add_argument

@@ -94,7 +94,7 @@ def use(job: dict) -> None:
 
 
 def run(model: Path, count: int, words: int, texts: int) -> list[dict]:
-    """What each of so many processes says, step by step together."""
+    """The answers of this many processes, which go through the steps together."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), pythonpath()]))}
     started = []
     for number in range(count):

@@ -42,7 +42,7 @@ class Planted:
         self.popular = popular / popular.sum()
 
     def ratings(self, number: int) -> np.ndarray:
-        """About so many different ratings: user, item, value."""
+        """About this many distinct ratings: user, item, value."""
         u = self.rng.integers(0, self.users, number)
         i = self.rng.choice(self.items, number, p=self.popular)
         pairs = self.rng.permutation(np.unique(u * self.items + i))
@@ -105,8 +105,8 @@ def peer(name: str, folder: Path, o: argparse.Namespace, seed: int) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peer-python", default="", help="Python with the peers; empty: none")
-    parser.add_argument("--ratings", type=int, default=0, help="about so many ratings")
-    parser.add_argument("--choices", type=int, default=0, help="so many items of each user")
+    parser.add_argument("--ratings", type=int, default=0, help="number of ratings, about")
+    parser.add_argument("--choices", type=int, default=0, help="number of items of each user")
     parser.add_argument("--users", type=int, default=5000)
     parser.add_argument("--items", type=int, default=2000)
     parser.add_argument("--dim", type=int, default=16)

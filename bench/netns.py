@@ -60,7 +60,7 @@ class Side:
 
 
 class Network:
-    """Sides, and what is started on them.
+    """The sides, and the processes started on them.
 
     Notes
     -----
@@ -94,7 +94,7 @@ class Network:
         enter: Callable[[], None] | None = None,
         **options,
     ) -> subprocess.Popen:
-        """Starts a command on that side; `options` as of `subprocess.Popen`.  It does not outlive
+        """Starts a command on that side; `options` as in `subprocess.Popen`.  It does not outlive
         this process, nor the network.  `enter` is called in the child, before the command."""
 
         def prepare() -> None:
@@ -142,7 +142,7 @@ class Link(Network):
         self.near, self.far = near, far
 
     def cap(self, mbit_per_s: float | None) -> None:
-        """Limits what each side sends to so many Mbit/s, Ethernet's headers counted; None: no
+        """Limits what each side sends to this many Mbit/s, Ethernet's headers counted; None: no
         limit.  At any time, as often as wanted."""
         for side in (self.near, self.far):
             with self.inside(side):
@@ -269,7 +269,7 @@ def switched(number: int, rtt_ms: float = 0.0) -> Iterator[Switched]:
 
 @contextlib.contextmanager
 def alone(number: int) -> Iterator[Alone]:
-    """One namespace whose loopback device has so many addresses, for as long as the ``with``
+    """One namespace whose loopback device has this many addresses, for as long as the ``with``
     block lasts; without the right to make one, the loopback device of this machine."""
     with contextlib.ExitStack() as stack:
         fd = HERE

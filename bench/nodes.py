@@ -442,7 +442,7 @@ def main():
     parser.add_argument("--clients", type=int, default=2, help="processes that simulate nodes")
     parser.add_argument("--curve", default="", help="numbers of servers, ten workers for each")
     parser.add_argument(
-        "--parts", default="", help="behind forming: beat,summary,train,lose,restart"
+        "--parts", default="", help="parts after forming: beat,summary,train,lose,restart"
     )
     parser.add_argument("--log-level", default="error", help="of the master")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object a run")

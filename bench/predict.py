@@ -55,9 +55,9 @@ WORK = {
 TEXT = "text"
 """The work of `--text`, with the settings of `lid`."""
 TEST_SHARE = 5
-"""One of its lines in so many is labelled, the others are for training."""
+"""One of its lines in this many is labelled, the others are for training."""
 HINTED = 4
-"""One word in so many hints at the label in training; in the others as many, or fewer."""
+"""One word in this many hints at the label in training; in other texts as many, or fewer."""
 LANGUAGES = ("lid", "lid-2100")
 """Work whose labels are languages, the letters of each being others; of a text to label up to a
 quarter is in none of them."""

@@ -51,7 +51,7 @@ DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 HEARTBEAT_TIMEOUT_S = 4
 STALL_S = 90.0
 RUN = 25
-"""Faults of one run of the counting job: what is counted then is looked at."""
+"""Faults in one run of the counting job, after which the counts are checked."""
 OTHERS = (
     *PAUSES, *FREEZES, *ISOLATIONS, *LINKS, *CONTROL, *AIMS, *CUT_OVERS, *MASTER_AIMS, *MANIFESTS
 )  # fmt: skip
@@ -365,7 +365,7 @@ def main() -> None:
     add("--shards", type=int, default=1, help="of each server")
     add("--replication", default="sync")
     add("--corpus", type=Path, help="a text, plain or .gz; default: the one in SNAILPS_DATA")
-    add("--mb", type=float, default=8.0, help="of it, the first so many MB")
+    add("--mb", type=float, default=8.0, help="use its first MB only")
     add("--epochs", type=int, default=3)
     add("--json", action="store_true", help="one JSON object a part")
     add("--table", action="store_true", help="targets, in Markdown")

@@ -46,14 +46,14 @@ def pieces_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def rows_of(cluster: snailps.Cluster, name: str) -> dict[str, int]:
     """The table's counts, once its server has reported them after the training."""
-    time.sleep(2.5)  # a server tells its master with each heartbeat
+    time.sleep(2.5)  # a server reports to its master with each heartbeat
     return next(table for table in cluster.status()["tables"] if table["name"] == name)
 
 
 def trained(
     cluster: snailps.Cluster, name: str, ids: Any, books: Any, args: Any, seed: int, **bounds: Any
 ) -> dict:
-    """Trains one table; how well it tells the books of the pieces that were held out."""
+    """Trains one table; how well it recognises the books of held-out pieces."""
     bag = EmbeddingBag(BOOKS, name, mode="mean", lr=args.lr, seed=seed, cluster=cluster, **bounds)
     test = np.arange(len(ids)) % HELD_OUT == 0
     learnt = np.flatnonzero(~test)

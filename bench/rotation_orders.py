@@ -108,7 +108,7 @@ def settings_of(model: str, lr: float) -> WordVectorSettings:
 def loss_of(
     settings: WordVectorSettings, data: bytes, workers: int, order: Order, epochs: int
 ) -> float | None:
-    """Loss of the last epoch; None where so many workers do not rotate."""
+    """Loss of the last epoch; None if this many workers do not rotate."""
     counter = WordCounter()
     counter.count(data)
     words = Vocabulary.from_counter(counter, 1)

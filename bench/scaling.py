@@ -68,7 +68,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Constants:
-    """What is measured on simulated hosts; docs/lab/scaling.md has the formulas.
+    """Measurements on simulated hosts; docs/lab/scaling.md has the formulas.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ def network_seconds(bytes_per_unit: float, hosts: int, mbit: float | None) -> fl
 
 
 def predict(constants: Constants, hosts: int, host: Host, shared: float = 1.0) -> Prediction:
-    """Units/s of so many hosts; `shared` as in `Measured`."""
+    """Units/s of this many hosts; `shared` as in `Measured`."""
     cores = host.cores
     if cores > 1:
         cores /= 1 + constants.core_loss * (cores - 1)
@@ -417,7 +417,7 @@ def host_us_of(data: Mapping[str, Any], given: float | None) -> float:
 
 
 def sharing(files: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """How much more processor time so many hosts need because they share a machine.
+    """Factor of processor time that hosts need more because they share a machine.
 
     That is the time of as many clusters of one host that trained at once (`beside`), over that of
     one alone.  Empty where that was not measured.
@@ -471,7 +471,7 @@ def error_table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def measured_table(files: Sequence[Mapping[str, Any]]) -> str:
-    """What was measured, as a Markdown table."""
+    """The measurements as a Markdown table."""
     rows = [
         "| | hosts | units/s | speed-up | beside | bytes a unit | us a unit | beside | waits "
         "| loss |",

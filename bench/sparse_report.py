@@ -25,7 +25,7 @@ def targets(rows: list[dict], quick: bool) -> list[dict]:
 
 
 Verdict = tuple[str, float, str, float]
-"""What is judged, its value, <= or >=, the bound."""
+"""The figure, its value, <= or >=, the bound."""
 
 
 def split(rows: list[dict], job: str) -> tuple[dict | None, list[dict]]:

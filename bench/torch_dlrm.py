@@ -282,7 +282,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs, compares, tells."""
+    """Runs all, compares, prints."""
     args = arguments()
     torch.set_num_threads(args.threads)
     if args.hosts:

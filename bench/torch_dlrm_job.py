@@ -93,7 +93,7 @@ class Job(Worker):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """The AUC of the batches behind those that were trained on."""
+        """AUC of the batches after the trained ones."""
         settings: Settings = results.settings  # type: ignore[assignment]
         arrays = mapped(settings.arrays)
         steps = len(arrays[0]) // settings.batch - TESTED
@@ -198,7 +198,7 @@ def on_hosts(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def summary(runs: dict[int, list[dict[str, Any]]], number: int) -> dict[str, Any]:
-    """Medians of the runs on so many hosts."""
+    """Medians of the runs on this many hosts."""
     own, first = runs[number], next(iter(runs.values()))
 
     def middle(name: str) -> float:

@@ -97,7 +97,7 @@ def run(
     log : Path
         Receives its standard error.
     limit_s : float
-        After so many seconds the program and its children are ended, and the code is -15 or -9.
+        After this many seconds the program and its children are ended, with code -15 or -9.
     ends_at_result : bool
         Stop the clock and the memory watch at the first line of output that starts with ``{``
         instead of at the end of the program: what follows is conversion for our evaluation.
