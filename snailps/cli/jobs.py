@@ -176,11 +176,15 @@ def figure_lines(run: Run) -> list[str]:
     from snailps.cli.printing import end_lines
     from snailps.cli.view import ending_of
 
-    figures = {**run.figures, "files": [shown(str(path)) for path in run.figures.get("files", [])]}
+    files = [str(path) for path in run.figures.get("files", [])]
+    # `snailps demo` removes its files at its end, and users move theirs.
+    kept = not files or any(map(os.path.lexists, files))
+    figures = {**run.figures, "files": [shown(path) for path in files]}
     if "report" in figures:
         figures["report"] = shown(str(figures["report"]))
     last = cast("Status", run.last)
-    return end_lines(ending_of(figures, job=run.model, status=last))
+    lines = end_lines(ending_of(figures, job=run.model, status=last, kept=kept))
+    return lines if kept else [*lines, "its files are no longer there"]
 
 
 def shown(path: str) -> str:

@@ -352,11 +352,16 @@ class TestWords:
         assert f"  wrote {tmp_path / 'x.vec'} (2.5 kB)" in lines
         assert f"  wrote {tmp_path / 'y.bin'}" in lines
         assert "  survived: server 2 was lost" in lines
+        (tmp_path / "x.vec").unlink()
+        lines = jobs.ended_lines(done, machine.registry())
+        assert not any("wrote" in line or "next:" in line for line in lines)
+        assert lines[-1] == "  its files are no longer there"
 
     def test_report_is_found_from_any_folder(self, machine, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         figures = absolute({"files": ["out.bin"], "report": "out.report.html"})
         assert figures["report"] == str(tmp_path / "out.report.html")
+        (tmp_path / "out.bin").write_bytes(b"")
         (tmp_path / "out.report.html").write_bytes(bytes(2000))
         machine.registry().end(machine.begin(1), 0, "", figures)
         (run,) = machine.registry().runs()
@@ -427,12 +432,13 @@ def test_table_of_runs_shows_the_ends_of_outputs_for_which_a_terminal_has_no_roo
     assert jobs.table_of(registry.runs(), registry)[-1].endswith(output)
 
 
-def test_interrupted_run_that_saved_its_model_is_told_with_its_files(machine):
+def test_interrupted_run_that_saved_its_model_is_told_with_its_files(machine, tmp_path):
     run = machine.begin(10)
     registry = machine.registry()
-    figures = {"files": ["/out/x.bin"], "words": 9, "words_per_s": 3.0, "train_s": 3.0}
+    (tmp_path / "x.bin").write_bytes(b"")
+    figures = {"files": [str(tmp_path / "x.bin")], "words": 9, "words_per_s": 3.0, "train_s": 3.0}
     registry.end(run, EXIT_INTERRUPTED, "interrupted after 9% of the training", figures)
     (ended,) = registry.runs()
     lines = jobs.ended_lines(ended, registry)
     assert "was interrupted" in lines[0]
-    assert "  wrote /out/x.bin" in lines
+    assert f"  wrote {tmp_path / 'x.bin'} (0 bytes)" in lines
