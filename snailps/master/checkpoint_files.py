@@ -89,7 +89,8 @@ class CheckpointFiles:
         if not good:
             last = everything[-1]
             raise CheckpointError(
-                f"{folder}: no good checkpoint: {last.number} is {last.state}: {last.why}"
+                f"{folder}: no good checkpoint: {last.number} is {last.state}: {last.why}. Choose "
+                "another folder"
             )
         return Opened(0, folder, [
             self._candidate(checkpoint.number, str(checkpoint.path), checkpoint.manifest)

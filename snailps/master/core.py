@@ -424,7 +424,10 @@ class MasterCore:
         if self.lifecycle.over or (here and now - stopped_at < limit_s):
             return
         if nodes:
-            log.warning("%s did not end within %.0f s", names_of(nodes), GOODBYE_S)
+            log.warning(
+                "%s did not end within %.0f s: see whether they still run",
+                names_of(nodes), GOODBYE_S,
+            )  # fmt: skip
         job = self.job_controller.job
         if job is not None and job.pass_ == "train" and not self.lifecycle.failed:
             self._collect_figures(now)

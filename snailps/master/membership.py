@@ -257,8 +257,8 @@ class Membership:
         member = self.all.get(number)
         if message.incarnation != number or (member is not None and member.role != message.role):
             raise ClusterError(
-                f"{message.role} {number}, incarnation {message.incarnation}, was never here. "
-                "Start it anew"
+                f"{message.role} {number}, incarnation {message.incarnation}, was never a member "
+                "of this cluster. Start it anew"
             )
         if number in self.gone or (member is not None and not member.away):
             raise ClusterError(

@@ -234,7 +234,7 @@ def test_inspector_that_fails_is_told_and_the_job_goes_on(tmp_path, job, gate):
             observer.until(lambda status: status["validation"] == {"seven": [["count", 8.0]]})
         early.open()
         late.meet()
-        master.wait_line("cannot look at the model, the job goes on: ValueError: planted")
+        master.wait_line("the inspection of the model failed, the job goes on: ValueError: planted")
         late.open()
         assert cluster.codes() == [0, 0, 0]
         assert figures_of(master)["validation"]["seven"][0][1] <= 20

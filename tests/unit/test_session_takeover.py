@@ -327,7 +327,7 @@ def test_driver_loads_rows_into_the_tables_that_there_are():
 @pytest.mark.parametrize(("folder", "words"), [
     (Folder([candidate(frag_num=8)]), "frag_num is 1024 here and 8 there.*frag_num=8"),
     (Folder([candidate([Table("w", 9)])]), "'w' is declared in two ways: dim=2, and dim=9"),
-    (Folder([candidate([Table("w", 2, access="os:system")])]), "add its module to 'modules'"),
+    (Folder([candidate([Table("w", 2, access="os:system")])]), "add this module to 'modules'"),
     (Folder(error=CheckpointError("there: no good one")), "no good one"),
 ])  # fmt: skip
 def test_load_of_what_does_not_fit_is_refused_and_changes_nothing(folder, words):

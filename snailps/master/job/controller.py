@@ -217,8 +217,8 @@ class JobController:
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
                 self._above.fail_job(
-                    "a job needs a worker, and none is here: raise expected_node_num or start "
-                    "workers"
+                    "a job needs a worker, and the cluster has none: raise expected_node_num, or "
+                    "start workers"
                 )
             return  # the workers have left again: `step` waits for another one
         if self.checkpoints.resumes:
@@ -260,7 +260,10 @@ class JobController:
         here = [m for m in self._members.joined("worker") if m.takes_blocks]
         nodes = [member.number for member in here]
         if job.needs_workers and not nodes:
-            self._above.fail_job("every worker has left before the training began")
+            self._above.fail_job(
+                "every worker has left before the training began: look at their logs, and start "
+                "others"
+            )
             return
         restored = self.checkpoints.continued_from
         try:

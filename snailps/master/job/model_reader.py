@@ -111,7 +111,7 @@ class ModelReader:
                 for name, figures in looked.items()
             }
         except Exception as error:  # a failed inspection is no reason to lose the model
-            log.error("cannot look at the model, the job goes on: %s", explain(error))
+            log.error("the inspection of the model failed, the job goes on: %s", explain(error))
             return
         job.validation = validation
 

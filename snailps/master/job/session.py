@@ -82,6 +82,6 @@ class SessionJob:
                 and not admits(table, self._modules)
             ):
                 raise ConfigError(
-                    f"{where}: table {table.name!r} has the access method {table.access}, and a "
-                    "file imports no module by itself: add its module to 'modules' at the master"
+                    f"{where}: table {table.name!r} has the access method {table.access}. A file "
+                    "alone imports no module: add this module to 'modules' at the master"
                 )

@@ -97,9 +97,14 @@ class Submissions:
         formed = self._lifecycle.phase is ClusterPhase.FORMED
         taken = self._job_controller.job is not None or bool(self._members.sent_away)
         if self._session is None or not formed or taken or self.loading:
-            raise ClusterError(f"this cluster takes no job now: it is {self.phase}")
+            raise ClusterError(
+                f"this cluster takes no job now: its phase is {self.phase}. Submit the job again "
+                "when `snailps status` shows idle"
+            )
         if not self._members.joined("worker"):
-            raise ClusterError("a job needs a worker, and this cluster has none")
+            raise ClusterError(
+                "a job needs a worker, and this cluster has none: start one (snailps worker)"
+            )
 
     def _loaded(self, call: int, done: WorkDone, now: float) -> None:
         """The class is loaded: begin the job, or send its driver the error."""

@@ -287,7 +287,10 @@ class LeaseService:
             job.merged(message, now)
             self._was_done(member, message, call, now)
             return
-        log.error("the survey of block %d cannot be merged", message.number, exc_info=done.error)
+        log.error(
+            "the survey of block %d by %s cannot be merged",
+            message.number, member.name, exc_info=done.error,
+        )  # fmt: skip
         for number in (*message.numbers, message.number):
             parts.failed(number)
         if member.number in self._members.all:

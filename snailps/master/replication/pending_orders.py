@@ -45,7 +45,7 @@ class PendingOrders:
 
         def noted(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
-                log.warning("server %d: %s: %s", server, type(message).__name__, error)
+                log.warning("server %d refuses %s: %s", server, type(message).__name__, error)
 
         order = Order(server, message, now + ORDER_S, on_answer or noted)
         self._open[order] = None
