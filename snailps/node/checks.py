@@ -44,7 +44,7 @@ REACH_S = 3.0
 ROW_OVERHEAD_BYTES = 24
 """Bytes of a row besides its floats: key, and index at half its load (`store`)."""
 SPARE_FILES = 64
-"""Descriptors that a process needs besides those of its peers."""
+"""Descriptors that a process needs besides the sockets of its peers."""
 _SIOCGIFADDR = 0x8915
 
 
@@ -114,10 +114,10 @@ def check_interface(settings: ClusterSettings) -> list[Finding]:
         return [Finding("error", "interface", text, cure)]
     device = device_of(host)
     text = f"{host}{f' ({device})' if device else ''}, because {why}"
-    found = [Finding("ok", "interface", text)]
+    findings = [Finding("ok", "interface", text)]
     if listens.advertise_addr:
-        found += check_name_only(listens.advertise_addr)
-    return found
+        findings += check_name_only(listens.advertise_addr)
+    return findings
 
 
 def check_name_only(advertised: str) -> list[Finding]:
@@ -276,19 +276,20 @@ def why_no_nodes(settings: ListenerSettings, nodes: int) -> list[Finding]:
     """Why nodes may not reach this process, the master."""
     listens = settings.listen_addr or settings.master_addr
     host, _ = parse_addr(listens, "listen_addr", port_optional=True)
-    found = check_name(settings.master_addr, "master_addr") + check_files(
-        2 * nodes, bool(settings.tls)
-    )
-    found = [one for one in found if one.level == "error"]
+    checked = [
+        *check_name(settings.master_addr, "master_addr"),
+        *check_files(2 * nodes, bool(settings.tls)),
+    ]
+    faults = [finding for finding in checked if finding.level == "error"]
     with contextlib.suppress(OSError):
         addresses = {str(where[0]) for *_, where in socket.getaddrinfo(host or "0.0.0.0", None)}
-        if all(is_loopback(one) for one in addresses):
+        if all(is_loopback(address) for address in addresses):
             text = f"the master listens on {host}: no other host can reach that"
             cure = "for nodes on other hosts set master_addr to its address in the network"
-            found.append(Finding("warning", "interface", text, cure))
+            faults.append(Finding("warning", "interface", text, cure))
     text = "no fault found on this host: see the logs of the missing nodes"
     cure = "run snailps doctor on their hosts: it checks the connection to this master"
-    return found or [Finding("ok", "nodes", text, cure)]
+    return faults or [Finding("ok", "nodes", text, cure)]
 
 
 def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
@@ -328,9 +329,9 @@ def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
 def check_memory(
     tables: Sequence[Table], rows: int, servers: int, *, replicated: bool
 ) -> list[Finding]:
-    """Whether this machine's memory is enough for its part of `rows` rows of each table. `rows` 0
-    means unknown; then the finding says how many fit. `replicated`: as soon as there are two
-    servers, each row is kept twice."""
+    """Check that this machine's memory is enough for its share of `rows` rows of each table. With
+    `rows` 0, unknown, the finding says how many fit. `replicated`: with two servers or more each
+    row is kept twice."""
     free, why = free_memory()
     text = f"{free / 1e9:,.1f} GB are free ({why})"
     if not tables:
@@ -339,8 +340,8 @@ def check_memory(
     copies = 2 if replicated and servers > 1 else 1
     a_row = sum(each.values()) * copies
     sizes = ", ".join(f"{size:,} ({name})" for name, size in each.items())
-    kept = ", each kept twice (replication)" if copies > 1 else ""
-    text += f"; a row takes {sizes} bytes{kept}"
+    twice = ", each kept twice (replication)" if copies > 1 else ""
+    text += f"; a row takes {sizes} bytes{twice}"
     fit = int(free * servers / a_row)
     if not rows:
         room = f"{servers} such servers hold {fit:,} rows of each table"
@@ -357,20 +358,20 @@ def check_memory(
 
 
 def check_disk(path: Path, each: int = 0, kept: int = 1) -> list[Finding]:
-    """Whether checkpoints can be written here, and whether there is room for as many of `each`
-    bytes as are kept and the next one, which is written before the oldest is removed."""
-    folder = next(one for one in (path, *path.parents) if one.exists())
+    """Check that checkpoints can be written here, and that there is room for `kept` of them, of
+    `each` bytes, and for the next one, which is written before the oldest is removed."""
+    folder = next(parent for parent in (path, *path.parents) if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         cure = "make it writable for this user, or set checkpoint_dir"
         return [Finding("error", "disk", f"{path}: cannot write to {folder}", cure)]
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     text = f"{path}: {free / 1e9:,.1f} GB are free for checkpoints"
-    there = 0
+    used = 0
     with contextlib.suppress(OSError):  # a job may remove checkpoints meanwhile
         files = path.rglob("*") if each else ()
-        there = sum(one.stat().st_size for one in files if one.is_file())
-    needed = max(each, each * (kept + 1) - there)
+        used = sum(file.stat().st_size for file in files if file.is_file())
+    needed = max(each, each * (kept + 1) - used)
     if each:
         text += f"; {kept + 1} of {each / 1e9:,.1f} GB are there at a time"
     if free < needed:
@@ -416,15 +417,15 @@ def check_result(output: str) -> list[Finding]:
     if not output:
         return []
     folder = Path(output).absolute().parent
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         check_output(output)
     except ConfigError as error:
         return [Finding("error", "output", str(error))]
     finally:
-        for one in made:
+        for parent in missing:
             with contextlib.suppress(OSError):
-                one.rmdir()
+                parent.rmdir()
     return [Finding("ok", "output", f"{folder} can be written")]
 
 

@@ -1,4 +1,4 @@
-"""An HTTP server with a thread a connection, for so many at once, none longer than its limit.
+"""An HTTP server with a thread for each connection, a limited number of them, and a time limit.
 
     connection -> room, or closed -> thread -> handler -> answer; too slow -> shut down
 
@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Listens from the constructor on; `limit_s` ends a connection that `has_asked` does not stop.
+    """Listens from the constructor on, with at most `most` connections at a time.
 
-    The timer of a connection begins when it is taken, and with each `will_ask` behind `has_asked`.
+    A connection ends after `limit_s`, unless `has_asked` stops its timer.  The timer begins when
+    the connection is accepted, and again with each `will_ask` after `has_asked`.
     """
 
     daemon_threads = True
@@ -30,7 +31,7 @@ class BoundedServer(ThreadingHTTPServer):
     def __init__(
         self, host: str, port: int, handler: type[BaseHTTPRequestHandler], most: int, limit_s: float
     ) -> None:
-        # A name may have addresses of one family only; of both, scrapers are used to IPv4.
+        # A name may have addresses of one family only.  With both, IPv4: scrapers expect that.
         places = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -40,12 +41,12 @@ class BoundedServer(ThreadingHTTPServer):
         self.room = threading.BoundedSemaphore(most)
         self.limit_s = limit_s
         self._asking: dict[Any, float] = {}
-        """Connections that are timed -> since when; longest first."""
+        """Timed connections -> since when; the oldest first."""
         self._lock = threading.Lock()
         super().__init__(where, handler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        # Not HTTPServer's own, which asks a name server for the name of this host.
+        # HTTPServer's own method asks a name server for the name of this host, which may take long.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -76,12 +77,12 @@ class BoundedServer(ThreadingHTTPServer):
         self.room.release()
 
     def will_ask(self, request: Any) -> None:
-        """Start timing a connection; one that is timed has been from when it was taken on."""
+        """Start the timer of a connection, unless it runs."""
         with self._lock:
             self._asking.setdefault(request, time.monotonic())
 
     def has_asked(self, request: Any) -> bool:
-        """Stop timing; False if the limit has ended it."""
+        """Stop the timer of a connection; False: the limit has ended the connection."""
         with self._lock:
             return self._asking.pop(request, None) is not None
 
@@ -93,14 +94,14 @@ class BoundedServer(ThreadingHTTPServer):
         self.hang_up(late)
 
     def hang_up(self, count: int) -> int:
-        """End up to `count` of the timed connections; their threads close them."""
+        """End up to `count` timed connections, the oldest first; their threads close them."""
         with self._lock:
-            first = list(self._asking)[:count]
-            for request in first:
+            oldest = list(self._asking)[:count]
+            for request in oldest:
                 del self._asking[request]
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
-        return len(first)
+        return len(oldest)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request of %s failed", client_address, exc_info=True)

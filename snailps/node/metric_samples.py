@@ -38,18 +38,18 @@ _BLOCK_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 6
 def of_process(role: str, number: int) -> list[Sample]:
     """Metrics that every process has."""
     about = {"role": role, "id": str(number), "version": __version__}
-    found = [
+    samples = [
         Sample("snailps_process_info", about, 1),
         Sample("process_cpu_seconds_total", {}, time.process_time()),
         Sample("process_resident_memory_bytes", {}, rss_bytes()),
     ]
     begun = _begun()
     if begun is not None:
-        found.append(Sample("process_start_time_seconds", {}, begun))
+        samples.append(Sample("process_start_time_seconds", {}, begun))
     with contextlib.suppress(OSError):  # a sandbox without /proc
         files = len(list(Path("/proc/self/fd").iterdir()))
-        found.append(Sample("process_open_fds", {}, files))
-    return found
+        samples.append(Sample("process_open_fds", {}, files))
+    return samples
 
 
 def _begun() -> float | None:
@@ -73,50 +73,50 @@ def of_master(
 ) -> list[Sample]:
     """Metrics of a run. `events`: counts by kind; `replicated`: every shard should have a standby,
     unless there is one server only; `servers`: as many were there, or should have been."""
-    found = [
+    samples = [
         Sample("snailps_phase", {"phase": phase}, phase == status["phase"])
         for phase in get_args(Phase)
     ]
     for role in ("server", "worker", "driver"):
         count = sum(node["role"] == role for node in status["nodes"])
-        found.append(Sample("snailps_members", {"role": role}, count))
-    found += [
+        samples.append(Sample("snailps_members", {"role": role}, count))
+    samples += [
         Sample("snailps_events_total", {"kind": kind}, events.get(kind, 0))
         for kind in get_args(EventKind)
     ]
     unit: dict[str, str] = {"unit": status["unit"]}
-    found += [
+    samples += [
         Sample("snailps_pass_units", unit, status["units"]),
         Sample("snailps_pass_units_per_second", unit, status["units_per_s"]),
         Sample("snailps_pass_progress_ratio", {}, status["progress"]),
         Sample("snailps_shards", {}, len(status["shards"])),
     ]
     blocks = status["blocks"]
-    found += [
+    samples += [
         Sample("snailps_blocks", {"state": "left"}, blocks["left"]),
         Sample("snailps_blocks", {"state": "leased"}, blocks["leased"]),
         Sample("snailps_blocks", {"state": "done"}, blocks["done"]),
     ]
     if status["loss"] is not None:
-        found.append(Sample("snailps_loss", {}, status["loss"]))
+        samples.append(Sample("snailps_loss", {}, status["loss"]))
     if status["lr"] is not None:
-        found.append(Sample("snailps_learning_rate", {}, status["lr"]))
+        samples.append(Sample("snailps_learning_rate", {}, status["lr"]))
     if status["session"] is not None:
-        found.append(Sample("snailps_jobs_total", {}, status["session"]["jobs"]))
+        samples.append(Sample("snailps_jobs_total", {}, status["session"]["jobs"]))
     if replicated:
         lacking = [s for s in status["shards"] if not (s["standby"] and s["seeded"] >= 1.0)]
         bare = len(lacking) if servers > 1 else 0
-        found.append(Sample("snailps_shards_without_standby", {}, bare))
+        samples.append(Sample("snailps_shards_without_standby", {}, bare))
     checkpoint = status["checkpoint"]
     if checkpoint is not None and checkpoint["age_s"] is not None:
-        found.append(Sample("snailps_checkpoint_age_seconds", {}, checkpoint["age_s"]))
-    found.append(Sample("snailps_heartbeat_interval_seconds", {}, heartbeat_interval))
+        samples.append(Sample("snailps_checkpoint_age_seconds", {}, checkpoint["age_s"]))
+    samples.append(Sample("snailps_heartbeat_interval_seconds", {}, heartbeat_interval))
     for node in status["nodes"]:
         if node["heartbeat_s"] is not None:
             labels = {"role": node["role"], "id": str(node["id"])}
-            found.append(Sample("snailps_heartbeat_age_seconds", labels, node["heartbeat_s"]))
+            samples.append(Sample("snailps_heartbeat_age_seconds", labels, node["heartbeat_s"]))
     waits = ((wait["who"], wait["whom"], wait["seconds"]) for wait in status["waits"])
-    return [*found, *of_waits(waits), *_of_loop(status)]
+    return [*samples, *of_waits(waits), *_of_loop(status)]
 
 
 def _of_loop(status: Status) -> list[Sample]:
@@ -154,12 +154,12 @@ def _label(text: str) -> str:
 def of_server(stats: Mapping[str, Any]) -> list[Sample]:
     """Metrics of the shards of a server, of its report on `Ask("stats")`. Those of tables are sums
     over its shards: a server may have hundreds of both."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     tables: Counter[tuple[str, str, str]] = Counter()
     for kind, copy in (("shards", "primary"), ("standbys", "standby")):
         for shard in stats.get(kind, ()):
             labels = {"shard": str(shard["shard"]), "copy": copy}
-            found += [
+            samples += [
                 Sample(name, labels, shard[key])
                 for key, name in _SHARD_COUNTERS.items()
                 if key in shard
@@ -171,9 +171,9 @@ def of_server(stats: Mapping[str, Any]) -> list[Sample]:
             replica = shard.get("replica", {})
             if copy == "primary" and replica.get("state", "none") != "none":
                 lag = {"shard": str(shard["shard"])}
-                found.append(Sample("snailps_standby_lag_bytes", lag, replica["lag_bytes"]))
-                found.append(Sample("snailps_standby_lag_seconds", lag, replica["lag_s"]))
-    return found + [
+                samples.append(Sample("snailps_standby_lag_bytes", lag, replica["lag_bytes"]))
+                samples.append(Sample("snailps_standby_lag_seconds", lag, replica["lag_s"]))
+    return samples + [
         Sample(_TABLE_COUNTERS[key], {"copy": copy, "table": name}, tables[key, copy, name])
         for key, copy, name in sorted(tables)
     ]
@@ -186,11 +186,11 @@ def of_worker(
     waited_s: float,
 ) -> list[Sample]:
     """Metrics of a worker's client: its counters, and its open requests (what, peer, seconds)."""
-    found = [
+    samples = [
         Sample(metric, {}, counts[key]) for key, metric in _CLIENT_COUNTERS.items() if key in counts
     ]
-    found.append(Sample("snailps_worker_waited_seconds_total", {}, waited_s))
-    return found + of_waits((name, f"{peer} ({what})", seconds) for what, peer, seconds in waits)
+    samples.append(Sample("snailps_worker_waited_seconds_total", {}, waited_s))
+    return samples + of_waits((name, f"{peer} ({what})", seconds) for what, peer, seconds in waits)
 
 
 class BlockTally:

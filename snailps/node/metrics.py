@@ -1,4 +1,4 @@
-"""Metrics of a process as Prometheus reads them: the table of all, and their text.
+"""Metrics of a process in Prometheus' text format: the table of all metrics, and rendering.
 
     FAMILIES, samples -> render -> text format 0.0.4
     Histogram.observe -> Histogram.samples
@@ -22,8 +22,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Family(NamedTuple):
-    """Metrics of one name: meaning, labels, which processes have them, and the counter of a shard,
-    a table or a client that it shows."""
+    """The metrics of one name: meaning, labels, the processes that have them, and the counter (of a
+    shard, a table or a client) that they show."""
 
     name: str
     kind: Kind
@@ -34,7 +34,8 @@ class Family(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One number; `name` is that of a family, with ``_bucket``, ``_sum``, ``_count`` of one."""
+    """One number; `name`: of its family, for a histogram with ``_bucket``, ``_sum`` or
+    ``_count``."""
 
     name: str
     labels: dict[str, str]
@@ -57,7 +58,7 @@ FAMILIES: tuple[Family, ...] = (
            "How long a process has been waiting for another one; the hundred longest waits."),
     # --- master
     Family("snailps_phase", "gauge", ("phase",), "master",
-           "1 for the phase in which the run is, 0 for the others."),
+           "1 for the present phase of the run, 0 for the others."),
     Family("snailps_members", "gauge", ("role",), "master", "Processes of the cluster."),
     Family("snailps_events_total", "counter", ("kind",), "master",
            "What happened to the run, by kind: joined, lost, replaced, left, moved, checkpoint, "
@@ -127,13 +128,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("snailps_table_rows_refused_total", "counter", _TABLE, "server",
            "Pushed values of keys that were not admitted.", "refused"),
     Family("snailps_table_rows_evicted_total", "counter", _TABLE, "server",
-           "Rows that went because of the table's limit.", "evicted"),
+           "Rows deleted because of the table's limit of rows.", "evicted"),
     Family("snailps_table_rows_expired_total", "counter", _TABLE, "server",
-           "Rows that went because nothing was pushed to them for long.", "expired"),
+           "Rows deleted because nothing was pushed to them for long.", "expired"),
     Family("snailps_standby_lag_bytes", "gauge", ("shard",), "server",
-           "What a primary's standby does not have yet."),
+           "Bytes that a primary has sent or queued and its standby has not acknowledged."),
     Family("snailps_standby_lag_seconds", "gauge", ("shard",), "server",
-           "How far a primary's standby is behind."),
+           "How long a primary's standby takes to acknowledge a change."),
     # --- worker
     Family("snailps_blocks_done_total", "counter", ("pass",), "worker",
            "Blocks that a worker has finished."),
@@ -185,23 +186,23 @@ class Histogram:
 
     def samples(self) -> list[Sample]:
         """All samples, buckets cumulative."""
-        found: list[Sample] = []
+        samples: list[Sample] = []
         with self._lock:
             for key, series in self._series.items():
                 bounds = zip((*self._bounds, math.inf), series.counts, strict=True)
-                found += histogram(self._name, bounds, series.sum_, dict(key))
-        return found
+                samples += histogram(self._name, bounds, series.sum_, dict(key))
+        return samples
 
 
 def histogram(
     name: str, counts: Iterable[tuple[float, int]], sum_: float, labels: dict[str, str]
 ) -> list[Sample]:
     """Samples of a histogram, of pairs of an upper bound and a count; the last bound is inf."""
-    found, total = [], 0
+    samples, total = [], 0
     for bound, count in counts:
         total += count
-        found.append(Sample(f"{name}_bucket", {**labels, "le": number(bound)}, total))
-    return [*found, Sample(f"{name}_sum", labels, sum_), Sample(f"{name}_count", labels, total)]
+        samples.append(Sample(f"{name}_bucket", {**labels, "le": number(bound)}, total))
+    return [*samples, Sample(f"{name}_sum", labels, sum_), Sample(f"{name}_count", labels, total)]
 
 
 def number(value: float) -> str:
@@ -216,9 +217,9 @@ def number(value: float) -> str:
 def counters(role: str, labels: tuple[str, ...]) -> dict[str, str]:
     """Families that show a counter of a process: counter -> name."""
     return {
-        one.counter: one.name
-        for one in FAMILIES
-        if one.counter and (one.roles, one.labels) == (role, labels)
+        family.counter: family.name
+        for family in FAMILIES
+        if family.counter and (family.roles, family.labels) == (role, labels)
     }
 
 
@@ -238,11 +239,11 @@ def render(samples: Iterable[Sample]) -> bytes:
         by_family.setdefault(family_of(sample.name), []).append(sample)
     lines = []
     for family in FAMILIES:
-        found = by_family.pop(family.name, None)
-        if found:
+        members = by_family.pop(family.name, None)
+        if members:
             lines.append(f"# HELP {family.name} {_escaped(family.help)}")
             lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += [_line(sample) for sample in found]
+            lines += [_line(sample) for sample in members]
     assert not by_family, f"metrics without a family: {sorted(by_family)}"
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -267,9 +268,11 @@ def _quoted(text: str) -> str:
 def describe() -> str:
     """docs/metrics.md's table."""
     lines = ["| metric | kind | labels | of | |", "|---|---|---|---|---|"]
-    for one in FAMILIES:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.roles} | {one.help} |")
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(
+            f"| `{family.name}` | {family.kind} | {labels} | {family.roles} | {family.help} |"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -67,7 +67,7 @@ class ProbeService:
             if message.size:
                 reply(messages.Content(os.urandom(message.size)))
             else:
-                done = sum(one.findings is not None for one in self.visitors.values())
+                done = sum(visitor.findings is not None for visitor in self.visitors.values())
                 reply(messages.Report({"time": self.clock(), "examined": done}))
         elif isinstance(message, messages.Examined):
             if who in self.visitors:
@@ -77,8 +77,8 @@ class ProbeService:
         return True
 
     def step(self) -> None:
-        """Answer the doctors whose connection back was tried."""
-        for back in [one for one in self._backs if one[0].done()]:
+        """Answer the doctors to which a connection was tried."""
+        for back in [back for back in self._backs if back[0].done()]:
             self._backs.remove(back)
             future, reply, peers = back
             if (error := future.exception()) is not None:
@@ -93,9 +93,9 @@ class ProbeService:
         if len(self._backs) >= BACKS_MAX or len(self.visitors) >= VISITORS_MAX:
             raise ProtocolError("Examine: too many doctors at once; try again")
         peers = [
-            [f"the doctor of {one.facts.get('host', '?')}", list(one.endpoint)]
-            for visitor, one in self.visitors.items()
-            if one.here and visitor is not who
+            [f"the doctor of {visitor.facts.get('host', '?')}", list(visitor.endpoint)]
+            for connection, visitor in self.visitors.items()
+            if visitor.here and connection is not who
         ]
         self.visitors[who] = Visitor(message.facts, endpoint)
         name = f"{message.facts.get('host', '?')} from {socket.gethostname()}"
@@ -103,7 +103,7 @@ class ProbeService:
         self._backs.append((future, reply, [*peers, *self.others()]))
 
     def forget(self, who: object) -> None:
-        """A connection is closed; a doctor keeps the findings received from it."""
+        """Note that a connection is closed; a doctor keeps the findings that came by it."""
         if who in self.visitors and self.measures:
             self.visitors[who].here = False
         else:

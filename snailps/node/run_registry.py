@@ -39,7 +39,7 @@ LOOK_S = 10.0
 """Period of checking that a run's file exists, which a login manager may remove."""
 FILE_BYTES_MAX = 1 << 20
 FIGURE_BYTES_MAX = 4096
-"""Longer metrics, such as those of thousands of rounds, are not kept."""
+"""Longer figures, of thousands of rounds say, are not kept."""
 
 State = Literal["running", "ended", "killed"]
 NOT_REGISTERED = (
@@ -107,19 +107,19 @@ def boot_of() -> str:
 
 
 def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) -> list[Path]:
-    """Folders of the files, the preferred one first."""
+    """Return the folders in which the files may be, the preferred one first."""
     environ = os.environ if environ is None else environ
     uid = os.getuid() if uid is None else uid
     runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
     temporary = Path(environ.get("TMPDIR", ""))
-    found = [runtime / "snailps"] if runtime.is_absolute() else []
+    places = [runtime / "snailps"] if runtime.is_absolute() else []
     temporary = temporary if temporary.is_absolute() else Path("/tmp")
-    found.append(temporary / f"snailps-runs-{uid}")
+    places.append(temporary / f"snailps-runs-{uid}")
     home = Path(environ.get("HOME", ""))
-    if os.path.lexists(found[-1]) and _why_not(found[-1], uid) and home.is_absolute():
+    if os.path.lexists(places[-1]) and _why_not(places[-1], uid) and home.is_absolute():
         # With the host's name: hosts may share a home.
-        found.append(home / ".local/state/snailps" / f"runs-{os.uname().nodename}")
-    return found
+        places.append(home / ".local/state/snailps" / f"runs-{os.uname().nodename}")
+    return places
 
 
 class RunRegistry:
@@ -145,15 +145,13 @@ class RunRegistry:
         run = replace(
             run, born=born, launcher_born=launcher_born, boot=self._boot, started=self._clock()
         )
-        known = self.runs()
-        for earlier in known:
-            if run.cluster_id and (earlier.cluster_id, earlier.model) == (
-                run.cluster_id,
-                run.model,
-            ):
+        registered = self.runs()
+        for earlier in registered:
+            is_same = (earlier.cluster_id, earlier.model) == (run.cluster_id, run.model)
+            if run.cluster_id and is_same:
                 run = replace(run, number=earlier.number, started=earlier.started)
                 return run if self.write(run) else None
-        number = 1 + max((one.number for one in known), default=0)
+        number = 1 + max((earlier.number for earlier in registered), default=0)
         for place in self._places:
             if not self._made(place):
                 continue
@@ -184,13 +182,13 @@ class RunRegistry:
         return [path for place in places for path in sorted(place.glob(f"{prefix}*"))]
 
     def troubles(self) -> list[str]:
-        """Why folders that come before the usable one cannot be used, each with its name."""
-        found = []
+        """Say why each folder before the usable one cannot be used."""
+        troubles = []
         for place in filter(os.path.lexists, self._places):
             if not (why := _why_not(place, self._uid)):
                 break
-            found.append(f"{place}: {why}")
-        return found
+            troubles.append(f"{place}: {why}")
+        return troubles
 
     def write(self, run: Run) -> bool:
         """Write a run's file again; where its folder is gone, in the next one."""
@@ -226,8 +224,8 @@ class RunRegistry:
                 (place / _name(run.number)).unlink()
 
     def runs(self) -> list[Run]:
-        """All runs that have a file, the newest last; files of others are ignored."""
-        found: dict[int, Run] = {}
+        """Return all runs that have a file, the newest last; files of other users are ignored."""
+        by_number: dict[int, Run] = {}
         for place in self._places:
             if not is_own(place, self._uid):
                 continue
@@ -235,8 +233,8 @@ class RunRegistry:
                 for path in place.glob("*.json"):
                     run = _read(path)
                     if run is not None:
-                        found.setdefault(run.number, run)
-        return [found[number] for number in sorted(found)]
+                        by_number.setdefault(run.number, run)
+        return [by_number[number] for number in sorted(by_number)]
 
     def state(self, run: Run) -> State:
         if run.ended:
@@ -408,14 +406,14 @@ def _read(path: Path) -> Run | None:
         if path.stat().st_size > FILE_BYTES_MAX:
             return None
         values = translated(json.loads(path.read_text()), RUN)
-        kinds = {one.name: type(one.default) for one in fields(Run)}
+        kinds = {member.name: type(member.default) for member in fields(Run)}
         kinds |= {"figures": dict, "last": dict}
-        kept = {
+        fitting = {
             name: value
             for name, value in values.items()
             if name in kinds and _fits(value, kinds[name])
         }
-        run = Run(**kept)
+        run = Run(**fitting)
     except (OSError, ValueError, AttributeError, TypeError):
         return None
     return run if _name(run.number) == path.name else None
@@ -427,7 +425,7 @@ def _fits(value: object, kind: type) -> bool:
 
 def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics that JSON can hold, without long lists."""
-    found = {}
+    plain = {}
     for name, value in figures.items():
         if name == "validation":
             continue
@@ -436,5 +434,5 @@ def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError):
             continue
         if len(text) <= FIGURE_BYTES_MAX:
-            found[name] = value
-    return found
+            plain[name] = value
+    return plain

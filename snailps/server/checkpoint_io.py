@@ -3,8 +3,8 @@
     create -> Writer.write, for each buffer of sections -> close -> entry of the manifest
     open -> Reader.batches -> sections, each compared with its checksum
 
-Every method blocks on the disk and runs as a `Work`. `checkpoints.py` decides when shards are
-copied and what becomes of sections.
+Every method blocks on the disk, and runs as a `Work`. Must not know shards: `checkpoints.py`
+decides when rows are copied, and where sections go.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ class CheckpointFiles:
         self._cluster_id, self._frag_num, self._disk = cluster_id, frag_num, disk
 
     def check_folder(self, folder: str, cluster_id: int) -> None:
-        """Refuse a missing folder, or another one of the same name than the master made."""
+        """Refuse a folder that is missing, or is not the one that the master made: then this server
+        sees another disk under that name."""
         try:
-            found = read_file(self._disk, Path(folder) / BEGUN).decode().strip()
+            noted = read_file(self._disk, Path(folder) / BEGUN).decode().strip()
         except OSError as error:
             raise CheckpointError(
                 f"{folder}: not visible from here ({error.strerror}): checkpoint_dir must "
                 "be on a disk that the master and all servers share, under the same path"
             ) from None
         except UnicodeDecodeError:
-            found = ""
-        if found != f"{cluster_id:016x}":
+            noted = ""
+        if noted != f"{cluster_id:016x}":
             raise CheckpointError(
                 f"{folder}: not the folder that the master made: checkpoint_dir must be on a "
                 "disk that the master and all servers share"

@@ -86,7 +86,7 @@ class Server(Node):
         try:
             for index in range(shard_num):
                 self._listeners[index] = open_listener(self._server_settings, self.trust)
-            endpoints = [advertised(self._server_settings, one) for one in self._listeners.values()]
+            endpoints = self._endpoints_of_listeners()
             if len(set(endpoints)) < shard_num:
                 raise ClusterError(
                     f"advertise_addr gives {shard_num} shards one port: leave its port out, "
@@ -100,13 +100,18 @@ class Server(Node):
         self.leave({})
         return self.verdict.code
 
+    def _endpoints_of_listeners(self) -> list[Address]:
+        return [
+            advertised(self._server_settings, listener) for listener in self._listeners.values()
+        ]
+
     def on_welcome(self, welcome: messages.Welcome) -> None:
         """Create the core, before the master's first orders can arrive."""
         self.core = ServerCore(
             self._server_settings,
             welcome,
             CheckpointFiles(welcome.job, welcome.frag_num),
-            endpoints=[advertised(self._server_settings, one) for one in self._listeners.values()],
+            endpoints=self._endpoints_of_listeners(),
             own_rss_mb=peak_rss_mb,
             own_stats=self.own_stats,
             load_method=load_method,

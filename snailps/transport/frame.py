@@ -3,10 +3,10 @@
     bytes -> FrameDecoder.feed -> Frame ... -> messages.decode -> message
     message -> messages.encode -> Frame -> encode_frame -> bytes
 
-A frame is a fixed little-endian header of 48 bytes and a body.  This module knows the header, the
-kinds, the flags and the limits; it knows nothing of what a body means, of sockets, clocks or
-threads.  The compiled side reads the same layout from `_frame.pxd`; `tests/unit/test_frame.py`
-holds both to the same golden bytes, and docs/wire_format.md explains them.
+A frame is a fixed little-endian header of 48 bytes and a body.  Owns the header, the kinds, the
+flags and the limits.  Must not know what a body means, nor sockets, clocks or threads.  The
+compiled side reads the same layout from `_frame.pxd`; `tests/unit/test_frame.py` holds both to the
+same golden bytes, and docs/wire_format.md explains them.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Option(enum.IntFlag):
     STATE = 1
     """Rows are weights and the optimiser's state."""
     ASSIGN = 2
-    """PUSH: the values take the place of the rows."""
+    """PUSH: the values replace the rows."""
     CLOCK = 32
-    """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
+    """PULL: the rows at a clock.  PUSH: a contribution to a slot of a clock."""
     LR_SCALE = 1024
     """PUSH: the access method's step size is scaled."""
 
@@ -121,8 +121,8 @@ class Frame:
 
 
 def encode_frame(frame: Frame, *, pack: bool = False) -> bytes:
-    """Bytes of a frame; `pack` compresses a control body where smaller.  MisuseError: over the
-    limit."""
+    """Encode a frame; `pack`: compress a control body, if that makes it smaller.  MisuseError: the
+    body is over its limit."""
     if pack and frame.kind not in DATA_KINDS:
         body, flags = pack_body(frame.kind, frame.body)
     else:
@@ -131,7 +131,8 @@ def encode_frame(frame: Frame, *, pack: bool = False) -> bytes:
 
 
 def pack_body(kind: Kind, body: bytes) -> tuple[bytes, int]:
-    """Body and flags, compressed where smaller; no data frames.  MisuseError: over the limit."""
+    """Return a body, compressed if that makes it smaller, and its flags.  Not for data frames.
+    MisuseError: it is over its limit."""
     _within_limit(kind, body)
     if len(body) >= 512:
         packed = lz4.block.compress(body, store_size=True)
@@ -141,7 +142,7 @@ def pack_body(kind: Kind, body: bytes) -> tuple[bytes, int]:
 
 
 def encode_header(frame: Frame, flags: int, body_bytes: int) -> bytes:
-    """Header of a frame whose body is sent behind it, not taken from `frame`."""
+    """Encode the header of a frame whose body, of `body_bytes`, is sent separately."""
     return HEADER.pack(
         MAGIC,
         VERSION,
@@ -172,8 +173,8 @@ def body_limit(kind: int) -> int:
 class FrameDecoder:
     """Cut a byte stream into frames.  Sans-IO.
 
-    `body_max` bounds every body besides the limit of its kind: lower it until a peer is
-    authenticated. Lengths are checked before a body is kept, or unpacked.
+    `body_max` limits every body in addition to the limit of its kind: keep it low until a peer is
+    authenticated. Lengths are checked before a body is stored or unpacked.
     """
 
     def __init__(self, body_max: int = CONTROL_BODY_MAX) -> None:
@@ -197,7 +198,7 @@ class FrameDecoder:
 
     @property
     def missing_bytes(self) -> int:
-        """Most bytes to read without reading past the end of the current frame."""
+        """The most bytes to read that do not go past the end of the current frame."""
         return max(self._need - len(self._buffer), 0)
 
     def _next(self) -> Frame | None:
@@ -220,9 +221,10 @@ class FrameDecoder:
 def check_header(
     magic: bytes, version: int, kind: int, flags: int, body_bytes: int, body_max: int
 ) -> None:
-    """Refuse an unknown or too large header; the ProtocolError has the `code` for the peer."""
+    """Raise ProtocolError, with the `code` for the peer, if a header is unknown or a body too
+    long."""
     if magic[:2] == b"\x16\x03":
-        raise ProtocolError("it speaks TLS, and `tls` is not set here", "magic")
+        raise ProtocolError("it uses TLS, and `tls` is not set here", "magic")
     if magic != MAGIC:
         raise ProtocolError(
             f"expected a snailps frame (magic {MAGIC!r}), got {magic!r}: is this a snailps peer?",
@@ -254,7 +256,7 @@ def check_control_kind(frame: Frame) -> None:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """Unpack an lz4 body of a stated length up to `limit`; ProtocolError if longer or damaged."""
+    """Unpack an lz4 body; ProtocolError: it is longer than `limit`, or damaged."""
     if len(packed) < 4:
         raise ProtocolError(f"packed body of {len(packed)} bytes, at least 4 expected", "packed")
     stated = int.from_bytes(packed[:4], "little")

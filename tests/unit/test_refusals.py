@@ -35,7 +35,7 @@ def test_strangers_take_a_part_of_the_descriptors_that_are_left(
 
 
 def test_who_speaks_tls_to_a_port_without_is_told_what_is_missing():
-    with pytest.raises(ProtocolError, match="it speaks TLS, and `tls` is not set here"):
+    with pytest.raises(ProtocolError, match="it uses TLS, and `tls` is not set here"):
         list(FrameDecoder().feed(b"\x16\x03\x01\x02\x00\x01" + bytes(200)))
 
 

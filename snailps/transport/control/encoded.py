@@ -1,8 +1,8 @@
-"""A message made ready for sending, once for all receivers.
+"""A message encoded and packed once, for all its receivers.
 
     message -> Encoded -> SendQueue of each peer
 
-No sockets, clocks or threads here.
+Must not know sockets, clocks or threads.
 """
 
 from __future__ import annotations

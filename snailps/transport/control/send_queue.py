@@ -1,8 +1,8 @@
-"""The queue of frames to be sent to a peer: buffers, without a copy for each peer.
+"""The queue of frames to a peer: buffers, which peers that get the same message share.
 
     message -> Encoded (once, for all receivers) -> SendQueue of each peer -> socket
 
-No connection is owned here, and nothing here waits.
+Owns no connection, and never waits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from snailps.transport.frame import Frame, Kind, encode_header
 SEND_BYTES = 256 << 10
 """Most bytes of one call to the socket, or of one buffer."""
 SHARED_BYTES = 4 << 10
-"""A smaller body is copied behind its header."""
+"""A smaller body is copied after its header, into one buffer."""
 BUFFERS_MAX = 16
 """Most buffers of one call."""
 
 
 class SendQueue:
-    """Frames to be sent on one connection, in order; `size`: bytes that wait, `untaken`: bytes
-    added since the peer last took any."""
+    """Frames to be sent on one connection, in order.  `size`: queued bytes; `untaken`: bytes added
+    since the socket last took any."""
 
     __slots__ = ("_buffers", "size", "untaken")
 
@@ -50,7 +50,8 @@ class SendQueue:
             self.add(body)
 
     def send(self, sock: socket.socket) -> bool:
-        """Send once; whether the socket took any.  OSError: the connection is broken."""
+        """Send once; return whether the socket took anything.  OSError: the connection is
+        broken."""
         chosen: list[memoryview] = []
         room = SEND_BYTES
         for buffer in self._buffers:
