@@ -1,10 +1,11 @@
-"""Rows of all tables of a model with the state of their optimiser, from which training continues.
+"""The rows of all tables of a model, with the state of their optimiser, to continue a training.
 
     a finished job -> Results.packed -> Packed [-> widened, grown] -> write_packed -> a file
     `continue_from` of the next job -> put_tables -> Results.put_packed -> tables
 
-The file has two arrays a table, ``NAME.keys`` (uint64) and ``NAME.rows`` (float32, weights and
-state).  A model's file may have them too, by the names of `state_arrays`.
+Owns the arrays in which such rows are stored, and how rows grow to more classes.  A file has two
+arrays a table, ``NAME.keys`` (uint64) and ``NAME.rows`` (float32, weights and state).  A model's
+file may have them too, by the names of `state_arrays`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from snailps.vectors.model_reading import read_model
 S = TypeVar("S", bound=JobSettings)
 
 STATE_BYTES_AUTO = 2 << 20
-"""Rows with state up to which ``keep_state: auto`` keeps them."""
+"""Most bytes of rows with state that ``keep_state: auto`` keeps."""
 FIRST_TABLE = "weights"
-"""The table whose state has no name in a model's file."""
+"""The table whose arrays of state have no table's name in a model's file."""
 _KEYS, _ROWS = ".keys", ".rows"
 _STATE_KEYS, _STATE_ROWS = "state_keys", "state_rows"
 _PUT_FLOATS = 1 << 20
@@ -55,31 +56,31 @@ def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
 
 
 def state_names(table: str) -> tuple[str, str]:
-    """Names of the arrays that a model's file has of a table."""
+    """Name the two arrays of a table's rows with state in a model's file."""
     suffix = "" if table == FIRST_TABLE else f".{table}"
     return _STATE_KEYS + suffix, _STATE_ROWS + suffix
 
 
 def state_arrays(tables: Mapping[str, Packed]) -> dict[str, NDArray[Any]]:
-    """Rows with state as arrays of a model's file."""
-    found: dict[str, NDArray[Any]] = {}
+    """Give rows with state as arrays for a model's file."""
+    arrays: dict[str, NDArray[Any]] = {}
     for name, table in tables.items():
-        found |= dict(zip(state_names(name), (table.keys, table.rows), strict=True))
-    return found
+        arrays |= dict(zip(state_names(name), (table.keys, table.rows), strict=True))
+    return arrays
 
 
 def take_state(arrays: dict[str, NDArray[Any]]) -> dict[str, Packed]:
-    """Take the rows with state out of the arrays of a model's file, by table."""
-    found = {}
+    """Take the rows with state, by table, out of the arrays of a model's file."""
+    tables = {}
     for name in [name for name in arrays if name.split(".")[0] == _STATE_KEYS]:
         table = name.removeprefix(_STATE_KEYS).removeprefix(".") or FIRST_TABLE
-        keys, rows = (arrays.pop(one) for one in state_names(table))
-        found[table] = Packed(keys, rows)
-    return found
+        keys, rows = (arrays.pop(array) for array in state_names(table))
+        tables[table] = Packed(keys, rows)
+    return tables
 
 
 def read_packed(path: str) -> dict[str, Packed]:
-    """Read what `write_packed` wrote, or the state in a model's file, or raise a ModelFileError."""
+    """Read what `write_packed` wrote, or the state in a model's file; else a `ModelFileError`."""
     what = "weights with the state of their optimizer"
     with read_model(path, what, ()) as (settings, arrays):
         names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
@@ -106,9 +107,10 @@ def with_shape(
     explicit: Callable[[str], str | None],
     habits: Mapping[str, Any] = MappingProxyType({}),
 ) -> S:
-    """Take values from the file that training starts from.
+    """Take settings from the file that training starts from.
 
-    The user must not set others for its `shape`, but may for its `habits`.
+    Raises `ConfigError` if the user has set another value of its `shape`.  Its `habits` are taken
+    unless the user has set them.
     """
     for name, value in shape.items():
         where = explicit(name)
@@ -116,8 +118,8 @@ def with_shape(
         own = getattr(s, name)
         if where is not None and own != value and known.format(own) != "auto":
             raise ConfigError(
-                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
-                f"with; got {own}. Leave {name} out, or begin without that file"
+                f"{where}: {name}: expected {value}, as in {path}, from which the training "
+                f"starts; got {own}. Leave {name} out, or start without that file"
             )
     found = {name: value for name, value in habits.items() if explicit(name) is None}
     for name in [name for name in found if not settings_of(type(s))[name].allows(found[name])]:
@@ -127,10 +129,10 @@ def with_shape(
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Classes of a model that has got more of them.
+    """The classes of a model that has grown.
 
-    `places` are those of the known ones among all; `shares` is float64, one for each class: the
-    part of all examples that are of it.
+    `places` are the places of its earlier classes among all; `shares` (float64) is the share of all
+    examples that each class has.
     """
 
     places: NDArray[np.int64]
@@ -138,9 +140,10 @@ class Classes:
 
     @classmethod
     def of_counts(cls, places: NDArray[np.int64], counts: NDArray[np.float64]) -> Classes:
-        """By how many examples each class has; half a one where there is none yet.
+        """Make shares from counts of examples; a class without any counts as half an example.
 
-        No new class has more than an equal share, as what the known ones had may be unknown.
+        No class gets more than an equal share: how many examples earlier classes had may be
+        unknown.
         """
         counts = np.maximum(counts, 0.5)
         return cls(places, np.minimum(counts / counts.sum(), 1 / len(counts)))
@@ -149,8 +152,11 @@ class Classes:
         return len(self.shares)
 
     def begin(self, scores: NDArray[np.float32]) -> None:
-        """Set the constant scores of new classes by those of known ones, 0 of a first one without
-        an output: an example whose features say nothing is of each class with its share."""
+        """Set the constant scores of new classes, so that an example whose features say nothing has
+        each class with the probability of its share.
+
+        The scores of earlier classes are given; 0 for a first class without an output.
+        """
         is_new = np.ones(len(self), bool)
         is_new[self.places] = False
         of_new = self.shares[is_new]
@@ -159,10 +165,10 @@ class Classes:
 
 
 def grown(packed: Packed, classes: Classes, bias: int) -> Packed:
-    """Rows with state of a model of more classes: those that are new begin with zeros, and with a
-    bias, the row of key `bias` if there is one, by their share.
+    """Grow rows with state to more classes.
 
-    Two classes have one output, the second's; more have one each.
+    Weights and state of new classes start at zero; in the row of key `bias`, if there is one, by
+    the classes' shares.  Two classes have one output, the second's; more have an output each.
     """
     places, count = classes.places, len(classes)
     outputs = 1 if len(places) == 2 else len(places)
@@ -182,8 +188,10 @@ def grown_tensors(
     classes: Classes,
     outputs: int,
 ) -> dict[str, Packed]:
-    """Tables of a network whose last layer had `outputs` and has one for each of more classes; the
-    last of the tensors are the biases."""
+    """Grow the last layer of a network from `outputs` to an output for each class.
+
+    The last tensor has the biases.
+    """
     made, places = dict(packed), classes.places[-outputs:]
     for old, new in zip(before, after, strict=True):
         if old.shape != new.shape:
@@ -199,11 +207,10 @@ def widened(
     places: NDArray[np.int64],
     begin: Callable[[NDArray[np.float32]], None] | None = None,
 ) -> Packed:
-    """Rows of a tensor whose last axis has grown; new values begin with zeros, or as `begin` sets
-    them among the last ones.
+    """Grow the last axis of a tensor's rows; new values start at zero, or as `begin` sets them.
 
-    `packed` has all chunks, keys ascending; `places`, int64 ascending, are the new places of the
-    old values, relative to the first of them.
+    `packed` has all chunks, keys ascending.  `places` (int64, ascending) are the new places of the
+    last old values, relative to the first of these.
     """
     table = before.table()
     steps = int(table.access == "adam")  # a number of a chunk; all chunks take every step
@@ -251,7 +258,7 @@ def opened_model(settings: JobSettings) -> Iterator[ModelFile]:
 
 
 def check_model_class(cls: type[Worker], settings: Mapping[str, Any], said: str) -> None:
-    """Refuse the settings in the file `said` if they are of another model."""
+    """Raise `ConfigError` if the settings in the file `said` belong to another model."""
     if settings.get("worker_class") != f"{cls.__module__}:{cls.__qualname__}":
         raise ConfigError(
             f"{said}: continue_from: expected a model of {cls.__name__}, got one of "
@@ -260,7 +267,7 @@ def check_model_class(cls: type[Worker], settings: Mapping[str, Any], said: str)
 
 
 def put_tables(results: Results, given: Mapping[str, Packed] | None = None) -> None:
-    """Set rows and state from `continue_from`, or as `given`, or raise a `ModelFileError`."""
+    """Set rows and state from `continue_from`, or as `given`; `ModelFileError` if they do not fit."""
     path: str = results.settings.continue_from  # type: ignore[attr-defined]
     tables = read_packed(opened(results.settings)) if given is None else given
     results.exporting.plan([packed.rows.size for packed in tables.values()])
@@ -291,10 +298,10 @@ def put_tables(results: Results, given: Mapping[str, Packed] | None = None) -> N
 
 
 def _resumed(table: Table, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows with the same weights under the table's hyper-parameters.
+    """Change FTRL's rows so that their weights stay under the table's hyper-parameters.
 
-    FTRL's weights follow from z and n: after a change of `lr`, `beta` or `l1` the z of before would
-    scale them.  Where the weight is 0, z may not exceed `l1`.  What fits stays to the bit.
+    The weights follow from z and n: after a change of `lr`, `beta` or `l1`, the old z would scale
+    them.  Where a weight is 0, z must not exceed `l1`.  Rows that fit stay to the bit.
     """
     if table.access != "ftrl":
         return rows
@@ -305,7 +312,7 @@ def _resumed(table: Table, rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class NoSurvey:
-    """A survey without a result: rows are set after a survey."""
+    """A survey without a result, for models that set rows: rows are set after a survey."""
 
     def add(self, part: bytes) -> None:
         """Ignore the part."""

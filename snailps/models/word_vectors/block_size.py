@@ -1,10 +1,10 @@
-"""Size of a block whose rows and pairs fit into a worker's memory.
+"""Chooses the size of a block, so that its rows and pairs fit into a worker's memory.
 
     vocabulary + settings + bytes of the input -> fit_block -> bytes of a block
 
-A block's rows are those of its different words, of their n-grams, and of its negatives.  Their
-number is estimated on tokens drawn from the vocabulary; a real text repeats words nearby, so it
-touches fewer rows.
+A block needs the rows of its different words, of their n-grams, and of its negatives.  Their number
+is estimated with tokens drawn from the vocabulary; a real text repeats words nearby, and so needs
+fewer rows.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ NOISE_POOL_MIN = 20_000
 NOISE_REUSE = 4
 """How often the kernel uses each negative drawn for a block, on average."""
 COPIES = 4.5
-"""Copies of a row at a worker: trained, as pulled, prefetched, as a delta; and an eighth more."""
+"""Copies of a row at a worker: in training, as pulled, prefetched, as a delta; with room to
+grow."""
 PAIR_BYTES = 12
 """Memory of a pair while it is sorted and trained: its context twice, and its part of a bundle."""
 BLOCKS = 2
-"""Blocks whose pairs are in memory: one is trained, and the next one is prepared."""
+"""Blocks whose pairs are in memory: one in training, the next in preparation."""
 NARROWER = 0.8
 BLOCK_BYTES_MIN = 4096
 
 
 def pool_size(tokens: int) -> int:
-    """Negatives drawn for a block of so many kept tokens."""
+    """Negatives drawn for a block of this many kept tokens."""
     return max(NOISE_POOL_MIN, tokens * kernels.SHARED // kernels.GROUP // NOISE_REUSE)
 
 
 def draw(sums: NDArray[np.float64], num: int, seed: int) -> NDArray[np.int64]:
-    """Draws `num` places of a distribution, given as running sums of its weights.
+    """Draw `num` places of a distribution, given as running sums of its weights.
 
-    One from each of `num` equal parts of the sum, ascending: none is searched for.
+    One is drawn from each of `num` equal parts of the sum, so that places come in ascending order,
+    and none has to be searched for.
     """
     at = np.random.default_rng(seed).random(num + 1)  # in the parts; one more, which is no draw
     ends = sums * (num / sums[-1]) if len(sums) else sums
@@ -56,7 +58,7 @@ def draw(sums: NDArray[np.float64], num: int, seed: int) -> NDArray[np.int64]:
 
 
 def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) -> int:
-    """Rows of both tables that a block of `tokens` raw words touches, estimated by one draw."""
+    """Estimate by one draw the rows of both tables that a block of `tokens` raw words needs."""
     rng = np.random.default_rng(s.seed)
     share = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
     words = np.flatnonzero(rng.random(len(share)) < -np.expm1(-tokens * share))
@@ -75,7 +77,7 @@ def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) ->
 def fit_block(
     vocabulary: Vocabulary, s: WordVectorSettings, block_bytes: int, total_bytes: int
 ) -> int:
-    """The size of a block, 4 KiB to `block_bytes`, whose rows and pairs fit into memory."""
+    """Choose a block of 4 KiB to `block_bytes` whose rows and pairs fit into memory."""
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
         needed = memory_of_block(vocabulary, s, size, total_bytes)
@@ -87,13 +89,13 @@ def fit_block(
 
 
 def check_block(vocabulary: Vocabulary, s: WordVectorSettings, size: int, total_bytes: int) -> None:
-    """Refuse a `worker_memory` that the smallest blocks exceed (ConfigError)."""
+    """Refuse a `worker_memory` that even the smallest blocks exceed (`ConfigError`)."""
     needed = memory_of_block(vocabulary, s, size, total_bytes)
     if size <= BLOCK_BYTES_MIN and needed > s.worker_memory:
         raise ConfigError(
             f"worker_memory: {human_bytes(s.worker_memory)} are too little: the rows of a block of "
             f"{human_bytes(size)} take {human_bytes(ceil(needed))}; set it to {ceil(needed)} or "
-            "more, or dim to less"
+            "more, or lower dim"
         )
 
 
@@ -110,7 +112,7 @@ def memory_of_block(
 
 
 def pairs_bytes(settings: WordVectorSettings, tokens: int) -> int:
-    """Memory that the pairs of so many kept tokens take."""
+    """Memory that the pairs of this many kept tokens take."""
     if settings.model != "skipgram":
         return 0
     return tokens * (settings.window + 1) * PAIR_BYTES
@@ -122,7 +124,7 @@ def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:
 
 
 def _words_per_byte(vocabulary: Vocabulary) -> float:
-    """Return the words in a byte of a text made of this vocabulary."""
+    """Words in a byte of a text made of this vocabulary."""
     sizes = vocabulary.words.lengths + 1  # and a blank
     if (end := vocabulary.index(END_OF_LINE)) >= 0:
         sizes[end] = 1

@@ -1,10 +1,12 @@
-"""How the words of a vocabulary are split into partitions, and a text into chunks.
+"""Splits the words of a vocabulary into partitions, and a training into chunks.
 
     vocabulary, settings, parts -> chunks_of -> chunks of an epoch; checkouts_of_one
     words of a text, masses of words -> most_parts, parts_by_words -> partitions at most
     vocabulary, masses, sizes -> assign_by_grams -> partition of each word; those with each n-gram
 
-Pure functions of their arguments, so that all workers split alike.  `rotation.py` trains.
+Owns every number that a rotation of word vectors is planned by: memory, traffic, and length of
+checkouts.  Pure functions of their arguments, so that master and workers agree; `rotation.py`
+trains.
 """
 
 from __future__ import annotations
@@ -37,68 +39,72 @@ from snailps.models.word_vectors.block_size import (
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 BYTES_A_WORD = 73.0
-"""Most traffic of rows by chunks, at all workers together, without exchanges."""
+"""Most traffic of rows that chunks cause, at all workers together, without exchanges."""
 BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 CBOW_TOKEN_BYTES = 46
 """Memory of a kept token while a lease is prepared: its number, output partition and place."""
 ID_BYTES, NEAR_ID_BYTES = 8, 12
-"""Memory of a token while skip-gram sorts its pairs: its id, and that of its centre's place; of a
-text without what is not near a worker's words its place, too."""
+"""Memory of a token while skip-gram sorts its pairs: its id and its centre's; if only tokens near a
+worker's words are in memory, also its place."""
 NEAR_SHARE = 0.5
-"""Ids of a chunk near a worker's words, as a share of all, below which others may be left out."""
+"""Share of a chunk's ids that are near a worker's words, below which other ids may be left out."""
 IDS_SHARE = 0.25
-"""Memory of all ids of a chunk, as a share of `worker_memory`, from which on they are: to find what
-is near takes a third of the time of preparing a lease."""
+"""Share of `worker_memory` that all ids of a chunk must take before any are left out: to find near
+ids takes a third of the time of preparing a lease."""
 CBOW_WORKERS_MIN = 4
-"""Least workers that chunks are counted for: with few, large checkouts train better."""
+"""Least workers that CBOW's chunks are planned for: with few, large checkouts train better."""
 CHECKOUT_WORDS = 10_000
-"""Least words of a checkout on average: some 25 ms of one core."""
+"""Least words of a checkout, on average: some 25 ms of one core."""
 CHECKOUT_WORDS_MIN = 2000
-"""A text with fewer is split into fewer partitions than there are workers."""
+"""Words of a checkout below which there are fewer partitions than workers."""
 PART_WORDS = 64
-"""Least words of an output partition: negatives of a pair are drawn from them."""
+"""Least words of an output partition, from which the negatives of its pairs come."""
 FREQUENT_SHARE = 0.85
-"""Largest share of one word in an output partition's text: its pairs need other negatives."""
+"""Largest share of one word in an output partition's text: its pairs need other words as negatives.
+"""
 PARTS_ROOM = 16
-"""Input partitions that a job has room for at least, as workers may join."""
+"""Input partitions for which a job has room at least, because workers may join."""
 CHUNKS_MAX = 40
 CHUNKS_ENOUGH, CHUNKS_ENOUGH_SMALL, CHUNKS_ENOUGH_ADAGRAD = 6, 20, 60
-"""Chunks of a whole training beyond which workers learn no more from each other; skip-gram of words
-alone: of a small training; with AdaGrad, whose first steps in a lease go furthest."""
+"""Chunks of a training beyond which workers learn no more from each other.  The others are for
+skip-gram of words alone: in a small training, and with AdaGrad, whose first steps in a lease go
+furthest."""
 SMALL_WORDS = 2_400_000
-"""Words of a whole training that is small; from three times as many on it is large."""
+"""Most words of a small training; with three times as many it is large."""
 LEASE_WORDS, LEASE_WORDS_SOLE = 4_000_000, 16_000_000
-"""Most words of a lease where traffic allows: they are in memory twice as sorted pairs, unless one
-worker reads them piece by piece, and are trained again when its worker is lost."""
+"""Most words of a lease, if traffic allows.  They are in memory as sorted pairs of two leases,
+unless a single worker reads them piece by piece, and are trained again if the worker is lost."""
 SOLE_COPIES = 1.2
-"""Copies of a row at the only worker: one to train on, padded."""
+"""Copies of a row at a single worker: one to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
-"""Kept words of a checkout of one partition: with fewer, rows of n-grams learn its subject."""
+"""Kept words of a checkout in a chunk of one partition; with fewer, rows of n-grams would fit the
+subject of that piece of text."""
 PIECE_DIM = 100
-"""Length of vectors from which on a checkout has fewer words: some seconds of a core."""
+"""Length of vectors beyond which a checkout has fewer words: it should take some seconds."""
 PIECES = 3
-"""Pieces in memory at a time: one that trains, one prepared, one of the next chunk."""
+"""Pieces in memory at a time: one in training, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
-"""Rows of n-grams that chunks are made for, where a model has fewer."""
+"""Rows of n-grams for which chunks are planned, if a model has fewer."""
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
 """Share of its load by which a partition by n-grams may exceed it, or fall short of it."""
 PIECES_KEPT = 4
-"""Pieces of a vocabulary, of `WORDS_AT_ONCE`, whose n-grams are kept: 4 MB each."""
+"""Pieces of a vocabulary (`WORDS_AT_ONCE` words) whose n-grams stay in memory: 4 MB each."""
 STEPS_APART = 300.0
 """Steps of other workers on an n-gram's row between two exchanges."""
 PAIRS_SHARE = 2
-"""Chunks whose pairs are in memory: one trains, the next one is sorted."""
+"""Chunks whose pairs are in memory: one in training, the next being sorted."""
 
 
 def chunks_of(
     vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, parts: int
 ) -> int:
-    """Chunks of an epoch: enough, fewer where traffic would be too large or checkouts too short.
+    """Choose the chunks of an epoch, whose text has `tokens` words.
 
-    In a chunk every worker has every output row once, so the traffic grows with the number of
-    chunks; the more there are, the sooner a worker sees what the others have learnt.  One worker
-    that keeps all rows has nothing to see.  `tokens` are words of an epoch's text.
+    With more chunks a worker sees sooner what others have learnt; but in each chunk every worker
+    has every output row once, so traffic grows with their number.  So there are enough chunks, or
+    fewer where traffic would be too large or checkouts too short.  A single worker with all rows
+    has nothing to see.
     """
     s = settings
     text = _chunks_of_text(vocabulary, s, tokens / max(2, parts))  # another worker may join
@@ -114,12 +120,12 @@ def chunks_of(
 
 
 def words_alone(s: WordVectorSettings) -> bool:
-    """Whether it is skip-gram without n-grams: a row of input has pairs of one word."""
+    """Whether this is skip-gram without n-grams, where an input row has the pairs of one word."""
     return s.model == "skipgram" and s.maxn == 0
 
 
 def chunks_enough(s: WordVectorSettings, tokens: float) -> int:
-    """Chunks of an epoch of so many words beyond which workers learn no more from each other."""
+    """Chunks of an epoch of `tokens` words beyond which workers learn no more from each other."""
     if not words_alone(s):
         enough: float = CHUNKS_ENOUGH
     elif s.optimizer == "adagrad":
@@ -131,7 +137,7 @@ def chunks_enough(s: WordVectorSettings, tokens: float) -> int:
 
 
 def checkouts_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
-    """Checkouts of a chunk of so many words that has one partition."""
+    """Checkouts of a chunk of `tokens` words that has one partition."""
     if not keeps_all_rows(vocabulary, settings):
         return OUTPUTS_PER_INPUT
     kept = tokens * _kept_share(vocabulary, settings)
@@ -139,7 +145,7 @@ def checkouts_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, token
 
 
 def keeps_part(s: WordVectorSettings, rows: int, tokens: int) -> bool:
-    """Whether a worker has memory for so many input rows of a partition, and for kept tokens."""
+    """Whether a worker has memory for the input `rows` of a partition, and for kept `tokens`."""
     return rows * COPIES * _row_bytes(s) + PAIRS_SHARE * _text_bytes(s, tokens) <= s.worker_memory
 
 
@@ -151,21 +157,22 @@ def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
 
 
 def piece_tokens(s: WordVectorSettings) -> int:
-    """Kept words of a piece at most: fewer of long vectors, as a training ends between two."""
+    """Most kept words of a piece: fewer with long vectors, as a training ends between pieces."""
     if not s.maxn:
         return PIECE_TOKENS
     return max(PIECE_TOKENS, PIECE_TOKENS_GRAMS * PIECE_DIM // max(PIECE_DIM, s.dim))
 
 
 def keeps_near(s: WordVectorSettings, parts: int, tokens: float) -> bool:
-    """Whether each of so many workers of skip-gram has only those ids of a chunk that are near its
-    words: the others take much memory."""
+    """Whether each worker of skip-gram reads only the ids of a chunk that are near its words, since
+    all would take too much memory.
+    """
     is_large = ID_BYTES * tokens > IDS_SHARE * s.worker_memory
     return is_large and 2 * s.window + 1 < NEAR_SHARE * parts
 
 
 def id_bytes(s: WordVectorSettings, parts: int, tokens: float) -> float:
-    """Memory of the ids of a chunk while a worker of skip-gram sorts its pairs."""
+    """Memory of a chunk's ids while a worker of skip-gram sorts its pairs."""
     if keeps_near(s, parts, tokens):
         return NEAR_ID_BYTES * tokens * (2 * s.window + 1) / parts
     return ID_BYTES * tokens
@@ -176,24 +183,24 @@ def _row_bytes(s: WordVectorSettings) -> int:
 
 
 def _kept_share(vocabulary: Vocabulary, s: WordVectorSettings) -> float:
-    """Kept words of a word of the text."""
+    """Share of the text's words that are kept (`sample`)."""
     kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
     return kept / vocabulary.tokens
 
 
 def _chunks_of_text(vocabulary: Vocabulary, s: WordVectorSettings, tokens: float) -> int:
-    """Chunks at least, so that a worker has memory for its share of each: so many words in all."""
+    """Least chunks of `tokens` words such that a worker has memory for its share of each."""
     text = _text_bytes(s, int(tokens * _kept_share(vocabulary, s)))
     return ceil(PAIRS_SHARE * text / s.worker_memory)
 
 
 def _text_bytes(s: WordVectorSettings, tokens: int) -> int:
-    """Memory that so many kept tokens of a chunk take: their pairs, or CBOW's tokens."""
+    """Memory that kept tokens of a chunk take: their pairs, or with CBOW the tokens."""
     return tokens * CBOW_TOKEN_BYTES if s.model == "cbow" else pairs_bytes(s, tokens)
 
 
 def _bytes_a_word(s: WordVectorSettings) -> float:
-    """Most traffic by chunks; AdaGrad's rows are twice as large, and need more chunks."""
+    """Most traffic that chunks may cause; AdaGrad's rows are twice as large, and need more."""
     if s.model == "cbow":
         return BYTES_A_WORD_CBOW_GRAMS if s.maxn else BYTES_A_WORD_CBOW
     of_rows = BYTES_A_WORD_GRAMS if s.maxn else BYTES_A_WORD
@@ -201,7 +208,7 @@ def _bytes_a_word(s: WordVectorSettings) -> float:
 
 
 def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int) -> float:
-    """Rows that all workers together have in the course of a chunk, and that others have, too."""
+    """Rows that travel in a chunk: those that several workers have in its course."""
     s = replace(s, bucket=max(s.bucket, CHUNK_GRAMS))
     if s.model == "cbow":
         workers = max(CBOW_WORKERS_MIN, workers)
@@ -218,11 +225,11 @@ def chunks_that_fit(
     chunks: int,
     workers: int = 1,
 ) -> int:
-    """Chunks, `chunks` or more, so that each of the workers has memory for its share of one.
+    """Choose `chunks` or more, so that each worker has memory for its share of a chunk.
 
-    The rows of its words, of their n-grams and of its negatives, and its pairs.  Skip-gram splits
-    words, so that a worker has few of them, CBOW text.  To sort its pairs, each worker of
-    skip-gram has the ids near its words: of few workers those of the whole chunk.
+    The share is pairs, and rows of words, n-grams and negatives.  Skip-gram splits words, so that a
+    worker has few of them; CBOW splits text.  To sort its pairs, a worker of skip-gram also has the
+    ids near its words: with few workers, those of the whole chunk.
     """
     s = settings
     kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
@@ -256,7 +263,7 @@ def chunks_that_fit(
 
 
 def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
-    """Expected rows of n-grams at all workers together, each of which has a share of the words."""
+    """Expect how many rows of n-grams all workers have together, each with a share of the words."""
     words, _, ids = _grams(vocabulary, settings)
     sorted_ids = np.sort(ids.astype(np.int32))
     firsts = np.flatnonzero(np.diff(sorted_ids, prepend=np.int32(-1)))
@@ -267,7 +274,9 @@ def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, worke
 def _grams(
     vocabulary: Vocabulary, s: WordVectorSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Words, a sample from frequent to rare ones if there are many; buckets, and whose they are."""
+    """Sample words from frequent to rare (all, if few); returns them, and for each of their n-grams
+    the word's place in the sample, and the bucket.
+    """
     words = np.arange(len(vocabulary))
     if len(words) > WORDS_AT_ONCE:
         words = np.linspace(0, len(words) - 1, WORDS_AT_ONCE).astype(np.int64)
@@ -278,22 +287,22 @@ def _grams(
 
 
 def most_parts(tokens: float, workers: int) -> int:
-    """Input partitions at most, for a text of so many words: checkouts must not be too short."""
+    """Most input partitions for a text of `tokens` words: checkouts must not be too short."""
     by_words = int((tokens / (2 * CHECKOUT_WORDS_MIN)) ** 0.5)
     return max(1, min(max(PARTS_ROOM, 2 * workers), by_words))
 
 
 def parts_by_words(mass: NDArray[np.float64]) -> int:
-    """Input partitions at most, so that the negatives of each output partition are a sample of all.
+    """Most input partitions such that each output partition's words are a sample of all negatives.
 
-    Few words, or one that is a large part of the text, allow few; 0 if not even one.
+    Few words, or one word that is a large part of the text, allow few; 0: not even one.
     """
     falling = np.sort(mass)[::-1]
     before = np.concatenate(([0.0], falling.cumsum()))
     outputs = np.array(list(map(outputs_for, range(1, len(mass) // PART_WORDS + 1))), np.int64)
     outputs = outputs[outputs * PART_WORDS <= len(mass)]
-    rest = before[-1] - before[np.minimum(PLACED_SINGLY * outputs, len(mass))]
-    part = np.maximum(before[-1], falling[:1] * outputs + rest)  # its mass, times `outputs`
+    others = before[-1] - before[np.minimum(PLACED_SINGLY * outputs, len(mass))]
+    part = np.maximum(before[-1], falling[:1] * outputs + others)  # its mass, times `outputs`
     return int(np.count_nonzero(falling[:1] * outputs <= FREQUENT_SHARE * part))
 
 
@@ -305,41 +314,41 @@ def assign_by_grams(
     *,
     together: bool = True,
 ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
-    """Split words so that few partitions have the same n-gram; int32 (words,), int16 (bucket,).
+    """Split words so that few partitions have the same n-gram.
 
-    Returns the partition of each word, and the number of partitions with a word that has an n-gram
-    of each bucket.  Sums of `mass` are as the sizes, as with `assign`: the heaviest words come
-    first, and each goes to the partition that has most of its n-grams, if that has room; if not
-    `together`, to the one that has least to do.
+    Returns the partition of each word, int32 (words,), and for each bucket the number of partitions
+    that have one of its n-grams, int16 (bucket,).  Sums of `mass` are as `sizes`, like with
+    `assign`.  Words come by falling mass: each goes to the partition that has most of its n-grams
+    and still has room; without `together`, to the partition with the smallest load.
     """
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
     pieces = np.array_split(order, len(order) // WORDS_AT_ONCE + 1)
     numbers, count = np.zeros(s.bucket, np.int32), 0
 
-    def bags_of(some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def bags_of(piece: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         nonlocal count
-        ptr, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+        ptr, ids = subwords_csr(vocabulary.words.take(piece), s.minn, s.maxn, s.bucket)
         count = number_bags(ptr, ids, numbers, count)
         return ptr, ids
 
     bags = list(map(bags_of, pieces)) if len(pieces) <= PIECES_KEPT else None
     sums = np.zeros((s.bucket + 1, 2))  # steps on an n-gram, and words that have it
-    for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
-        sum_bags(*bag, mass[some], sums)
+    for piece, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
+        sum_bags(*bag, mass[piece], sums)
     sums = sums[: count + 1]
-    # One more partition with the row: it is pulled and pushed, and exchanged behind so many steps.
-    # Words that many others share their n-grams with change little.
+    # What a row costs in one more partition: a pull, a push, and an exchange every so many steps;
+    # shared by the words that have it, as moving one of many of them changes little.
     worth = ((1.0 + sums[:, 0] / STEPS_APART) / np.maximum(sums[:, 1], 1.0)).astype(np.float32)
     worth *= together
     has = np.zeros((count + 1, -(-parts // 64)), np.uint64)
-    # What others have beyond their share, the last partition lacks.
+    # What partitions have beyond their share, the last one lacks.
     beyond = min(LOAD_BEYOND, LOAD_LACK * min(sizes) / max(1, sum(sizes) - min(sizes)))
     load, most = np.zeros(parts), np.asarray(sizes, np.float64)
     most *= float(mass.sum()) / most.sum() * (1.0 + beyond)
-    found = np.empty(len(mass), np.int32)
-    for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
-        places = np.empty(len(some), np.int32)
-        assign_bags(*bag, mass[some], worth, has, load, most, places)
-        found[some] = places
-    return found, count_bits(has).astype(np.int16)[numbers]
+    part_of = np.empty(len(mass), np.int32)
+    for piece, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
+        places = np.empty(len(piece), np.int32)
+        assign_bags(*bag, mass[piece], worth, has, load, most, places)
+        part_of[piece] = places
+    return part_of, count_bits(has).astype(np.int16)[numbers]
