@@ -1,12 +1,12 @@
-/* Each step of an optimiser, once: of one weight, for kernels that train, and of a stored row.
+/* Each optimizer's step, defined once: for one weight, in kernels that train, and for a stored row.
  *
  * weight, state, gradient -> the same, one step on
  * hyper-parameters, row (weights then state), pushed value -> the same row, one step on
  *
- * In C and not in Cython for `restrict`: weights, state and value never overlap, and only when the
- * compiler knows it does it make vector loops without a check before each row.  Places in `hyper`
- * are those of `Hyper` in _row_ops.pxd; a twin of each function is in tests/support/twins/kernels.py, of
- * the one for copies of rows that others step, too, in row_exchange.py beside it.
+ * In C and not in Cython because of `restrict`: weights, state and value never overlap, and only if the
+ * compiler knows that does it make vector loops without a check before each row.  Places in `hyper`
+ * are those of `Hyper` in _row_ops.pxd.  A twin of each function is in tests/support/twins/kernels.py; the
+ * twin for copies of rows that others step too is in row_exchange.py beside it.
  *
  * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  Adam: D. P. Kingma, J. Ba,
  * ICLR 2015.  Row-wise AdaGrad: D. Mudigere et al., ISCA 2022.  FTRL-proximal: H. B. McMahan et al., KDD 2013.  Momentum: B. T. Polyak, USSR Comp.
@@ -32,12 +32,12 @@ SNAIL_STEP void snail_adagrad(float *w, float *s, float g, float rate, float eps
     *w -= rate * g / (sqrtf(total) + epsilon);
 }
 
-/* z without what L1 takes off: 0 inside [-l1, l1]. */
+/* Shrinks z towards 0 by l1; 0 inside [-l1, l1]. */
 SNAIL_STEP float snail_shrunk(float z, float l1) {
     return z - (z > l1 ? l1 : z < -l1 ? -l1 : z);
 }
 
-/* What FTRL's weights follow from besides z and n; base is beta / rate. */
+/* The constants from which, with z and n, FTRL's weights follow; base is beta / rate. */
 typedef struct {
     float per_rate, base, l1;
 } snail_ftrl_by;
@@ -55,15 +55,15 @@ SNAIL_STEP float snail_ftrl_weight(float z, float root, const snail_ftrl_by *by)
 SNAIL_STEP void snail_ftrl(float *w, float *z, float *n, float g, const snail_ftrl_by *by) {
     const float total = *n + g * g;
     const float root = sqrtf(total);
-    /* What the difference of two roots loses is below the last place of z, whose size is root / rate
-     * times w; without cancellation it would take one more division, a fifth of the step. */
+    /* The difference of two roots loses digits, but less than the last place of z, whose size is root /
+     * rate times w.  A form without cancellation would take one more division, a fifth of the step. */
     const float sum = *z + g - (root - sqrtf(*n)) * by->per_rate * *w;
     *n = total;
     *z = sum;
     *w = snail_ftrl_weight(sum, root, by);
 }
 
-/* FTRL's weights of a row, which follow from its z and n. */
+/* Computes FTRL's weights of a row from its z and n. */
 SNAIL_STEP void snail_ftrl_weights(float *row, int64_t dim, const snail_ftrl_by *by) {
     float *restrict w = row;
     const float *restrict z = row + dim;
@@ -93,7 +93,7 @@ static void snail_step_adagrad(const float *hyper, float *row, const float *rest
     for (uint32_t j = 0; j < dim; j++) snail_adagrad(&w[j], &s[j], value[j], rate, epsilon);
 }
 
-/* AdaGrad with one s a row: the means of the squares of its gradients. */
+/* AdaGrad with one sum per row: of the mean squares of its gradients. */
 static void snail_step_rowwise(const float *hyper, float *row, const float *restrict value,
                                uint32_t dim) {
     const float epsilon = hyper[1];
@@ -113,8 +113,8 @@ SNAIL_STEP void snail_adam_corrections(double power1, double power2, float *out)
     out[1] = (float)(1 / sqrt(1 - power2));
 }
 
-/* Those of step s at 2 (s - 1) behind the hyper-parameters: two powers a row were a tenth of a push
- * of dim 100, and more of a shorter one. */
+/* Tabulates the corrections of step s at 2 (s - 1) after the hyper-parameters: computing two powers per
+ * row took a tenth of a push of dim 100, and more of a shorter row's. */
 static void snail_prepare(int access, float *hyper) {
     double power1 = 1, power2 = 1;
     if (access != SNAIL_ADAM) return;
@@ -125,8 +125,8 @@ static void snail_prepare(int access, float *hyper) {
     }
 }
 
-/* Only the rows that are pushed move (lazy): each counts its own steps, in its last float, which
- * is exact up to 2^24; by then both corrections are 1. */
+/* Adam, lazy: only rows that are pushed move.  Each row counts its own steps in its last float, which is
+ * exact up to 2^24; by then both corrections are 1. */
 static void snail_step_adam(const float *hyper, float *row, const float *restrict value,
                             uint32_t dim) {
     const float beta1 = hyper[2], beta2 = hyper[3], epsilon = hyper[1];
@@ -150,8 +150,9 @@ static void snail_step_adam(const float *hyper, float *row, const float *restric
     }
 }
 
-/* Weights are kept beside z and n, although they follow from them, so that a pull is a copy.  L2 is
- * in each gradient: in FTRL's denominator it would pull once, and the first gradients pay that off. */
+/* Weights are stored beside z and n, although they follow from them, so that a pull is a copy.  L2 is
+ * added to each gradient: in FTRL's denominator it would act only once, and the first gradients would
+ * cancel it. */
 static void snail_step_ftrl(const float *hyper, float *row, const float *restrict value,
                             uint32_t dim) {
     const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[6]);
@@ -207,7 +208,7 @@ static void snail_merge_ftrl(const float *hyper, float *row, const float *restri
     snail_ftrl_weights(row, dim, &by);
 }
 
-/* The z that gives the first weights at n = 0. */
+/* Computes the z that gives the first weights at n = 0. */
 static void snail_first_ftrl(const float *hyper, float *row, uint32_t dim) {
     const float l1 = hyper[4];
     const float base = hyper[6] / hyper[0];
@@ -218,11 +219,12 @@ static void snail_first_ftrl(const float *hyper, float *row, uint32_t dim) {
     }
 }
 
-/* Gives AdaGrad's steps, whose sum is `delta`, the length that they have behind those of others, `others`
- * for each.
+/* Shortens AdaGrad's steps, whose sum is `delta`, to the length that they would have after the steps of
+ * others, of which there are `others` for each.
  *
- * The mean of 1 / (sqrt(n) + least) as n grows from the sum of squares `before` by the own ones,
- * `squares`, and by all.  The row loses the difference, too: it is no step that is still to be made. */
+ * The factor is the ratio of two means of 1 / (sqrt(n) + least): as n grows from `before` by the squares of
+ * all workers, and as it grows by this worker's `squares` only.  The row loses the difference too, because
+ * it is not a step that remains to be pushed. */
 static inline void snail_shorten_adagrad(int64_t dim, float *restrict row, float *restrict delta,
                                          const float *restrict squares, const float *restrict before,
                                          float least, float others) {

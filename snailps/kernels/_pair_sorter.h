@@ -5,11 +5,12 @@
  *         of a partition -> order_bundles -> bundles (a centre word, a few of its contexts), in the
  *                                            order of training: 16 shuffled runs side by side
  *
- * Only places are sorted, a window of contexts each; contexts are then written one behind the other.
- * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
- * part, or without the tokens that no window of this part has, has the same windows.  The order in an
- * output partition depends on (seed, partition) alone: it is the same where pairs of other parts are
- * left out.
+ * Only places are sorted, each with a window of contexts; contexts are then written sequentially.
+ *
+ * What holds, so that a block has the same pairs whoever sorts it: the reach of a window depends only on
+ * (seed, place in the text), also if the text is sorted for another part, or without the tokens that no
+ * window of this part has.  The order in an output partition depends only on (seed, partition), also if
+ * pairs of other parts are left out.  Nothing here is shared between threads.
  */
 #ifndef SNAILPS_PAIR_SORTER_H
 #define SNAILPS_PAIR_SORTER_H
@@ -22,12 +23,12 @@
 #include "_word_vectors.h"
 
 enum {
-    SNAIL_PAIRS_AHEAD = 8, /* windows or bundles that are asked for ahead */
-    SNAIL_RUNS_AHEAD = 8   /* runs among which one is looked for whose word is not at work */
+    SNAIL_PAIRS_AHEAD = 8, /* how many windows or bundles ahead are prefetched */
+    SNAIL_RUNS_AHEAD = 8   /* runs among which one is sought whose word is in no other lane */
 };
 
-/* Where the draws of the order of bundles begin: behind those of all places of a text; and those of
- * each part, behind those of all bundles of the one before. */
+/* Numbers of random draws.  Draws of the order of bundles begin after the draws of all places of a text,
+ * and draws of a part after those of all bundles of the part before, so that no draw is used twice. */
 #define SNAIL_ORDER_DRAWS (UINT64_C(1) << 40)
 #define SNAIL_ORDER_DRAWS_OF_PART (UINT64_C(1) << 31)
 
@@ -40,7 +41,7 @@ typedef struct { /* of a place: its sentence, tokens begin..end-1 */
     int64_t begin, end;
 } snail_sentence;
 
-/* The window of the word at `at`, which is behind that of the call before. */
+/* The window of the word at `at`.  Places must ascend from call to call: `s` has the last sentence. */
 SNAIL_INLINE snail_window snail_window_at(const snail_sort_job *job, int64_t at, snail_sentence *s) {
     const int64_t reach = snail_reach_at(job, at);
     if (at >= s->end) {
@@ -68,9 +69,10 @@ static int64_t snail_number_inputs(const snail_sort_job *job) {
     return found;
 }
 
-/* Places of its centres, in the order of the text; returns how many there are.
+/* Collects the places of the part's centres, in the order of the text; returns how many there are.
  *
- * The one loop that runs over all words for each part: no branch in it. */
+ * It has no branch, because it is the only loop that runs over all words for each part.  A place is
+ * written at the end of the list in any case, and counted only if it is a centre. */
 static int64_t snail_find_centres(const snail_sort_job *job) {
     int64_t found = 0;
     if (!job->inputs)
@@ -87,8 +89,8 @@ static int64_t snail_find_centres(const snail_sort_job *job) {
     return found;
 }
 
-/* Windows of these places by the number of their word, those of a word in the order of the text: of
- * word n ``sorted[first[n]..first[n + 1] - 1]``. */
+/* Sorts the windows of these places by the number of their word; windows of a word stay in the order of
+ * the text.  Word n has ``sorted[first[n]..first[n + 1] - 1]``. */
 static void snail_sort_centres(const snail_sort_job *job, int64_t centre_num) {
     const int64_t input_num = job->input_num;
     snail_sentence sentence = {0};
@@ -104,11 +106,11 @@ static void snail_sort_centres(const snail_sort_job *job, int64_t centre_num) {
         const int32_t at = job->places[c];
         job->sorted[next[job->numbers[job->tokens[at]]]++] = snail_window_at(job, at, &sentence);
     }
-    memmove(next + 1, next, (size_t)input_num * sizeof *next); /* they have become ends */
+    memmove(next + 1, next, (size_t)input_num * sizeof *next); /* the starts have moved on to ends */
     next[0] = 0;
 }
 
-/* Makes room for so many more contexts; false if there is no memory. */
+/* Makes room for `more` contexts; false: there is no memory. */
 static int snail_reserve(snail_contexts *found, int64_t more) {
     if (found->size + more <= found->room) return 1;
     const int64_t room = found->size + more + found->room / 2;
@@ -120,7 +122,7 @@ static int snail_reserve(snail_contexts *found, int64_t more) {
     return 1;
 }
 
-/* Puts the contexts of a window behind those of their parts, which end at `ends`. */
+/* Appends the contexts of a window to their parts, which end at `ends`. */
 SNAIL_INLINE void snail_split_window(const snail_sort_job *job, snail_window w, int32_t **ends) {
     const int32_t *at = job->tokens + w.at, *end = at + w.right;
     if (!job->outputs) {
@@ -140,8 +142,8 @@ SNAIL_INLINE void snail_split_window(const snail_sort_job *job, snail_window w, 
     }
 }
 
-/* Contexts of each output partition, by centre word, into `split`, how many each word has there into
- * `counts`; `pairs` counts those that are left out, too.  False if there is no memory. */
+/* Writes the contexts of each output partition, by centre word, into `split`, and their number per word
+ * into `counts`; `pairs` also counts pairs that are left out.  False: there is no memory. */
 static int snail_split_pairs(const snail_sort_job *job) {
     const int64_t input_num = job->input_num;
     const snail_window *w = job->sorted, *last = w + job->first[input_num];
@@ -174,7 +176,7 @@ static int snail_split_pairs(const snail_sort_job *job) {
     return 1;
 }
 
-/* How many bundles a part has. */
+/* Counts the bundles of a part. */
 static int64_t snail_count_bundles(const snail_sort_job *job, int part) {
     const uint32_t most = (uint32_t)job->most, *counts = job->counts + part * job->input_num;
     int64_t found = 0;
@@ -182,7 +184,7 @@ static int64_t snail_count_bundles(const snail_sort_job *job, int part) {
     return found;
 }
 
-/* The bundles of a part, of sizes as equal as can be. */
+/* Cuts the contexts of a part into bundles of sizes that are as equal as possible. */
 static void snail_lay_out_bundles(const snail_sort_job *job, int part) {
     const uint32_t most = (uint32_t)job->most, *counts = job->counts + part * job->input_num;
     snail_sorted_bundle *next = job->bundles;
@@ -204,7 +206,7 @@ SNAIL_INLINE void snail_swap(int32_t *x, int64_t a, int64_t b) {
     x[b] = swap;
 }
 
-/* First bundles of the runs of a part, into `runs`, at random; returns how many. */
+/* Writes the first bundle of each run of a part into `runs`, in random order; returns their number. */
 static int64_t snail_shuffle_runs(const snail_sort_job *job, int part, int64_t bundle_num,
                                   int32_t *runs) {
     const uint64_t draws = SNAIL_ORDER_DRAWS + SNAIL_ORDER_DRAWS_OF_PART * (uint64_t)part;
@@ -222,8 +224,9 @@ static int64_t snail_shuffle_runs(const snail_sort_job *job, int part, int64_t b
     return num;
 }
 
-/* The order in which the bundles of a part are trained: 16 runs side by side, each followed by the
- * next one of `runs` whose word is none of the other 15. */
+/* Decides the order in which the bundles of a part are trained: 16 runs side by side, one a lane.  A run
+ * that ends is followed by the next of `runs` whose word is in none of the other 15 lanes, because a group
+ * must not have a word twice.  If the next SNAIL_RUNS_AHEAD runs all clash, the lane stays empty. */
 static void snail_order_part(const snail_sort_job *job, int part, int64_t bundle_num) {
     int32_t *order = job->order, *runs = order + bundle_num;
     const int64_t num = snail_shuffle_runs(job, part, bundle_num, runs);
@@ -252,7 +255,7 @@ static void snail_order_part(const snail_sort_job *job, int part, int64_t bundle
         }
 }
 
-/* The bundles of a part, so many, in the order of training. */
+/* Copies the `num` bundles of a part in the order of training. */
 static void snail_order_bundles(const snail_sort_job *job, int part, int64_t num) {
     const int32_t *order = job->order, *words = job->split[part].words;
     int32_t *to = job->contexts;
@@ -268,7 +271,7 @@ static void snail_order_bundles(const snail_sort_job *job, int part, int64_t num
         job->centres[b] = bundle->centre;
         job->starts[b] = to - job->contexts;
         int32_t *next = to + (end - from);
-        do { /* what is copied too much is written over */
+        do { /* whole blocks are copied: the next bundle overwrites what is too much */
             memcpy(to, from, SNAIL_BUNDLE_COPY * sizeof *to);
             to += SNAIL_BUNDLE_COPY;
             from += SNAIL_BUNDLE_COPY;

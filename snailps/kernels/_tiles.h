@@ -59,11 +59,11 @@ SNAIL_INLINE snail_vec snail_all(float x) { return x - (snail_vec){0}; }
 
 /* ---- AdaGrad: rows[d] += rate * g / (sqrt(squares[d] + g * g) + epsilon) --------------------- */
 
-/* 1 / (sqrt(x) + epsilon), x >= 0, epsilon > 0.  Root and division proper take longer than all else of a
- * step, so wide registers estimate both and take a step of Newton's method each: to 1e-6. */
+/* 1 / (sqrt(x) + epsilon), x >= 0, epsilon > 0.  Exact root and division take longer than the rest of a
+ * step, so wide registers estimate both and improve each by one step of Newton's method: to 1e-6. */
 SNAIL_INLINE snail_vec snail_inverse_root(snail_vec x, float epsilon) {
 #if defined(__AVX__)
-    const snail_vec above = x + 1e-30f; /* the root of 0 is 0 times something finite */
+    const snail_vec above = x + 1e-30f; /* so that x = 0 gives 0 times a finite number, not 0 * inf */
 #if defined(__AVX512F__)
     snail_vec inverse = (snail_vec)_mm512_rsqrt14_ps((__m512)above);
 #else
@@ -146,7 +146,10 @@ static void snail_lengths2(const float *across, int64_t stride, float *out) {
     }
 }
 
-/* ---- updates: dst[r] (+)= sum over k of coef[k * by_k + r * by_r] * src[k], 4 rows r --------- */
+/* ---- updates: dst[r] (+)= sum over k of coef[k * by_k + r * by_r] * src[k], 4 rows r ---------
+ *
+ * The sum is complete before a row is loaded, added to and stored.  So where threads race for a row, the
+ * time in which an addition of another thread is lost is one load and one store, not the whole sum. */
 
 SNAIL_INLINE void snail_update_tile(const int vec_num, const int by_k, const int by_r, const int add,
                                     int src_num, const float *const *src, const float *coef,
@@ -165,7 +168,8 @@ SNAIL_INLINE void snail_update_tile(const int vec_num, const int by_k, const int
 #pragma GCC unroll 4
             for (int v = 0; v < vec_num; v++) acc[r][v] += coef[r * by_r] * x[v];
     }
-    /* Two of the rows may be the same memory (a word twice in a group): strictly in turn. */
+    /* Two of the rows may be the same memory (a noise word drawn twice), so each is loaded only after the
+     * one before it was stored: else one of the two additions would be lost. */
 #pragma GCC unroll 4
     for (int r = 0; r < SNAIL_UPDATE_ROWS; r++)
 #pragma GCC unroll 4
@@ -234,7 +238,7 @@ SNAIL_INLINE snail_quad snail_sum_lanes(const snail_vec *v) {
 #endif
 }
 
-/* Asks for a row that will be read and written. */
+/* Prefetches a row that will be read and written. */
 SNAIL_INLINE void snail_prefetch_row(const float *row, int64_t stride) {
     const float *end = row + stride;
     for (; row + 4 * SNAIL_PAD <= end; row += 4 * SNAIL_PAD)
@@ -322,7 +326,7 @@ SNAIL_INLINE int32_t snail_as_int(float x) {
  * Taylor polynomial of degree 6 on |f| <= ln 2 / 2: relative error below 3e-7. */
 SNAIL_INLINE float snail_exp(float x) {
     float scaled = x * 1.44269504f;
-    int32_t n = (int32_t)(scaled + 128.5f) - 128; /* positive before it is cut: rounds, no branch */
+    int32_t n = (int32_t)(scaled + 128.5f) - 128; /* truncates a positive number: rounds, no branch */
     float f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.0f / 720;
     p = p * f + 1.0f / 120;
@@ -437,18 +441,17 @@ SNAIL_INLINE snail_vec snail_sum_of_logs(const snail_log_sum *sum) {
            __builtin_convertvector(sum->exponents, snail_vec) * 0.69314718f;
 }
 
-/* What scores are worth, x = logit - score of a true word, score - logit of noise: returns the
- * probability that is given to the wrong answer; *odds its loss's exponential, 1 + exp(x). */
+/* Judges scores, x = logit - score for a true word and score - logit for noise: returns the probability
+ * of the wrong answer, and in *odds the exponential of its loss, 1 + exp(x). */
 SNAIL_INLINE snail_vec snail_wrong(snail_vec x, snail_vec *odds) {
     const snail_vec e = snail_exps(snail_bounded(x, 30.0f));
     *odds = 1.0f + e;
     return e * snail_inverse(*odds);
 }
 
-/* Scores of noise rows -> their coefficients, in place, and each lane's loss.
+/* Turns the scores of noise rows into coefficients, in place; adds each lane's loss.
  *
- * A row counts in a lane as often as `full` says; where one does not (some[t] is not 0), as
- * weight[t] says. */
+ * A row counts `full` times in a lane, or weight[t] times if some[t] is set. */
 static void snail_judge_noise_rows(int row_num, float (*restrict coef)[SNAIL_GROUP],
                                    const float *restrict logit, float rate,
                                    const float *restrict full,
@@ -473,7 +476,7 @@ static void snail_judge_noise_rows(int row_num, float (*restrict coef)[SNAIL_GRO
     }
 }
 
-/* Scores of true words -> their coefficients, in place, and their losses added up, `num` of them. */
+/* Turns the scores of `num` true words into coefficients, in place; adds their losses. */
 SNAIL_INLINE void snail_judge_true(float *restrict score, const float *restrict logit, int num,
                                    float rate, float *restrict loss) {
     for (int v = 0; v < SNAIL_GROUP; v += SNAIL_LANES) {
