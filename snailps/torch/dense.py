@@ -94,12 +94,13 @@ class DenseParameters(ServerVector):
         self.parameters = [owner._parameters[key] for owner, key in self._places]
         if not self.parameters:
             raise MisuseError("the module has no dense parameters that need gradients")
-        for one in self.parameters:
-            if one.dtype != torch.float32 or one.device.type != "cpu":
+        for parameter in self.parameters:
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
                 raise MisuseError(
-                    f"dense parameters: expected float32 in memory, got {one.dtype} on {one.device}"
+                    f"dense parameters: expected float32 in memory, got {parameter.dtype} on "
+                    f"{parameter.device}"
                 )
-        sizes = [one.numel() for one in self.parameters]
+        sizes = [parameter.numel() for parameter in self.parameters]
         self.size = sum(sizes)
         if optimizer == "adagrad":
             options.setdefault("eps", 1e-10)  # as PyTorch's
@@ -115,24 +116,24 @@ class DenseParameters(ServerVector):
         self._set = self.values.copy()
 
     def _part(self, rows: Rows, i: int) -> torch.Tensor:
-        """The part of `rows` that is of a parameter, in its shape."""
-        one, flat = self.parameters[i], torch.from_numpy(rows).view(-1)
-        at = int(self._starts[i]) * self.table.dim
-        return flat[at : at + one.numel()].view(one.shape)
+        """Return the part of `rows` that belongs to parameter i, in its shape."""
+        parameter, flat = self.parameters[i], torch.from_numpy(rows).view(-1)
+        offset = int(self._starts[i]) * self.table.dim
+        return flat[offset : offset + parameter.numel()].view(parameter.shape)
 
     def _adopt(self, i: int) -> None:
-        """Makes a parameter, with its value, a part of the array that a pull fills at once."""
-        one, view = self.parameters[i], self._views[i]
-        view.copy_(one.detach())
-        one.data = view
+        """Move a parameter's value into `values` and make it a view, so that one pull sets all."""
+        parameter, view = self.parameters[i], self._views[i]
+        view.copy_(parameter.detach())
+        parameter.data = view
 
     def set_from(self, steps: Rows) -> None:
-        """Sets the parameters to the first values and what has been added to them."""
+        """Set the parameters to the first values plus `steps`, the sums on the servers."""
         np.add(self.start, steps, out=self.values)
         self.settle()
 
     def settle(self) -> None:
-        """Takes the values for what was set here: later ones are a script's."""
+        """Remember the values as set here: any later change is an edit by the script."""
         np.copyto(self._set, self.values)
 
     def take_edit(self) -> Rows | None:
@@ -144,13 +145,14 @@ class DenseParameters(ServerVector):
             A parameter has another shape, or another one is in its place.
         """
         for i, (owner, key) in enumerate(self._places):
-            one, view = self.parameters[i], self._views[i]
-            if owner._parameters.get(key, one) is not one or one.shape != view.shape:
+            parameter, view = self.parameters[i], self._views[i]
+            current = owner._parameters.get(key, parameter)
+            if current is not parameter or parameter.shape != view.shape:
                 raise MisuseError(
                     f"the parameter {key!r} of {type(owner).__name__} was replaced: its values are "
                     "at the servers. Set its values in place, or close() and sync() again"
                 )
-            if one.data_ptr() != view.data_ptr():
+            if parameter.data_ptr() != view.data_ptr():  # the script set `parameter.data`
                 self._adopt(i)
         if np.array_equal(self.values.view(np.uint32), self._set.view(np.uint32)):
             return None
@@ -159,22 +161,22 @@ class DenseParameters(ServerVector):
         return edit
 
     def take_gradient(self) -> tuple[Rows, NDArray[np.bool_]] | None:
-        """The gradients, in an array of their own, and which rows have one; none are left."""
+        """Remove the gradients from the parameters; return them, and which rows have one."""
         rows: Rows | None = None
-        for i, one in enumerate(self.parameters):
-            if one.grad is not None:
+        for i, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
                 if rows is None:
-                    rows, given = np.zeros_like(self.values), np.zeros(len(self.keys), np.bool_)
-                if one.grad.layout is not torch.strided:
+                    rows, present = np.zeros_like(self.values), np.zeros(len(self.keys), np.bool_)
+                if parameter.grad.layout is not torch.strided:
                     raise MisuseError(f"dense parameters: {_SPARSE}")
-                self._part(rows, i).copy_(one.grad.detach())
-                given[self._starts[i] : self._starts[i + 1]] = True
-                one.grad = None
-        return None if rows is None else (rows, given)
+                self._part(rows, i).copy_(parameter.grad.detach())
+                present[self._starts[i] : self._starts[i + 1]] = True
+                parameter.grad = None
+        return None if rows is None else (rows, present)
 
-    def push_gradient(self, rows: Rows, given: NDArray[np.bool_]) -> Pending:
-        """Starts a push of the rows that have a gradient."""
-        return self.push(rows) if given.all() else self.push(rows[given], self.keys[given])
+    def push_gradient(self, rows: Rows, present: NDArray[np.bool_]) -> Pending:
+        """Start a push of the rows that have a gradient; others must not be stepped."""
+        return self.push(rows) if present.all() else self.push(rows[present], self.keys[present])
 
 
 _SPARSE = (
@@ -185,35 +187,35 @@ _SPARSE = (
 
 
 def refuse_sparse(module: nn.Module) -> None:
-    """Refuses embeddings of PyTorch whose gradients will be sparse.
-
-    Raises
-    ------
-    MisuseError
-    """
-    for name, one in module.named_modules():
-        is_table = isinstance(one, nn.Embedding | nn.EmbeddingBag)
-        if is_table and one.sparse and one.weight.requires_grad:
-            raise MisuseError(f"{name or 'the module'}, {type(one).__name__}: {_SPARSE}")
+    """Raise MisuseError for embeddings of PyTorch whose gradients will be sparse."""
+    for name, part in module.named_modules():
+        is_table = isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        if is_table and part.sparse and part.weight.requires_grad:
+            raise MisuseError(f"{name or 'the module'}, {type(part).__name__}: {_SPARSE}")
 
 
 def trained(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Modules and names of the parameters that have values and need gradients, each once."""
+    """Yield modules and names of the parameters that have values and need gradients, each once."""
     seen: set[int] = set()
     for owner in module.modules():
-        for key, one in owner._parameters.items():
-            if one is not None and one.requires_grad and one.numel() and id(one) not in seen:
-                seen.add(id(one))
+        for key, parameter in owner._parameters.items():
+            if parameter is None or not (parameter.requires_grad and parameter.numel()):
+                continue
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
                 yield owner, key
 
 
 def row_width(sizes: Sequence[int]) -> int:
-    """Floats of a row with which parameters of such sizes, each in whole rows, travel in least."""
+    """Choose the width of rows for which parameters of these sizes take the fewest bytes to send.
+
+    A parameter begins with a row of its own, so wide rows waste floats and narrow ones headers.
+    """
     return min(WIDTHS, key=lambda dim: sum(-(-size // dim) for size in sizes) * (dim + ROW_COST))
 
 
 def shape_code(module: nn.Module) -> int:
-    """A number of 32 bits of the shapes of the parameters."""
+    """Hash the shapes of the parameters to 32 bits."""
     shapes = [tuple(owner._parameters[key].shape) for owner, key in trained(module)]
     return zlib.crc32(repr(shapes).encode())
 
@@ -326,7 +328,7 @@ class Ranks:
         rows.declare(Table(self._table, 3))
         self._others = np.arange(world, dtype=np.uint64)
         self._known = -1.0
-        """Steps of the slowest other rank, when it was last looked at."""
+        """Steps of the slowest other rank at the last look; it only grows."""
         row = self._read(self._others[rank : rank + 1])[0].tolist()
         self._digits = int(row[2]), int(row[0])
         self.steps = steps_in(row)
@@ -342,17 +344,21 @@ class Ranks:
         self._rows.push_async(self._table, np.array([key], np.uint64), row, 1.0).wait()
 
     def agree(self, dense: DenseParameters, *others: ServerVector) -> None:
-        """Makes the first values of `dense`, and of others beside it, those of rank 0."""
+        """Set the first values of the vectors to rank 0's, which it pushes unless they are there.
+
+        READY is written last: a rank that sees it finds all first values.
+        """
         ready = np.array([READY])
         vectors = (dense, *others)
-        for one in vectors:
-            self._rows.declare(Table(f"{one.table.name}.first", one.table.dim))
+        for vector in vectors:
+            self._rows.declare(Table(f"{vector.table.name}.first", vector.table.dim))
         if self.rank == 0 and not self._read(ready)[0, 0]:
-            # What a process pushed that was killed here is taken back first, exactly.
-            for one in vectors:
-                for change in (-self._first_of(one), one.start):
-                    name = f"{one.table.name}.first"
-                    self._rows.push_async(name, one.keys, change, 1.0).wait()
+            # An earlier rank 0 may have been killed here: what it pushed is subtracted first.  As
+            # x - x is exactly 0, the sum is exactly the new first value.
+            for vector in vectors:
+                for change in (-self._first_of(vector), vector.start):
+                    name = f"{vector.table.name}.first"
+                    self._rows.push_async(name, vector.keys, change, 1.0).wait()
             shapes = np.array([self._shapes, self._ready], np.float32)
             shapes[0] -= self._read(np.array([SHAPES]))[0]
             for key, row in zip((SHAPES, READY), shapes, strict=True):
@@ -362,16 +368,11 @@ class Ranks:
         )
         self._check()
         self._edits = float(self._read(np.array([EDITS]))[0, 0])
-        for one in vectors:
-            one.start = self._first_of(one)
+        for vector in vectors:
+            vector.start = self._first_of(vector)
 
     def check_shapes(self, module: nn.Module) -> None:
-        """Refuses a module that has other parameters than the servers, if these have some.
-
-        Raises
-        ------
-        MisuseError
-        """
+        """Raise MisuseError if the servers already have parameters of other shapes or number."""
         # Parts of 16 bits: each exact as float32.
         size = sum(owner._parameters[key].numel() for owner, key in trained(module))
         self._ready = (1.0, *map(float, divmod(size, 1 << 16)))
@@ -382,35 +383,35 @@ class Ranks:
     def _check(self) -> None:
         shapes, there = (tuple(row) for row in self._read(np.array([SHAPES, READY])).tolist())
         if there != self._ready:
-            found, own = (int(row[1]) * 65536 + int(row[2]) for row in (there, self._ready))
+            stored, here = (int(row[1]) * 65536 + int(row[2]) for row in (there, self._ready))
             raise MisuseError(
-                f"the servers have {found:,} parameters under this name, the "
-                f"module has {own:,}: give sync() another name"
+                f"the servers have {stored:,} parameters under this name, the "
+                f"module has {here:,}: give sync() another name"
             )
         if shapes != self._shapes:
             raise MisuseError(
                 "the servers have parameters of other shapes under this name: give sync() another"
             )
 
-    def _first_of(self, one: ServerVector) -> Rows:
-        return self._read(one.keys, f"{one.table.name}.first", one.table.dim)
+    def _first_of(self, vector: ServerVector) -> Rows:
+        return self._read(vector.keys, f"{vector.table.name}.first", vector.table.dim)
 
     def edit(self, dense: DenseParameters, change: Rows) -> None:
-        """Adds to the first values, for all ranks."""
+        """Add a change to the first values, and tell all ranks by EDITS that they have changed."""
         self._rows.push_async(f"{dense.table.name}.first", dense.keys, change, 1.0).wait()
         edits = float(self._read(np.array([EDITS]))[0, 0])
         self._write(EDITS, 1.0 if edits < BASE else -edits, 0.0, 0.0)
-        self.forget()  # the answer would be of before
+        self.forget()  # an answer under way would lack this edit
 
     def ask(self) -> None:
-        """Starts to ask whether first values have changed."""
+        """Start to ask whether first values have changed."""
         if self._edits_asked is None:
             out = np.empty((1, 3), np.float32)
             keys = np.array([EDITS])
             self._edits_asked = self._rows.pull_async(self._table, keys, out)
 
     def refresh(self, dense: DenseParameters) -> None:
-        """Reads the first values again, if they have changed."""
+        """Read the first values again, if they have changed."""
         self.ask()
         asked, self._edits_asked = self._edits_asked, None
         assert asked is not None
@@ -419,7 +420,7 @@ class Ranks:
             self._edits, dense.start = edits, self._first_of(dense)
 
     def forget(self) -> None:
-        """Gives up asking."""
+        """Abandon a question that is under way."""
         if self._edits_asked is not None:
             self._edits_asked.abandon()
             self._edits_asked = None
@@ -460,29 +461,29 @@ class Ranks:
             pause_s = min(LOOK_S, 1.5 * pause_s)
 
     def step(self) -> None:
-        """Counts a step of this rank."""
+        """Count a step of this rank."""
         self.steps += 1
         (high, low), self._digits = self._digits, divmod(self.steps, BASE)
         self._write(self._others[self.rank], self._digits[1] - low, 0.0, self._digits[0] - high)
 
     def end(self) -> None:
-        """Says that this rank makes no more steps."""
+        """Mark this rank as ended, so that others no longer wait for it."""
         if not self._read(self._others[self.rank : self.rank + 1])[0, 1]:
             self._write(self._others[self.rank], 0.0, 1.0, 0.0)
 
     def resume(self) -> None:
-        """Says that it makes steps again."""
+        """Mark this rank as making steps again."""
         if self._read(self._others[self.rank : self.rank + 1])[0, 1]:
             self._write(self._others[self.rank], 0.0, -1.0, 0.0)
 
 
 def steps_in(row: Sequence[float]) -> int:
-    """The steps that a row of a rank says."""
+    """Decode the number of steps in the row of a rank."""
     return int(row[0]) + BASE * int(row[2])
 
 
 class _Hook:
-    """Calls a method of what keeps a module; nothing in a copy or a pickle of the module."""
+    """A hook that calls a method weakly; in a copy or a pickle of its module it does nothing."""
 
     def __init__(self, method: Callable[..., object] | None = None) -> None:
         self._method = None if method is None else weakref.WeakMethod(method)
@@ -526,13 +527,13 @@ class Synced:
         self._vectors: list[ServerVector] = [dense] if buffers is None else [dense, buffers]
         self._pushes: list[Pending] = []
         self._pass: weakref.ref[BackwardPass] | None = None
-        """Pass at whose end gradients are pushed."""
+        """The backward pass at whose end gradients are pushed."""
         self._fresh = True  # no gradient was pushed since the last refresh
         self._seen = False  # the module itself was called since the last step
         self._loads = False  # `load_state_dict` was called since the last refresh
         self._warned = False
         self._shares = mode != "bsp" and ranks.world > 1
-        self._share = 1.0 / ranks.world  # of what a forward adds to buffers
+        self._share = 1.0 / ranks.world  # this process's share of a change of buffers
         ranks.agree(dense, *self._vectors[1:])
         if mode == "ssp":
             ranks.resume()
@@ -541,20 +542,20 @@ class Synced:
         self._hooks: list[Any] = [
             module.register_forward_pre_hook(_Hook(self._before_forward)),
             module.register_forward_hook(_Hook(self._after_forward)),
-            *(one.register_hook(join) for one in dense.parameters),
+            *(parameter.register_hook(join) for parameter in dense.parameters),
             *(
-                one._register_load_state_dict_pre_hook(_Hook(self._before_load))
-                for one in module.modules()
+                part._register_load_state_dict_pre_hook(_Hook(self._before_load))
+                for part in module.modules()
             ),
         ]
         setattr(module, ATTRIBUTE, self)
         self._module = weakref.ref(module)
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # a copy of the module is kept by nothing
+        return type(None), ()  # a copy of the module is not kept by the servers
 
     def hold(self, holder: object) -> None:
-        """Has gradients stay in the parameters until `holder` calls `step`."""
+        """Let gradients stay in the parameters until `holder` calls `step`."""
         self.held, self._holder = True, weakref.ref(holder)
 
     @property
@@ -572,7 +573,7 @@ class Synced:
         if torch.is_grad_enabled():
             self._seen = True
         self._drop_failed()
-        if self.mode == "bsp":  # they were set by the last step
+        if self.mode == "bsp":  # the last step has set the parameters
             return
         if self.mode == "ssp" and module.training:
             self._ranks.wait_for_slowest(self._staleness)
@@ -583,11 +584,11 @@ class Synced:
     def _after_forward(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if self._buffers is not None and self._shares:
             self._buffers.note_forward()
-        # Else the first gradients may come in a pass within the pass, as of a checkpointed part,
-        # and be pushed at the end of that.
-        for one in tensors_in(output):
-            if one.requires_grad and one.grad_fn is not None:
-                one.register_hook(_Hook(self._join_pass))
+        # Join the outer pass by its output.  Else the first gradient might come from an inner pass,
+        # as of a checkpointed part, and all would be pushed at the end of that one, too early.
+        for tensor in tensors_in(output):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.register_hook(_Hook(self._join_pass))
 
     def _join_pass(self, gradient: Any) -> None:
         if self.held:
@@ -605,14 +606,14 @@ class Synced:
             self._pass = weakref.ref(joined)
 
     def _drop_failed(self) -> None:
-        """Drops what a pass that has failed has left in the parameters."""
+        """Drop the gradients that a failed backward pass has left in the parameters."""
         if self._pass is not None and self._pass() is None:
             self._pass = None
-            for one in self.dense.parameters:
-                one.grad = None
+            for parameter in self.dense.parameters:
+                parameter.grad = None
 
     def _before_load(self, *arguments: Any) -> None:
-        if not self._loads:  # of parts of the module the hooks of all are called
+        if not self._loads:  # `load_state_dict` calls the hook of every part of the module
             self.pull()
             self._loads = True
 
@@ -627,18 +628,18 @@ class Synced:
     def _ask(self) -> None:
         with self._rows.corked():
             self._ranks.ask()
-            for one in self._vectors:
-                one.ask()
+            for vector in self._vectors:
+                vector.ask()
 
     def _refresh(self) -> None:
         self._ask()
         self._ranks.refresh(self.dense)
-        for one in self._vectors:
-            one.refresh()
+        for vector in self._vectors:
+            vector.refresh()
         self._fresh = True
 
     def _keep_edit(self) -> None:
-        """Adds what the script has set in the parameters to what the servers have."""
+        """Push the changes that the script has made to parameters, if this is rank 0."""
         change = self.dense.take_edit()
         if change is not None and self._ranks.rank == 0:
             self._ranks.edit(self.dense, change)
@@ -651,14 +652,14 @@ class Synced:
             )
 
     def _keep_buffers(self) -> None:
-        """Adds what the script has set in buffers, in rank 0, to what the servers have."""
+        """Push the changes that the script has made to buffers, if this is rank 0."""
         self._loads = False
         if self._buffers is None:
             return
         edit = self._buffers.take_edit()
         if self._ranks.rank == 0 and edit.any():
             self._push_buffers(edit)
-            self._buffers.forget()  # a pull that was asked for before lacks it
+            self._buffers.forget()  # a pull under way lacks this edit
 
     def _push_buffers(self, change: Rows) -> None:
         assert self._buffers is not None
@@ -666,11 +667,11 @@ class Synced:
         self._pushes.append(self._buffers.push(change))
 
     def _check(self, change: Rows | None, gradient: Rows | None = None) -> None:
-        """Refuses NaN and infinite values, and sets all to what the servers have."""
+        """Raise NotFinite for NaN and infinite values; first reset all to the servers' values."""
         try:
-            for one, values in ((self.dense, gradient), (self._buffers, change)):
-                if one is not None and values is not None:
-                    check_finite(one.table, one.keys, values)
+            for vector, values in ((self.dense, gradient), (self._buffers, change)):
+                if vector is not None and values is not None:
+                    check_finite(vector.table, vector.keys, values)
         except NotFinite:
             self._refresh()
             raise
@@ -686,7 +687,7 @@ class Synced:
             return
         if gradient is None:
             return
-        self._fresh = False  # whatever becomes of this step
+        self._fresh = False  # also if this step fails below
         self.flush()
         change = None if self._buffers is None else self._buffers.take_change(self._share)
         self._check(change, gradient[0])
@@ -695,12 +696,12 @@ class Synced:
             if self._buffers is not None and change is not None:
                 self._pushes.append(self._buffers.push(change))
             if self.mode == "async":
-                self._ask()  # behind the push: it sees that
+                self._ask()  # after the push, on the same connection, so the pull sees the push
         if self.mode == "ssp":
             self.flush()
             self._ranks.step()
         seen, self._seen = self._seen, False
-        if not seen:  # then no hook says when the next forward begins
+        if not seen:  # only parts of the module are called: no hook announces the next forward
             if self.mode == "ssp":
                 self._ranks.wait_for_slowest(self._staleness)
             self._make_fresh()
@@ -710,18 +711,20 @@ class Synced:
         self._loads = False
         if gradient is None:
             gradient = np.zeros_like(self.dense.start), np.zeros(len(self.dense.keys), np.bool_)
-        rows, given = gradient
+        rows, present = gradient
         change = None if self._buffers is None else self._buffers.take_change()
         if self._ranks.world > 1:
             for step in (rows,) if change is None else (rows, change):
                 flat = torch.from_numpy(step)
                 torch.distributed.all_reduce(flat)
                 flat /= self._ranks.world
-            some = torch.from_numpy(given.view(np.uint8))
-            torch.distributed.all_reduce(some, torch.distributed.ReduceOp.MAX)
-        self._check(change, rows)  # in all ranks alike
+            flags = torch.from_numpy(present.view(np.uint8))
+            torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
+        # All ranks have the same sums now, so either all raise here or none: else the others would
+        # wait in `broadcast`.
+        self._check(change, rows)
         if self._ranks.rank == 0:
-            pushes = [self.dense.push_gradient(rows, given)] if given.any() else []
+            pushes = [self.dense.push_gradient(rows, present)] if present.any() else []
             if self._buffers is not None and change is not None:
                 pushes.append(self._buffers.push(change))
             for push in pushes:
@@ -743,12 +746,12 @@ class Synced:
         self._keep_buffers()
         if self._buffers is not None and self._shares:
             change = self._buffers.take_change(self._share)
-            if change.any():  # forwards without a step
+            if change.any():  # there were forwards without a step
                 self._push_buffers(change)
         self.flush()
         self._ranks.forget()
-        for one in self._vectors:
-            one.forget()
+        for vector in self._vectors:
+            vector.forget()
         self._refresh()
 
     def flush(self) -> None:
@@ -772,8 +775,8 @@ class Synced:
 
 
 def _step_all(synced: dict[Synced, bool]) -> None:
-    for one in synced:
-        one.step()
+    for module in synced:
+        module.step()
 
 
 def _has_group() -> bool:

@@ -130,7 +130,7 @@ class Worker(api.Worker):
     # --- what the base class asks for -------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:
-        """The tables of the model's embeddings and of its dense parameters."""
+        """Make the model; return the tables of its embeddings and dense parameters."""
         rows = self._rows = WorkerRows(self)
         with torch.random.fork_rng(devices=[]), bound(rows):
             torch.manual_seed(self.settings.seed)
@@ -222,12 +222,12 @@ class Worker(api.Worker):
             vector.refresh()
 
     def _push_rows(self) -> None:
-        """Pushes the gradients of rows."""
+        """Push the gradients of rows."""
         exchanges = [module.exchange for module in self._modules]
         push_together({exchange: exchange.take_held() for exchange in exchanges})
 
     def _push_vectors(self, share: float, *, counts: float = 1.0, carries: bool = True) -> None:
-        """Pushes gradients, and `share` of what was added to buffers, of counts `counts`."""
+        """Push dense gradients, and the change of buffers: means times `share`, counts `counts`."""
         gradient = None if self._dense is None else self._dense.take_gradient()
         with self._rows.corked():
             if self._dense is not None and gradient is not None:
