@@ -1,4 +1,4 @@
-"""Lives of clusters as text: what happens to a cluster, and what its master does about it.
+"""Recorded lives of clusters: what happens to a cluster, and what its master does about it.
 
     lives/*.txt: commands -> Life -> events of the master, effects of each -> compared with the text
 
@@ -14,6 +14,9 @@
     > kill server-1                            a command
     worker-1: Lease train                      an event
       answers worker-1: Leased ...             its effects, in order
+
+Effects: `notes` a fact for the journal, `asks` a peer by an order, `sends` it a note, `answers` its
+call, `logs` a line, `begins` a work beside the loop; others by their names.
 
 Deeds: `start ROLE`, `kill NAME`, `leave NAME` (SIGTERM), `stall NAME SECONDS`, `fail WORKER` (its
 user code raises), `part NAME NAME SECONDS` (their hosts do not reach each other), `fill SECONDS`
@@ -60,9 +63,9 @@ DULL = {
     "units", "whole", "table", "tables", "job_s", "pass_s", "first", "port", "sync", "paced",
     "figures", "late",
 }  # fmt: skip
-"""Fields that are the same in each life, or differ without a reason."""
+"""Fields left out: the same in each life, or of no interest."""
 WHICH = ("number", "shard", "part")
-"""Fields that are shown though they are 0, or -1: none."""
+"""Fields that are shown even if they are 0, or -1 (none)."""
 WIDTH = 110
 CUT = "..."
 """In the place of lines that are not written."""
@@ -89,12 +92,12 @@ class Steady(random.Random):
 
 
 class Life(Cluster):
-    """One cluster that lives as its commands say.
+    """A cluster that follows the commands of a life.
 
     Attributes
     ----------
     log : list of str
-        What has happened.
+        Commands, events and effects so far, as lines.
     """
 
     numbers = Steady
@@ -251,11 +254,11 @@ class Life(Cluster):
         self._write(f"  {line}")
 
     def _shown(self, effect):
-        """A line of an effect; None: it is of no interest."""
+        """The line of an effect, or None if no other process sees the effect."""
         if isinstance(effect, QUIET):
             return None
         if isinstance(effect, effects.Send):
-            return f"tells {self._name(effect.peer)}: {brief(effect.message)}"
+            return f"sends {self._name(effect.peer)}: {brief(effect.message)}"
         if isinstance(effect, effects.Order):
             peer = self._name(effect.peer)
             self._asked[effect.number] = peer, effect.message
@@ -263,12 +266,12 @@ class Life(Cluster):
             return None if silent else f"asks {peer}: {brief(effect.message)}"
         if isinstance(effect, Answering):
             caller = self._callers[effect.call]
-            peer = caller.process.name if caller.is_open else "one that is gone"
+            peer = caller.process.name if caller.is_open else "a peer that is gone"
             return f"answers {peer}: {brief(effect.answer)}"
         if isinstance(effect, effects.Note):
             return f"notes {effect.kind} {values_of(effect.data)}".rstrip()
         if isinstance(effect, effects.Say):
-            return f"says: {effect.text}"
+            return f"logs: {effect.text}"
         if isinstance(effect, Work):
             run = effect.run.func if isinstance(effect.run, partial) else effect.run
             self._works[effect.number] = name = run.__name__.strip("_")
@@ -290,7 +293,7 @@ def fields_of(value):
 
 
 def brief(message):
-    """A message, or an error, in a few words."""
+    """A message or an error in a few words."""
     if isinstance(message, Exception):
         return str(message)
     if not isinstance(message, Message):
@@ -299,14 +302,14 @@ def brief(message):
 
 
 def values_of(fields):
-    """Fields that say something in a few characters."""
+    """Fields as text: the ones with a short value that means something."""
     words = {name: short_of(value) for name, value in fields.items() if name not in DULL}
     words |= {name: str(fields[name]) for name in WHICH if fields.get(name) in (0, -1)}
     return " ".join(f"{name.strip('_')}={word}" for name, word in words.items() if word)
 
 
 def short_of(value):
-    """A value as a word; empty: it says nothing, or too much."""
+    """A value as a word; empty if it has no meaning here, or would be too long."""
     if value is True or (isinstance(value, int | float | str) and value not in (False, "", -1)):
         return f"{value:g}" if isinstance(value, float) else str(value)
     if dataclasses.is_dataclass(value):
@@ -321,7 +324,7 @@ def short_of(value):
 
 
 def read(path):
-    """The words about a life, its commands, and its log."""
+    """The comment of a life, its commands, and its log."""
     head, _, log = path.read_text().partition("----\n")
     lines = head.splitlines()
     about = [line for line in lines if line.startswith("#")]
@@ -329,7 +332,7 @@ def read(path):
 
 
 def live(commands):
-    """The log of a life, and what is wrong with it."""
+    """Runs a life; its log, and the problems found."""
     life = Life(commands)
     outcome = life.run()
     unheard = [f"no line has {text!r}" for text in life.unheard()]
