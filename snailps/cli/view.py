@@ -1,11 +1,11 @@
-"""Views of a run, shared by the live display, plain lines and the page of the status.
+"""Chooses the words for a run, for the live display, plain lines and the page of the status.
 
     Status, seconds left -> view_of -> View -> a line, or live_picture
     Status -> page_of -> View.line, Sections -> page_lines, page_picture
     figures of the end, last Status -> ending_of -> Ending -> end_lines, end_picture
 
-Owns the wording and the order of what is shown; `node/phrases.py` has the words of phases and
-states, `printing.py` draws.  Looks up sizes of files; must not know sockets, clocks or streams.
+Owns the wording and order of what is shown.  `node/phrases.py` has the words of phases and states,
+`printing.py` draws.  Looks up sizes of files; must not know sockets, clocks or streams.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_w
 from snailps.node.status import NodeStatus, Phase, Status
 
 SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
-"""Phases whose progress is shown."""
+"""Phases whose progress is shown as a share."""
 LOOP_MS, LOOP_SHARE = 50.0, 0.2
-"""Share of time and 99.9th percentile of a turn from which a busy master is reported."""
+"""A master is reported as busy above this 99.9th percentile of a turn and this share of time."""
 LOOP_TURNS = 10_000
-"""Turns from which slow ones count: with fewer, one in a thousand is the start of the job."""
+"""A busy master is reported only after this many turns: before, the slow ones in a thousand are
+those at the start of the job."""
 TESTS_MAX = 4
 OWN_MAX = 12
-"""Figures of a user's own `judge` that are shown."""
+"""At most this many figures of a user's own `judge` are shown."""
 ENDS = {
     "interrupt": "ended early by Ctrl-C",
     "converged": "the loss has stopped falling",
@@ -38,15 +39,15 @@ ENDS = {
     "max_steps": "max_steps is reached",
     "max_seconds": "max_seconds is reached",
 }
-"""`ended_by` -> words, unless the training ended as planned."""
+"""`ended_by` -> why the training ended before its last epoch."""
 _TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
 _SPARE = ("address", "at", "step", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
-"""Columns that a narrow terminal does not show, the first one first."""
+"""Columns that a narrow terminal omits, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A server or worker: what it does, its speed or rows, and what it waits for."""
+    """A server or worker in words: what it does, its speed or rows, and what it waits for."""
 
     node: NodeStatus
     name: str
@@ -54,10 +55,10 @@ class Process:
     mood: Mood
     rate: str
     figure: str
-    """A worker's speed with its unit, what a server holds."""
+    """A worker's speed with its unit, or the rows that a server holds."""
     waits: str
     is_waiting: bool
-    """Whether the wait is worth showing: they wait for each other all the time."""
+    """Whether the wait is worth showing: short waits between processes are normal."""
 
     @property
     def where(self) -> str:
@@ -66,7 +67,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Words for what a run does now; a text is empty where there is nothing to tell."""
+    """Words for what a run does now; a text is empty if there is nothing to say."""
 
     phase: Phase
     progress: float
@@ -83,7 +84,7 @@ class View:
     processes: tuple[Process, ...]
 
     def line(self, *, verbose: bool = False) -> str:
-        """All but the processes on one line, without its end."""
+        """Write everything except the processes as one line, without a line break."""
         doing = f"[{self.elapsed}] {self.doing} {self.share}".rstrip()
         blocks = self.blocks if verbose else ""
         parts = (doing, self.step, self.waits, *self.figures, self.left, self.lr, blocks)
@@ -91,7 +92,7 @@ class View:
 
 
 def view_of(status: Status, eta_s: float | None) -> View:
-    """Make the view of a status, with `eta_s` seconds left, if known."""
+    """Make the view of a status; `eta_s` are the seconds left, None if unknown."""
     phase, unit, lr = status["phase"], status["unit"], status["lr"]
     counts, figures = phase in ("survey", "training"), []
     if counts and status["units_per_s"] > 0:
@@ -107,7 +108,7 @@ def view_of(status: Status, eta_s: float | None) -> View:
         elapsed=seconds_text(status["elapsed_s"]),
         doing=phase_words(status),
         step=status["pass_"],
-        # 100.0% is shown only when all of it is done.
+        # Cut, not rounded: 100.0% must appear only when everything is done.
         share=f"{int(status['progress'] * 1000) / 10:.1f}%" if is_shared else "",
         left="" if eta_s is None else f"{most}{seconds_text(eta_s)} left",
         figures=tuple(figures),
@@ -127,7 +128,7 @@ def _processes(status: Status) -> tuple[Process, ...]:
         sums = held.setdefault(shard["primary"], [0, 0])
         sums[0] += shard["rows"]
         sums[1] += shard["bytes"]
-    found = []
+    processes = []
     for node in status["nodes"]:
         rate = "" if node["rate"] is None else count_text(node["rate"])
         figure = f"{rate} {status['unit']}/s" if rate else ""
@@ -136,7 +137,7 @@ def _processes(status: Status) -> tuple[Process, ...]:
             figure = f"{count_text(rows)} rows, {size_text(size)}" if rows else ""
         long = bool(node["waits"]) and lasts(node["waits_s"])
         waits = f"waits for {node['waits']}" if node["waits"] else ""
-        found.append(
+        processes.append(
             Process(
                 node,
                 process_name(node["role"], node["id"]),
@@ -147,11 +148,11 @@ def _processes(status: Status) -> tuple[Process, ...]:
                 is_waiting=long or bool(waits and status["phase"] != "training"),
             )
         )
-    return tuple(found)
+    return tuple(processes)
 
 
 def cluster_words(status: Status) -> str:
-    """The size of the cluster: ``cluster of 1 server, 2 workers``."""
+    """Say how large the cluster is: ``cluster of 1 server, 2 workers``."""
     roles = [node["role"] for node in status["nodes"]]
     counts = [(roles.count(role), role) for role in ("server", "worker")]
     return "cluster of " + ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for n, role in counts)
@@ -161,8 +162,8 @@ def cluster_words(status: Status) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, each column as wide as its longest text."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    """Align rows to lines, each column as wide as its longest text."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=False))[:-1]]
     return [
         "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
         .rstrip()
@@ -172,7 +173,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: plain lines, or rows in columns; empty parts are not shown."""
+    """A part of the page of the status: plain lines, or rows in columns."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
@@ -185,7 +186,7 @@ class Section:
         return aligned([self.columns, *self.rows] if self.columns else self.rows)
 
     def cut(self, rows_max: int) -> Section:
-        """The section with at most `rows_max` rows; the last one says how many are omitted."""
+        """Return the section with at most `rows_max` rows; the last one counts the omitted ones."""
         if len(self.rows) <= rows_max:
             return self
         left = len(self.rows) - rows_max + 1
@@ -193,7 +194,7 @@ class Section:
         return Section(self.columns, [*self.rows[: rows_max - 1], more])
 
     def fitted(self, width: int) -> Section:
-        """The section without columns that do not fit on a screen of `width` columns."""
+        """Return the section without the columns that do not fit on a screen of this width."""
         spare = [name for name in _SPARE if name in self.columns]
         section = self
         while spare and max(map(len, section.lines())) > width:
@@ -201,28 +202,34 @@ class Section:
         return section
 
     def without(self, *names: str) -> Section:
-        kept = [at for at, name in enumerate(self.columns) if name not in names]
-        rows = [tuple(row[at] for at in kept) for row in self.rows]
-        return Section(tuple(self.columns[at] for at in kept), rows)
+        """Return the section without the columns of these names."""
+        indices = [index for index, name in enumerate(self.columns) if name not in names]
+        rows = [tuple(row[index] for index in indices) for row in self.rows]
+        return Section(tuple(self.columns[index] for index in indices), rows)
 
     def filled(self) -> Section:
-        """The section without empty columns."""
+        """Return the section without empty columns."""
         empty = [
-            name for at, name in enumerate(self.columns) if not any(row[at] for row in self.rows)
+            name
+            for index, name in enumerate(self.columns)
+            if not any(row[index] for row in self.rows)
         ]
         return self.without(*empty) if empty else self
 
 
 def eta_of(status: Status) -> float | None:
-    """Seconds left by the status alone, at the present speed."""
-    left = (1.0 - status["progress"]) * (status["total_units"] or 0)
+    """Estimate the seconds left from a single status, at its present speed."""
     if status["eta_s"] is not None or status["phase"] != "training" or status["waiting_for"]:
         return status["eta_s"]
-    return left / status["units_per_s"] if left and status["units_per_s"] > 0 else None
+    remaining = (1.0 - status["progress"]) * (status["total_units"] or 0)
+    return remaining / status["units_per_s"] if remaining and status["units_per_s"] > 0 else None
 
 
 def page_of(status: Status, *, tables: bool = False) -> tuple[list[str], list[Section]]:
-    """A line on the progress, one on job and cluster; processes, shards, tables, waits, notes."""
+    """Make the page of the status: a line on the progress, one on job and cluster, sections.
+
+    The sections are processes, shards, tables, waits and notes; empty ones are left out.
+    """
     view = view_of(status, eta_of(status))
     output = f" to {status['output']}" if status["output"] else ""
     parts = [
@@ -239,7 +246,7 @@ def page_of(status: Status, *, tables: bool = False) -> tuple[list[str], list[Se
     columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work", "step")
     processes = Section((*columns, f"{status['unit']}/s"), list(map(_process_row, view.processes)))
     if len({node["host"] for node in status["nodes"]}) < 2:
-        processes = processes.without("address")  # one machine: all addresses are equal
+        processes = processes.without("address")  # on one machine all addresses are equal
     shards = ("shard", "primary", "at", "standby", "state", "rows", "MB", "pulls/s", "pushes/s")
     sections = [
         processes,
@@ -302,12 +309,12 @@ def _table_rows(status: Status) -> list[tuple[str, ...]]:
 
 
 def _notes(status: Status) -> list[str]:
-    """Lines on the checkpoint, a busy master, and workers that read through the master."""
+    """Write lines on the checkpoint, a busy master, and workers that read through the master."""
     notes = []
     checkpoint = status["checkpoint"]
     if checkpoint is not None:
         age_s = checkpoint["age_s"]
-        when = "of an earlier run" if age_s is None else f"{seconds_text(age_s)} ago"
+        when = "from an earlier run" if age_s is None else f"{seconds_text(age_s)} ago"
         is_training = status["session"] is None or status["session"]["job"]
         share = f"{checkpoint['progress']:.0%} of the training, " if is_training else ""
         line = (
@@ -320,12 +327,13 @@ def _notes(status: Status) -> list[str]:
     busy = loop["busy_s"] > LOOP_SHARE * status["elapsed_s"]
     if busy and loop["turns"] >= LOOP_TURNS and loop["busy_ms_p999"] > LOOP_MS:
         notes.append(
-            f"the master's loop is busy: {loop['busy_ms_p999']:.0f} ms in one turn of 1,000, "
-            f"{loop['busy_ms_max']:.0f} ms at most; give it a core of its own"
+            f"the master is busy and delays all processes: one turn of its loop in 1,000 takes "
+            f"{loop['busy_ms_p999']:.0f} ms or more, the longest {loop['busy_ms_max']:.0f} ms; "
+            "give it a core of its own"
         )
     return notes + [
-        f"worker {node['id']} reads through the master, {node['fetched']} blocks so far: "
-        f"{node['host']} cannot open {node['lacks']}"
+        f"worker {node['id']} gets its input from the master, {node['fetched']} blocks so far, "
+        f"because {node['host']} cannot open {node['lacks']}"
         for node in status["nodes"]
         if node["fetched"]
     ]
@@ -336,9 +344,9 @@ def _notes(status: Status) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: `mood` as `phrases.Mood`, facts as label -> lines.
+    """How a run ended: a title, `mood` (`phrases.Mood`), and facts: label -> lines.
 
-    `losses`, the course of the loss, are drawn after the fact "loss".
+    `losses`, the curve of the loss, are drawn after the fact "loss".
     """
 
     title: str
@@ -358,9 +366,9 @@ def ending_of(
 ) -> Ending:
     """Make the view of a run's end.
 
-    `figures` are the master's, empty if it ended without any; `status` is the last one seen.  `job`
-    is a `Status.job_name`, or empty.  `why`: the run failed or was interrupted before a model was
-    saved.  Files are named if `kept`.
+    `figures` come from the master, and are empty if it ended without any; `status` is the last one
+    seen.  `job` is a `Status.job_name`, or empty.  `why` is the reason of a run that failed, or was
+    interrupted before a model was saved.  Without `kept`, the run's files are gone: none is named.
     """
     unit = "words" if "words" in figures else "examples"
     files = [str(path) for path in figures.get("files", [])] if kept else []
@@ -373,7 +381,7 @@ def ending_of(
     else:
         mood = "waits" if by == "interrupt" else "good"
         title = f"{name} is trained" + (f": {ENDS[by]}" if by in ENDS else "")
-        if by == "converged":  # it was only a limit
+        if by == "converged":  # `epochs` was only an upper limit
             title += f", after {figures['epochs']} epochs"
         elif by in ENDS and figures.get("progress") is not None:
             title += f", {figures['progress']:.0%} done"
@@ -382,7 +390,8 @@ def ending_of(
     moved = figures.get(f"bytes_per_{unit[:-1]}") if figures.get("servers") else None
     sent = "" if moved is None else f"{moved:,.{0 if moved >= 10 else 1}f} bytes"
     one = "a word" if unit == "words" else "an example"
-    left = figures.get("checkpoint") or (None if status is None else status.get("checkpoint"))
+    newest = figures.get("checkpoint") or (None if status is None else status.get("checkpoint"))
+    # The reason of a failed export has that option: it says itself where the rows are saved.
     says_saved = bool(why) and "--set checkpoint_dir=" not in why
     facts = [
         ("why", [why]),
@@ -397,8 +406,7 @@ def ending_of(
         ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
         ("faults" if why else "survived", _faults(status)),
-        # A failed export says itself what it has saved.
-        ("saved", _saved(left, bool(files)) if says_saved or by == "interrupt" else []),
+        ("saved", _saved(newest, bool(files)) if says_saved or by == "interrupt" else []),
         ("time", [] if wall_s is None else [_times(figures, wall_s)]),
         ("next", _next(job, files)),
     ]
@@ -408,7 +416,7 @@ def ending_of(
 def _file_line(path: str) -> str:
     try:
         return f"{path} ({size_text(Path(path).stat().st_size)})"
-    except OSError:  # on the master's host, or moved already
+    except OSError:  # the file is on the master's host, or was moved
         return path
 
 
@@ -438,7 +446,7 @@ def _loss(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _clipped(counts: Mapping[str, int], units: int) -> list[str]:
-    """Columns with values beyond what their scale foresaw."""
+    """Count the values of each column that were clipped to its scale."""
     columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     text = f"values beyond 64 times their scale, in {units:,} examples: {columns}"
     return [text] if columns else []
@@ -460,13 +468,13 @@ def _quality(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _figure(name: str, value: float | str) -> str:
-    """A figure of quality, such as ``log loss 0.3142``."""
+    """Write a figure of quality, such as ``log loss 0.3142``."""
     text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
     return f"{name.replace('_', ' ')} {text:.60}"
 
 
 def _reliability(test: Any) -> list[str]:
-    """Predicted and observed shares of groups of a test's examples with similar predictions."""
+    """Write predicted and observed shares of yes, by groups with similar predictions."""
     parts = test.get("reliability") if isinstance(test, Mapping) else None
     if not parts:
         return []
@@ -489,10 +497,10 @@ def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
     if checkpoint is not None and checkpoint["number"]:
         return [
             f"checkpoint {checkpoint['number']} ({checkpoint['progress']:.0%} of the training) in "
-            f"{checkpoint['path']}: the same command goes on from there"
+            f"{checkpoint['path']}: the same command continues from there"
         ]
     if wrote:
-        return ["the model so far; there is no checkpoint to go on from (checkpoint_interval)"]
+        return ["the model so far, but no checkpoint to continue from (checkpoint_interval)"]
     return ["nothing: there is no checkpoint (checkpoint_interval)"]
 
 
@@ -504,7 +512,7 @@ def _times(figures: Mapping[str, Any], wall_s: float) -> str:
 
 
 def _next(job: str, files: Sequence[str]) -> list[str]:
-    """The command to try next, by the kind of model."""
+    """Name the command to try next, by the kind of model."""
     best = next((path for path in files if path.endswith((".bin", ".npz"))), (*files, "")[0])
     if not best or job not in MODELS or (job in ("logistic", "fm") and not best.endswith(".npz")):
         return []

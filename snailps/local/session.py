@@ -1,4 +1,4 @@
-"""A running cluster in a Python session: tables, tensors, jobs and their results.
+"""Owns a running cluster as a Python object: its tables and tensors, jobs and their results.
 
     Driver [, Launcher] -> Cluster -> table, tensor -> session_tables.py
                                    -> run(model) -> JobResult -> figures, history, results()
@@ -38,28 +38,28 @@ from snailps.local.table_export import Format, export_tables
 from snailps.node.status import Status
 
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
-"""Seconds between two reads of the status, at first and later: small jobs end soon."""
+"""Seconds between two reads of the status: at first short, because small jobs end soon."""
 HANG_S = 1.0
-"""Seconds that a job waits for a local worker that is still busy with the previous job."""
+"""Seconds for a local worker to leave the previous job, before it is killed and replaced."""
 ENDING_S = 1.0
 RENEW_S = 70.0
-"""Seconds to wait for workers that begin anew: longer than the master does."""
-AGAIN = "the master was lost while the job ran, and was started again: so is the job"
+"""Seconds to wait for workers that restart: longer than the master waits for them."""
+AGAIN = "the master was lost during the job and has been started again: the job is repeated"
 C = TypeVar("C", bound="Cluster")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """A job that is done.
+    """A finished job.
 
     Attributes
     ----------
     figures : dict
-        Speed, loss, what the model's `judge` and `export` added.
+        Speed, loss, and the figures of the model's `judge` and `export`.
     history : list of dict
         For each epoch or round: ``epoch``, ``loss`` and ``words_per_s`` or ``examples_per_s``,
-        where they are known.
+        if they are known.
     """
 
     figures: dict[str, Any]
@@ -79,9 +79,9 @@ class JobResult:
 
     @cached_property
     def settings(self) -> JobSettings:
-        """Settings as the job ran, with values from files that they name.
+        """Settings with which the job ran, including values from model files that they name.
 
-        A model that was given by name is imported here when this is first read.
+        If the model was given by name, its class is imported when this is first read.
         """
         model = self._model
         cls = model if isinstance(model, type) else load_class(model, "the job")
@@ -89,12 +89,12 @@ class JobResult:
 
     @contextlib.contextmanager
     def results(self, **changes: Any) -> Iterator[Results]:
-        """The tables of the job, as the model's `export` reads them, through this process.
+        """Open the job's tables in this process, in the form that a model's `export` reads.
 
         Parameters
         ----------
         **changes
-            Other values of settings: ``output="here"``.
+            Settings to change for it: ``output="here"``.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Cluster:
     Attributes
     ----------
     address : str
-        Of the master: further processes may join.
+        Address of the master, at which further processes may join.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class Cluster:
         self.address = launcher.address if launcher is not None else address
         self._turn = threading.RLock()  # one job at a time
         self._closed = False
-        self._starting = threading.Lock()  # a process in the place of another
+        self._starting = threading.Lock()  # held while a process is being replaced
         self._sizes = ""
         self._finalizer = weakref.finalize(self, _end_unused, launcher, driver)
         self._finalizer.atexit = False  # `_end_all` closes them
@@ -148,19 +148,19 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        entry = next((one for one in reversed(_within) if one[1] is self), None)
+        entry = next((block for block in reversed(_within) if block[1] is self), None)
         if entry is not None:
             _within.remove(entry)
         self.close()
 
     @property
     def is_local(self) -> bool:
-        """Whether its processes are children of this one, on this machine."""
+        """Whether the cluster's processes are children of this one, on this machine."""
         return self._launcher is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used: not closed, not ended, and not made by a parent process."""
+        """Whether the cluster can be used: not closed, not ended, and not made before a fork."""
         return self._driver.is_own and not (self._closed or self._driver.ended.is_set())
 
     def wait_for_start(self, limit_s: float) -> None:
@@ -173,21 +173,21 @@ class Cluster:
         raise ClusterError(f"the cluster is not complete after {limit_s:.0f} s{lacking}")
 
     def table(self, name: str, dim: int = 1, **options: Any) -> LocalTable:
-        """Declares a table; `options` as in `snailps.Table` (access, init, scale, lr, seed)."""
+        """Declare a table; `options` as in `snailps.Table` (access, init, scale, lr, seed)."""
         table = Table(name, dim, **options)
         self._check_open()
         self._driver.declare(table)
         return LocalTable(self, self._driver, table)
 
     def tensor(self, name: str, shape: Sequence[int], **options: Any) -> LocalTensor:
-        """Declares a dense array; `options` as in `snailps.Tensor`, the same as of a table."""
+        """Declare a dense array; `options` as in `snailps.Tensor`, the same as for a table."""
         tensor = Tensor(name, tuple(shape), **options)
         self._check_open()
         self._driver.declare(tensor.table())
         return LocalTensor(self, self._driver, tensor)
 
     def tables(self) -> dict[str, Table]:
-        """Declarations of all tables by name: of its last job, all drivers, and what `load` put."""
+        """Return all tables by name: of the last job, of all drivers, and loaded ones."""
         self._check_open()
         return {name: table for name, (_, table) in self._driver.all_tables().items()}
 
@@ -201,7 +201,7 @@ class Cluster:
         overwrite: bool = False,
         progress: ExportProgress | None = None,
     ) -> list[str]:
-        """Writes keys and rows of tables to files of this process, keys ascending.
+        """Write keys and rows of tables to files, keys ascending; this process writes them.
 
         Parameters
         ----------
@@ -211,9 +211,9 @@ class Cluster:
             ``safetensors`` or ``npz``: one file, ``TABLE.keys`` uint64 (n,), ``TABLE.rows`` float32
             (n, dim).  ``parquet``, with pyarrow: ``OUTPUT.TABLE.parquet``, ``key`` and ``row``.
         tables : sequence of str, optional
-            Names; by default all of the cluster, those of its last job and of other drivers too.
+            Names; by default all tables of the cluster, of its last job and of other drivers too.
         state : bool
-            Also the state of optimisers, ``TABLE.state`` or the column ``state``.
+            Also write the optimizers' state, as ``TABLE.state`` or the column ``state``.
         overwrite : bool
             Replace files that exist.
         progress : ExportProgress, optional
@@ -226,15 +226,15 @@ class Cluster:
         Raises
         ------
         ConfigError
-            No such table or format, a file exists, or pyarrow is not installed.
+            There is no such table or format, a file exists, or pyarrow is not installed.
         ModelWriteError
             The folder is missing or not writable, or the disk is full.  No partial file is left.
 
         Notes
         -----
-        Rows stream through buffers of some 100 MB and a scratch file in the output's folder.  Each
-        row is as it is when it is read: while others push, the file is of no single moment.  A
-        checkpoint is (`snailps checkpoint export --format`).
+        Rows stream through buffers of some 100 MB and a scratch file in the output's folder.  Rows
+        are read one after the other, so while others push the file mixes several moments.  Use a
+        checkpoint for a single moment (`snailps checkpoint export --format`).
         """
         self._check_open()
         source = ClusterSource(self._driver, state=state, is_local=self.is_local)
@@ -244,16 +244,17 @@ class Cluster:
         )  # fmt: skip
 
     def save(self, folder: str | os.PathLike[str]) -> str:
-        """Saves all tables, with the state of their optimizers, as a checkpoint.
+        """Save all tables, with the state of their optimizers, as a checkpoint.
 
-        `load` puts it back, into a cluster of any number of servers; ``snailps checkpoint`` lists,
+        `load` restores it, in a cluster with any number of servers; ``snailps checkpoint`` lists,
         verifies and exports it.
 
         Parameters
         ----------
         folder : path
-            On a disk that the master and all servers share.  It gets a folder
-            ``checkpoint-000001`` or a higher number, and keeps the newest `checkpoints_kept` (2).
+            A folder on a disk that the master and all servers share.  The checkpoint becomes its
+            subfolder ``checkpoint-000001`` or a higher number; the newest `checkpoints_kept` (2)
+            are kept.
 
         Returns
         -------
@@ -263,14 +264,14 @@ class Cluster:
         Raises
         ------
         ClusterError
-            A job is at work: the rows are its own.
+            A job is running, which is changing the rows.
         CheckpointError
-            It could not be written; the earlier ones are as they were.
+            It could not be written; earlier checkpoints are unchanged.
 
         Notes
         -----
-        Rows are copied while others go on: each is as it was at some moment of the call.  Save
-        between two steps where all tables are to be of one.
+        Rows are copied while others may push: each row is from some moment of the call.  Save
+        between two steps if all rows must be from the same one.
 
         Examples
         --------
@@ -287,58 +288,58 @@ class Cluster:
         return self._driver.save(os.path.abspath(folder))[0]  # noqa: PTH100 (as it was typed)
 
     def load(self, folder: str | os.PathLike[str]) -> int:
-        """Puts the tables of a checkpoint in the place of what the cluster has of them.
+        """Replace the cluster's tables by the tables of a checkpoint.
 
         Parameters
         ----------
         folder : path
-            Where `save`, a session with `checkpoint_interval` or a job has written checkpoints: the
-            newest good one is taken; or the folder of one of them.
+            A folder in which `save`, a session with `checkpoint_interval` or a job has written
+            checkpoints: the newest good one is taken.  Or the folder of one checkpoint.
 
         Returns
         -------
         int
-            Rows, of all tables.
+            Number of rows in all tables.
 
         Raises
         ------
         DataError
             There is no checkpoint.
         ConfigError
-            A table is declared here in another way, or the cluster has another `frag_num`.
+            A table is declared differently here, or the cluster has another `frag_num`.
         CheckpointError
-            None is good.  Where servers had begun to read, what they had of its tables is gone.
+            No checkpoint is good.  If servers had begun to read, their rows of its tables are gone.
 
         Notes
         -----
-        Tables that are not in it stay as they are.  Declare those that are with `table` or a module
-        as they were: their rows and the state of their optimizers are there.  Pushes of others
-        meanwhile may be lost.
+        Tables that are not in the checkpoint are unchanged.  To use the loaded ones, declare them
+        as before, by `table` or a module: rows and optimizers' state are then there.  Pushes of
+        others during the call may be lost.
         """
         self._check_open()
         return self._driver.load(os.path.abspath(folder))[1]  # noqa: PTH100 (as it was typed)
 
     def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """All stored rows of a table with the state of its optimizer, in pieces of one MiB or so.
+        """Iterate over the stored rows of a table with the optimizer's state, in pieces of 1 MiB.
 
         Parameters
         ----------
         table : str
-            Declared here before.
+            A table that this process has declared.
 
         Yields
         ------
         keys : numpy.ndarray
             uint64 (n,), in no order.
         rows : numpy.ndarray
-            float32 (n, dim + state_floats), as they are when they are read, for `assign`.
+            float32 (n, dim + state_floats), in the form that `assign` takes.
         """
         self._check_open()
         source = ClusterSource(self._driver, state=True, is_local=self.is_local)
         yield from source.stored(table)
 
     def has_rows(self, table: str) -> bool:
-        """Whether the cluster has a row of a table, of any driver or its last job."""
+        """Whether the cluster has a row of a table of any driver or of its last job."""
         self._check_open()
         source = ClusterSource(self._driver)
         return table in source.tables and any(
@@ -373,22 +374,22 @@ class Cluster:
     def train(
         self, model: type[Worker] | str, /, *, timeout_s: float | None = None, **settings: Any
     ) -> dict[str, Any]:
-        """Trains a model on the cluster's workers and returns the run's figures.
+        """Train a model on the cluster's workers and return the figures of the job.
 
         Parameters
         ----------
         model : class or str
-            A `Worker` subclass, or its ``package.module:Class``.  Where it is defined in a
-            notebook's cell or a script, its source is sent, with what it uses there.
+            A `Worker` subclass, or its ``package.module:Class``.  If a notebook or script defines
+            it, its source is sent to the workers, with the definitions that it uses.
         timeout_s : float, optional
-            Limit, seconds.
+            Limit in seconds, after which the job is cancelled.
         **settings
-            Of the model and of every job: ``input=..., output=..., epochs=...``.
+            Settings of the model and of every job: ``input=..., output=..., epochs=...``.
 
         Returns
         -------
         dict
-            Figures of this job: speed, loss, what `export` added.
+            Figures of this job: speed, loss, and the figures of `export`.
 
         Raises
         ------
@@ -397,15 +398,15 @@ class Cluster:
         DataError
             The input is missing, empty or unreadable.
         ClusterError
-            The job failed; the text says why, with the lines of your own code.  The cluster keeps
-            running, with its tables: workers that have ended with the job are replaced before the
+            The job failed; the text says why, with the lines of your own code.  The cluster goes on
+            running with its tables; workers that have ended with the job are replaced before the
             next one begins.
 
         Notes
         -----
-        Values are Python values, not text of a .conf file: a string may hold commas and quotes, and
-        a list gives several.  The class is imported from its file as it is when the job begins:
-        edit it and train again, with or without `importlib.reload` here.
+        Settings are Python values, not text of a .conf file: a string may hold commas and quotes,
+        and a list gives several values.  The workers import the class from its file when the job
+        begins: edit it and train again, without `importlib.reload` here.
 
         Every job starts with new tables of its own; those that `table` or `tensor` declared before
         belong to the session and are shared by all jobs.  To read a job's result, declare its table
@@ -424,25 +425,26 @@ class Cluster:
         timeout_s: float | None = None,
         quiet: bool = False,
     ) -> JobResult:
-        """Trains a model as `train` does; its tables can be read until the next job begins.
+        """Train a model as `train` does; its tables can be read until the next job begins.
 
         Parameters
         ----------
         model : class or str
         settings : mapping
-            Of the model and of every job.
+            Settings of the model and of every job.
         input : path, list of paths or spooled data
             The setting of that name.
         files : sequence of spooled data, or paths
             Further files of this process that settings name by their paths.
         on_status : callable
-            Given the `Status` some times a second.  If it returns False, the training ends early,
-            and the job is done; an exception in it cancels the job.
+            Called with the `Status` a few times per second.  If it returns False, the training ends
+            early, as after its last epoch; an exception in it cancels the job.
         timeout_s : float, optional
-            Limit, seconds.
+            Limit in seconds, after which the job is cancelled.
         quiet : bool
-            The cluster's own processes write no lines to standard error if the job fails, and those
-            of a job that is done at its end.  Nothing changes where they have a `log`.
+            Hold the lines of the cluster's own processes until the job has ended; show them then if
+            it succeeded, and drop them if it failed, because the error has them.  No effect with a
+            `log`.
 
         Returns
         -------
@@ -451,7 +453,7 @@ class Cluster:
         Raises
         ------
         SnailError
-            As `train` does.  Whatever ends the wait, Ctrl-C too, cancels the job.
+            The same as `train`.  An interrupted wait, by Ctrl-C for example, cancels the job.
         """
         values = dict(settings or {})
         if input is not None:
@@ -484,7 +486,7 @@ class Cluster:
                     number = self._submit(texts, source, begun, until)
                     history = self._wait(number, on_status, begun, until)
                 except BaseException:
-                    with contextlib.suppress(SnailError):  # the cluster may be what has ended
+                    with contextlib.suppress(SnailError):  # the cluster itself may have ended
                         self._driver.cancel()
                     self._renew_beside()
                     raise
@@ -504,10 +506,10 @@ class Cluster:
 
     @contextlib.contextmanager
     def _hushed(self, quiet: bool) -> Iterator[Callable[[], None]]:
-        """Drop the processes' lines if `quiet`; yields a function that holds later lines.
+        """If `quiet`, hold the processes' lines; yield a function that starts holding anew.
 
-        They are shown if all goes well.  If not, the next job decides on later ones, as lines about
-        a failure may come after it.
+        Held lines are shown if the block succeeds.  If it fails they are dropped, and so are later
+        lines until the next job, because lines about the failure may come after it.
         """
         if self._launcher is None:
             yield lambda: None
@@ -527,28 +529,32 @@ class Cluster:
 
     @contextlib.contextmanager
     def in_turn(self, until: float = math.inf) -> Iterator[None]:
-        """Hold the cluster: no job of another thread begins in the block.
+        """Reserve the cluster: no job of another thread begins during the block.
 
-        Waits for earlier jobs until `until`, monotonic seconds.
+        Waits for earlier jobs until the monotonic time `until`.
         """
         left_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
         if not self._turn.acquire(timeout=left_s):
-            raise ClusterError("another thread's job is not done in time: this one has not begun")
+            raise ClusterError(
+                "another thread's job has not ended within the time limit, so this job has not "
+                "begun: wait for the other one, or raise timeout_s"
+            )
         try:
             yield
         finally:
             self._turn.release()
 
     def _submit(self, texts: Mapping[str, str], source: bytes, begun: float, until: float) -> int:
-        """Submit the job; its number."""
+        """Submit the job; return its number."""
         key = self._launcher.source_key if self._launcher is not None else ""
         limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
         try:
             return self._driver.submit(texts, source, key, limit_s)
         except WaitTimeout:
             raise ClusterError(
-                f"the job is not done after {time.monotonic() - begun:.0f} s: the master still "
-                "imports its class, or looks for its input; it is cancelled"
+                f"the job is not done after {time.monotonic() - begun:.0f} s (timeout_s): the "
+                "master is still importing its class, or looking for its input; the job was "
+                "cancelled"
             ) from None
 
     def _wait(
@@ -558,7 +564,7 @@ class Cluster:
         begun: float,
         until: float,
     ) -> History:
-        """Wait for the end of the job; its course."""
+        """Wait for the end of the job; return its history."""
         history, ending, ended = History(), False, threading.Event()
         self._driver.when_ended(number, ended.set)
         for status in self._watch(until, ended):
@@ -574,17 +580,17 @@ class Cluster:
                 ending = True
                 self._driver.cancel(early=True)
         raise ClusterError(
-            f"the job is not done after {time.monotonic() - begun:.0f} s: {status['phase']}, "
-            f"{status['progress']:.0%}; it is cancelled"
+            f"the job is not done after {time.monotonic() - begun:.0f} s (timeout_s): "
+            f"{status['phase']}, {status['progress']:.0%}; it was cancelled"
         )
 
     @contextlib.contextmanager
     def _placed(
         self, values: Mapping[str, Any], files: Sequence[Spooled | str]
     ) -> Iterator[dict[str, Any]]:
-        """The settings, with paths by which the cluster's processes read data of this process.
+        """Yield the settings with paths at which the cluster can read this process's data.
 
-        A cluster on other hosts reads it from here, while the block lasts.
+        For a cluster on other hosts, this process serves the data during the block.
         """
         served: dict[str, str] = {}
 
@@ -612,14 +618,14 @@ class Cluster:
 
     def _results(self, of: JobResult, changes: Mapping[str, Any]) -> Results:
         self._check_open()
-        known = settings_of(type(of.settings))
-        if unknown := sorted(changes.keys() - known.keys()):
+        declared = settings_of(type(of.settings))
+        if unknown := sorted(changes.keys() - declared.keys()):
             raise ConfigError(f"results: {unknown[0]} is no setting of {of._texts['worker_class']}")
         job = self._driver.job(of._number)
         if job["tables"] is None:
             raise ClusterError(
-                "the tables of this job are gone: another job has begun since. Read what you need "
-                "before that"
+                "the tables of this job are gone, because another job has begun: read the results "
+                "of a job before the next one"
             )
         tables = {item["name"]: (number, Table.from_dict(item)) for number, item in job["tables"]}
         return Results(
@@ -633,9 +639,10 @@ class Cluster:
         )
 
     def _renew_beside(self) -> None:
-        """Replace the workers of a failed job, while the caller handles the failure.
+        """Replace the workers of a failed job in a thread, while the caller handles the failure.
 
-        A Python process takes half a second to start and to join; the next job waits for its turn.
+        A Python process takes half a second to start and to join.  The next job waits until it is
+        done.
         """
         if self._launcher is None:
             return
@@ -650,7 +657,7 @@ class Cluster:
     def _renew_workers(self, until: float) -> None:
         """Replace workers that have ended, and wait until the new ones are ready.
 
-        Those of other hosts begin anew by themselves, and are waited for.
+        Workers on other hosts restart by themselves; this only waits for them.
         """
         if self._launcher is None:
             self._wait_until_idle(until)
@@ -664,7 +671,10 @@ class Cluster:
                     node["pid"] for node in status["nodes"] if node["state"] == "stopping"
                 )
         else:
-            raise ClusterError("workers of the job before this one have not ended in time")
+            raise ClusterError(
+                "workers of the previous job have not ended within the time limit: try again, or "
+                "raise timeout_s"
+            )
         nodes = status["nodes"]
         here = {node["id"] for node in nodes}
         dead = self._launcher.ended()
@@ -689,7 +699,7 @@ class Cluster:
         )
 
     def _wait_until_idle(self, until: float) -> None:
-        """Wait until all workers of a failed job have begun anew; an error if there is none."""
+        """Wait until all workers of a failed job have restarted; an error if none is ready."""
         begun = time.monotonic()
         for status in self._watch(until):
             workers = [node for node in status["nodes"] if node["role"] == "worker"]
@@ -699,7 +709,7 @@ class Cluster:
                 return
             if status["phase"] not in ("idle", "stopping"):
                 raise ClusterError(
-                    f"the cluster is at another job ({status['phase']}, {status['progress']:.0%}): "
+                    f"the cluster runs another job ({status['phase']}, {status['progress']:.0%}): "
                     "wait until status()['phase'] is 'idle'"
                 )
             limit_s = RENEW_S if coming else self._driver.settings.init_timeout
@@ -707,7 +717,7 @@ class Cluster:
                 break
         if coming:
             raise ClusterError(
-                f"{coming} workers of a job that failed begin anew and have not joined yet: wait "
+                f"{coming} workers of a failed job are restarting and have not joined yet: wait "
                 "until status()['session']['coming'] is 0"
             )
         states = ", ".join(f"worker {node['id']} is {node['state']}" for node in workers)
@@ -717,29 +727,29 @@ class Cluster:
         )
 
     def _watch(self, until: float, news: threading.Event | None = None) -> Iterator[Status]:
-        """The status, once at least and until `until`; at once when there are `news`, if given."""
+        """Yield the status at intervals, at least once, until `until`; at once after `news`."""
         wait_s = 0.0
         while True:
             (news or self._driver.ended).wait(wait_s)
             if self._driver.ended.is_set():
                 break
-            heard = news is not None and news.is_set()  # the status is newer
+            heard = news is not None and news.is_set()  # before the status is read: it has the news
             try:
                 status = self.status()
             except SnailError:
                 if self._driver.ended.wait(ENDING_S):
-                    break  # the master has closed the connection after its verdict
+                    break  # the master closes the connection after it has sent its verdict
                 raise
             yield status
             if heard:
-                news = None  # no more of them
+                news = None  # it comes only once
             if time.monotonic() > until:
                 return
             wait_s = min(LOOK_S, (1.5 if news is None else 3) * wait_s or LOOK_FIRST_S)
         raise self._why_ended()
 
     def _why_ended(self) -> ClusterError:
-        """The error of a cluster that has ended: the cause, what is lost, what to do."""
+        """Make the error of a cluster that has ended: the cause, what is lost, what to do."""
         text = self._driver.verdict.text or "the cluster was shut down"
         if self._launcher is not None and self._driver.verdict.code != EXIT_OK:
             text = self._launcher.master_end(ENDING_S) or text
@@ -747,48 +757,48 @@ class Cluster:
                 text += f" ({ends})"
         return ClusterError(
             f"{text.rstrip('.')}. This cluster has ended, with its tables and what it was "
-            "training: make or connect to another one"
+            "training: start or connect to another one"
         )
 
     def _check_open(self) -> None:
         self._driver.check_process()
         if self._closed:
-            raise ClusterError("this cluster is closed: make another one")
+            raise ClusterError("this cluster is closed: start or connect to another one")
         if self._driver.ended.is_set():
             raise self._why_ended()
 
     def close(self) -> None:
-        """End a cluster of this machine; leave one of other hosts running.
+        """End a cluster that this process has started; leave one that it has joined.
 
-        No process is left.  Idempotent; does nothing in a fork of the process that made it.
+        Returns when all child processes have ended.  Idempotent; does nothing in a forked child.
         """
         if self._closed or not self._driver.is_own:
             return
         self._closed = True
-        with self._starting:  # processes being started end, too
+        with self._starting:  # wait for a process that is being started, so that it ends, too
             pass
         self._finalizer.detach()
         end_processes(self._launcher, self._driver)
 
     @property
     def has_own_tables(self) -> bool:
-        """Whether `table` or `tensor` has declared any, which no job replaces."""
+        """Whether `table` or `tensor` has declared tables here, which no job replaces."""
         return self._driver.has_tables
 
     def shut_down(self) -> None:
-        """End the cluster, on other hosts too, for all of its users."""
+        """End the cluster for all its users, also on other hosts."""
         self._check_open()
         self._driver.shut_down()
         self.close()
 
 
 _within: list[tuple[int, Cluster]] = []
-"""Clusters whose ``with`` blocks this process is in, the innermost last, each with its thread."""
+"""(thread, cluster) of each ``with`` block that this process is in, the innermost last."""
 os.register_at_fork(after_in_child=_within.clear)
 
 
 def within() -> Cluster | None:
-    """The cluster of this thread's innermost ``with`` block; without one, of the main thread's."""
+    """Return the cluster of this thread's innermost ``with`` block, else of the main thread's."""
     for thread in (threading.get_ident(), threading.main_thread().ident):
         for owner, made in reversed(_within):
             if owner == thread and made._driver.is_own:
@@ -805,16 +815,16 @@ def end_processes(launcher: Launcher | None, driver: Driver) -> None:
         if launcher is not None:
             with contextlib.suppress(SnailError):
                 driver.shut_down()
-                driver.ended.wait()  # a session that makes checkpoints saves its tables first
+                driver.ended.wait()  # a session with checkpoints saves its tables before it ends
         driver.close()
-    finally:  # whatever interrupts: `close` runs once
+    finally:  # also after an interrupt: `close` runs only once, and no child may stay
         if launcher is not None:
             launcher.end()
 
 
 def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
-    """End a cluster that nothing refers to any more, as after a notebook's cell ran again."""
-    if driver.is_own:  # in another thread: the one that dropped it may hold any lock
+    """End a cluster that nothing refers to any more, for example when a notebook's cell reran."""
+    if driver.is_own:  # in a thread of its own: the thread that dropped it may hold any lock
         threading.Thread(target=end_processes, args=(launcher, driver), daemon=True).start()
 
 
@@ -823,7 +833,7 @@ def _until(limit_s: float | None) -> float:
 
 
 def _path_of(model: type[Worker] | str) -> tuple[str, bytes]:
-    """``package.module:Class`` of a model, and its source if there is no module to import."""
+    """Return ``package.module:Class`` of a model, and its source if no module can be imported."""
     if isinstance(model, str):
         return model, b""
     if not (isinstance(model, type) and issubclass(model, Worker)):

@@ -129,7 +129,7 @@ def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, s
     assert (kept.number, round(share, 2)) == (1, 0.4)
     run.wait_line(
         rf"saved: checkpoint 1 \(40% of the training\) in {folder}: "
-        "the same command goes on from there"
+        "the same command continues from there"
     )
     told = json.loads(run.stdout)["checkpoint"]
     assert told == {"number": 1, "progress": share, "path": str(folder)}

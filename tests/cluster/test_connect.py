@@ -158,7 +158,7 @@ def test_connect_to_a_busy_session_says_so(remote, text):
                 models.Lingers.let_end(text)
 
         first.run(models.Lingers, {"epochs": 1}, input=text, on_status=look)
-        assert re.match(r"the cluster is at another job \(training, \d+%\): wait", refused[0])
+        assert re.match(r"the cluster runs another job \(training, \d+%\): wait", refused[0])
         first.run(models.Lines, {"epochs": 1}, input=text)
 
 

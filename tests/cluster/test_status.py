@@ -156,7 +156,7 @@ def test_status_tells_of_workers_that_read_through_the_master(tmp_path, job, gat
     assert node["role"] == "worker"
     assert node["fetched"] >= 2
     assert node["lacks"] == path
-    assert re.search(r"worker \d reads through the master, \d blocks so far", page)
+    assert re.search(r"worker \d gets its input from the master, \d blocks so far", page)
 
 
 def test_status_of_a_forming_cluster_names_who_is_missing(tmp_path, job):
@@ -285,4 +285,4 @@ def test_a_master_whose_loop_is_busy_is_told_of():
     assert not any("loop is busy" in line for line in page_lines(status))
     status["loop"] |= {"busy_s": 15.0}
     (line,) = [line for line in page_lines(status) if "loop is busy" in line]
-    assert "120 ms in one turn of 1,000, 300 ms at most" in line
+    assert "in 1,000 takes 120 ms or more, the longest 300 ms" in line

@@ -283,7 +283,7 @@ def test_end_interrupted_says_what_was_saved_and_how_to_go_on():
     assert ending.title == "fasttext is trained: ended early by Ctrl-C, 45% done"
     (saved,) = [line for line in end_lines(ending) if line.startswith("saved")]
     assert saved == (
-        "saved: checkpoint 3 (40% of the training) in ck: the same command goes on from there"
+        "saved: checkpoint 3 (40% of the training) in ck: the same command continues from there"
     )
     figures["checkpoint"] = {"number": 4, "progress": 0.45, "path": "ck"}  # behind that status
     (saved,) = dict(ending_of(figures, job="fasttext", status=status).facts)["saved"]
