@@ -85,10 +85,11 @@ class CopiedRows(Rows):
             keys = found[0].keys
             found[0].places = np.arange(len(keys), dtype=np.int32)
         else:
-            keys, joined = np.unique(np.concatenate([f.keys for f in found]), return_inverse=True)
-            edges = np.cumsum([len(one.keys) for one in found])[:-1]
-            for one, places in zip(found, np.split(joined.astype(np.int32), edges), strict=True):
-                one.places = places
+            all_keys = np.concatenate([lookup.keys for lookup in found])
+            keys, joined = np.unique(all_keys, return_inverse=True)
+            edges = np.cumsum([len(lookup.keys) for lookup in found])[:-1]
+            for lookup, places in zip(found, np.split(joined.astype(np.int32), edges), strict=True):
+                lookup.places = places
         asked = CopiedBlock(keys, None, moving)
         if self._apart is None:
             asked.since = self._done

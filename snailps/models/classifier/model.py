@@ -361,7 +361,7 @@ class Classifier(TextModel, Adopted, Reported):
     ) -> Sums:
         (inputs,), (outputs,) = rows
         exchanges = self.rows[0].exchanges
-        self.narrow_rows = exchanges  # an only worker has the same bits each time
+        self.narrow_rows = exchanges  # a single worker gives the same bits each time
         if exchanges:
             self._curvature.begin_span(outputs)
         sums = self._train_lines(batch, inputs, outputs, span, rates, seed)

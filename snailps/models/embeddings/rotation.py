@@ -2,14 +2,15 @@
 
     encode:    lines of a block -> numbers, by cell of their user -> table `LINES`, once a training
     prepare:   lines of the partition's cells -> by output partition of their item
-    check out: rows of its items -> PULL, behind the users' rows; its lines in random order
+    check out: rows of its items -> PULL, after the users' rows; its lines in random order
 
-A partition of users is a range of the `CELLS` cells, as blocks are encoded before it is known how
-many partitions there are.  The table keeps the lines of all epochs, and a worker those of its
+A partition of users is a range of the `CELLS` cells, because blocks are encoded before the number
+of partitions is known.  The table keeps its lines for all epochs, and a worker the lines of its
 partition while they fit into `LINES_BYTES`: from the second epoch on nothing is read.  A chunk of
 one partition has all rows, and its checkouts are random shares of the lines.
 
-How leases are trained is `models.rotation.trainer`'s, what a step is `mf`'s.
+Owns where lines are, and which rows a lease needs; `models.rotation.trainer` owns how leases are
+trained, `mf` what a step is.
 """
 
 from __future__ import annotations
@@ -53,41 +54,42 @@ from snailps.models.rows import Ids
 
 LINES = "lines"
 CELLS, CELL_STEP = 240, 149
-"""Of users, of which few lie evenly in these."""
+"""Ranges of users, so many that a few of them make partitions of nearly equal size."""
 PART_CELLS = 8
-"""Cells of a partition on average, at least: partitions differ by one."""
+"""Least cells of a partition, on average: partitions differ by a cell."""
 LINE_NUMBERS = 3
-"""User, item and value."""
+"""Numbers of a line: user, item and value."""
 NAMES_END = 1 << 24
 """Numbers of names, and of a block's lines, are below this, and exact in float32."""
 CHUNK_LINES = 16_000_000
-"""Lines of a chunk, at most: all workers together have 12 bytes of each in memory, and an only one
-trains so many in vain if it is lost."""
+"""Most lines of a chunk: workers have 12 bytes of each in memory, and a single worker that is lost
+has trained as many in vain."""
 RUN_LINES = 64
 """Lines that stay together from epoch to epoch."""
 RUNS_MIN = 64
-"""Of fewer runs each line is alone."""
+"""With fewer runs, each line is drawn alone."""
 CHECKOUT_LINES = 2000
-"""Least lines of a checkout on average: some milliseconds of one core."""
+"""Least lines of a checkout, on average: some milliseconds of one core."""
 PIECE_LINES, PIECES_MIN = 250_000, 8
-"""Lines of a checkout of one partition, and how many it has at least: figures come with each."""
+"""Lines of a checkout in a chunk of one partition, and the least checkouts it has: each one brings
+figures."""
 FIRST_CHECKOUTS = 16
-"""Of the first epoch, by sweeps: with one sweep of all items two workers learn factors of opposite
-signs, and stay there while the rate does."""
+"""Checkouts of the first epoch, by sweeps: with a single sweep of all items, two workers learn
+factors of opposite signs, and stay there while the rate is high."""
 PART_NAMES = 4
-"""Least users or items of a partition on average."""
+"""Least users or items of a partition, on average."""
 ROWS_BYTES = 1 << 30
-"""Rows in memory at a worker, at most."""
+"""Most bytes of rows in memory at a worker."""
 PARTS_ROOM = 16
-"""Input partitions that a job has room for at least, as workers may join."""
+"""Input partitions for which a job has room at least, because workers may join."""
 BLOCKS = 4
 """Blocks of an epoch for each worker, so that their parsing is shared evenly."""
 USER, ITEM = 0, 1
 
 
 def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
-    """How ratings of these names rotate; None if they do not, as their rows are too many."""
-    users, items = (len(some) for some in names.names)
+    """Plan the rotation of ratings; None if the rows of these names are too many."""
+    users, items = (len(kind) for kind in names.names)
     lines = line_num(names)
     most = min(CELLS // PART_CELLS, users // PART_NAMES, items // (OUTPUTS_PER_INPUT * PART_NAMES))
     most = max(1, min(most, isqrt(lines // (OUTPUTS_PER_INPUT * CHECKOUT_LINES))))
@@ -114,9 +116,10 @@ def chunks_of(names: Names) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Output partition of each item, and the items whose rows travel with each: none that stay.
+    """The output partition of each item, and the items whose rows travel with each partition.
 
-    The only partition has all rows; its checkouts are random shares of the lines, by no item.
+    Items that `stay` travel with none.  A single partition has all rows; its checkouts are random
+    shares of the lines, whatever their items.
     """
 
     of_item: NDArray[np.uint16]
@@ -126,9 +129,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class SortedLines:
-    """Lines of a partition: those of output partition p are ``bounds[p]`` to ``bounds[p + 1] - 1``.
+    """The lines of a partition; output partition p has ``bounds[p]`` to ``bounds[p + 1] - 1``.
 
-    `places` (2, n) of the rows of user and item.
+    `places` (2, n) are the places of their users' and items' rows.
     """
 
     places: Ids
@@ -140,9 +143,9 @@ class SortedLines:
         return self.places.nbytes + self.values.nbytes
 
     def shuffled(self, first: int, last: int, random: np.random.Generator) -> tuple[Ids, Floats]:
-        """Places and values of a range of lines: runs of these in random order.
+        """Draw the order of a range of lines, in runs; returns their places and values.
 
-        A tenth of the time of single lines in random order, and rows learn the same.
+        Takes a tenth of the time of drawing single lines, and rows learn the same.
         """
         size = RUN_LINES if last - first >= RUNS_MIN * RUN_LINES else 1
         begin = first + int(random.integers(size))  # where runs begin
@@ -157,9 +160,9 @@ class SortedLines:
 
 
 class UserPartition(Partition):
-    """Users of an input partition, `users` ascending; `place` of each user among these.
+    """The users of an input partition, ascending; `place` maps each user to its place among them.
 
-    `lines` are those of chunks of an epoch that are kept for the next one.
+    `lines` are lines of an epoch's chunks that are kept for the next epoch.
     """
 
     def __init__(self, of: Which, users: NDArray[np.int64], user_num: int) -> None:
@@ -178,7 +181,7 @@ class RatingLease(Lease):
     split: Split
     lines: SortedLines
     ranges: NDArray[np.int64]
-    """First and last of the lines of each checkout, (output_parts, 2)."""
+    """The first and the last (exclusive) line of each checkout, (output_parts, 2)."""
 
 
 class RatingTrainer(RotationTrainer):
@@ -198,7 +201,7 @@ class RatingTrainer(RotationTrainer):
     # --- lines, in a table ----------------------------------------------------------------------
 
     def _slot(self, block: Block) -> int:
-        """Where the lines of a chunk are: in the same place in all epochs."""
+        """The place of a chunk's lines, the same in all epochs."""
         epoch, slot = divmod(block.chunk, self._chunks)
         if epoch != block.epoch:
             raise DataError(
@@ -211,11 +214,11 @@ class RatingTrainer(RotationTrainer):
         return ChunkPlace(LINES, slot, slot)
 
     def encode(self, block: Block) -> None:
-        """Writes the lines of a block, in the first epoch.
+        """Write the lines of a block, in the first epoch; later only what servers have lost.
 
-        No partition of a later one is leased before all of these are written: two workers would
-        write a block at once.  Later only what servers have lost is written: if two workers did so
-        at once, of two epochs, the stamps of what they left are wrong, and one does it again.
+        No partition of a later epoch is leased before all blocks of the first are written, or two
+        workers could write one at once.  If two workers write lost blocks again at once, for two
+        epochs, the stamps will be wrong, and one of them does it again.
         """
         place = self._place(block)
         if block.epoch and not block.again:
@@ -232,7 +235,7 @@ class RatingTrainer(RotationTrainer):
         shared_blocks.put(self.model, place, block.chunk_index, head, numbers.ravel())
 
     def _read(self, block: Block) -> tuple[Ids, Ids, Floats]:
-        """Users, items and values of a partition's lines of a chunk."""
+        """Read users, items and values of a partition's lines in a chunk."""
         place, blocks = self._place(block), range(block.chunk_blocks)
         heads = shared_blocks.heads(self.model, place, blocks)
         ends = np.zeros((len(heads), 1 + CELLS), np.int64)
@@ -272,7 +275,7 @@ class RatingTrainer(RotationTrainer):
         return known[1]
 
     def _part_of(self, block: Block, split: Split) -> UserPartition:
-        """The partition of a lease: as it is here, else a new one."""
+        """Get the partition of a lease: the one that is here, or a new one."""
         of = block.part, self._sizes(block)
         if self.part is not None and self.part.of == of:
             return self.part
@@ -330,26 +333,26 @@ class RatingTrainer(RotationTrainer):
         return self.model.rate(progress)
 
     def figures(self, results: Sequence[Judged], finite: bool) -> Mapping[str, float]:
-        """A row that has diverged makes the squared loss no number."""
+        """Add up losses and lines; a row that has diverged makes the squared loss NaN."""
         loss, lines = (sum(column) for column in zip((0.0, 0.0), *results, strict=True))
         return {"loss": loss, "examples": lines}
 
 
 def ranges_of(bounds: NDArray[np.int64], checkouts: int) -> NDArray[np.int64]:
-    """Lines of each checkout, (checkouts, 2): of each sweep's output partitions, equal shares."""
+    """The lines of each checkout, (checkouts, 2): equal shares of an output partition a sweep."""
     sweeps = checkouts // (len(bounds) - 1)
     edges = bounds[:-1] + np.diff(bounds) * np.arange(sweeps + 1)[:, None] // sweeps
     return np.stack([edges[:-1].ravel(), edges[1:].ravel()], axis=1)
 
 
 def keys_of_items(items: NDArray[np.int64]) -> Keys:
-    """Keys of their rows."""
+    """Keys of the items' rows."""
     keys: Keys = items.astype(np.uint64) + np.uint64(ITEM * KIND_KEY)
     return keys
 
 
 def cell_edges(sizes: Sequence[int]) -> list[int]:
-    """First cell of each partition, and their number: ranges in proportion to these sizes."""
+    """The first cell of each partition, and `CELLS`: ranges in proportion to `sizes`."""
     edges = np.concatenate(([0], np.cumsum(sizes)))
-    found: list[int] = np.round(CELLS * edges / edges[-1]).astype(int).tolist()
-    return found
+    cells: list[int] = np.round(CELLS * edges / edges[-1]).astype(int).tolist()
+    return cells

@@ -1,10 +1,10 @@
-"""Continue embeddings of names from their file, as `partial_fit` does, with more lines and names.
+"""Continues embeddings of names from their file, as `partial_fit` does, with more lines and names.
 
     settings + an .npz -> adopt -> settings
     names of the .npz + names of the input -> known_names -> NameSurveyor: the file's come first
     .npz -> put -> rows with state, before the training
 
-Runs once, at the master, so that the loss of a worker does not write a row twice.
+Runs once, at the master, so that no lost worker has written a row that another writes again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from snailps.models.packed_tables import (
 from snailps.vectors.model_file import OF_THE_RUN
 
 _OF_EACH = {"keep_state"}
-"""Settings of a model that each training has for itself."""
+"""Settings that each training of a model has for itself."""
 
 
 class Continued(Worker):
@@ -67,13 +67,13 @@ class Continued(Worker):
 
 
 def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
-    """Settings that a training takes from its file unless they are set; it needs its `shape`."""
+    """Settings that a training takes from its file unless they are set, besides its `shape`."""
     names = settings_of(cls).keys() - settings_of(JobSettings).keys() - OF_THE_RUN
     return {*names - _OF_EACH - {*shape}, "seed"}
 
 
 def adopt(cls: type[Continued], s: Any, explicit: Callable[[str], str | None]) -> Any:
-    """Take the settings of the model; the user may set others, but not another shape."""
+    """Take the settings of the continued model; `ConfigError` if the user set another shape."""
     if not s.continue_from:
         return s
     path = s.continue_from
@@ -98,7 +98,7 @@ def adopt(cls: type[Continued], s: Any, explicit: Callable[[str], str | None]) -
 
 
 def known_names(cls: type[Continued], s: Any) -> list[list[bytes]]:
-    """The names of each kind in the file, which keep their numbers; none without a file."""
+    """The names of each kind in the file, which keep their numbers; empty without a file."""
     if not s.continue_from:
         return []
     _, arrays = _read(cls, s)
@@ -135,7 +135,7 @@ def put(cls: type[Continued], results: Results) -> None:
 
 
 def needs_encoding(before: Any, path: str) -> None:
-    """Refuse ratings of a file that does not say how they were encoded."""
+    """Refuse a model of ratings whose file does not say how they were encoded."""
     if before.predicts and not before.encoding:
         raise ConfigError(
             f"{path}: continue_from: an earlier version wrote the file, without the deviation of "
@@ -144,7 +144,7 @@ def needs_encoding(before: Any, path: str) -> None:
 
 
 def same_units(before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
-    """Keep the unit of RotatE's phases, which is that of first weights, whatever the margin."""
+    """Keep the unit of RotatE's phases, the scale of its first weights, whatever the margin."""
     if before.model != "rotate" or adopted.first_scale == before.first_scale:
         return adopted
     if (where := explicit("scale")) is not None:

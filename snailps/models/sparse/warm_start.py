@@ -1,11 +1,11 @@
-"""Continue a model of examples from its file, as `partial_fit` does, with more of them.
+"""Continues a model of sparse examples from its file, as `partial_fit` does, with more examples.
 
     settings + an .npz with the state of its optimizer -> adopt -> settings
     settings + labels of the input -> with_labels -> settings that know the new ones, too
-    .npz -> put -> rows with state, before the training; those of more classes have grown
+    .npz -> put -> rows with state, before the training; grown if there are more classes
 
-Runs once, at the master, so that the loss of a worker does not write a row twice.  What an
-estimator writes for `partial_fit` has no settings, and needs none.
+Runs once, at the master, so that no lost worker has written a row that another writes again.  What
+an estimator writes for `partial_fit` has no settings, and needs none.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=SparseSettings)
 _OF_EACH = {"epochs", "formats", "keep_state", "columns"}
-"""Settings of a model that each training has for itself, or that are judged apart."""
+"""Settings that each training of a model has for itself, or that are compared separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a model's file says of it; `classes` are an estimator's labels in their order."""
+    """What a model's file says about it; `classes` are an estimator's labels in their order."""
 
     settings: SparseSettings
     classes: tuple[Any, ...]
@@ -64,19 +64,19 @@ class _Saved:
 
     @property
     def encoding(self) -> Encoding:
-        found = replace(Encoding.of_text(self.settings.encoding), is_measured=True)
-        if self.classes and all(isinstance(one, str) for one in self.classes):
+        encoding = replace(Encoding.of_text(self.settings.encoding), is_measured=True)
+        if self.classes and all(isinstance(label, str) for label in self.classes):
             numbers = tuple(map(float, range(len(self.classes))))
-            return replace(found, labels=numbers, names=self.classes)
-        return replace(found, labels=tuple(map(float, self.classes)) or found.labels)
+            return replace(encoding, labels=numbers, names=self.classes)
+        return replace(encoding, labels=tuple(map(float, self.classes)) or encoding.labels)
 
     def classes_of(self, encoding: Encoding) -> list[Any]:
-        """The labels of its classes, in their order; names, where there are some."""
+        """The labels of its classes in their order: names, if there are any."""
         return [*(encoding.names or encoding.labels or map(float, range(self.settings.class_num)))]
 
 
 def _saved(cls: type[SparseModel], s: SparseSettings) -> _Saved | None:
-    """The model in the file that training starts from; None of what an estimator writes for it."""
+    """Read what the continued file says of its model; None for a file of an estimator."""
     said = s.continue_from
     with opened_model(s) as model:
         if f"{HEADER}.npy" not in model.members:
@@ -104,7 +104,7 @@ def _saved(cls: type[SparseModel], s: SparseSettings) -> _Saved | None:
 
 
 def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -> S:
-    """Take the settings of the model; the user may set others, but not another shape."""
+    """Take the settings of the continued model; `ConfigError` if the user set another shape."""
     if not s.continue_from or (saved := _saved(cls, s)) is None:
         return s
     before, job = saved.settings, settings_of(JobSettings)
@@ -138,7 +138,7 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
 
 
 def _declared(saved: _Saved, s: SparseSettings, where: str | None) -> tuple[str, ...]:
-    """The columns of the model, and those that the user ignores besides."""
+    """The columns of the model, and further columns that the user ignores."""
     if where is None:
         more: tuple[str, ...] = ()
     else:
@@ -156,7 +156,7 @@ def _declared(saved: _Saved, s: SparseSettings, where: str | None) -> tuple[str,
 
 
 def with_labels(cls: type[SparseModel], s: S, files: InputFiles) -> S:
-    """Encode labels as the model does; those of the input that it lacks are further classes."""
+    """Encode labels as the model does; labels of the input that it lacks become further classes."""
     saved = _saved(cls, s) if s.continue_from and s.class_num else None
     if saved is None:
         return s
@@ -189,7 +189,7 @@ def with_labels(cls: type[SparseModel], s: S, files: InputFiles) -> S:
 
 
 def _counts(s: SparseSettings) -> NDArray[np.float64]:
-    """How many examples of the input each class has, by their weights."""
+    """Sum of the weights of the input's examples in each class."""
     with Scratch(s.scratch_dir, s.scratch_bytes, tables=TableCopies(s.reading())) as scratch:
         files = InputFiles(expand(s.input, scratch), scratch)
         labels, weights = all_labels(s, files) or sample_of(s, files).labelled()

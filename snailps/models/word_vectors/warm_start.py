@@ -4,7 +4,7 @@
     counts of the new text + words of a .bin -> count_on -> Vocabulary
     .bin or .vec -> put_words, put_vectors -> rows of the tables, before the training
 
-All of it runs once, at the master, so that the loss of a worker does not write a row twice.
+Runs once, at the master, so that no lost worker has written a row that another writes again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from snailps.vectors.text_files import read_vec, vec_shape
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
-    """The settings with the shape of the file that the training starts from."""
+    """Take the shape of the file that the training starts from."""
     path = s.continue_from or s.pretrained
     if not path:
         return s
@@ -44,28 +44,30 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
 
 
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
-    """The words of the model that training continues from, then those of the new text."""
+    """Make the vocabulary: words of the continued model, then words of the new text."""
     model = read_bin(opened(s))
     old = vocabulary_of(model.words, model.counts, model.header.tokens)
     return old.extended(counter, s.min_count, s.max_vocab)
 
 
 def put_words(results: Results) -> None:
-    """Sets all rows, input and output, from the `.bin` file."""
+    """Set all rows, input and output, from the `.bin` file."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     put_model(results, s, vocabulary, None, buckets=s.maxn > 0)
 
 
 def put_vectors(results: Results) -> None:
-    """Sets the rows of words of the vocabulary from the `.vec` file.
+    """Set the rows of the vocabulary's words from the `.vec` file.
 
-    With subwords a word's vector is the mean of its bag: its own row is set so that this mean is
-    the vector of the file, and its n-grams start at random.
+    With subwords a word's vector is the mean of its bag: its n-grams start at random, and its own
+    row is set such that the mean is the file's vector.
     """
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
-    fresh = np.ones(len(vocabulary), np.bool_)  # of a word that occurs twice, the first counts
+    fresh = np.ones(
+        len(vocabulary), np.bool_
+    )  # of a word that the file has twice, the first vector counts
     pieces = results.exporting.count(
         f"reading {s.pretrained}",
         vec_shape(s.pretrained)[0],
@@ -77,14 +79,14 @@ def put_vectors(results: Results) -> None:
         ids = vocabulary.lexicon.indices(words)
         _, first = np.unique(ids, return_index=True)
         rows = first[(ids[first] >= 0) & fresh[ids[first]]]
-        known = ids[rows]
-        fresh[known] = False
-        if len(known) == 0:
+        of_words = ids[rows]
+        fresh[of_words] = False
+        if len(of_words) == 0:
             continue
-        keys, wanted = known.astype(np.uint64), vectors[rows]
+        keys, wanted = of_words.astype(np.uint64), vectors[rows]
         if s.maxn:
-            found = vocabulary.words.take(known)
-            means, own, sizes = bag_means(results, s, found, keys)
+            in_both = vocabulary.words.take(of_words)
+            means, own, sizes = bag_means(results, s, in_both, keys)
             wanted = own + (wanted - means) * sizes[:, None].astype(np.float32)
         check_finite(s.pretrained, wanted)
         results.put("input", keys, wanted)
