@@ -2,6 +2,7 @@
 
 python -m tests.sim --seeds 100000 [--from 0] [--jobs 2]        many seeds, with progress
 python -m tests.sim --seed 4711 --trace                         one run, each event of it
+python -m tests.sim --life lost_server                          one life, and its problems
 python -m tests.sim --lives [--rewrite]                         compare the lives, or write them
 """
 
@@ -85,8 +86,11 @@ def main(arguments=None):
     parser.add_argument("--trace", action="store_true", help="print each event of the run")
     parser.add_argument("--log", action="store_true", help="print the product's log as well")
     parser.add_argument("--lives", action="store_true", help="compare the recorded lives")
+    parser.add_argument("--life", help="run this life alone, for problems")
     parser.add_argument("--rewrite", action="store_true", help="write them anew")
     chosen = parser.parse_args(arguments)
+    if chosen.life:
+        return _life(chosen.life)
     if chosen.lives:
         return _lives(chosen.rewrite)
     if chosen.seed is None:
@@ -106,6 +110,17 @@ def main(arguments=None):
         f"{outcome.faults} faults, digest {outcome.digest:08x}: {outcome.ended}"
     )
     return int(bool(outcome.problems))
+
+
+def _life(name):
+    """Runs a life; exit code 1 if a promise is broken in it, whatever its log."""
+    from tests.sim import lives
+
+    logging.disable(logging.CRITICAL)
+    _, commands, _ = lives.read(lives.FOLDER / f"{name}.txt")
+    _, problems = lives.live(commands)
+    print(f"life {name}: {problems or 'no problems'}")
+    return int(bool(problems))
 
 
 def _lives(rewrites):

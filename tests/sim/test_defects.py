@@ -1,9 +1,9 @@
-"""Defects that were mended, put back: the simulation finds each by the seeds that the document has.
+"""Defects that were mended, put back: the simulation finds each by a documented seed or life.
 
-    defects/*.patch -> a copy of the package -> python -m tests.sim --seed S -> it fails
+    defects/*.patch -> a copy of the package -> python -m tests.sim --seed S or --life L -> fails
 
-Seeds change with all that draws from a run's numbers: one that finds its defect no more is replaced
-by another, found with a walk.
+A seed changes with everything that draws from a run's numbers: one that does not find its defect any
+more is replaced by another, found by running many, or by a life that leads there.
 """
 
 import os
@@ -16,18 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.__main__ import quiet_run
-
 ROOT = Path(__file__).resolve().parents[2]
 DEFECTS = ROOT / "tests" / "sim" / "defects"
 PAGE = ROOT / "docs" / "design" / "simulation.md"
-ROW = re.compile(r"\| `(?P<name>[\w-]+)` \|.*\| (?P<seeds>[\d, ]+) \|")
+ROW = re.compile(r"\| `(?P<name>[\w-]+)` \|.*\| (?P<finders>\d[\d, ]*|[a-z]+_[a-z_]+) \|")
 
 
 def documented():
-    """Seeds by defect, as the page has them."""
-    documented_rows = ROW.finditer(PAGE.read_text())
-    return {row["name"]: [int(seed) for seed in row["seeds"].split(",")] for row in documented_rows}
+    """Seeds, or a life, by defect: the table of the page."""
+    return {row["name"]: row["finders"].split(", ") for row in ROW.finditer(PAGE.read_text())}
 
 
 def compile_extension(root, source):
@@ -66,22 +63,23 @@ def test_defect_put_back_is_found(name, tmp_path):
     for line in patch.read_text().splitlines():
         if line.startswith("+++ ") and line.endswith(".pyx"):
             compile_extension(tmp_path, tmp_path / line.removeprefix("+++ b/"))
-    for seed in documented()[name]:
-        if fails(tmp_path, seed):
-            assert not quiet_run(seed).problems
+    for finder in documented()[name]:
+        if fails(tmp_path, finder):
+            assert not fails(ROOT, finder)
             return
-    pytest.fail(f"none of the seeds {documented()[name]} finds it: look for another one")
+    pytest.fail(f"none of {documented()[name]} finds it: look for another one")
 
 
-def fails(folder, seed):
-    """Whether a seed fails with the package in a folder."""
+def fails(folder, finder):
+    """Whether a seed, or a life, has problems with the package in a folder."""
+    kind = "seed" if finder.isdigit() else "life"
     run = subprocess.run(
-        [sys.executable, "-m", "tests.sim", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.sim", f"--{kind}", finder],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert f"seed {seed}: " in run.stdout, run.stderr
+    assert f"{kind} {finder}: " in run.stdout, run.stderr
     return run.returncode != 0
