@@ -327,7 +327,7 @@ def _notes(status: Status) -> list[str]:
     busy = loop["busy_s"] > LOOP_SHARE * status["elapsed_s"]
     if busy and loop["turns"] >= LOOP_TURNS and loop["busy_ms_p999"] > LOOP_MS:
         notes.append(
-            f"the master is busy and delays all processes: one turn of its loop in 1,000 takes "
+            "the master's loop is busy and delays all processes: one turn in 1,000 takes "
             f"{loop['busy_ms_p999']:.0f} ms or more, the longest {loop['busy_ms_max']:.0f} ms; "
             "give it a core of its own"
         )
