@@ -235,7 +235,9 @@ class Journal:
             file = os.open(self.path / FACTS, os.O_RDWR | os.O_CLOEXEC)
             if os.pread(file, len(self._first), 0) != self._first:
                 log.warning(
-                    "%s: its first record was damaged; %s has it", self.path / FACTS, CLUSTER
+                    "%s: its first record was damaged; its copy, %s, has it",
+                    self.path / FACTS,
+                    CLUSTER,
                 )
                 os.pwrite(file, self._first, 0)
             os.ftruncate(file, self._good)

@@ -332,7 +332,7 @@ def test_master_whose_journal_has_a_flipped_bit_in_its_first_record_takes_over(t
         master = cluster.crashed_at(gate)
         flip(tmp_path / "out.journal" / "facts", 20)
         again = cluster.kill(master)
-        again.wait_line("first record was damaged; life has it")
+        again.wait_line("first record was damaged; its copy, cluster, has it")
         again.wait_line("took over from the previous master")
         gate.open()
         cluster.ends_well()

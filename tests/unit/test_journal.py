@@ -119,7 +119,7 @@ def test_journal_with_a_flipped_bit_anywhere_is_whole_or_refused(folder, journal
         for at in range(len(data)):
             byte = bytes([data[at] ^ 1 << (at + bit) % 8])
             os.pwrite(file.fileno(), byte, at)
-            if at < first or at == len(data) - 1:  # life has it; the last newline says nothing
+            if at < first or at == len(data) - 1:  # the copy has it; the last newline says nothing
                 assert reader.read() == facts
             else:
                 with pytest.raises(ClusterError, match=r"facts is damaged: .* at byte \d+ of"):
