@@ -2,8 +2,8 @@
 
     defects/*.patch -> a copy of the package -> python -m tests.sim --seed S or --life L -> fails
 
-A seed changes with everything that draws from a run's numbers: one that does not find its defect any
-more is replaced by another, found by running many, or by a life that leads there.
+A seed changes with everything that draws from the numbers of a run: one that no longer finds its
+defect is replaced by another, found by running many, or by a life that leads there.
 """
 
 import os
