@@ -267,7 +267,7 @@ def check_model_class(cls: type[Worker], settings: Mapping[str, Any], said: str)
 
 
 def put_tables(results: Results, given: Mapping[str, Packed] | None = None) -> None:
-    """Set rows and state from `continue_from`, or as `given`; `ModelFileError` if they do not fit."""
+    """Set rows and state from `continue_from`, or as `given`; else a `ModelFileError`."""
     path: str = results.settings.continue_from  # type: ignore[attr-defined]
     tables = read_packed(opened(results.settings)) if given is None else given
     results.exporting.plan([packed.rows.size for packed in tables.values()])

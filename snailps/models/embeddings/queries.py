@@ -1,8 +1,9 @@
-"""Questions to finished models of knowledge graphs and of matrix factorisation.
+"""Answers questions to finished models of knowledge graphs and of matrix factorisation.
 
     OUTPUT.npz -> load -> GraphModel, FactorModel -> scores, best answers, neighbours
 
-The whole model is in memory, read only; `kge` and `mf` define the scores.
+Owns names, their spellings and the lines of questions.  The whole model is in memory, read only;
+`kge` and `mf` define the scores.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from snailps.vectors.words import (
 )
 
 SCORED = 1 << 16
-"""Lines that are scored together."""
+"""Lines scored together."""
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 ASKED = "?"
-"""Cell of a line whose best names are asked for."""
+"""The cell of a line that asks for the best names."""
 Floats = NDArray[np.float32]
 Name = str | int
 Best = list[tuple[Any, float]]
-"""Names, text or whole numbers, with their scores."""
+"""Names (text, or whole numbers) with their scores."""
 Triples = Iterable[Sequence[Name]]
-"""Rows of names; of pairs, too."""
+"""Rows of names, also of two names."""
 
 
 class UnknownName(UnknownWord):
-    """A question has a name that the model does not know; the text suggests close spellings.
+    """A question has a name that the model does not know; the message suggests similar names.
 
-    These are looked for when the text is asked for: a file may have many such names.
+    These are searched for only when the message is made: a file may have many unknown names.
     """
 
     def __init__(self, text: Callable[[], str]) -> None:
@@ -59,17 +60,17 @@ class UnknownName(UnknownWord):
 
 
 class NamedRows(ABC):
-    """Rows of some kinds of names, from the `arrays` of a file; `path` is for messages.
+    """The rows of some kinds of names, from the `arrays` of a file; `path` is for messages.
 
-    Names are text, or whole numbers where `whole_kinds` has their kind; questions may have either.
-    In names that are not UTF-8, other bytes are lone surrogates, as in `os.fsdecode`.  `columns`:
-    those of the table that it was trained on, that of values behind the others.
+    Names are text, or whole numbers if `whole_kinds` has their kind; questions may use either.  In
+    names that are not UTF-8, other bytes are lone surrogates, as in `os.fsdecode`.  `columns` are
+    the columns of the table that the model was trained on, with the column of values last.
     """
 
     kinds: tuple[str, ...] = ()
     columns: tuple[Any, ...] = ()
     lines: ClassVar[NameColumns]
-    """Columns of questions in lines."""
+    """The columns of a line of questions."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class NamedRows(ABC):
             ) from None
 
     def say_whole(self, kinds: Iterable[str]) -> None:
-        """Declare that names of some kinds are whole numbers: answers have these as `int`."""
+        """Declare that names of these kinds are whole numbers: answers then have `int`."""
         self.whole_kinds = frozenset(kinds)
         for kind in self.whole_kinds:
             self._names[kind] = list(map(int, self._texts[kind]))
@@ -114,7 +115,7 @@ class NamedRows(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as an ``.npz``.
 
-        ModelFileError: the folder is missing or not writable, or the disk is full.
+        Raises `ModelFileError` if the folder is missing or not writable, or the disk is full.
         """
         arrays: dict[str, NDArray[Any]] = {}
         for kind in self.kinds:
@@ -134,25 +135,25 @@ class NamedRows(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """Whether training can go on: the file has the state of the optimizer, or needs none."""
+        """Whether training can continue: the file has the optimizer's state, or needs none."""
         return bool(self._states) or self._settings.method in ("sgd", "add")
 
     def vector(self, kind: str, name: Name) -> Floats:
-        """Return the row of a name, float32 (dim,); DataError: the model does not know it."""
+        """Return the row of a name, float32 (dim,); `UnknownName` if the model lacks it."""
         row: Floats = self._rows[kind][self.place(kind, name)]
         return row
 
     def place(self, kind: str, name: Name) -> int:
-        """Return the number of a name; DataError: the model does not know it."""
+        """Return the number of a name; `UnknownName` if the model lacks it."""
         place = self._places[kind].get(str(name))
         if place is None:
             raise UnknownName(partial(self.unknown, name, kind))
         return place
 
     def unknown(self, name: Name, *kinds: str) -> str:
-        """Say that no name of these kinds is `name`, and which ones are spelt like it.
+        """Describe that no name of these kinds is `name`, with names of similar spelling.
 
-        Whole numbers have none: any number is like another.
+        Not for whole numbers: any number is similar to another.
         """
         counts, close = [], list[str]()
         for kind in kinds:
@@ -164,7 +165,7 @@ class NamedRows(ABC):
         return f"{self.path}: {name!r:.80} is none of its {' and '.join(counts)}{hint}"
 
     def numbers(self, kind: str, names: Sequence[str]) -> NDArray[np.int32]:
-        """Return the number of each name, int32; -1 for unknown ones."""
+        """Return the number of each name, int32; -1 for unknown names."""
         find = self._places[kind].get
         return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
 
@@ -190,7 +191,7 @@ class NamedRows(ABC):
         return [(names[at], float(scores[at])) for at in ordered.tolist() if scores[at] > -np.inf]
 
     def _left_out(self, kind: str, names: Iterable[Name], *, warns: bool = True) -> list[int]:
-        """Places of names that answers leave out; warns of unknown names."""
+        """Return the places of names that answers leave out; warn of unknown names."""
         if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
             raise DataError(
                 f"without: expected a list of names, got {names!r:.60}: [{names!r:.60}]"
@@ -203,7 +204,7 @@ class NamedRows(ABC):
         return [self._places[kind][text] for text in texts if text in self._places[kind]]
 
     def kind_of(self, name: Name) -> str:
-        """Find the kind that has a name; DataError: no kind has it, or several."""
+        """Find the kind that has a name; `DataError` if none has it, or several have."""
         found = [kind for kind in self.kinds if str(name) in self._places[kind]]
         if len(found) == 1:
             return found[0]
@@ -215,21 +216,21 @@ class NamedRows(ABC):
     def neighbours(self, name: Name, k: int = 10, kind: str = "") -> Best:
         """Find the `k` names of a kind with the most similar rows, by their cosine.
 
-        `kind` is one of `kinds`; empty: the one that has the name.  DataError: the model does not
-        know the name, or two kinds have it; or there is no such kind.
+        `kind` is one of `kinds`; empty: the kind that has the name.  Raises `DataError` if the
+        model lacks the name or the kind, or if two kinds have the name.
         """
         kind = self.checked(kind) or self.kind_of(name)
         own = self.vector(kind, name)
         return self._best(kind, self._cosines(kind, own), k, [name])
 
     def checked(self, kind: str) -> str:
-        """Check that `kind` is empty or one of `kinds`, else DataError; return it."""
+        """Return `kind` if it is empty or one of `kinds`; else raise `DataError`."""
         if kind and kind not in self.kinds:
             raise DataError(f"{self.path}: has {' and '.join(self.kinds)}, no {kind!r:.40}")
         return kind
 
     def similarity(self, one: Name, other: Name, kind: str = "") -> float:
-        """Return the cosine of the rows of two names of one kind; DataError: no kind has both."""
+        """Return the cosine of the rows of two names of a kind; `DataError` if no kind has both."""
         for one_kind in [self.checked(kind)] if kind else self.kinds:
             if {str(one), str(other)} <= self._places[one_kind].keys():
                 a, b = self._direction(one_kind, one), self._direction(one_kind, other)
@@ -247,7 +248,7 @@ class NamedRows(ABC):
         return direction
 
     def _factors(self, kind: str) -> Floats:
-        """Return the columns of rows that are compared: all of them."""
+        """Return the columns of rows that are compared: all columns."""
         return self._rows[kind]
 
     def _cosines(self, kind: str, own: Floats) -> Floats:
@@ -260,10 +261,10 @@ class NamedRows(ABC):
     def answers(
         self, pieces: Iterable[bytes], k: int, path: str = "the questions"
     ) -> Iterator[Best | UnknownName | None]:
-        """Yield the score of each line, or the best names in the place of its `ASKED` cell.
+        """Yield for each line its score, or the best names for its `ASKED` cell.
 
-        `pieces` are whole lines of `path`.  The error, where a line has an unknown name; None for a
-        blank line, and for a first one that names the columns.
+        `pieces` are whole lines of `path`.  A line with an unknown name yields the error; a blank
+        line, and a first line that names the columns, yield None.
         """
         head, start = b"", 0
         for piece in pieces:

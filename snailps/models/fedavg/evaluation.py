@@ -33,21 +33,21 @@ from snailps.models.fedavg.settings import FedAvgSettings
 
 Floats = NDArray[np.float32]
 _TOGETHER = 64
-"""Windows scored together; more only take more memory."""
+"""Windows scored together; more would only take more memory."""
 _LINES = 4096
 """Rows converted to text at a time."""
 FILES = ("weights.npz", "embedding.txt", "history.jsonl")
-"""Suffixes of the files behind OUTPUT."""
+"""Suffixes of the files, after ``OUTPUT.``."""
 SAVE_EVERY_S = 1.0
-"""Seconds of training between writings of the arrays: learners need the core, too."""
+"""Least seconds of training between two writings of the arrays: learners need the core, too."""
 
 
 def _nothing() -> None:
-    """Writes no history."""
+    """Write no history."""
 
 
 class RoundEvaluator:
-    """Test windows, a network to score them with, and the history of the run."""
+    """The test windows, a network that scores them, and the history of the run."""
 
     def __init__(self, settings: FedAvgSettings) -> None:
         self._settings = settings
@@ -66,7 +66,10 @@ class RoundEvaluator:
         self._history: list[dict[str, Any]] = []
 
     def look(self, results: Results, round_: int) -> dict[str, Any]:
-        """Mean loss, windows per learner, seconds of training; start to write the round's files."""
+        """Compute the round's figures, and start to write its files.
+
+        Figures are mean loss, windows a learner, and seconds of training.
+        """
         embedding, output = self._pull(results)
         s = self._settings
         if round_ and not self._history:
@@ -103,7 +106,7 @@ class RoundEvaluator:
         self._writing = self._writer.submit(save)
 
     def _pull(self, results: Results) -> tuple[Floats, Floats]:
-        """The rows of the embedding, and of the output layer."""
+        """Pull the rows of the embedding and of the output layer."""
         embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
         return embedding, results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
 
@@ -114,7 +117,7 @@ class RoundEvaluator:
             _, self._history = read_history(path)
 
     def loss(self, embedding: Floats, output: Floats) -> float:
-        """Mean loss over the test windows of a network given as rows of its tables."""
+        """Mean loss on the test windows, for a network given as rows of its tables."""
         self._network.put_embedding(0, embedding)
         self._network.put_output(0, output)
         score = partial(
@@ -132,11 +135,11 @@ class RoundEvaluator:
     def finish(self, results: Results) -> list[str]:
         """Write what is not written yet; returns the paths of the files.
 
-        Without a round that was looked at here, the tables are those of the last one.
+        If this process has seen no round, the tables hold the last round's weights.
         """
         history: Callable[[], None] = _nothing
         if self._settings.output and self._unsaved is None and not self._has_saved:
-            # Not of the file: that may be of another run.
+            # From the figures, not from the file, which may belong to another run.
             self._history = [dict(line) for line in results.figures.get("by_round", ())]
             if self._history:
                 self._unsaved = self._history[-1]["round"], *self._pull(results)
@@ -193,5 +196,5 @@ class RoundEvaluator:
 
 @functools.lru_cache(maxsize=1)
 def judge_of(settings: FedAvgSettings) -> RoundEvaluator:
-    """The evaluator of a job: made when its settings are checked, used after each round."""
+    """Get the evaluator of a job: made when its settings are checked, used after each round."""
     return RoundEvaluator(settings)

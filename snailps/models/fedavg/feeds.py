@@ -1,9 +1,9 @@
-"""Input pipelines of one client, which make its learners' batches from its part of the input.
+"""The input pipelines of one client, which make its learners' batches from its part of the input.
 
     settings, number of the client -> pipelines -> Feeds.take(learner) -> batch
 
-Learner i takes from pipeline i modulo their number; a pipeline gives batches to its learners in
-turn.  No network.
+Learner i takes from pipeline i modulo their number; a pipeline gives batches to its learners one
+after the other.  Knows no network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snailps.models.fedavg.settings import FedAvgSettings
 
 
 class Feeds:
-    """Running pipelines of client `index`; `close` ends them."""
+    """The running pipelines of client `index`; `close` ends them."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Feeds:
             raise
 
     def take(self, learner: int) -> NDArray[np.int32]:
-        """The learner's next batch, int32 (bs, window), or a `DataError` if a stage failed."""
+        """Get a learner's next batch, int32 (bs, window); `DataError` if a stage has failed."""
         batch = self._pipelines[learner % self.count].take(learner // self.count)
         if not isinstance(batch, np.ndarray) or batch.dtype != np.int32 or batch.ndim != 2:
             raise DataError(
@@ -64,7 +64,7 @@ class Feeds:
         return batch
 
     def close(self) -> None:
-        """End the pipelines; idempotent."""
+        """End the pipelines; may be called again."""
         for pipeline in self._pipelines:
             pipeline.close()
 
@@ -72,9 +72,9 @@ class Feeds:
 def stages_of(
     settings: FedAvgSettings, words: Sequence[bytes], number: int, size: int = 0
 ) -> list[Runs]:
-    """The stages after the reader, for pipeline `number` of all.
+    """Make the stages after the reader, for pipeline `number` of all.
 
-    `size`: bytes of its part of the input, which must contain a known word; 0: not checked.
+    `size` are the bytes of its part of the input, which must have a known word; 0: not checked.
     """
     stages: list[Runs] = []
     for name in settings.stages:

@@ -1,4 +1,4 @@
-"""Arrays of a CBOW network in the layout of the kernels, and their conversion to rows of tables.
+"""The arrays of a CBOW network, in the layout of the kernels and as rows of tables.
 
     rows of "embedding" (a word's vector each) and "output" (a panel of words each)
     <-> Network: weights and Adam's moments, padded to whole registers
@@ -38,7 +38,7 @@ class Network:
 
     @property
     def output_dim(self) -> int:
-        """Values of a panel as a row of a table: `dim` weights and a bias for each word."""
+        """Values of a panel's row in a table: `dim` weights and a bias for each word."""
         return (self.dim + 1) * kernels.PANEL
 
     def put_embedding(self, layer: int, rows: Floats) -> None:
@@ -52,20 +52,20 @@ class Network:
         self.output[layer, :, self.width] = shaped[:, -1]
 
     def output_rows(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Rows (panels, output_dim) of an array (panels, width + 1, PANEL)."""
+        """Convert an array (panels, width + 1, PANEL) to rows (panels, output_dim)."""
         if self.width == self.dim:
             return values.reshape(self.panels, -1)
         kept = np.concatenate([values[:, : self.dim], values[:, self.width :]], axis=1)
         return kept.reshape(self.panels, -1)
 
     def scratch(self, window: int, batch: int) -> Floats:
-        """Scratch space for `kernels.train_cbow` and `kernels.cbow_loss`."""
+        """Make scratch space for `kernels.train_cbow` and `kernels.cbow_loss`."""
         size = kernels.cbow_scratch_floats(self.words, self.width, window, batch)
         return _zeros(size)
 
 
 def plain_output(rows: Floats, words: int, dim: int) -> tuple[Floats, Floats]:
-    """Rows of "output" as weights (words, dim) and biases (words,), for files."""
+    """Convert rows of "output" to weights (words, dim) and biases (words,), for files."""
     shaped = rows.reshape(-1, dim + 1, kernels.PANEL).transpose(0, 2, 1).reshape(-1, dim + 1)
     return np.ascontiguousarray(shaped[:words, :dim]), np.ascontiguousarray(shaped[:words, dim])
 
@@ -80,9 +80,9 @@ def sum_into(
 ) -> None:
     """Write weighted sums of `parts` into `to`.
 
-    A part's rows of the embedding are weighted by its `uses` of each word as context, those of the
-    moments by the second ones; its output by its `windows`.  Each sum runs in the order of the
-    parts, independent of the threads.
+    A part's rows of the embedding are weighted by the first `uses` (of each word as context), rows
+    of its moments by the second, its output by its `windows`.  Each sum runs in the order of the
+    parts, whatever the threads.
     """
     of_panels = [np.full(to.panels, count, np.float32) for count in windows]
 
@@ -103,7 +103,7 @@ def sum_into(
 
 
 def _zeros(*shape: int) -> Floats:
-    """Zeros, float32, aligned to 64 bytes."""
+    """Make zeros, float32, aligned to 64 bytes."""
     size = int(np.prod(shape))
     rows = kernels.padded(max(1, -(-size // kernels.PAD)), kernels.PAD)
     return rows.reshape(-1)[:size].reshape(shape)

@@ -33,7 +33,7 @@ def log_sums(scores: Doubles) -> Doubles:
 
 
 def expected(scores: Doubles) -> Doubles:
-    """exp(scores), without overflow, of squares either."""
+    """exp(scores), without overflow of it or of its square."""
     return np.asarray(np.exp(np.minimum(scores, 300)))
 
 
@@ -74,7 +74,7 @@ class Judge(ABC):
     def add(
         self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
     ) -> None:
-        """Add labels (n,), scores (n, outputs) before any link, and weights (n,), none for 1."""
+        """Add labels (n,), scores (n, outputs) before any link, and weights (n,) (none: all 1)."""
         if not len(weights):
             weights = np.ones(len(labels))
         elif not (kept := weights > 0).all():
@@ -83,7 +83,7 @@ class Judge(ABC):
         self._add(labels, scores, weights.astype(np.float64))
 
     def figures(self) -> dict[str, Any]:
-        """Plain numbers by name; `examples`, those with a weight, first."""
+        """Compute the metrics as plain numbers; ``examples`` counts those with a weight."""
         return {"examples": self._examples, **(self._figures() if self._examples else {})}
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Judge(ABC):
 
 
 class YesNo(Judge):
-    """Labels above 0 mean yes; scores are log odds; 16 bytes an example are kept."""
+    """Labels above 0 mean yes, scores are log odds; 16 bytes an example stay in memory."""
 
     def __init__(self) -> None:
         super().__init__()
