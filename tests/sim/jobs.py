@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from snailps.master.job.metrics import FLAT_EPOCHS, RECENT_BLOCKS
 from snailps.master.leases import CLOCKS_AHEAD
-from snailps.transport.messages.terms import Step
+from snailps.transport.messages.terms import PassRange, Step
 from tests.sim.model import Books, blocks_of, expected_round
 from tests.sim.staleness import Staleness
 
@@ -41,6 +41,8 @@ class JobPlan:
     expires: int = 0
     chunks: int = 0
     most_parts: int = 1
+    ranges: int = 0
+    """Of each pass that waits for the one before; 0: there are none."""
     durable: float = 0.0
     """In a rotation: how often a checkout is durable."""
     target: bool = False
@@ -84,6 +86,7 @@ class JobPlan:
             "expires": str(self.expires),
             "chunks": str(self.chunks),
             "most_parts": str(self.most_parts),
+            "ranges": str(self.ranges),
             "seats": str(self.seats),
         }
         if self.rounds:
@@ -115,6 +118,8 @@ class JobPlan:
     def least(self, blocks):
         """The entries that are trained whatever happens; in `bsp` no others are."""
         entries = blocks * self.epochs
+        if self.ranges:
+            return blocks + (self.epochs + self.ranges % 2) * self.ranges
         if self.rounds or self.limit_s:
             return 0
         if not self.ends_by_loss:
@@ -143,13 +148,13 @@ def draw_plan(seed, plain, think_s):
     if kind < 0.4:
         merges = plain.consistency != "bsp" and random.Random(f"merges {seed}").random() < 0.6
         plain = replace(plain, survey=rng.choice((1, 1, 2)), merges_survey=merges)
-    return draw_rotation(seed, draw_table(rng, plain))
+    return draw_ranges(seed, draw_rotation(seed, draw_table(rng, plain)))
 
 
 def draw_seats(seed, plan):
     """The same plan, which may have some workers wait for others that leave."""
     rng = random.Random(f"seats {seed}")
-    if plan.clocked or plan.chunks or rng.random() > 0.25:
+    if plan.clocked or plan.chunks or plan.ranges or rng.random() > 0.25:
         return plan
     return replace(plan, seats=rng.choice((1, 1, 2, 3)))
 
@@ -159,7 +164,7 @@ def draw_end(seed, plan):
     plan, rng = draw_seats(seed, plan), random.Random(f"early {seed}")
     if plan.chunks and random.Random(f"cut {seed}").random() < 0.3:
         return replace(plan, limit_s=round(rng.uniform(0.3, 3.0), 2))
-    if plan.rounds or plan.chunks or plan.expires:
+    if plan.rounds or plan.chunks or plan.ranges or plan.expires:
         return plan
     flat = random.Random(f"flat {seed}")
     if flat.random() < 0.07:
@@ -182,6 +187,14 @@ def draw_rotation(seed, plan):
     most_parts = rng.choice((1, 2, 3, 8, 8))
     durable = random.Random(f"settles {seed}").choice((0.0, 0.2, 0.5))
     return replace(plan, expires=0, chunks=chunks, most_parts=most_parts, durable=durable)
+
+
+def draw_ranges(seed, plan):
+    """The same plan, which may go over ranges of names, pass after pass."""
+    rng = random.Random(f"ranges {seed}")
+    if plan.consistency != "async" or plan.chunks or plan.expires or rng.random() > 0.2:
+        return plan
+    return replace(plan, ranges=rng.choice((1, 2, 3, 5)))
 
 
 def draw_table(rng, plan):
@@ -343,6 +356,12 @@ class JobRun:
         if isinstance(step, Step) and step.index >= 0:
             self.leased.setdefault(step.clock, {})[lease.number] = node
             self.begun.setdefault(step.clock, cluster.world.now)
+        if isinstance(step, PassRange) and not cluster.powerless:
+            before = schedule.plan.numbers_of(step.pass_index).start
+            if missing := set(range(before)) - self.books.reported:
+                self.books.wrong.append(
+                    f"pass {step.pass_index} begins before entries {sorted(missing)} are done"
+                )
         if self.plan.seats:
             here = {node.number for node in cluster.nodes if node.alive and not node.leaves}
             training = here.intersection(schedule.records.holders())

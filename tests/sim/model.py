@@ -20,6 +20,7 @@ import numpy as np
 from snailps import AccessMethod, Rotation, Table, Worker, setting
 from snailps.api.concurrency import ALL, Concurrency
 from snailps.api.passes import EPOCHS_AUTO, Passes
+from snailps.api.range_passes import RangePasses
 from snailps.config import JobSettings, to_mapping
 
 TABLE = "counts"
@@ -85,6 +86,7 @@ class SimSettings(JobSettings):
     expires: int = setting(0, help="Units that a row lives without a push.", when="In tests.")
     chunks: int = setting(0, help="Of a rotation's epoch; 0: none.", when="In tests.")
     most_parts: int = setting(1, help="Of a rotation.", when="In tests.")
+    ranges: int = setting(0, help="Of a pass over ranges; 0: none.", when="In tests.")
     seats: int = setting(0, help="Workers that train at a time.", when="In tests.")
 
 
@@ -129,6 +131,12 @@ class SimModel(Worker):
     @classmethod
     def rotation(cls, settings, total_bytes, workers, summary):
         return Rotation(settings.chunks, settings.most_parts) if settings.chunks else None
+
+    @classmethod
+    def range_passes(cls, settings, summary):
+        if not settings.ranges:
+            return None
+        return RangePasses(settings.ranges, settings.epochs, before=settings.ranges % 2)
 
     @classmethod
     def rounds(cls, settings):

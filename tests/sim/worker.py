@@ -209,7 +209,7 @@ class Worker(RoutedNode):
             self._push_slot(block, keys)
         else:
             self._push_counts(block)
-        if clocked or self.job.plan.bounded:
+        if clocked or self.job.plan.bounded or self.job.plan.ranges:
             yield from self.flush()
         if in_round:
             yield from self.wait(self.client.seal(block.clock, block.slot, block.slots))
