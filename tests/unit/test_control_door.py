@@ -169,7 +169,7 @@ def test_message_of_another_role_ends_the_connection_of_who_said_it(running, mes
         assert isinstance(messages.decode(raw.next().body), messages.Welcome)
         note = isinstance(message, messages.Durable | messages.Failed | messages.Leaving)
         raw.say(messages.encode(message), Kind.NOTE if note else Kind.CALL)
-        assert f"{type(message).__name__} of a driver" in str(raw.refused())
+        assert f"{type(message).__name__} from a driver" in str(raw.refused())
     assert running.status()["phase"] == "forming"
 
 
