@@ -121,7 +121,7 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
         running = registry.going_on()
     if len(running) > 1 and not as_json:
         typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
-    return jobs.only_one(running, "name one, as in snailps status {0.number}")
+    return jobs.only_one(running, "name one: snailps status RUN, as in snailps status {0.number}")
 
 
 def _of_process(pid: int, registry: RunRegistry) -> Run:

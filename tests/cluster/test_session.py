@@ -261,7 +261,7 @@ def test_run_gives_history_settings_and_tables_until_the_next_job(session, text)
             assert [keys.tolist() for keys, _ in results.scan("lines")] == [[1]]
     assert "session_models:Lines" in repr(job)
     assert trains(session, text)
-    with pytest.raises(ClusterError, match="another job has begun since"), job.results():
+    with pytest.raises(ClusterError, match="another job has begun"), job.results():
         pass
 
 
