@@ -142,7 +142,7 @@ def tables(settings: MfSettings) -> tuple[Table, ...]:
 
 
 def solver_of(settings: MfSettings, names: Names) -> NDArray[np.float64]:
-    """What `FactorModel` needs to solve a user that nobody trained: a0 and l2 scale."""
+    """What `FactorModel` needs to solve a user that the training did not have: a0 and l2 scale."""
     weights = Weights.of(settings, names)
     return np.array([weights.a0, weights.l2 * weights.scale])
 

@@ -458,7 +458,7 @@ class FactorModel(NamedRows):
     def _new_users(self) -> NewUsers:
         if self._solver is None:
             raise DataError(
-                f"{self.path}: items of a user whom the training did not have need a model of "
+                f"{self.path}: a user that the training did not have needs a model of "
                 f"loss als, not {self.settings.loss}: train one with --loss als"
             )
         return NewUsers(self.item_rows, self._solver)
@@ -511,7 +511,7 @@ class FactorModel(NamedRows):
 
         Left out are those in `without`, those that the user has in `seen` pairs, and, unless
         `known`, those that the user has in the training, where the file keeps them (`als`).
-        `items` in the place of `user`: what somebody has whom the training did not have; these are
+        `items` in the place of `user`: those of a user that the training did not have; these are
         left out, too, unless `known`.
         """
         if (user is None) == (items is None):
