@@ -19,14 +19,17 @@ _INTRODUCTION = """\
 A member is a process as the master sees it: `Member` in `snailps/master/member.py`. Three fields
 hold its phases, each with a table in `snailps/master/phases.py`: how far it has come, whether it
 stays, and its part in the job. They are independent: a server may be asked to leave before it is
-ready, and a worker may be lost in any phase of its work. For engineers who change what happens when a
-process joins, leaves or is lost: find the event here, then the method of that name.
+ready, and a worker may be lost in any phase of its work. For engineers who change what happens when
+a process joins, leaves or is lost: find the event here, then the method of that name.
 
 ```
-reach   REGISTERED > CONNECTING > READY         with another master: AWAY > BACK > RECONNECTING > READY
-stay    HERE > LEAVING > LEFT > GONE            lost: HERE > GONE; while others return: HERE > MISSED > GONE
-work    IDLE > STARTING > [COUNTING >] TRAINING > FINISHED > IDLE        given up: > GIVEN_UP > IDLE
-step    SERVING > YIELDING | SWAPPING > PROMOTING > SERVING              of a shard
+reach   REGISTERED > CONNECTING > READY
+        with another master: AWAY > BACK > RECONNECTING > READY
+stay    HERE > LEAVING > LEFT > GONE
+        lost: HERE > GONE        lost while others return: HERE > MISSED > GONE
+work    IDLE > STARTING > [COUNTING >] TRAINING > FINISHED > IDLE
+        given up: > GIVEN_UP > IDLE
+step    SERVING > YIELDING | SWAPPING > PROMOTING > SERVING        of a shard
 ```
 
 `member.py` alone writes the phases of a member, by a method named for the event. An event that the
