@@ -244,7 +244,7 @@ def test_launcher_check_with_node_that_was_killed_before_the_start_names_the_sig
     cluster.launcher.start()
     kill(cluster, 2)
     with pytest.raises(
-        NodeEnded, match=r"was ended by SIGKILL, maybe .* before the start"
+        NodeEnded, match=r"was ended by SIGKILL, perhaps .* before the start"
     ) as caught:
         cluster.launcher.check()
     assert caught.value.exit_code == 1
