@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The admission of features: a counting Bloom filter of keys that came often enough.
+"""The admission of features that occur often enough: a counting Bloom filter.
 
-    keys -> Admission.count -> verdict, a bit a counter -> Admitted.admit -> which keys may pass
+    keys -> Admission.count -> verdict, a bit per counter -> Admitted.admit -> which keys may pass
 
-A key has four counters of one byte in one cache line, one in each quarter of it.  Counting raises only
-the lowest of the four; their least is never below the key's count: **a key that came often enough is
-never refused**; a rare one may pass.
+A key has four counters of one byte, one in each quarter of a cache line.  Counting raises only the lowest
+of the four, so the least of them is never below the key's count: **a key that occurred often enough is
+never refused**.  A rare one may pass, if its counters are shared.  Must not know features.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -47,7 +47,7 @@ cdef inline uint8_t least_of(const uint8_t *line, uint64_t hashed) noexcept nogi
 
 cdef void count_keys(uint8_t *counters, uint64_t lines, const uint64_t *keys,
                      int64_t n) noexcept nogil:
-    """One writer a filter."""
+    """Count keys; one writer at a time."""
     cdef int64_t i
     cdef uint64_t hashed
     cdef uint8_t *line
@@ -68,7 +68,7 @@ cdef void count_keys(uint8_t *counters, uint64_t lines, const uint64_t *keys,
 
 cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys, int64_t n,
                      uint8_t *out) noexcept nogil:
-    """Whether all four counters of a key were high enough, from a bit a counter."""
+    """Whether all four counters of each key are high enough, by a bit per counter."""
     cdef int64_t i
     cdef uint64_t hashed, word, wanted
     for i in range(n):
@@ -84,11 +84,11 @@ cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys
 
 
 cdef class Admission:
-    """Keys that came at least `min_count` (1 to 255) times; methods take turns between threads.
+    """Counts keys, for those that occur at least `min_count` (1 to 255) times; threads take turns.
 
-    Takes 8 bytes for each of `keys_expected` different keys, at most 16 GiB.  Of keys that came once 1
-    in 100 passes a `min_count` of 2, 1 in 10,000 one of 3 and more; with four times as many different
-    keys as expected 1 in 3 and 1 in 100.
+    Takes 8 bytes for each of `keys_expected` different keys, at most 16 GiB.  Of the keys that occur once,
+    1 in 100 passes a `min_count` of 2, and 1 in 10,000 one of 3 or more.  With four times as many different
+    keys as expected it is 1 in 3 and 1 in 100.
 
     References: L. Fan et al., ToN 2000 (counting); F. Putze, P. Sanders, J. Singler, WEA 2007 (one
     cache line a key); C. Estan, G. Varghese, SIGCOMM 2002 (raising only the lowest).
@@ -128,9 +128,9 @@ cdef class Admission:
                 self.counted += n
 
     def verdict(self) -> bytes:
-        """All that `Admitted` needs, in an eighth of the counters' bytes.
+        """The bytes for `Admitted`, an eighth of the counters' size.
 
-        Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
+        Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit per
         counter, the lowest first: whether it is at least `min_count`.
         """
         with self.lock:
@@ -140,7 +140,10 @@ cdef class Admission:
 
 
 cdef class Admitted:
-    """Keys that an `Admission` admits, from its `verdict`, checked; any number of threads may ask."""
+    """The keys that an `Admission` admits, from its `verdict`; any number of threads may ask.
+
+    DataError: the bytes, which come from another process, are malformed.
+    """
 
     cdef readonly int64_t lines
     cdef const uint64_t[::1] words
@@ -159,7 +162,7 @@ cdef class Admitted:
         self.words = np.frombuffer(part, "<u8", lines, 16)
 
     def admit(self, const uint64_t[::1] keys not None) -> NDArray[np.bool_]:
-        """Which keys came at least `min_count` times, and a few more: bool array, like `keys`."""
+        """Which keys occurred at least `min_count` times (and a few more): bool, one per key."""
         cdef int64_t n = keys.shape[0]
         cdef uint8_t[::1] out
         admitted = np.empty(n, np.bool_)

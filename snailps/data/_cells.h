@@ -1,10 +1,11 @@
-/* Rows of CSV, TSV and of cells parted by blanks, by declared columns: all text of tables comes by here.
+/* Rows of CSV, TSV and cells separated by blanks, by declared columns: the one rule from a cell to an entry.
  *
  * row -> cells -> snail_column (what to do with this one) -> label | key, value, field | the cell
  *
  * table in memory -> snail_add_number, snail_add_text -> the same
  *
- * Keys are hashes of a column's name and a cell's text (snail_hash_text).
+ * Keys are hashes of a column's name and a cell's text (snail_hash_text).  All tables, in files and in memory,
+ * come to snail_add_number and snail_add_text, so the same cell has the same key wherever it comes from.
  */
 #ifndef SNAILPS_CELLS_H
 #define SNAILPS_CELLS_H
@@ -27,14 +28,14 @@ typedef enum { /* columns.Kind */
 
 typedef struct {
     snail_column_kind kind;
-    int log;           /* of numbers: sign(x) log(1 + |x|) */
-    int32_t field;     /* TEXT: place among the columns of that kind */
-    int bits;          /* HASHED: of the cell's own hash */
+    int log;           /* numbers become sign(x) log(1 + |x|) */
+    int32_t field;     /* TEXT: its number among the columns of that kind */
+    int bits;          /* HASHED: how many of the cell's hash are used */
     uint64_t seed;     /* hash of the column's name */
-    uint64_t key;      /* NUMERIC: of its entries */
+    uint64_t key;      /* NUMERIC: the key of all its entries */
     int64_t bound;     /* BUCKET: where its bounds begin, and how many there are */
     int64_t bound_num;
-    int64_t bucket;    /* ... and where the keys of its buckets begin, one more */
+    int64_t bucket;    /* ... and where the keys of its bound_num + 1 buckets begin */
 } snail_column;
 
 typedef struct {
@@ -44,13 +45,13 @@ typedef struct {
     const uint64_t *bucket_keys;
     int64_t text_num;  /* columns of kind TEXT */
     int shift;         /* keys are the upper 64 - shift bits of a hash */
-    uint8_t separator; /* a blank: any number of blanks */
-    int quotes;        /* cells may stand in them: 1 within a line, 2 over lines */
+    uint8_t separator; /* a blank stands for any number of blanks */
+    int quotes;        /* cells may be quoted: 1 within a line, 2 across lines */
 } snail_cell_rules;
 
-/* Hash of a text: 8 bytes a step, little endian, the last ones padded with zeros.
+/* Hash of a text: 8 bytes a step, little endian, the last chunk padded with zeros.
  *
- * h = seed + size * golden, then h = mix64(h ^ chunk) a chunk; at least one chunk.
+ * h = seed + size * golden, then h = mix64(h ^ chunk) for each chunk; at least one chunk.
  * Eight bytes from `text` + `size` on must be readable. */
 static inline uint64_t snail_hash_text(uint64_t seed, const uint8_t *text, int64_t size) {
     uint64_t h = seed + (uint64_t)size * SNAIL_GOLDEN;
@@ -80,7 +81,7 @@ static uint64_t snail_hash_doubled(uint64_t seed, const uint8_t *text, const uin
     return snail_mix64(h ^ chunk);
 }
 
-/* High bits of the bytes that are 0, right up to the lowest one. */
+/* High bits of the bytes that are 0.  Only the lowest one is exact: a borrow may set others above it. */
 static inline uint64_t snail_zero_bytes(uint64_t chunk) {
     return (chunk - UINT64_C(0x0101010101010101)) & ~chunk & UINT64_C(0x8080808080808080);
 }
@@ -96,8 +97,8 @@ static inline const uint8_t *snail_cell_end(const uint8_t *p, uint8_t separator)
     }
 }
 
-/* Reads a cell from its opening quote on, and returns whether it is closed; the cursor ends behind the
- * closing quote, or at the newline that it must not have, or at the last one before `end`. */
+/* Reads a quoted cell from its opening quote on; whether it is closed.  The cursor ends behind the closing
+ * quote, or, of an open one, at the newline that it must not contain, or at the last newline before `end`. */
 static inline int snail_read_quoted(const uint8_t **cursor, const uint8_t *end, int over_lines,
                                     snail_cell *cell) {
     const uint8_t *p = *cursor + 1;
@@ -119,8 +120,8 @@ static inline int snail_read_quoted(const uint8_t **cursor, const uint8_t *end, 
     return 1;
 }
 
-/* Reads a cell without the spaces round it; the cursor ends at the separator or newline, after a fault
- * in front of the newline that ends the row. */
+/* Reads a cell without the spaces around it.  The cursor ends at the separator or newline; after a fault,
+ * before the newline that ends the row. */
 static inline __attribute__((always_inline)) snail_fault
 snail_next_cell(const uint8_t **cursor, const uint8_t *end, const snail_cell_rules *rules,
                 snail_cell *cell) {
@@ -135,7 +136,7 @@ snail_next_cell(const uint8_t **cursor, const uint8_t *end, const snail_cell_rul
                                                                  : SNAIL_FAULT_QUOTE;
     }
     const uint8_t *stop = snail_cell_end(p, rules->separator), *next = stop;
-    if (*stop == ' ') { /* the separator: the last of some, or the newline behind them */
+    if (*stop == ' ') { /* the separator is blanks: skip to the last one, or to the newline behind them */
         while (*next == ' ') next++;
         next += *next == '\r' && next[1] == '\n';
         next -= *next != '\n';
@@ -163,8 +164,8 @@ static int snail_truth(const snail_cell *cell, float *out) {
     return 0;
 }
 
-/* Whether a cell that is no number says that it is missing, as R, pandas and SQL write it (\N: the
-   files of PostgreSQL, MySQL and Hive). */
+/* Whether a cell that is no number stands for a missing value, as R, pandas and SQL write it (\N: files of
+   PostgreSQL, MySQL and Hive). */
 static int snail_is_missing(const snail_cell *cell) {
     static const char *const words[] = {"NA",  "N/A",  "n/a",  "#N/A", "<NA>",
                                         "NaN", "nan",  "NULL", "null", "None",
@@ -190,7 +191,7 @@ static inline int snail_whole_label(const snail_cell *cell, double *out) {
     return found;
 }
 
-/* Writes the entry of a number, and of a text: the rule for cells of all tables. */
+/* Write the entry of a number, and of a text: the rule for the cells of all tables. */
 static inline __attribute__((always_inline)) void
 snail_add_number(float number, const snail_column *column, const snail_cell_rules *rules,
                  int64_t *nnz, snail_examples *out) {
@@ -249,8 +250,8 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
     return SNAIL_FAULT_NONE;
 }
 
-/* Finds the end of a row with a fault, and how many cells it has; a wrong number of them is the fault
- * unless a quote is. */
+/* Finds the end of a row with a fault, and how many cells it has.  A wrong number of cells is reported before
+ * any other fault but a quote's: it is what usually causes them. */
 static snail_fault snail_row_fault(snail_fault fault, const uint8_t **cursor, const uint8_t *stop,
                                    const snail_cell_rules *rules, snail_trouble *trouble) {
     const uint8_t *p = trouble->line, *edge = NULL;
@@ -297,7 +298,7 @@ static inline snail_fault snail_row_line(const uint8_t **cursor, const uint8_t *
     return SNAIL_FAULT_NONE;
 }
 
-/* The end of the last complete row of whole lines: a quoted cell may continue in later lines. */
+/* The end of the last complete row of whole lines: a quoted cell may continue on lines that come later. */
 static int64_t snail_rows_end(const uint8_t *text, int64_t size, const snail_cell_rules *rules) {
     const uint8_t *p = text, *row = text, *stop = text + size;
     while (p < stop) {

@@ -3,8 +3,8 @@
  *     label [qid:n] index:value index:value ...           LIBSVM
  *     label field:index:value field:index:value ...       LIBFFM
  *
- * Byte by byte: any line, and what is wrong with it.  Plain lines of LIBSVM, as most files have only,
- * are read by _plain_lines.h.
+ * Byte by byte: reads any line, and finds what is wrong with one.  This is the definition of a valid line;
+ * _plain_lines.h is a faster reader for plain lines, which most files consist of.
  */
 #ifndef SNAILPS_ENTRIES_H
 #define SNAILPS_ENTRIES_H
@@ -15,12 +15,12 @@
 
 typedef struct {
     int has_fields; /* LIBFFM */
-    int shift;      /* keys are the upper 64 - shift bits of their hash; 0: as written */
-    snail_plain_reader plain; /* reads what it can of LIBSVM; NULL: nothing */
+    int shift;      /* keys are the upper 64 - shift bits of their hash; 0: keys as written */
+    snail_plain_reader plain; /* reads plain lines of LIBSVM; NULL: there is none */
 } snail_entry_rules;
 
 enum {
-    SNAIL_LINES_LEAST = 8, /* lines read byte by byte before plain ones are looked for again */
+    SNAIL_LINES_LEAST = 8, /* lines read byte by byte before plain lines are tried again, doubled */
     SNAIL_LINES_MOST = 1024
 };
 
@@ -43,7 +43,7 @@ static inline snail_fault snail_read_entry(const uint8_t **cursor, const snail_e
     if (*p++ != ':') return SNAIL_FAULT_COLON;
     out->keys[at] = rules->shift ? snail_hash_key(key) >> rules->shift : key;
     *cursor = p;
-    if (p[0] == '1' && (p[1] == ' ' || p[1] == '\n')) { /* most values, of many data sets */
+    if (p[0] == '1' && (p[1] == ' ' || p[1] == '\n')) { /* most values of many data sets */
         out->values[at] = 1;
         *cursor = p + 1;
         return SNAIL_FAULT_NONE;
@@ -117,7 +117,7 @@ static void snail_read_entries(const uint8_t *text, int64_t size, const void *of
         const uint8_t *begin = text;
         text = rules->plain(text, stop, rules->shift, out);
         if (text == stop) return;
-        /* A line that is not plain: the more of these, the longer plain ones are not tried. */
+        /* A line that is not plain.  If no plain line came between, wait twice as long before the next try. */
         if (text > begin) lines = SNAIL_LINES_LEAST;
         else if (lines < SNAIL_LINES_MOST) lines *= 2;
         begin = text;

@@ -1,9 +1,9 @@
-/* What the parsers of sparse examples share: their output, what may be wrong, the loop over lines.
+/* What the parsers of sparse examples share: their output, their faults, the loop over lines.
  *
  * whole lines -> snail_read_lines, with one format's parser of a line -> snail_examples
  *
- * The formats are in _entries.h (LIBSVM, LIBFFM) and _cells.h (CSV, TSV).  The output has room for
- * every line and every entry that the text can have, so nothing is checked inside.
+ * The formats are in _entries.h (LIBSVM, LIBFFM) and _cells.h (CSV, TSV).  The caller gives the output room
+ * for every line and every entry that the text can have: the loops check no bounds.
  */
 #ifndef SNAILPS_EXAMPLE_LINES_H
 #define SNAILPS_EXAMPLE_LINES_H
@@ -41,15 +41,15 @@ typedef struct {
     int32_t *fields;
     int64_t n;   /* examples written */
     int64_t nnz; /* entries written */
-    int64_t bad; /* lines left out */
-    snail_cell *cells; /* of a table, those that are kept as they are, example by example */
+    int64_t bad; /* lines skipped */
+    snail_cell *cells; /* of columns of kind TEXT, example by example */
 } snail_examples;
 
-typedef struct { /* the first one */
+typedef struct { /* the first fault of a text */
     snail_fault fault;
     const uint8_t *line; /* where the line begins */
     const uint8_t *at;   /* the first byte that is not as expected */
-    int64_t column;      /* of a table, from 0: where it is */
+    int64_t column;      /* in a table: the column of the fault, from 0 */
     int64_t cells;       /* ... and how many cells the line has */
 } snail_trouble;
 
@@ -57,7 +57,7 @@ static inline const uint8_t *snail_line_end(const uint8_t *p, const uint8_t *sto
     return memchr(p, '\n', (size_t)(stop - p));
 }
 
-/* Behind `lines` lines, or `stop`, where the text ends with a newline. */
+/* The end of `lines` lines, or `stop`; the text ends with a newline. */
 static inline const uint8_t *snail_lines_end(const uint8_t *p, const uint8_t *stop, int lines) {
     while (p < stop && lines-- > 0) p = snail_line_end(p, stop) + 1;
     return p;
@@ -70,14 +70,14 @@ static inline void snail_add_example(snail_examples *out, int64_t nnz) {
     out->nnz = nnz;
 }
 
-/* Reads a line, or passes over one without an example; the cursor then is behind its newline.  After a
- * fault nothing was added to `out`, `trouble` says where, and the next newline ends the line. */
+/* Reads a line, or skips one without an example; moves the cursor behind its newline.  After a fault nothing
+ * is added to `out`, `trouble` says where it is, and the next newline ends the line. */
 typedef snail_fault (*snail_line_parser)(const uint8_t **cursor, const uint8_t *stop,
                                          const void *rules, snail_examples *out,
                                          snail_trouble *trouble);
 
-/* Reads whole lines, the last one ended by its newline, 8 readable bytes behind it.  Stops at the
- * first malformed one, unless such lines are to be left out (`skip`). */
+/* Reads whole lines.  The last one has its newline, and 8 readable bytes behind it.  Stops at the first
+ * malformed line, unless such lines are skipped (`skip`). */
 static inline __attribute__((always_inline)) void
 snail_read_lines(snail_line_parser parse, const void *rules, int skip, const uint8_t *text,
                  int64_t size, snail_examples *out, snail_trouble *trouble) {

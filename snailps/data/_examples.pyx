@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The outputs of the parsers of sparse examples: allocated, filled and returned here.
+"""Parsers of sparse examples: allocate the output, run the loops, return what they wrote.
 
-    bytes -> EntryReader.read | RowReader.read -> Examples, and what is wrong with the text
-    arrays and lists -> RowReader.of_columns -> Examples, and where is no text
+    bytes -> EntryReader.read | RowReader.read -> Examples, and the first fault of the text
+    arrays and lists -> RowReader.of_columns -> Examples, and the first cell that is no text
 
-The loops are C headers and run without the GIL: `_entries.h` (LIBSVM, LIBFFM), `_plain_lines.h` (LIBSVM,
-most of it), `_cells.h` (CSV, TSV), `_example_lines.h` (all).  `examples` and `columns` put settings and
-faults into words.
+Owns memory; the loops never allocate.  They are C headers and run without the GIL: `_entries.h` (LIBSVM,
+LIBFFM), `_plain_lines.h` (most LIBSVM), `_cells.h` (CSV, TSV), `_example_lines.h` (all).  Must not know
+settings or words of messages: `examples` and `columns` have these.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
@@ -108,9 +108,9 @@ ctypedef void (*Parser)(const uint8_t *text, int64_t size, const void *rules, in
                         Trouble *trouble) noexcept nogil
 
 cdef enum:
-    PAD = 16                    # readable bytes behind the last newline of a text, and more
-    RUN = 240
-    SHORT = 256                 # bytes of a text that is copied to the stack, for readable bytes behind it
+    PAD = 16                    # readable bytes behind a text's last newline: loops load 8 at a time
+    RUN = 240                   # bytes counted in 8 bits, so fewer than 256
+    SHORT = 256                 # a shorter text is copied to the stack, for readable bytes behind it
 
 if not open_locale():
     raise ImportError("the C library has no locale named C")
@@ -123,12 +123,12 @@ FAULTS: dict[int, str] = {
 
 
 class Examples(NamedTuple):
-    """Sparse examples of a text, in its order.
+    """Sparse examples in the order of a text.
 
-    Example i has entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,)) of uint64 `keys` (below
-    2^63 or 2^hash_bits), finite float32 `values`, and int32 `fields` (LIBFFM's; of CSV and TSV the
-    number of the feature's column; empty for LIBSVM).  `labels` are float64 (n,), as written; `bad`
-    counts skipped lines; `weights` are float32 (n,), empty: all 1.  `cells` has each column of kind
+    Example i has the entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,)) of `keys` (uint64, below
+    2^63 or 2^hash_bits), `values` (float32, finite) and `fields` (int32: LIBFFM's, or the number of a
+    feature's column in CSV and TSV; empty for LIBSVM).  `labels`: float64 (n,), as written; `bad`: number
+    of skipped lines; `weights`: float32 (n,), empty: all 1; `cells`: the cells of each column of kind
     text.
     """
 
@@ -143,9 +143,10 @@ class Examples(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Fault of a text: one of `FAULTS`, byte, line (in bytes) and column.
+    """A fault of a text: its kind, one of `FAULTS`; its byte, the byte at which its line begins, and the
+    number of its column.
 
-    `cells`: the cells of a table's line.
+    `cells`: how many cells the line of a table has.
     """
 
     kind: str
@@ -175,7 +176,10 @@ cdef void count_two(const uint8_t *text, int64_t size, uint8_t one, uint8_t othe
 
 
 cdef class Sink:
-    """The arrays that a text is read into, and what the loops need to know of them."""
+    """The arrays that a text is read into, as Python objects and as the loops see them.
+
+    Room for every line and entry that the text can have is made first, so the loops check no bounds.
+    """
 
     cdef Output out
     cdef object labels, ptr, keys, values, fields
@@ -210,7 +214,7 @@ cdef class Sink:
         free(self.cells)
 
     def column(self, int64_t text, int64_t texts) -> snailps.data.packed_words.PackedWords:
-        """The cells of a column of kind text, without the second one of two quotes."""
+        """The cells of a column of kind text, with doubled quotes undone."""
         cdef const Cell *cells = self.cells + text
         cdef int64_t n = self.out.n, i, size = 0
         for i in range(n):
@@ -238,7 +242,7 @@ cdef class Sink:
         return PackedWords(packed, ends)
 
     def examples(self, bint has_fields) -> Examples:
-        """The examples read so far; views of the arrays."""
+        """The examples read so far, as views of the arrays."""
         n, nnz = self.out.n, self.out.nnz
         return Examples(self.labels[:n], self.ptr[:n + 1], self.keys[:nnz], self.values[:nnz],
                         self.fields[:nnz if has_fields else 0], self.out.bad)
@@ -262,10 +266,11 @@ cdef bytes padded(bytes lines):
 
 cdef object run(Parser read, const void *rules, bint skip, bytes data, Py_ssize_t begin,
                 Py_ssize_t end, Sink sink, bint is_split=True):
-    """Read a part of a text, in two parts; return its first `Fault`, or None.
+    """Read a part of a text; return its first `Fault`, or None.
 
-    The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
-    last lines are read from a copy that has both; all of it, unless it may be split at a newline.
+    The loops load 8 bytes at a time, up to 8 beyond a newline, and rely on a last newline.  A text has
+    neither for certain, so its last lines are read from a copy that has both.  If rows may span lines
+    (not `is_split`), all of it is copied.
     """
     cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
     cdef Py_ssize_t cut = begin
@@ -305,9 +310,10 @@ BUILDS: tuple[str, ...] = tuple(name for i, name in enumerate(("base", "avx2", "
 
 
 cdef class EntryReader:
-    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`.
+    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`.  Threads may share it.
 
-    `build` is one of `BUILDS` for plain lines, by default the last; "none": read all byte by byte.
+    `build`: instruction set for plain lines, one of `BUILDS`, by default the last; "none": read all lines
+    byte by byte.
     """
 
     cdef EntryRules rules
@@ -324,9 +330,9 @@ cdef class EntryReader:
 
     def read(self, bytes data not None, Py_ssize_t begin=0,
              end: int | None = None) -> tuple[Examples, Fault | None]:
-        """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
+        """The examples of whole lines from `begin` to before `end`, and the first `Fault` or None.
 
-        Reading stops there, unless `skip`; the fault's offset is from `begin` on.
+        Reading stops at the fault, unless `skip`.  Its offset counts from `begin`.
         """
         cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
         cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
@@ -360,7 +366,7 @@ def rows_end(bytes data not None, bytes separator, int quotes) -> int:
 
 
 def first_row(bytes data not None, bytes separator, int quotes) -> tuple[list[bytes], int]:
-    """The cells of a text's first row, up to a malformed one, and its end."""
+    """The cells of a text's first row, up to a malformed one, and where the row ends."""
     cdef CellRules rules
     cdef bytes text = padded(data) if data else b"\n" + bytes(PAD)
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(text)
@@ -379,10 +385,10 @@ def first_row(bytes data not None, bytes separator, int quotes) -> tuple[list[by
 
 
 cdef class RowReader:
-    """Reads CSV, TSV and cells separated by blanks; see `examples.ExampleReader`.
+    """Reads CSV, TSV and cells separated by blanks; see `examples.ExampleReader`.  Threads may share it.
 
-    `separator` is one byte; a blank stands for any number of them.  `quotes`: cells may be quoted,
-    1 within a line, 2 over lines.  Keys have 63 bits, or `hash_bits`.
+    `separator`: one byte; a blank stands for any number of blanks.  `quotes`: 0, or 1: cells may be
+    quoted, and close on their line, or 2: they may span lines.  Keys have 63 bits, or `hash_bits`.
     """
 
     cdef CellRules rules
@@ -447,7 +453,7 @@ cdef class RowReader:
         check_part(data, begin, stop)
         with nogil:
             count_two(text, stop - begin, 10, self.rules.separator, &lines, &cells)
-        # A line is written before its number of cells is known.
+        # A line's entries are written before it is known whether it has too many cells.
         entries = cells + lines + 1 + self.rules.column_num
         rows = min(lines + 1, cells // max(1, self.rules.column_num - 1) + 1)
         if self.rules.column_num == 1:
@@ -460,10 +466,11 @@ cdef class RowReader:
 
     def of_columns(self, list columns not None: list[NDArray[np.float32] | list[Any]], Py_ssize_t rows,
                    text_of: Callable[[Any], Any] | None) -> tuple[Examples, tuple[int, int] | None]:
-        """The examples of columns of a table, one for each declared one, all of which are features.
+        """The examples of rows of a table, and row and column of the first cell that is no text, or None.
 
-        Numbers are arrays, NaN where they are missing; texts are lists, with None or NaN.  `text_of`
-        makes texts of other values.  The second: row and column of what is no text.
+        `columns`: one for each declared column, all of them features: an array of numbers, NaN where one
+        is missing, or a list of texts, None or NaN where one is missing.  `text_of` makes texts of other
+        values; None: none is made.  Needs the GIL for texts.
         """
         cdef const float[::1] numbers
         cdef const float **found = <const float **>calloc(len(columns) + 1, sizeof(float *))
@@ -495,7 +502,7 @@ cdef class RowReader:
         return sink.examples(True), None
 
     cdef int add(self, Py_ssize_t column, element, text_of, int64_t *nnz, Output *out) except? -2:
-        """Adds a text without the blanks round it, unless it is empty or missing; -1: is none."""
+        """Add a text without the blanks around it, unless it is empty or missing; -1: it is no text."""
         cdef uint8_t padded[SHORT + 8]
         cdef const char *text
         cdef Py_ssize_t size
@@ -532,7 +539,7 @@ cdef class RowReader:
 
 
 cdef bint _is_there(element):
-    """Whether a value is there: pandas' NA refuses to be a bool, NaN is not equal to itself."""
+    """Whether a value is present: NaN is not equal to itself, and pandas' NA refuses to be a bool."""
     try:
         return bool(element == element)
     except TypeError:

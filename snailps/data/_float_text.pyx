@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Rows of numbers as text, fast enough to write an embedding after every round.
+"""Numbers to text and back, fast enough to write an embedding after every round.
 
     float32 (n, dim) -> rows_as_text -> n lines of dim numbers with six decimals, blanks between
     words, float32 (n, dim) -> word_lines -> n lines of a word and dim numbers of five digits
@@ -31,9 +31,9 @@ cdef extern from "Python.h":
     char *PyOS_double_to_string(double x, char format, int precision, int flags, int *kind) except NULL
 
 cdef enum:
-    C_SHORT_BYTES = 12      # a number of five digits, such as -1.2345e-05, and a blank
-    C_SAME_BYTES = 17       # one of nine, such as -1.23456789e-05, and a tab
-    C_MOST_BYTES = 19       # a sign, ten digits, a point, six decimals, and what comes behind
+    C_SHORT_BYTES = 12      # room for a number of five digits, such as -1.2345e-05, and a blank
+    C_SAME_BYTES = 17       # for one of nine, such as -1.23456789e-05, and a tab
+    C_MOST_BYTES = 19       # for a sign, ten digits, a point, six decimals, and a separator
     SCALE = 1000000         # six decimals
 
 cdef double MOST = 1e9
@@ -80,7 +80,10 @@ cdef inline uint8_t *write_number(uint8_t *to, double x, uint8_t behind) noexcep
 
 
 def rows_as_text(const float[:, :] rows not None) -> bytes:
-    """A line a row: numbers with six decimals, a blank between; ValueError from 1e9 on."""
+    """One line per row: numbers with six decimals, separated by blanks.
+
+    ValueError: a number is not finite, or 1e9 or larger.
+    """
     cdef Py_ssize_t i, j, n = rows.shape[0], dim = rows.shape[1]
     cdef int64_t wrong = 0
     if dim < 1:
@@ -105,7 +108,7 @@ def rows_as_text(const float[:, :] rows not None) -> bytes:
 # ---- five significant digits, as printf's %.5g ----
 
 cdef uint8_t *write_exactly(uint8_t *to, double x, int digits) except NULL with gil:
-    """Write any number exactly, by Python's code: those that the functions above leave."""
+    """Write a number by Python's exact code: for those that `write_short` and `write_same` refuse."""
     cdef char *text = PyOS_double_to_string(x, c"g", digits, 0, NULL)
     cdef size_t length = strlen(text)
     memcpy(to, text, length)
@@ -119,7 +122,7 @@ cdef inline uint8_t *write_digits(uint8_t *to, double x) except NULL nogil:
 
 
 def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not None) -> memoryview:
-    """A line a word: the word and its row (float32 (n, dim), contiguous), as printf's ``%.5g``."""
+    """One line per word: the word and its row (float32 (n, dim), contiguous), as printf's ``%.5g``."""
     packed = PackedWords.of(words)
     cdef const uint8_t[::1] text = packed.text
     cdef const uint64_t[::1] starts = packed.starts
@@ -215,9 +218,10 @@ cdef bint read_numbers(const uint8_t *at, const uint8_t *end, float *row,
 
 def read_word_lines(list lines not None: list[bytes],
                     float[:, ::1] rows not None) -> list[bytes] | None:
-    """Read what `word_lines` writes into `rows` (float32 (n, dim), nearest values); the words.
+    """Read lines as `word_lines` writes them into `rows` (float32 (n, dim)); return the words.
 
-    None for other lines: `rows` is then undefined.  Each line has its newline.
+    None: a line has another form, and `rows` is undefined; the caller has a slower reader that says what
+    is wrong.  Each line has its newline.
     """
     cdef Py_ssize_t i, length, n = rows.shape[0], dim = rows.shape[1]
     cdef const uint8_t *text

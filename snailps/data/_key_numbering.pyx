@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The numbering of keys: the different ones, and each key's place among them.
+"""Numbers keys: the different ones, and each key's place among them.
 
     keys -> KeyNumbers.number -> unique keys, in the order of their first appearance; rows
     columns of keys -> KeyNumbers.number_columns -> the same of each column, one after another
@@ -7,9 +7,10 @@
     keys -> KeptNumbers.find -> rows that stay the same over batches, keys that have none yet
          -> KeptNumbers.number -> rows of these
 
-`KeyNumbers` has a hash table of one batch, whose slots are numbers of 4 bytes, for a nearer cache.
-`KeptNumbers` has keys in its slots, and a second table, by key, for small keys, as columns of a matrix
-are.  Must not know what a key means.  The loops run without the GIL and allocate nothing.
+`KeyNumbers` has a hash table for one batch, whose slots are numbers of 4 bytes, so that more of them fit
+into a near cache.  `KeptNumbers` has the keys themselves in its slots, and an array indexed by key for
+small keys, such as columns of a matrix.  Must not know what a key means.  The loops run without the GIL and
+allocate nothing.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -28,7 +29,7 @@ cdef extern from *:
     """
     #include <stdlib.h>
     #include <sys/mman.h>
-    #ifdef MADV_HUGEPAGE    /* a key a page otherwise: each costs a walk of the page tables, too */
+    #ifdef MADV_HUGEPAGE    /* else each look-up hits another page, and walks the page tables too */
     #define snail_huge(start, size) ((void)madvise((start), (size), MADV_HUGEPAGE))
     #else
     #define snail_huge(start, size) ((void)0)
@@ -40,10 +41,10 @@ cdef extern from *:
     uint64_t set_bits "snail_set"(uint64_t *place, uint64_t bits) noexcept nogil
 
 cdef enum:
-    AHEAD = 32                  # keys whose slots are fetched before they are needed
-    AHEAD_KEPT = 64             # the same, of keys that are only looked up
-    BITS_OF_BATCH = 12          # of a table that a batch gets at first
-    BITS_KEPT = 16
+    AHEAD = 32                  # slots are prefetched so many keys before they are needed
+    AHEAD_KEPT = 64             # the same for keys that are only looked up
+    BITS_OF_BATCH = 12          # least size of a batch's table, as a power of two
+    BITS_KEPT = 16              # first size of a table that is kept
     LOW_BITS = 22               # keys below 2^22 have their rows in a table by key: 16 MiB
     PAGE = 4096
     HUGE_PAGE = 2 << 20
@@ -87,8 +88,8 @@ cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n,
                      int32_t first) noexcept nogil:
     """Number keys from `begin` on; append new ones to `unique`; rows are numbers + `first`.
 
-    A slot has a number + 1, 0 if it is empty.  Returns the count of keys numbered in all: fewer
-    than n if `most` different ones are known.
+    A slot holds a number + 1, or 0 if it is empty.  Returns how many keys are numbered in all: fewer than
+    n if there are `most` different ones, and the caller has to enlarge the table.
     """
     cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at, key
     cdef int64_t found = known[0], i
@@ -116,7 +117,7 @@ cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n,
 
 
 cdef void put_all(uint32_t *slots, int bits, const uint64_t *unique, int64_t n) noexcept nogil:
-    """Put different keys into an empty table; their numbers are their places."""
+    """Put distinct keys into an empty table; their numbers are their places in `unique`."""
     cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at
     cdef int64_t i
     for i in range(n):
@@ -131,9 +132,9 @@ cdef void put_all(uint32_t *slots, int bits, const uint64_t *unique, int64_t n) 
 cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, const uint64_t *keys,
                       const int32_t *places, int64_t n, int64_t begin, int64_t most, int64_t room,
                       int64_t *known, int64_t *hashed, uint64_t *new, int32_t *rows) noexcept nogil:
-    """Number keys[places[i]] as `add_all` does; `hashed`, at most `room`, are in the hash table.
+    """Number keys[places[i]] as `add_all` does; at most `room` of them (`hashed`) are in the hash table.
 
-    One caller a table.
+    One caller at a time: nobody else may read the table meanwhile.
     """
     cdef Table table = shared[0]
     cdef int64_t first = known[0], found = first, i, at
@@ -171,10 +172,11 @@ cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, cons
 cdef int64_t find_kept(const Table *shared, const int32_t *low, uint64_t *touched,
                        const uint64_t *keys, int64_t n, int32_t *rows, int32_t *missing,
                        int32_t *first, int64_t *first_num) noexcept nogil:
-    """Rows of known keys, -1 of others; returns the count of others.
+    """Rows of known keys, -1 for others; returns how many others there are.
 
-    Threads may search at once: the one that sets a row's bit of `touched` has it in `first`.
-    Frequent rows have low numbers, so their bits are in the nearest cache.
+    Threads may search at the same time.  The one that sets a row's bit in `touched` reports the row in
+    `first`, so each row is reported once a period.  Frequent rows have low numbers, so their bits are in
+    the nearest cache.
     """
     cdef Table table = shared[0]
     cdef int64_t i, lacks = 0, count = 0
@@ -232,11 +234,11 @@ cdef int resize(Table *table, int bits) except -1:
 
 
 cdef class KeyNumbers:
-    """Numbers the keys of one batch after another; calls from several threads take turns.
+    """Numbers the keys of one batch after another; threads that call it at the same time take turns.
 
-    The table has 4 bytes a slot and 4 to 8 slots for each likely key: all of a small batch, as many as
-    in the batch before of a large one.  It grows when half full: 8 to 32 bytes for each different
-    key of the largest batch.
+    The table has 4 bytes a slot and begins with 4 to 8 slots for each key that the batch is expected to
+    have: as many different ones as the batch before, and a quarter more.  It grows when half full.  So it
+    takes 8 to 32 bytes for each different key of the largest batch.
     """
 
     cdef uint32_t *slots
@@ -267,7 +269,7 @@ cdef class KeyNumbers:
 
     cdef int64_t add(self, const uint64_t *keys, int64_t n, uint64_t *unique, int32_t *rows,
                      int32_t first) except -1:
-        """Number keys, the lock held; the count of different ones."""
+        """Number keys while the lock is held; how many different ones there are."""
         cdef int64_t done = 0, used = 0
         cdef int64_t likely = min(n, max(self.before + (self.before >> 2), 1 << (BITS_OF_BATCH - 1)))
         cdef int bits = 4
@@ -343,16 +345,16 @@ cdef shortened(array, int64_t used):
 
 
 cdef class KeptNumbers:
-    """Numbers at most `most` keys for good: a key keeps its number over all batches.
+    """Numbers at most `most` keys permanently: a key keeps its number over all batches.
 
-    The hash table has 16 bytes a slot and is at most 3/4 full: 21 to 43 bytes a key.  Keys below 2^22
-    take 4 bytes each, up to the largest one seen.  Threads may call `find` at once, but nothing
-    else meanwhile.
+    The hash table has 16 bytes a slot and is at most 3/4 full: 21 to 43 bytes a key.  Keys below 2^22 take
+    4 bytes each, up to the largest one seen.  Threads may call `find` and `touch` at the same time; while
+    `number` or `begin_period` runs nobody may call anything else.
     """
 
     cdef Table table
-    cdef int32_t[::1] low           # by key: its row + 1, or 0
-    cdef uint64_t[::1] touched      # in this round, a bit a row
+    cdef int32_t[::1] low           # by small key: its row + 1, or 0
+    cdef uint64_t[::1] touched      # by row, a bit: it was used in this push period
     cdef int64_t most, known, hashed
 
     def __cinit__(self, int64_t most):
@@ -370,13 +372,13 @@ cdef class KeptNumbers:
         return self.known
 
     def begin_period(self) -> None:
-        """Mark every key as not touched."""
+        """Begin a push period: mark every key as not touched."""
         memset(&self.touched[0], 0, ((self.known + 63) // 64) * sizeof(uint64_t))
 
     def find(self,
              const uint64_t[::1] keys not None) -> tuple[
             NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-        """Numbers of known keys (-1: unknown), places of unknown ones, numbers first touched this round.
+        """Numbers of keys (-1: unknown), places of the unknown ones, numbers first touched this period.
 
         All int32; fewer than 2^31 keys.
         """
@@ -394,9 +396,9 @@ cdef class KeptNumbers:
         return row_array, missing_array[:lacks].copy(), touched_array[:touch_num].copy()
 
     def touch(self, const int32_t[::1] rows not None) -> NDArray[np.int32]:
-        """Which of these numbers, each below ``len(self)``, are first touched this round, int32.
+        """Which of these numbers, each below ``len(self)``, are first touched this period, int32.
 
-        Several threads may call it at once.
+        Threads may call it at the same time.
         """
         cdef int64_t n = rows.shape[0], count = 0, i
         cdef uint64_t bit
@@ -420,10 +422,10 @@ cdef class KeptNumbers:
 
     def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
                int32_t[::1] rows not None) -> tuple[NDArray[np.uint64], bool]:
-        """Number keys that `find` did not know, write the numbers to `rows`, and touch them.
+        """Number the keys that `find` did not know (`missing`), write their numbers to `rows`, touch them.
 
-        Returns the different new keys, which got the next numbers in this order, and whether all had
-        room; if not, `rows` is undefined.
+        Returns the different new keys, which get the next numbers in this order, and whether there was
+        room for all; if not, `rows` is undefined.
         """
         cdef int64_t n = missing.shape[0], done = 0, before, first = self.known, room
         cdef uint64_t[::1] new
@@ -449,9 +451,9 @@ cdef class KeptNumbers:
 
 
 cdef class WordNumbers:
-    """Numbers words below `bound`, by a table with 4 bytes for each of them; one call at a time.
+    """Numbers words below `bound` by an array with 4 bytes for each; one call at a time.
 
-    No sorting; frequent words, which appear first, get low numbers.
+    In order of first appearance, without sorting: frequent words get low numbers.
     """
 
     cdef object _places         # all -1 between calls
@@ -462,14 +464,14 @@ cdef class WordNumbers:
     def number(self, const int32_t[::1] first not None,
                const int32_t[::1] second not None) -> tuple[
             NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-        """Different words of two arrays (int32), in order of first appearance, and each word's place."""
+        """The different words of two arrays (int32), by first appearance, and the places of each word."""
         one, two = np.empty(first.shape[0], np.int32), np.empty(second.shape[0], np.int32)
         return self.number_into(first, one, second, two), one, two
 
     def number_in_place(self, int32_t[::1] words not None) -> NDArray[np.int32]:
-        """Replace words by their places among the different ones, which are returned, as `number` does.
+        """Replace words by their places among the different ones, which are returned (see `number`).
 
-        A word out of range leaves `words` partly numbered.
+        ValueError: a word is out of range; `words` is then partly replaced.
         """
         return self.number_into(words, words, words[:0], words[:0]).copy()
 
@@ -494,7 +496,7 @@ cdef class WordNumbers:
 
 cdef bint number_words(const int32_t[::1] given, int32_t[::1] places, int64_t bound,
                        int32_t[::1] words, int32_t[::1] out, int64_t *known) noexcept nogil:
-    """Append new words to the known ones; False at the first word out of range."""
+    """Append new words to those known; False: it stopped at a word out of range."""
     cdef int64_t n = given.shape[0], found = known[0], i
     cdef int32_t word, place
     for i in range(n):

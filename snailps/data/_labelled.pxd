@@ -11,8 +11,8 @@ cdef struct Rules:
     Py_ssize_t prefix_size
     int64_t words               # ids from here on are labels
     uint32_t bucket
-    uint64_t inverse            # of it: 2^64 / bucket
-    int64_t bagged              # words whose n-grams are known: those of id i are
+    uint64_t inverse            # 2^64 / bucket
+    int64_t bagged              # words whose n-grams are precomputed: those of id i are
     const int64_t *bag_ptr      # bag_ids[bag_ptr[i] + 1 : bag_ptr[i + 1]] + bag_first
     const int32_t *bag_ids
     int32_t bag_first
@@ -27,14 +27,14 @@ cdef struct Reading:
     int64_t labels
     int64_t lines               # finished
     int64_t tokens              # read
-    int64_t unread              # words behind a `</s>` of their line
-    bint open                   # the present line has tokens
-    bint ended                  # one token was `</s>`: the rest of the line is not read
+    int64_t unread              # words behind a `</s>` in their line
+    bint open                   # the current line has tokens
+    bint ended                  # the current line has had a `</s>`: its rest is not read
     int gram_num                # word n-grams that the next word extends:
     uint64_t grams[C_GRAM_MAX]  # the latest first
 
 
-# Reads to the end (0), or until the next batch might not fit: the features it may need.
+# Reads to the end (0), or until the next batch might not fit: then the features that it may need.
 cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data, Py_ssize_t size,
                         Reading *reading, int64_t *feature_ptr, int32_t *features,
                         int64_t features_max, int64_t *label_ptr, int32_t *labels,
@@ -60,7 +60,7 @@ cdef struct KeptRow:
 cdef class KeptGrams:
     cdef KeptRow *slots         # open addressing, at most half full
     cdef uint32_t shift
-    cdef uint32_t factor        # odd, drawn: no file can have its buckets meet in one slot
+    cdef uint32_t factor        # odd and random: no file can make its buckets collide
     cdef readonly Py_ssize_t number
 
     cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""A line as a classifier sees it: its labels and its features, as fastText numbers them.
+"""A line as a classifier sees it: its labels and features, numbered as in fastText.
 
     bytes -> LineReader.read -> Lines: features and labels, line by line
-    pairs of a pruned model -> KeptGrams -> rows of its n-grams, lines without the others
+    pairs of a pruned model -> KeptGrams -> rows of its n-grams; lines without the others
 
-A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive
-words.  Must not know rules of vocabularies, or vectors.  The loops run without the GIL.
+A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive words.  Must
+not know which words a vocabulary has, or vectors.  The loops run without the GIL.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -24,7 +24,7 @@ from snailps.data._subwords import check_settings, subwords_csr
 from snailps.data.packed_words import PackedWords
 
 cdef enum:
-    BAGGED_MAX = 1 << 15    # words whose n-grams are kept: some 2 MB
+    BAGGED_MAX = 1 << 15    # words whose n-grams are computed once and kept: about 2 MB
 
 # fastText's multiplier of word n-grams.
 cdef uint64_t GRAM_STEP = 116049371
@@ -47,7 +47,7 @@ class Lines(NamedTuple):
 
 
 cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules) noexcept nogil:
-    """Most features of these tokens: a word, its subwords, the word n-grams it ends."""
+    """Upper bound of the features of these tokens: each word, its subwords, the word n-grams it ends."""
     cdef int64_t room = found * <int64_t>rules.word_ngrams
     cdef int i
     if rules.maxn > 0:
@@ -59,7 +59,7 @@ cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules)
 
 cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules, Reading *reading,
                              int32_t *out) noexcept nogil:
-    """Write what a word adds to its line's features; the count."""
+    """Write the features that a word adds to its line; how many."""
     cdef int64_t used = 0, at
     cdef uint64_t hashed
     cdef int i
@@ -101,7 +101,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
                         Reading *reading, int64_t *feature_ptr, int32_t *features,
                         int64_t features_max, int64_t *label_ptr, int32_t *labels,
                         int64_t labels_max) noexcept nogil:
-    """Read to the end (0), or until the next batch might not fit: the features it may need."""
+    """Read to the end (0), or until the next batch might not fit: then the features that it may need."""
     cdef Token tokens[BATCH]
     cdef const Token *token
     cdef int64_t before
@@ -147,7 +147,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
 
 
 cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    """Most lines of a text: one behind each newline."""
+    """Upper bound of the lines of a text: its newlines and one more."""
     cdef const uint8_t *at = data
     cdef const uint8_t *stop = data + size
     cdef int64_t found = 1
@@ -161,11 +161,11 @@ cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
 
 
 cdef class LineReader:
-    """Lines of text -> features and labels (A. Joulin et al., EACL 2017); any thread may read at once.
+    """Reads lines of text as features and labels (A. Joulin et al., EACL 2017); threads may share it.
 
-    `words` and `labels` are in id order; all that begins with `label_prefix` is a label, known or not.
-    `word_ngrams`, 1 to 64, is the longest run of words that is a feature; `minn` and `maxn` are those of
-    character n-grams, `maxn` 0: none.  Both are hashed to `bucket` rows.
+    `words` and `labels`: in the order of their ids.  A token that begins with `label_prefix` is a label,
+    known or not.  `word_ngrams`: the longest run of words that is a feature, 1 to 64.  `minn`, `maxn`:
+    lengths of character n-grams; `maxn` 0: none.  N-grams of both kinds are hashed to `bucket` rows.
     """
 
     def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
@@ -193,7 +193,7 @@ cdef class LineReader:
             self.keep_bags(words, bucket)
 
     cdef object keep_bags(self, words, int64_t bucket):
-        """N-grams of the first words, which are most of a text: they need not be hashed again."""
+        """Compute the n-grams of the most frequent words, which make up most of a text, only once."""
         frequent = PackedWords.of(words)[:BAGGED_MAX]
         cdef const int64_t[::1] ptr
         cdef const int32_t[::1] ids
@@ -207,15 +207,16 @@ cdef class LineReader:
 
     def read(self, const uint8_t[::1] data not None,
              const int64_t[::1] offsets=None) -> Lines:
-        """The lines of a text, without the GIL; a last line without newline has no `</s>`, as in
-        fastText.  With `offsets`, text i is ``data[offsets[i]:offsets[i + 1]]`` and one line, with
-        its `</s>`, whose newlines are blanks.
+        """The lines of a text, read without the GIL.
 
-        Line i has ``features[feature_ptr[i] : feature_ptr[i + 1]]`` (int32; int64 pointers), words by
-        id, hashes behind them, below `space`; labels likewise.  ``tokens`` counts all, unknown ones and
-        one `</s>` a newline included; ``unread`` the words behind a `</s>` of their line, where
-        fastText's `predict` ends: neither features nor labels.  Unknown labels are left out, unknown
-        words are in n-grams only.
+        A last line without a newline has no `</s>`, as in fastText.  With `offsets`, text i is
+        ``data[offsets[i]:offsets[i + 1]]``: one line, with its `</s>`, and its newlines are blanks.
+
+        Line i has the features ``features[feature_ptr[i] : feature_ptr[i + 1]]`` (int32; pointers int64):
+        words by id, then hashes, all below `space`; labels likewise.  ``tokens``: all tokens, including
+        unknown ones and a `</s>` for each newline.  ``unread``: words behind a `</s>` in their line, where
+        fastText's `predict` stops; they give neither features nor labels.  Unknown labels are left out;
+        unknown words give n-grams only.
         """
         cdef Py_ssize_t size = data.shape[0], texts = 0
         cdef const uint8_t *text = &data[0] if size else NULL
@@ -275,7 +276,7 @@ cdef object check_offsets(const int64_t[::1] offsets, Py_ssize_t size):
 
 cdef void join_texts(const uint8_t *data, const int64_t *offsets, Py_ssize_t texts,
                      uint8_t *out) noexcept nogil:
-    """A line each: newlines in them become blanks."""
+    """Write texts as one line each; newlines within a text become blanks."""
     cdef Py_ssize_t i
     cdef int64_t at, size
     cdef uint8_t byte
@@ -298,9 +299,9 @@ def grown(array: NDArray[Any], used: int, needed: int) -> NDArray[Any]:
 
 
 cdef class KeptGrams:
-    """Rows of the n-grams that a pruned model has kept; `pairs`: int32[k, 2], buckets and their rows.
+    """Rows of the n-grams that a pruned model kept; `pairs`: int32[k, 2], buckets and their rows.
 
-    Any thread may ask at once.
+    Threads may share it.
     """
 
     def __cinit__(self, const int32_t[:, :] pairs not None):
@@ -321,7 +322,7 @@ cdef class KeptGrams:
             if pairs[i, 0] < 0 or pairs[i, 1] < 0:
                 raise ValueError("expected buckets and rows of 0 or more")
             at = self.slot_of(pairs[i, 0])
-            if self.slots[at].bucket < 0:       # of two the first counts
+            if self.slots[at].bucket < 0:       # if a bucket is repeated, its first row counts
                 self.slots[at].bucket = pairs[i, 0]
                 self.slots[at].row = pairs[i, 1]
 
@@ -339,7 +340,7 @@ cdef class KeptGrams:
         return at
 
     def rows(self, const int32_t[::1] buckets not None) -> NDArray[np.int32]:
-        """The row of each bucket, int32; -1 for one that was left out, or is none."""
+        """The row of each bucket, int32; -1 for one that was pruned, or is negative."""
         cdef Py_ssize_t i
         found = np.empty(buckets.shape[0], np.int32)
         cdef int32_t[::1] out = found
@@ -350,7 +351,8 @@ cdef class KeptGrams:
 
     cdef int64_t keep_some(self, int32_t *features, int64_t first, int64_t stop, int64_t used,
                            int32_t words) noexcept nogil:
-        """Moves features `first` to `stop - 1` that have rows behind the first `used`: how many are."""
+        """Move those of features `first` to before `stop` that have rows behind the first `used` ones; the
+        new number of used ones."""
         cdef int64_t at
         cdef int32_t row
         for at in range(first, stop):
@@ -365,8 +367,8 @@ cdef class KeptGrams:
         return used
 
     def keep(self, lines: Lines, int32_t words) -> Lines:
-        """Lines whose n-grams, features from `words` on, are behind the words at their rows, in place;
-        those that were left out are gone."""
+        """Renumber the n-grams of lines, features from `words` on, by their rows, in place; n-grams without
+        rows are removed."""
         cdef int64_t[::1] ptr = lines.feature_ptr
         cdef int32_t[::1] features = lines.features
         cdef int64_t line, stop, used = 0, first = 0

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Loops over the arrays of matrix files: gathered from a file, checked, converted.
+"""Loops over the arrays of matrix files: gather them from a file, check, convert.
 
     file, ranges -> gathered -> bytes
     keys of 32 or 64 bits -> wide_keys -> uint64 array, and the first one out of range
     pointers -> first_falling;  floats -> first_not_finite
 
-`matrix_file` knows the format.  The loops run without the GIL.
+Must not know the format (`matrix_file`).  The loops run without the GIL.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -25,7 +25,7 @@ cdef extern from "<errno.h>" nogil:
     int EINTR
 
 cdef enum:
-    RUN = 4096                  # floats checked together: a faulty one is located afterwards
+    RUN = 4096                  # floats checked without a branch; then a faulty one is located
 
 ctypedef fused Narrow:
     uint32_t
@@ -33,7 +33,7 @@ ctypedef fused Narrow:
 
 
 cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nogil:
-    """Read a range of a file; 0, the error, or -1: the file ends before."""
+    """Read a range of a file; 0, an errno, or -1: the file ends before."""
     cdef Py_ssize_t got
     while length > 0:
         got = pread(fd, to, <size_t>length, offset)
@@ -49,10 +49,10 @@ cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nog
 
 def gathered(fds: int | Sequence[int], Py_ssize_t size, list buffers not None: list[tuple[int, bytes]],
              ranges not None: NDArray[np.int64] | list[tuple[int, int, int]]) -> bytes:
-    """`size` bytes: zeros but for buffers and ranges of files.
+    """`size` bytes, filled by buffers and ranges of files, and zeros elsewhere.
 
-    `buffers` are (offset, bytes), `ranges` int64 (n, 3): offset in the result, offset in the file,
-    length; both ascending.  `fds` is one descriptor or one a range.
+    `buffers`: (offset, bytes); `ranges`: int64 (n, 3), offset in the result, offset in the file, length;
+    both ascending.  `fds`: one descriptor, or one per range.  OSError: unreadable, or a file ends before.
     """
     cdef const int64_t[:, ::1] pieces = np.ascontiguousarray(ranges, np.int64).reshape(-1, 3)
     cdef const int64_t[:] files = np.broadcast_to(np.asarray(fds, np.int64), pieces.shape[0])
@@ -89,7 +89,7 @@ def gathered(fds: int | Sequence[int], Py_ssize_t size, list buffers not None: l
 
 
 def first_falling(const int64_t[::1] ptr not None) -> int:
-    """Index of the first pointer that is below the one before; -1: none is."""
+    """Index of the first pointer that is below the one before it; -1: none is."""
     cdef Py_ssize_t i, n = ptr.shape[0]
     with nogil:
         for i in range(1, n):
@@ -146,10 +146,11 @@ cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, i
 
 def wide_keys(keys not None: NDArray[Any], uint64_t limit, bint hashed,
               int hash_bits) -> tuple[NDArray[np.uint64], int]:
-    """Keys as uint64, folded to `hash_bits` (0: not), and the index of the first not below `limit`, or
-    -1.
+    """Keys as uint64, folded to `hash_bits` (0: not), and the index of the first key that is not below
+    `limit`, or -1.
 
-    `hashed`: keys are the upper 63 bits of hashes, folded by dropping more low bits.
+    `hashed`: keys are the upper 63 bits of hashes, so they are folded by dropping further low bits; other
+    keys are hashed first.
     """
     cdef const uint32_t[::1] narrow
     cdef const uint64_t[::1] wide

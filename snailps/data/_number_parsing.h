@@ -3,8 +3,8 @@
  * bytes -> snail_read_whole -> uint64        bytes -> snail_read_real -> the nearest float32
  *                                            bytes -> snail_read_label -> the nearest double
  *
- * Every function takes a cursor and moves it behind what it has read.  Eight bytes from there on must
- * be readable, which the caller guarantees.  Little-endian machines only, as the whole of snailps.
+ * Every function takes a cursor and moves it behind what it has read.  The caller guarantees that eight bytes
+ * from the cursor on are readable.  Little-endian machines only, like all of snailps.
  */
 #ifndef SNAILPS_NUMBER_PARSING_H
 #define SNAILPS_NUMBER_PARSING_H
@@ -43,25 +43,25 @@ static inline uint64_t snail_eight(const uint8_t *p) {
     return chunk;
 }
 
-/* The high bits of those of 8 bytes (xor-ed with 0x30) that are no digits, up to the first one.
- * Adding 0x76 sets the high bit of what is above 9; a carry spoils only what lies behind. */
+/* The high bits of the bytes, of 8 (xor-ed with 0x30), that are no digits; exact up to the first one.
+ * Adding 0x76 sets the high bit of a byte above 9; a carry spoils only the bytes behind it. */
 static inline uint64_t snail_other_than_digits(uint64_t chunk) {
     return ((chunk + UINT64_C(0x7676767676767676)) | chunk) & UINT64_C(0x8080808080808080);
 }
 
-/* The same, of each byte: none spoils another. */
+/* The same, exact for each byte. */
 static inline uint64_t snail_other_than_digits_each(uint64_t chunk) {
     const uint64_t low = chunk & UINT64_C(0x7F7F7F7F7F7F7F7F);
     return ((low + UINT64_C(0x7676767676767676)) | chunk) & UINT64_C(0x8080808080808080);
 }
 
-/* How many digits 8 bytes begin with; the bytes come xor-ed with 0x30 each. */
+/* The number of digits at the beginning of 8 bytes, each xor-ed with 0x30. */
 static inline int snail_digits_in(uint64_t chunk) {
     const uint64_t other = snail_other_than_digits(chunk);
     return other ? SNAIL_LOWEST_BIT(other) >> 3 : 8;
 }
 
-/* The number that 8 digits (bytes xor-ed with 0x30) write. */
+/* The value of 8 digits (bytes xor-ed with 0x30). */
 static inline uint64_t snail_value_of_eight(uint64_t chunk) {
     chunk = chunk * 10 + (chunk >> 8);
     return (((chunk & UINT64_C(0x000000FF000000FF)) * UINT64_C(0x000F424000000064)) +
@@ -69,12 +69,12 @@ static inline uint64_t snail_value_of_eight(uint64_t chunk) {
            32;
 }
 
-/* The number that the first 1 to 8 of the bytes (xor-ed with 0x30) write. */
+/* The value of the first 1 to 8 digits of the bytes (xor-ed with 0x30). */
 static inline uint64_t snail_value_of(uint64_t chunk, int digits) {
     return snail_value_of_eight(chunk << (64 - 8 * digits)); /* the first digit is the lowest byte: zeros lead */
 }
 
-/* Reads a run of digits; 0 if there is none or it is above `most` (at most 2^63). */
+/* Reads a whole number; 0: there is none, or it is above `most` (at most 2^63). */
 static inline int snail_read_whole(const uint8_t **cursor, uint64_t most, uint64_t *out) {
     const uint8_t *p = *cursor;
     uint64_t chunk = snail_eight(p) ^ SNAIL_DIGIT_ZEROS, number;
@@ -100,12 +100,12 @@ static inline int snail_read_whole(const uint8_t **cursor, uint64_t most, uint64
     return number <= most;
 }
 
-/* The float32 nearest to digits * 10^power; `text` is the number (no sign) as it was written.
- * `digits` may lack what lies behind its nineteenth digit.  0: too large for a float32.
+/* The float32 nearest to digits * 10^power; `text` is the number, without sign, as it was written.
+ * `digits` may lack digits behind the nineteenth.  0: too large for a float32.
  *
- * A double product is off by less than 3 units of its last place (each factor, the product, and the
- * digits left out: half a unit or less each).  So it rounds to the right float32, unless it lies that
- * near to the middle between two of them: strtof then decides. */
+ * A double product is off by less than 3 units in its last place (each factor, the product, and the
+ * digits left out: at most half a unit each).  So it rounds to the right float32, unless it is that
+ * close to the middle between two of them: then strtof decides. */
 static inline int snail_round_decimal(const uint8_t *text, uint64_t digits, int64_t power,
                                       float *out) {
     if (digits <= 16777216 && -10 <= power && power <= 0) {
@@ -119,7 +119,7 @@ static inline int snail_round_decimal(const uint8_t *text, uint64_t digits, int6
         if (1.2e-38 < product && product < 3.4e38) {
             uint64_t bits;
             memcpy(&bits, &product, 8);
-            const uint64_t tail = bits & 0x1FFFFFFF; /* what a float32 has no room for */
+            const uint64_t tail = bits & 0x1FFFFFFF; /* the bits that a float32 has no room for */
             if (tail < 0x0FFFFFF8 || tail > 0x10000008) {
                 *out = (float)product;
                 return 1;
@@ -155,7 +155,7 @@ static int snail_read_long(const uint8_t **cursor, float *out) {
         p += 1 + (p[1] == '-' || p[1] == '+');
         if (!snail_is_digit(*p)) return 0;
         for (written = 0; snail_is_digit(*p); p++)
-            if (written < 1000000000) /* far beyond any float; strtof says which end it is */
+            if (written < 1000000000) /* far beyond any float; strtof decides between 0 and infinity */
                 written = written * 10 + (*p - '0');
         power += less ? -written : written;
     }
@@ -165,8 +165,8 @@ static int snail_read_long(const uint8_t **cursor, float *out) {
     return 1;
 }
 
-/* Reads a decimal number: sign, digits with a point or without, exponent.
- * 0: there is none, or it is too large for a float32.  No nan, no inf, no hexadecimals. */
+/* Reads a decimal number: sign, digits with or without a point, exponent.
+ * 0: there is none, or it is too large for a float32.  No nan, inf or hexadecimals. */
 static inline int snail_read_real(const uint8_t **cursor, float *out) {
     const uint8_t *p = *cursor;
     const int minus = *p == '-';
@@ -174,7 +174,7 @@ static inline int snail_read_real(const uint8_t **cursor, float *out) {
     const uint8_t *first = p;
     uint64_t chunk = snail_eight(p) ^ SNAIL_DIGIT_ZEROS;
     const int whole = snail_digits_in(chunk);
-    int n = 0, more = 0; /* digits behind the point: of its first eight bytes, and of the next */
+    int n = 0, more = 0; /* digits after the point: in its first eight bytes, and in the next eight */
     if (whole && whole < 8) {
         uint64_t digits = snail_value_of(chunk, whole);
         p += whole;
@@ -205,14 +205,14 @@ static inline int snail_read_real(const uint8_t **cursor, float *out) {
     return 1;
 }
 
-/* The same as a double: a float32 has room for whole numbers to 2^24 only, and labels may be names of
+/* The same as a double: a float32 holds every whole number up to 2^24 only, and labels may be ids of
  * classes, or times. */
 static inline int snail_read_label(const uint8_t **cursor, double *out) {
     const uint8_t *first = *cursor;
     float near;
     if (!snail_read_real(cursor, &near)) return 0;
-    /* Seven characters have six digits besides a point, which floats keep apart; three are no number that
-     * becomes 0. */
+    /* Up to seven characters, hence six digits and a point, are distinct as float32, so a whole one is exact.
+     * Up to three characters cannot be a number so small that it becomes 0. */
     const int64_t length = *cursor - first;
     const int is_plain = length <= 3 || (length <= 7 && near != 0);
     if (is_plain && near > -16777216.0f && near < 16777216.0f && near == (float)(int32_t)near)

@@ -1,14 +1,14 @@
-/* A number as five significant digits, the bytes of printf's %.5g, mostly without a branch that
- * depends on its digits: a wrong guess of one costs as much as all the rest; or as few digits as
- * give the same float32 again.
+/* A number with five significant digits, the bytes of printf's %.5g, or with as few digits as give the
+ * same float32 again.  Mostly without branches that depend on the digits: one misprediction costs as
+ * much as all the rest.
  *
  *     float32 as double -> snail_write_short -> at most 11 bytes; NULL: it needs exact arithmetic
  *     float32           -> snail_write_same  -> at most 15 bytes; NULL: likewise
  *
  * One multiplication or division by an exact power of ten is off by at most 1e-11 of a unit in the
- * last digit.  Values nearer than that to the middle of two results are left to the caller, as are
- * those outside 1e-17 to 1e26.  Writes up to SNAIL_SHORT_ROOM bytes; those behind the end it
- * returns are of no use.  Little-endian machines only, as the rest of the package. */
+ * last digit.  Values closer than that to the middle between two results are left to the caller, as are
+ * values outside 1e-17 to 1e26.  Writes up to SNAIL_SHORT_ROOM bytes; bytes behind the returned end are
+ * garbage.  Little-endian machines only, like all of snailps. */
 
 #ifndef SNAIL_NUMBER_TEXT_H
 #define SNAIL_NUMBER_TEXT_H
@@ -90,11 +90,11 @@ static inline uint8_t *snail_write_short(uint8_t *to, double x) {
     return to + 4;
 }
 
-/* As few digits as are read as the same float32, at most nine; %g's form.
+/* The fewest digits, at most nine, that are read as the same float32; in %g's form.
  *
- * Of nine digits the scaled number is off by 1e-7 of a unit, and half the distance to the next
- * float32 is at least three units.  Numbers of up to six digits are all other float32: if one of
- * them is read as this, it is that of six. */
+ * With nine digits the scaled number is off by 1e-7 of a unit, and half the distance to the next float32
+ * is at least three units.  Different numbers of up to six digits are different float32: so only one of
+ * six digits, from which zeros at the end are removed, can be read as this. */
 static inline uint8_t *snail_write_same(uint8_t *to, float x) {
     const double size = fabs((double)x);
     double scaled, gap;

@@ -1,16 +1,16 @@
-/* Lines of LIBSVM whose values are all 1, by bits and not byte by byte.
+/* Lines of LIBSVM whose values are all 1, read by bit masks of 64 bytes and not byte by byte.
  *
- * 64 bytes -> masks of colons, blanks, ... -> what is not as in a plain line; places of colons
- *          -> labels, examples; keys, from the digits in front of each colon
+ * 64 bytes -> masks of colons, blanks, ... -> bytes that a plain line cannot have; places of colons
+ *          -> labels, examples; keys, from the digits before each colon
  *
- *     label index:1 index:1 ...           a plain line; label and indices without further blanks
+ *     label index:1 index:1 ...           a plain line: single blanks, nothing else
  *
- * A line that is not plain is left to _entries.h, which knows everything that a line may have, and
- * what may be wrong with one.  In plain lines no number waits for the one before it to be read, and how
- * many digits one has costs no branch: a third of the time on a text of clicks.
+ * A line that is not plain is left to _entries.h, which reads any line, and finds what is wrong with one.  Here
+ * no number waits for the one before it, and the number of its digits costs no branch: a third of the time on a
+ * text of clicks.
  *
  * Written once, compiled for three instruction sets of x86-64; snail_plain_lines_of picks one at run time.  The text
- * has SNAIL_PLAIN_BEFORE readable bytes in front of it: the header of a Python object at least.
+ * needs SNAIL_PLAIN_BEFORE readable bytes in front of it: a Python object's header is at least as long.
  */
 #ifndef SNAILPS_PLAIN_LINES_H
 #define SNAILPS_PLAIN_LINES_H
@@ -26,7 +26,7 @@
 #define SNAIL_PLAIN_X86 1
 #endif
 
-#ifdef __SANITIZE_ADDRESS__ /* which keeps gcc from seeing what a pointer to a function stands for */
+#ifdef __SANITIZE_ADDRESS__ /* under it gcc cannot inline through a pointer to a function */
 #define SNAIL_PLAIN static inline
 #else
 #define SNAIL_PLAIN static inline __attribute__((always_inline))
@@ -34,7 +34,7 @@
 
 enum {
     SNAIL_PLAIN_BEFORE = 16,
-    SNAIL_PLAIN_MASKS = 128, /* masks of a window: 8 KiB of text; its keys fit in the first cache, too */
+    SNAIL_PLAIN_MASKS = 128, /* masks of a window: 8 KiB of text, whose keys fit into the first cache too */
     SNAIL_PLAIN_ROOM = 64 * SNAIL_PLAIN_MASKS + 32
 };
 
@@ -43,16 +43,16 @@ typedef struct {
     uint64_t colon, blank, line, digit, one;
 } snail_classes;
 
-/* The masks of a window, and what follows from them. */
+/* The masks of a window, and what is derived from them. */
 typedef struct {
     uint64_t colons[SNAIL_PLAIN_MASKS];
     uint64_t events[SNAIL_PLAIN_MASKS]; /* newlines, and ends of what is not `:1` */
-    int32_t before[SNAIL_PLAIN_MASKS];  /* colons in front of a mask */
+    int32_t before[SNAIL_PLAIN_MASKS];  /* number of colons before each mask */
     uint32_t places[SNAIL_PLAIN_ROOM];  /* of colons */
 } snail_plain_window;
 
-/* What a build provides: the masks of 64 bytes; the places of a mask's bits, up to 16 too many; the keys
- * of places, or 0 if one has 16 digits or more. */
+/* What a build provides: the masks of 64 bytes; the places of a mask's bits (it may write 16 too many); the
+ * keys at places, or 0 if one has 16 digits or more. */
 typedef void (*snail_classify)(const uint8_t *text, snail_classes *found);
 typedef void (*snail_flatten)(uint64_t mask, int count, uint32_t at, uint32_t *places);
 typedef int (*snail_keys_of)(const uint8_t *text, const uint32_t *places, int64_t num,
@@ -60,7 +60,7 @@ typedef int (*snail_keys_of)(const uint8_t *text, const uint32_t *places, int64_
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
-/* What the digits that 8 bytes end with write; how many these are. */
+/* The number written by the digits at the end of 8 bytes, and how many digits there are. */
 SNAIL_PLAIN uint64_t snail_last_digits(const uint8_t *text, int *digits) {
     const uint64_t chunk = snail_eight(text) ^ SNAIL_DIGIT_ZEROS;
     const uint64_t other = snail_other_than_digits_each(chunk);
@@ -89,14 +89,14 @@ SNAIL_PLAIN int snail_plain_keys(const uint8_t *text, const uint32_t *places, in
 /* ---- masks ------------------------------------------------------------------------------------ */
 
 SNAIL_PLAIN void snail_plain_flatten(uint64_t mask, int count, uint32_t at, uint32_t *places) {
-    for (int i = 0; i < count; i += 8) /* eight at once: how many there are cannot be foreseen */
+    for (int i = 0; i < count; i += 8) /* eight at a time: a branch for each would be mispredicted */
         for (int j = i; j < i + 8; j++) {
             places[j] = at + (uint32_t)__builtin_ctzll(mask | UINT64_C(1) << 63);
             mask &= mask - 1;
         }
 }
 
-/* Reads the plain lines that a text begins with; returns where it stopped, the begin of a line. */
+/* Reads the plain lines at the beginning of a text; returns where it stopped, the beginning of a line. */
 SNAIL_PLAIN const uint8_t *snail_read_plain_lines(const uint8_t *text, const uint8_t *stop, int shift,
                                                   snail_examples *out,
                                                   const snail_classify classify,
@@ -289,8 +289,8 @@ SNAIL_AVX512 static const uint8_t *snail_plain_avx512(const uint8_t *text, const
 
 #endif
 
-/* The reader of a build: 0 base, 1 AVX2, 2 AVX-512; NULL if this machine cannot run it.  Other machines have
- * none: masks made byte by byte would take longer than reading the lines so. */
+/* The reader of a build: 0 base, 1 AVX2, 2 AVX-512; NULL if this machine cannot run it.  Machines other than x86-64
+ * have none: making masks byte by byte would take longer than reading the lines byte by byte. */
 static snail_plain_reader snail_plain_lines_of(int build) {
 #ifdef SNAIL_PLAIN_X86
     if (build == 0) return snail_plain_base;

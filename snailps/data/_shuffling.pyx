@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Rows of a CSR matrix in a drawn order; the loops run without the GIL.
+"""Reorders the rows of a CSR matrix randomly; the loops run without the GIL.
 
     seed, rows -> drawn_order -> order
     pointers, order -> pointers_in_order;  entries, pointers, order -> entries_in_order
@@ -13,12 +13,12 @@ from snailps.abi._key_hash cimport GOLDEN, hash_key
 from snailps.abi._prefetch cimport fetch
 
 cdef enum:
-    AHEAD = 8                   # rows that are fetched before they are copied
-    FETCHED = 256               # bytes of such a row; the hardware prefetches what follows
+    AHEAD = 8                   # a row is prefetched so many rows before it is copied
+    FETCHED = 256               # bytes of it; the hardware prefetches what follows
 
 
 cdef void mix(uint64_t seed, uint32_t *order, int64_t n) noexcept nogil:
-    """Fisher and Yates' shuffle of 0 to n - 1, by the draws of SplitMix64."""
+    """The Fisher-Yates shuffle of 0 to n - 1, with draws of SplitMix64."""
     cdef int64_t i
     cdef uint64_t other
     for i in range(n):
@@ -29,7 +29,7 @@ cdef void mix(uint64_t seed, uint32_t *order, int64_t n) noexcept nogil:
 
 cdef void copy_rows(const uint32_t *order, int64_t n, const int64_t *ptr, const char *values,
                     int64_t size, char *to) noexcept nogil:
-    """Copy the entries of rows, of `size` bytes each, in sequence."""
+    """Copy the entries, `size` bytes each, of rows in this order."""
     cdef int64_t i, k, begin, end
     for i in range(n):
         if i + AHEAD < n:
@@ -54,7 +54,7 @@ def drawn_order(uint64_t seed, int64_t n) -> NDArray[np.uint32]:
 
 
 cdef object check_rows(const int64_t[::1] ptr, const uint32_t[::1] order):
-    """Refuse an order with rows that the pointers do not have."""
+    """ValueError: the order has rows that the pointers do not have."""
     cdef int64_t i, n = ptr.shape[0] - 1
     cdef bint right = True
     for i in range(order.shape[0]):

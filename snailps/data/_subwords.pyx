@@ -1,15 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The subwords of a word, as fastText's exact bucket ids.
+"""The subwords of words, as exactly fastText's bucket ids.
 
     word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
     word -> floret_ids  -> ids by the hashes of floret, for its models
     bags, masses -> sum_bags    -> mass of each n-gram, and how many have it
                  -> assign_bags -> partition of each word, so that few share an n-gram -> count_bits
 
-The n-grams of `<word>`, from `minn` to `maxn` characters, each hashed to one of `bucket` rows that
-lie behind the rows of the words (P. Bojanowski et al., TACL 5, 2017).  The hash is FNV-1a, 32 bits, with
-fastText's slip that a byte is taken as signed: its published models depend on it.  No text, no
-vocabulary, no vectors.
+The n-grams of `<word>`, of `minn` to `maxn` characters, are each hashed to one of `bucket` rows behind the
+rows of the words (P. Bojanowski et al., TACL 5, 2017).  The hash is 32-bit FNV-1a with fastText's slip that
+bytes are taken as signed: its published models depend on it.  Must not know texts, vocabularies or vectors.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -27,7 +26,7 @@ cdef extern from *:
 cdef enum:
     BRACKETED_MAX = 62      # bytes of a word that is copied between its brackets
 
-# Makes a word without n-grams that a part has go to the least loaded part.
+# Score of a part that shares no n-gram with a word: among such parts the least loaded one wins.
 cdef double NOTHING_SHARED = 1e-6
 cdef uint32_t FNV_START = 2166136261
 
@@ -46,21 +45,21 @@ cdef uint32_t fnv_hash(const uint8_t *text, Py_ssize_t length) noexcept nogil:
 
 
 cdef inline uint8_t byte_at(const uint8_t *word, Py_ssize_t length, Py_ssize_t i) noexcept nogil:
-    """Byte `i` of `<word>`, which is never built."""
+    """Byte `i` of `<word>`, for words too long to be copied between brackets."""
     if i == 0:
         return 60
     return word[i - 1] if i <= length else 62
 
 
 cdef inline bint continues(uint8_t byte) noexcept nogil:
-    """Whether a byte continues a character (also if the text is not valid UTF-8)."""
+    """Whether a byte continues a UTF-8 character; any byte has an answer, valid text or not."""
     return (byte & 0xC0) == 0x80
 
 
 cdef inline int64_t grams_of(const uint8_t *bracketed, const uint8_t *word, Py_ssize_t length,
                              int minn, int maxn, uint32_t bucket, int32_t first,
                              int32_t *out) noexcept nogil:
-    """Count n-grams, write their ids unless `out` is NULL; `bracketed`: `<word>`, or NULL."""
+    """Count n-grams, and write their ids unless `out` is NULL; `bracketed`: `<word>`, or NULL."""
     cdef Py_ssize_t total = length + 2
     cdef uint64_t inverse = <uint64_t>-1 // bucket
     cdef Py_ssize_t i, j
@@ -84,7 +83,7 @@ cdef inline int64_t grams_of(const uint8_t *bracketed, const uint8_t *word, Py_s
                     break
                 h = fnv_step(h, byte)
                 j += 1
-            # The brackets alone are no n-grams.
+            # A bracket alone is no n-gram.
             if n >= minn and not (n == 1 and (i == 0 or j == total)):
                 if out != NULL:
                     out[found] = first + <int32_t>rest_of(h, bucket, inverse)
@@ -293,7 +292,7 @@ def sum_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None
 
 
 def count_bits(const uint64_t[:, ::1] has not None) -> NDArray[np.int32]:
-    """How many bits each row has."""
+    """Number of bits set in each row, int32."""
     cdef Py_ssize_t i, block
     found = np.zeros(has.shape[0], np.int32)
     cdef int32_t[::1] out = found

@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Tokens of texts, their counts, their ids.
+"""Tokens of texts: their counts and their ids.
 
     bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
     bytes -> Lexicon.encode -> word ids, sentence by sentence
     names, any bytes -> NameTable -> counts, numbers
     words with tails (PackedWords.with_tails) -> without_tails -> words, tails
 
-Counts agree with fastText's (version 0.9) to the last one.  No files, no rules of vocabularies, no
-subwords: those are `blocks`, `vocabulary` and `_subwords`.  The loops over text run without the
-GIL; the classes only check, allocate and return.
+Counts are exactly fastText's (version 0.9).  Must not know files (`blocks`), which words a vocabulary has
+(`vocabulary`), or subwords (`_subwords`).  The loops over text run without the GIL and never allocate; the
+classes check, allocate and return.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -28,7 +28,7 @@ cdef extern from *:
     """
     #include <stdlib.h>
     #include <sys/mman.h>
-    #ifdef MADV_HUGEPAGE    /* a word a page otherwise: each costs a walk of the page tables, too */
+    #ifdef MADV_HUGEPAGE    /* else each look-up hits another page, and walks the page tables too */
     #define snail_huge(start, size) ((void)madvise((start), (size), MADV_HUGEPAGE))
     #else
     #define snail_huge(start, size) ((void)0)
@@ -39,12 +39,12 @@ cdef extern from *:
 
 cdef enum:
     HUGE_PAGE = 2 << 20
-    MERGED_TOGETHER = 1 << 16
+    MERGED_TOGETHER = 1 << 16   # words that room is made for at a time: most of them are known
 
 DUMP_MAGIC = b"SNWC"
 
 cdef int LINE_TOKENS_MAX = 1024     # fastText's MAX_LINE_SIZE: a sentence ends once it has *more*
-# Eight bytes long, so that it can be loaded at once like any other text.
+# Eight bytes long, because the loops load eight bytes of any text at a time.
 cdef const uint8_t *END_TEXT = b"</s>\0\0\0\0"
 cdef Token END
 read_token(END_TEXT, 4, &END)
@@ -92,7 +92,8 @@ cdef int slots_make(WordTable *table) except -1:
     cdef void *memory = NULL
     while slots_num < 2 * <uint64_t>table.words_max:
         slots_num *= 2
-    # Free the old slots first: their words are in `starts`.  Without slots a table has no room.
+    # The old slots go first, to need less memory: all words are in `starts`.  If there is no memory for
+    # new ones, `words_max` 0 says that the table has no room, and it is valid still.
     free(table.slots)
     table.slots = NULL
     if slots_num * sizeof(Slot) < 2 * HUGE_PAGE:
@@ -137,11 +138,10 @@ cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] sta
 cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data, Py_ssize_t size,
                           int64_t *position, uint64_t *arena_bytes, bint *ended,
                           int64_t *unread) noexcept nogil:
-    """Count to the end, or until the table is out of room; the count of tokens.
+    """Count tokens to the end of the text, or until the table is out of room; how many were counted.
 
-    `arena_bytes` is then what the next batch may add to the arena, else 0.  `unread` grows by the
-    words behind a `</s>` of their line, `ended` says whether the line has had one.  One writer
-    a table.
+    `arena_bytes` becomes what the next batch may need in the arena, or 0 at the end.  `unread` grows by the
+    words behind a `</s>` in their line; `ended`: the line has had one.  One writer at a time.
     """
     cdef Token tokens[BATCH]
     cdef int64_t before
@@ -153,7 +153,7 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
         found = scan(data, size, position, &END, tokens)
         if found == 0:
             return counted
-        # The batch's words are part of the scanned bytes, but for `</s>`, which stands for 1 byte.
+        # The batch's words are part of the scanned bytes, except that `</s>` stands for a newline.
         arena_bytes[0] = <uint64_t>(position[0] - before) + 4
         if (table.words + BATCH > table.words_max
                 or table.arena_used + arena_bytes[0] > table.arena_size):
@@ -166,7 +166,7 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
         for i in range(found):
             counts[add_word(table, &tokens[i])] += 1
             if is_sentence_end(&tokens[i]):
-                ended[0] = tokens[i].text != END_TEXT   # that of a newline is END_TEXT itself
+                ended[0] = tokens[i].text != END_TEXT   # a newline's token has END_TEXT itself
             else:
                 unread[0] += ended[0]
         counted += found
@@ -174,7 +174,7 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
 
 cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
                      const uint64_t *starts, const int64_t *more, int64_t words) noexcept nogil:
-    """Add counts of other words, for which the table has room.  One writer a table."""
+    """Add counts of other words, for which the table has room; one writer at a time."""
     cdef Token tokens[BATCH]
     cdef int64_t at = 0
     cdef int found, i
@@ -191,10 +191,10 @@ cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
 cdef class WordCounter:
     """Counts the different tokens of any number of pieces of text.
 
-    `tokens` counts all, `</s>` included; `unread` the words behind a `</s>` of their line, which a
-    classifier does not read (not dumped).  Words are in order of first appearance; nothing is pruned,
-    unlike in fastText: 50 to 100 bytes a different word plus its length.  Methods take turns between
-    threads, without the GIL while text is read.
+    `tokens`: all tokens, `</s>` included; `unread`: words behind a `</s>` in their line, which a classifier
+    does not read (not dumped).  Words are in order of first appearance.  Nothing is pruned, unlike in
+    fastText: a different word takes 50 to 100 bytes plus its length.  Threads take turns; text is read
+    without the GIL.
     """
 
     cdef WordTable table
@@ -219,7 +219,7 @@ cdef class WordCounter:
             try:
                 counts = np.zeros(self.table.words_max, dtype=np.int64)
             except MemoryError:
-                self.table.words_max = self.count_of.shape[0]   # there is no room for more counts
+                self.table.words_max = self.count_of.shape[0]   # no more words than counts
                 raise
             counts[:self.table.words] = self.counts_array[:self.table.words]
             self.counts_array = counts
@@ -230,9 +230,9 @@ cdef class WordCounter:
         return self.table.words
 
     def count(self, const uint8_t[::1] data not None) -> int:
-        """Count the tokens of a text that begins and ends between two tokens; their number.
+        """Count the tokens of a text that begins and ends between two tokens; how many it has.
 
-        One `</s>` a newline included.  DataError from 2^31 different words on.
+        Each newline counts as one `</s>`.  DataError: 2^31 different words or more.
         """
         cdef int64_t position = 0
         cdef Py_ssize_t size = data.shape[0]
@@ -276,16 +276,16 @@ cdef class WordCounter:
     def dump(self) -> bytes:
         """The counter as bytes for `merge`, in the layout of `word_counts`."""
         with self.lock:
-            # Views: `pack` makes the only copy.  A view of no bytes is refused, so add one.
+            # Views, so that `pack` makes the only copy; of a byte more, since an empty view is refused.
             text = np.asarray(<uint8_t[:self.table.arena_used + 1]>self.table.arena)[:-1]
             starts = np.asarray(<uint64_t[:self.table.words + 1]>self.table.starts)
             return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
                         self.tokens)
 
     def merge(self, part: bytes) -> None:
-        """Add the counts of another counter's `dump`, checked.
+        """Add the counts of another counter's `dump`; DataError: malformed.
 
-        After an error the counter is as before: the part may come again.
+        After an error the counter is as before, so the part may be merged again.
         """
         counts, ends, text, tokens = unpack(DUMP_MAGIC, part, complete=True)
         cdef const int64_t[::1] more = counts
@@ -299,7 +299,7 @@ cdef class WordCounter:
         with self.lock:
             if self.tokens + tokens > 1 << 62:
                 raise DataError("cannot merge word counts: their sum exceeds 2^62")
-            # Most words of a later part are known: only new ones enlarge the table.
+            # Most words of a later part are known: room is made step by step, not for all of them.
             known = self.table.words
             before = self.counts_array[:known].copy()
             some = MERGED_TOGETHER if known else words
@@ -324,7 +324,7 @@ cdef class WordCounter:
 
 cdef int read_names(const uint8_t *text, const uint64_t *starts, int64_t at, int64_t stop,
                     const WordTable *table, Token *tokens) noexcept nogil:
-    """Tokens of up to BATCH names from `at` to before `stop`, whose slots are fetched."""
+    """Tokens of up to BATCH names from `at` to before `stop`; prefetches their slots."""
     cdef int found = read_words(text, starts + at, <int>min(<int64_t>BATCH, stop - at), tokens)
     fetch_words(table, tokens, found)
     fetch_long_words(table, tokens, found)
@@ -332,9 +332,9 @@ cdef int read_names(const uint8_t *text, const uint64_t *starts, int64_t at, int
 
 
 cdef class NameTable:
-    """Counts and numbers names, any bytes, in order of first appearance.
+    """Counts names, which may be any bytes, and numbers them in order of first appearance.
 
-    Any number of threads may call `numbers` while none calls `add`; one at a time may `add`.
+    Any number of threads may call `numbers` at the same time, while none calls `add`.
     """
 
     cdef WordTable table
@@ -356,7 +356,7 @@ cdef class NameTable:
         return self.table.arena_used
 
     def add(self, names: Sequence[bytes], counts: NDArray[np.int64] | None = None) -> None:
-        """Count names, each once or as often as `counts` says."""
+        """Count names, each once, or as often as `counts` says."""
         packed = PackedWords.of(names)
         cdef const uint8_t[::1] text = packed.text
         cdef const uint64_t[::1] starts = packed.starts
@@ -386,7 +386,7 @@ cdef class NameTable:
                     at += found
 
     def numbers(self, names: Sequence[bytes]) -> NDArray[np.int64]:
-        """Number of each name (int64 (n,)), -1 of an unknown one."""
+        """Number of each name, int64 (n,); -1 for an unknown one."""
         packed = PackedWords.of(names)
         cdef const uint8_t[::1] text = packed.text
         cdef const uint64_t[::1] starts = packed.starts
@@ -430,7 +430,7 @@ cdef struct Reading:
 cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *data,
                         Py_ssize_t size, const float *keep, uint64_t stream, int32_t *out,
                         Py_ssize_t out_size, Reading *reading) noexcept nogil:
-    """Encode to the end of the text (False) or of the output's room (True)."""
+    """Encode to the end of the text; True: there was no room for more, call again with a larger output."""
     cdef Token tokens[BATCH]
     cdef Py_ssize_t used = reading.used
     cdef int64_t id
@@ -458,7 +458,7 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
             if keep != NULL and keep[id] < 1:
                 draw = <float>(mix64(stream + reading.known * GOLDEN) >> 40)
                 kept = draw * <float>(1.0 / (1 << 24)) < keep[id]
-            out[used] = <int32_t>id     # overwritten by the next token unless it is kept
+            out[used] = <int32_t>id     # without a branch: the next token overwrites it unless kept
             used += kept
             reading.open |= kept
             if id == end_id or reading.line_tokens > LINE_TOKENS_MAX:
@@ -475,10 +475,10 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
 
 
 cdef class Lexicon:
-    """Word -> id, for whole blocks of text; any number of threads may encode at once.
+    """Looks up ids, for whole blocks of text; any number of threads may encode at the same time.
 
-    `words` are in id order, not empty, without separators, each once; the memory of `PackedWords` is
-    used, not copied.
+    `words`: in the order of their ids, each once, not empty, without separators, else ValueError.  The
+    memory of `PackedWords` is borrowed, not copied.
     """
 
     def __cinit__(self, words: Sequence[bytes]):
@@ -536,13 +536,14 @@ cdef class Lexicon:
 
     def encode(self, const uint8_t[::1] data not None, keep: NDArray[np.float32] | None = None,
                uint64_t seed=0) -> tuple[NDArray[np.int32], int]:
-        """The ids of a text that begins and ends between two tokens, and the count of all tokens read.
+        """The ids of a text that begins and ends between two tokens, and the number of all tokens read.
 
-        A sentence ends as in fastText: after `</s>`, if that is a word of this lexicon, or once it has
-        more than 1,024 known tokens; -1 follows it (int32), unless nothing of it is kept.  Unknown words
-        are left out.  `keep` (float32 (n,)) has the probability of keeping each word
+        Ids are int32; -1 follows each sentence of which a token is kept.  A sentence ends as in fastText:
+        after `</s>`, if that is a word of this lexicon, or once it has more than 1,024 known tokens.
+        Unknown words are left out.  `keep` (float32 (n,)): the probability of keeping each word
         (`Vocabulary.keep_probability`); a dropped token still counts towards its sentence's length.  The
-        draw for the n-th known token depends on (seed, n) only (SplitMix64).
+        draw for the n-th known token depends on (seed, n) only (SplitMix64), so a block is encoded alike
+        wherever and however often it is.
         """
         cdef Py_ssize_t size = data.shape[0]
         cdef const uint8_t *text = &data[0] if size else NULL
@@ -580,9 +581,10 @@ cdef class Lexicon:
 
 def without_tails(const uint8_t[::1] data not None, Py_ssize_t at, Py_ssize_t count,
                   Py_ssize_t tail) -> tuple[PackedWords, NDArray[np.uint8]]:
-    """Words from byte `at`, each up to a NUL, with which a tail of `tail` bytes begins; uint8 (n, tail).
+    """Split words and tails: from byte `at` on each word ends at a NUL, with which its tail begins.
 
-    n is `count`, or less if the data ends before.
+    Returns the words, and the tails of `tail` bytes (uint8 (n, tail)); n is `count`, or less if the data
+    ends before.
     """
     starts, tails = np.zeros(count + 1, np.uint64), np.empty((count, tail), np.uint8)
     cdef uint64_t[::1] ends = starts

@@ -3,11 +3,11 @@
  * bytes -> snail_scan -> snail_token (place, length, hash) -> snail_find_word | snail_add_word -> id
  *
  * A token is what fastText's reader makes of a text: bytes between separators (space, newline, carriage
- * return, tab, vertical tab, form feed, NUL), and one `</s>` for every newline.  A name
- * is any bytes.  The first eight bytes, padded with zeros, and the length *are* the token if it is that
- * short: most words of a text are compared by two integers.  Little-endian machines only, as the whole of snailps.
+ * return, tab, vertical tab, form feed, NUL), and one `</s>` for every newline.  A name may be any bytes.
+ * A token of up to eight bytes is identified by these, padded with zeros, and its length: most words of a
+ * text are compared by two integers.  Little-endian machines only, like all of snailps.
  *
- * Nothing here allocates or reads beyond the end of a text.
+ * Nothing here allocates, or reads beyond the end of a text.
  */
 #ifndef SNAILPS_TOKENS_H
 #define SNAILPS_TOKENS_H
@@ -18,8 +18,8 @@
 #include "../abi/_table_hash.h"
 
 enum {
-    /* Tokens that are scanned, and whose slots are fetched, before the first one is looked up: long
-     * enough to hide a cache miss, short enough that the batch stays in the first cache. */
+    /* Tokens that are scanned, and whose slots are prefetched, before the first one is looked up: enough
+     * to hide a cache miss, few enough that the batch stays in the first cache. */
     SNAIL_BATCH = 64
 };
 
@@ -53,7 +53,7 @@ static inline int snail_is_separator(uint32_t c) {
     return c == ' ' || (c >= '\t' && c <= '\r') || c == 0;
 }
 
-/* The next 8 bytes, or the last `left` of them and zeros. */
+/* The next 8 bytes; if only `left` bytes are left, these and zeros. */
 static inline uint64_t snail_load8(const uint8_t *text, int64_t left) {
     uint64_t chunk = 0;
     if (left >= 8) memcpy(&chunk, text, 8);
@@ -63,8 +63,8 @@ static inline uint64_t snail_load8(const uint8_t *text, int64_t left) {
 
 /* Index of the first separator among 8 bytes; 8 if there is none. */
 static inline int snail_separator_in(uint64_t chunk) {
-    /* Sets the high bit of every byte below 33, and of some above it that borrow: all separators are
-     * among them, and the exact test decides. */
+    /* Sets the high bit of every byte below 33, and, by a borrow, of some above: all separators are among
+     * them, and the exact test decides. */
     uint64_t below =
         (chunk - UINT64_C(0x2121212121212121)) & ~chunk & UINT64_C(0x8080808080808080);
     for (; below; below &= below - 1) {
@@ -97,7 +97,7 @@ static inline int64_t snail_read_token(const uint8_t *text, int64_t left, snail_
     return length;
 }
 
-/* The token of a name, any bytes: of a word, which has no separator, the same as above. */
+/* The token of a name, which may be any bytes.  A word, which has no separator, gets the same as above. */
 static inline void snail_name_token(const uint8_t *text, int64_t length, snail_token *token) {
     uint64_t h = snail_secret[0];
     token->prefix = snail_load8(text, length);
@@ -125,7 +125,7 @@ static inline int snail_scan(const uint8_t *data, int64_t size, int64_t *positio
     return found;
 }
 
-/* Whether it is `</s>`: that of a newline, whose text is `sentence_end`'s, or one that stands in a text. */
+/* Whether it is `</s>`: a newline's, whose text is `sentence_end`'s, or one that is written in the text. */
 static inline int snail_is_sentence_end(const snail_token *token) {
     return token->length == 4 && memcmp(token->text, "</s>", 4) == 0;
 }
@@ -146,8 +146,8 @@ static inline void snail_fetch_words(const snail_word_table *table, const snail_
         __builtin_prefetch(&table->slots[tokens[i].hash & table->slot_mask], 0, 3);
 }
 
-/* The same two steps further, when the slots have come: where their long words begin, then these words'
- * bytes.  For tables that no cache holds. */
+/* Prefetches two steps further, once the slots have come: where their long words begin, then the bytes of
+ * these words.  For tables larger than any cache. */
 static inline void snail_fetch_long_words(const snail_word_table *table, const snail_token *tokens,
                                           int found) {
     int32_t ids[SNAIL_BATCH];
@@ -162,7 +162,7 @@ static inline void snail_fetch_long_words(const snail_word_table *table, const s
         __builtin_prefetch(table->arena + table->starts[ids[i]], 0, 3);
 }
 
-/* Counts of the words that lie in the slots. */
+/* Prefetches the counts of the words in the slots. */
 static inline void snail_fetch_counts(const snail_word_table *table, const int64_t *counts,
                                       const snail_token *tokens, int found) {
     for (int i = 0; i < found; i++) {
@@ -176,7 +176,7 @@ static inline uint32_t snail_tag_of(const snail_token *token) {
            (token->length > 8 ? 9 : (uint32_t)token->length);
 }
 
-/* Whether two words of so many bytes, more than 8, of which the first 8 are equal, are so. */
+/* Whether two words of the same length, more than 8 bytes, whose first 8 bytes are equal, are equal. */
 static inline int snail_have_equal_rest(const uint8_t *one, const uint8_t *other, int64_t length) {
     uint64_t a, b;
     if (length > 16) return memcmp(one + 8, other + 8, (size_t)length - 8) == 0;
@@ -207,12 +207,12 @@ static inline void snail_fill_slot(snail_word_slot *slot, const snail_token *tok
     *slot = (snail_word_slot){token->prefix, snail_tag_of(token), (int32_t)(id + 1)};
 }
 
-/* Id of a word, -1 if it is not there.  Any number of threads may ask at once. */
+/* Id of a word; -1: unknown.  Any number of threads may ask while none adds words. */
 static inline int64_t snail_find_word(const snail_word_table *table, const snail_token *token) {
     return (int64_t)snail_slot_of(table, token)->id_plus_1 - 1;
 }
 
-/* Id of a word, a new one if need be.  The caller has made room for it. */
+/* Id of a word, which is added if it is new: the caller has made room for it.  One writer at a time. */
 static inline int64_t snail_add_word(snail_word_table *table, const snail_token *token) {
     snail_word_slot *slot = snail_slot_of(table, token);
     if (slot->id_plus_1 == 0) {
@@ -224,8 +224,8 @@ static inline int64_t snail_add_word(snail_word_table *table, const snail_token 
     return slot->id_plus_1 - 1;
 }
 
-/* Enters all words into empty slots; -1, or the first bad one: it comes twice or, if they are no
- * `names`, is empty or holds a separator. */
+/* Enters all words into empty slots; -1, or the index of the first bad one: it is repeated or, unless they
+ * are `names`, is empty or contains a separator. */
 static int64_t snail_fill_slots(snail_word_table *table, int names) {
     snail_token tokens[SNAIL_BATCH], word;
     for (int64_t at = 0; at < table->words; at += SNAIL_BATCH) {

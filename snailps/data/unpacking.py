@@ -160,7 +160,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def in_hidden_folder(rest: str, pattern: str) -> bool:
+def in_hidden_folder(relative: str, pattern: str) -> bool:
     """Whether a match of a pattern lies in a hidden folder that the pattern does not name itself.
 
     `*` matches no hidden folder, as in a shell it matches no name with a dot.
@@ -168,7 +168,7 @@ def in_hidden_folder(rest: str, pattern: str) -> bool:
     named = [part for part in pattern.split("/") if is_hidden(part)]
     return any(
         is_hidden(folder) and not any(fnmatchcase(folder, part) for part in named)
-        for folder in rest.split("/")[:-1]
+        for folder in relative.split("/")[:-1]
     )
 
 
@@ -186,22 +186,24 @@ def files_of_url(url: str) -> list[tuple[str, str]]:
         if glob.has_magic(path):
             inside = root_of_pattern(path)
             names = [name for name in sorted(system.glob(path)) if not system.isdir(name)]
-            rests = [name.removeprefix(inside) for name in names]
-            rests = [rest for rest in rests if not in_hidden_folder(rest, path)]
+            relatives = [name.removeprefix(inside) for name in names]
+            relatives = [relative for relative in relatives if not in_hidden_folder(relative, path)]
             missing = f"the pattern {url} matches no file"
         else:
             inside = path.rstrip("/") + "/"
-            rests = [name.removeprefix(inside) for name in sorted(system.find(path))]
-            if lake := next((mark for mark in _LAKES if any(map(mark.search, rests))), None):
+            relatives = [name.removeprefix(inside) for name in sorted(system.find(path))]
+            if lake := next((mark for mark in _LAKES if any(map(mark.search, relatives))), None):
                 raise DataError(
                     f"{url} is {_LAKES[lake]} table, whose log says which files are current. Its "
                     "log is read from a folder of this host only: write its rows as Parquet"
                 )
-            rests = [rest for rest in rests if not any(map(is_hidden, rest.split("/")))]
+            relatives = [
+                relative for relative in relatives if not any(map(is_hidden, relative.split("/")))
+            ]
             missing = f"input not found: {url} does not exist, or has no files"
-    if not rests:
+    if not relatives:
         raise DataError(missing)
-    return [(str(system.unstrip_protocol(inside + rest)), rest) for rest in rests]
+    return [(str(system.unstrip_protocol(inside + relative)), relative) for relative in relatives]
 
 
 def root_of_pattern(pattern: str) -> str:

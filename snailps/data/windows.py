@@ -168,5 +168,5 @@ class Batcher(Stage):
         return windows[rng.permutation(len(windows))] if self.shuffle else windows
 
     def _cut(self, windows: Ids) -> Iterator[Ids]:
-        for at in range(0, len(windows), self.bs):
-            yield np.ascontiguousarray(windows[at : at + self.bs])
+        for first in range(0, len(windows), self.bs):
+            yield np.ascontiguousarray(windows[first : first + self.bs])

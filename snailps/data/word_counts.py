@@ -91,7 +91,8 @@ def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
     if counted > tokens or (complete and counted != tokens):
         raise _refusal(part, f"the counts add up to {counted}, the tokens are {tokens}")
     separators = np.frombuffer(SEPARATORS, np.uint8)
-    if any(np.isin(text[at : at + _PIECE], separators).any() for at in range(0, len(text), _PIECE)):
+    firsts = range(0, len(text), _PIECE)
+    if any(np.isin(text[first : first + _PIECE], separators).any() for first in firsts):
         raise _refusal(part, "a word has a separator in it")
     return Packed(counts, ends, text, tokens)
 

@@ -243,7 +243,9 @@ class TableFile(ABC):
         # so these arrays translate.
         features = [column.name for column in columns if column.is_feature]
         fields_of_stored, fields_of_folders = (
-            np.array([features.index(one.name) for one in group if one.is_feature], np.int32)
+            np.array(
+                [features.index(column.name) for column in group if column.is_feature], np.int32
+            )
             for group in (stored, in_folders)
         )
         entries = self._of_folders(in_folders)
