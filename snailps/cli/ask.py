@@ -108,7 +108,8 @@ def ask_nn(
         except DataError as error:
             if words:
                 raise
-            # In a stream of words one unknown word must not end the answers to the others.
+            # In a stream of words one unknown word must not end the answers to the others: the
+            # exit code tells at the end that there was one.
             typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
             all_known = False
     if not all_known:

@@ -150,10 +150,11 @@ def export_(
     while True:
         newest = good.pop()
         try:
-            # A second try may replace files: the damaged checkpoint's export has left them.
+            # A checkpoint that turns out to be damaged has left files, so the export of the next
+            # older one may replace them.
             files = write(newest, overwrite or is_again)
             break
-        except CheckpointError as error:  # damage that shows only when the rows are read
+        except CheckpointError as error:  # damage that only reading the rows reveals
             if not good:
                 raise
             _say_instead(newest, good[-1], str(error))

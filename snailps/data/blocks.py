@@ -8,6 +8,8 @@ A unit is a word or a line.  It belongs to the block that holds its first byte, 
 anywhere.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is
 split.**  A block spread in strands, or over several files (`joined`), has the same units in
 another order.  Matrix files (`matrix_file`) are cut by rows, and a block of one is a matrix file.
+Input files must stay as they are during a job: one that became shorter is refused, but one that was
+rewritten with the same length is not noticed.
 Must not know vocabularies or leases.
 """
 
@@ -82,8 +84,8 @@ _BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
 HEAD = "head"
 """What a worker may ask for instead of a unit: the head of a block's file."""
 
-# A unit begins at 0 and behind each of these.  So a newline stays with the word before it, and a
-# blank between words is a unit of its own.
+# A unit begins at 0 and after each of these bytes.  So a newline stays with the word before it, and
+# a blank between words is a unit of its own.
 _ENDS = {"word": re.compile(b"[%b]" % SEPARATORS), "line": re.compile(rb"\n")}
 log = logging.getLogger(__name__)
 
@@ -286,7 +288,7 @@ def read_ranges(
 
 
 def is_matrix_file(file: BinaryIO) -> bool:
-    """Whether an open file is a matrix file; moves its position behind the header."""
+    """Whether an open file is a matrix file; moves its position to the end of the header."""
     file.seek(0)
     return is_matrix(file.read(HEADER_BYTES))
 
@@ -336,7 +338,7 @@ def whole_units(
     """The units that begin in each of these ranges of a file, as ranges, none of them empty.
 
     The range that ends with the file comes last: the file's last line may lack its newline, and
-    another range behind it would continue that line.
+    a range after it would continue that line.
     """
     end, units = _ENDS[unit], []
     for start, stop in ranges:

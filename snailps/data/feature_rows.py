@@ -3,8 +3,9 @@
     DataTable, declared columns -> Rule.piece -> Piece, for tables in memory (TableRows) and files
     [{name: number or text}, ...] -> DictRows.pieces -> Piece
 
-A missing value or empty text makes no entry.  docs/design/columns.md says how tables of all kinds
-come to one rule, which is written in C.  Must not know libraries: calls methods of the objects.
+A missing value or empty text makes no entry.  CSV, Parquet, data frames and dicts all get their
+keys and values from one rule in C (`_cells.h`), so the same table gives the same keys in every form
+(docs/design/columns.md).  Must not know libraries: calls methods of the objects.
 """
 
 from __future__ import annotations

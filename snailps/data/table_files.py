@@ -33,11 +33,11 @@ from snailps.dataclass import replace
 from snailps.errors import DataError
 
 LOOKED_BYTES = 256 << 20
-"""Bytes behind the first rows that are searched for a value of each column."""
+"""Bytes after the first rows that are searched for a value of each column."""
 LOOKED_FILES = 256
 """Most files searched: each counts as this fraction of the bytes at least, however small it is."""
 NAMES_MAX = 1 << 16
-"""More different labels are refused: the column is none of classes."""
+"""More different labels are refused: such a column does not name classes."""
 _INDEX = "__index_level_"
 """Beginning of the column name that pandas gives an index in Parquet."""
 
@@ -95,9 +95,11 @@ def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple
     """Declarations of all columns of the first table, in order.
 
     Columns in `declared` keep their declaration, others get a kind by their values.  A column
-    without a value in the first rows is searched further on, in all tables, up to `LOOKED_BYTES`
-    and `LOOKED_FILES`.  One without any value there is numeric, so that a text in it is refused
-    with its row.  `label` is the column of the labels; empty: there is none.
+    without a value in the first rows (10,000 of CSV and JSON lines) is searched further on, in all
+    tables, up to `LOOKED_BYTES` and `LOOKED_FILES`.  Without any value there it is numeric, so that
+    a text in it is refused with its row.
+
+    `label` is the column of the labels; empty: there is none.
     """
     by_name = {column.name: column for column in columns_by_name(declared, label)}
     named = [*by_name, label] if label else [*by_name]

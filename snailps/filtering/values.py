@@ -94,5 +94,5 @@ def _is_beyond(values: NDArray[Any]) -> bool:
 
 
 def nothing(column: Column, *, are_texts: bool) -> Column:
-    """A column of the wished type and without values, for one of nulls alone."""
+    """Make a column of texts or numbers that has no value, from a column of nulls alone."""
     return Column(np.zeros(len(column.present), object), column.present, are_texts)

@@ -5,6 +5,11 @@
 Owns the choice of the build (once, at import) and the shape of padded arrays.  The rest of the
 package imports kernels from here, never from a build; tests reach other builds by `load`.  Must not
 know keys, tables or sockets.
+
+First values of rows (`_rows.h`) and rows on the wire (`_wire_types.h`) have the same bits in every
+build.  Trained rows may differ in the last bits: between builds, because each sums as many numbers
+at a time as its vectors hold; between processors, where AdaGrad starts from their own estimates of
+roots (docs/consistency.md).
 """
 
 from __future__ import annotations

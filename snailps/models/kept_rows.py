@@ -10,8 +10,9 @@
 Owns the local rows, their bases, and which rows are on their way.  A worker exchanges its copy of a
 row before the steps of all workers since the last exchange make copies disagree
 (`exchange_times.py`).  A single worker only pushes, and may recall the bases of its rows instead of
-keeping them: `recalled_bases.py` has the benchmark lines that pay for it.  Knows no optimiser and
-no text; the arithmetic is in `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md.
+keeping them (`recalled_bases.py`, which says what that saves).  Knows no optimiser and no text; the
+arithmetic is in `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md explains the design.
+
 Invariants:
 
 * Threads that prepare later blocks call `find` and `ask`, which write places alone.  The training
@@ -26,6 +27,8 @@ Invariants:
   send.  The rest of a delta goes with later exchanges of its row, is given up where all workers
   have gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  A single worker's share is
   the whole delta.
+* A worker that dies loses the deltas since its last period, and of rows that wait up to
+  `RARE_PERIODS` periods.  Blocks that it has reported are not trained again.
 """
 
 from __future__ import annotations

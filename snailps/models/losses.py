@@ -3,8 +3,8 @@
     scores, labels -> loss, gradient     (`slopes`, of networks; the kernels have theirs, by `code`)
     scores -> `link` -> predictions;  labels, scores -> `judge` -> metrics
 
-A further loss is a further entry (docs/design/walk-model.md).  Pure functions of arrays: no
-settings, files or rows.
+To add a loss, add an entry to `LOSSES`, and its kernel (docs/design/walk-model.md).  Pure functions
+of arrays: no settings, files or rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 CURVATURE = 0.2
 """Curvature of an example's log loss, P(yes) P(no), for typical predictions."""
 STEEP = np.float32(7)
-"""SNAIL_STEEP of the kernels: the score beyond which the loss of counts is a straight line."""
+"""SNAIL_STEEP of the kernels: beyond this score the loss of counts continues as a straight line."""
 
 
 def _slopes_of_logistic(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
@@ -73,7 +73,7 @@ def _slopes_of_poisson(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
 def _by_their_mean(
     encoding: Encoding, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool
 ) -> Encoding:
-    """Take the mean as deviation, so that a score of 0, where the bias starts, means the mean."""
+    """Use the mean as deviation: a score of 0, from which the bias starts, predicts the mean."""
     counts, of = np.maximum(targets, 0).astype(np.float64), weights if len(weights) else None
     mean = float(np.average(counts, weights=of))
     if not has_constant or mean == 0:
@@ -84,25 +84,29 @@ def _by_their_mean(
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss.  Defaults are right for classes, and for targets that are centred and scaled."""
+    """A loss: what depends on it outside the kernels.
 
-    code: int  # in kernels
-    classes: int | None  # of labels; 0: they are numbers; None: as many as the setting says
+    The fields from `label_min` on matter only if labels are numbers (`classes` 0).  Their defaults
+    are right for targets that are centred and scaled; `curvature`'s is right for classes.
+    """
+
+    code: int  # its number in the kernels
+    classes: int | None  # of labels; 0: labels are numbers; None: as many as the setting says
     judge: Callable[[], Judge]
-    link: Callable[[Doubles], Doubles]  # predictions of scores (n, outputs)
-    slopes: Callable[[Floats, Floats], tuple[Floats, Floats]]  # losses (n,), dloss/dscores
-    solver: str  # in LIBLINEAR's files; empty: they have no such model
-    # Mean second derivative by scores, of the mean square of gradients, if known, and mean label.
+    link: Callable[[Doubles], Doubles]  # scores (n, outputs) -> predictions
+    slopes: Callable[[Floats, Floats], tuple[Floats, Floats]]  # -> losses (n,), dloss/dscores
+    solver: str  # solver_type in a LIBLINEAR file; empty: LIBLINEAR has no such model
+    # (mean squared gradient or None, mean label) -> mean second derivative of the loss by the score
     curvature: Callable[[float | None, float], float] = lambda seen, mean: (
         CURVATURE if seen is None else seen
     )
     constant_loss: Callable[[Encoding], float] = lambda encoding: encoding.constant
-    # Of numbers: none is less; d times as large, they have d ** `degree` times the loss; how they
-    # are scaled; factor and constant of the scores of those that were written; errors of some.
-    label_min: float = -np.inf
-    degree: int = 0
-    encoded: Callable[..., Encoding] = Encoding.centred
+    label_min: float = -np.inf  # a smaller label is refused
+    degree: int = 0  # labels d times as large have d ** degree times the loss
+    encoded: Callable[..., Encoding] = Encoding.centred  # labels -> how they are scaled to train
+    # -> (a, b) such that a x score + b is the score for labels as they were written
     restored: Callable[[Encoding], tuple[float, float]] = lambda by: (by.deviation, by.centre)
+    # (labels, predictions) -> the error of each example, from which R^2 or D^2 is computed
     deviance: Callable[[Doubles, Doubles], Doubles] = lambda labels, said: (labels - said) ** 2
 
 

@@ -3,7 +3,8 @@
     folder -> open_checkpoint -> SavedTables -> table -> RowIndex over mapped files -> rows
 
 Rows stay in the mapped files, so all processes of a machine share them in the page cache; each
-process has only an index of its own.  Read only.  Must not know sockets.
+process has only an index of its own, which the first use of a table builds
+(`SavedTable.index_bytes`).  Read only.  Must not know sockets.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class Worker(api.Worker):
                 with self._rows.corked():  # the dense part first: the next batch waits for it
                     self._push_vectors(1.0 / self.workers)
                     if more and not lags:
-                        self._ask()  # behind the push, so that it sees that
+                        self._ask()  # after the push, so that the pull includes it
                     self._push_rows()
         if clocked:
             self._push_rows()

@@ -8,10 +8,14 @@
         -> conjugate gradients -> rows, Gram matrix of the range -> assigned
 
 A pass reads what the one before has written, and every push assigns, so a range that is trained
-again writes the same bits: a lost worker costs its range.  What a name's row depends on has the
-same order with any number of workers: lines of a range are sorted by name, ranges follow from the
-input alone, and threads share rows, never a sum.  Owns weights, penalties and what lies where; the
-solver is `kernels.solve_rows`, who trains which range is the master's (`master/leases/ranges.py`).
+again writes the same bits: a lost worker costs its range.  All that a name's row is computed from
+has the same order with any number of workers: lines of a range are sorted by name, ranges follow
+from the input alone, and threads share rows, never a sum.  A pair that the input has twice is two
+lines, and weighs twice as much.  Lines that servers have lost (possible without
+``replication: sync``) end the job with a `DataError`: nothing writes them again after pass 0.
+
+Owns weights, penalties and what lies where; the solver is `kernels.solve_rows`, and the master
+decides who trains which range (`master/leases/ranges.py`).
 
 After S. Rendle, W. Krichene, L. Zhang, Y. Koren, "Revisiting the performance of iALS on item
 recommendation benchmarks", RecSys 2022: the penalty of a row grows with its frequency.
@@ -50,7 +54,9 @@ log = logging.getLogger(__name__)
 LINES, GRAMS = "lines", "grams"
 USER, ITEM = 0, 1
 STEPS = 5
-"""Of conjugate gradients from zero: tags, 64 factors: recall@10 .792 with 3, .799 with 5 steps."""
+"""Steps of conjugate gradients, which start from zero.  From the last row fewer would do, but a
+range that is solved again would start from its own result, and write other bits.  Recall@10 (tags,
+64 factors): .792 with 3 steps, .799 with 5."""
 NU = 0.5
 """Exponent of a row's frequency in its penalty."""
 EPOCHS = 6
@@ -58,25 +64,28 @@ RANGE_LINES = 1 << 16
 """Lines of a range on average, at least: some 40 ms of one core.  With a quarter as many, pulls of
 rows that several ranges name cost a single worker as much again."""
 RANGES_MAX = 240
-"""Of a side: a block's head has the end of each in one row of `LINES`."""
+"""Most ranges of a side: a block's head, a single row of `LINES`, has the end of each of them."""
 PREPARING = 1
-"""Passes over ranges before the first that trains: sums of the first items."""
+"""Passes over ranges before the training: one, for the Gram matrices of the items' first rows."""
 LINE_NUMBERS = 2
-"""Its own name and the other one, in the lines of a side."""
+"""Numbers of a line in the table: the name on its own side, and the name on the other side."""
 KNOWN_PTR, KNOWN_ITEMS = "known.ptr", "known.items"
 KNOWN_MAX = 1 << 24
-"""Lines that the model's file keeps, 4 bytes each, so that recommendations leave them out."""
+"""Most lines of a training whose pairs the model's file keeps, 4 bytes each: recommendations leave
+them out."""
 NAMES_END = 1 << 24
-"""Numbers of names are below this, and exact in float32."""
+"""Numbers of names are below this, up to which float32 is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Unobserved weight a0, penalty factor l2 and its scale: what the objective is made of.
+    """Weights of the objective: a0 of pairs without a line, l2 of the penalty and its `scale`.
 
-    Sum over lines of (x.y - 1)^2, plus a0 times that over all pairs of (x.y)^2, plus l2 scale f^nu
-    |row|^2 of each row, f = its lines + a0 x rows of the other side.  `scale` makes the sum of all
-    penalties what it is with nu = 1, so that l2 means the same at any nu.
+        sum of (x.y - 1)^2 over lines + a0 x sum of (x.y)^2 over all pairs
+        + l2 x scale x sum of f^nu |row|^2 over rows
+
+    f, the frequency of a row, is the number of its lines + a0 x rows of the other side.  `scale`
+    makes the penalties add up to what they would be with nu = 1, so l2 means the same for any nu.
     """
 
     a0: float
@@ -85,8 +94,8 @@ class Weights:
 
     @classmethod
     def of(cls, settings: MfSettings, names: Names) -> Weights:
-        """The settings' weights, or by the rule: d^(2/3) and .1 d^(1/3), d the share of pairs that
-        have a line."""
+        """Take the weights of the settings; "auto" is a0 = d^(2/3), l2 = .1 d^(1/3), where d is the
+        share of all pairs that have a line."""
         users, items = (counts.astype(np.float64) for counts in names.counts)
         density = min(1.0, max(1.0, users.sum()) / max(1, len(users) * len(items)))
         a0 = settings.a0 or density ** (2 / 3)
@@ -95,14 +104,17 @@ class Weights:
         return cls(a0, l2, float(frequencies.sum() / (frequencies**NU).sum()))
 
     def penalties(self, counts: NDArray[np.int64], others: int) -> Floats:
-        """Factors of |row|^2 of names with these counts of lines, for `others` rows of the other
-        side."""
+        """Compute the factor of |row|^2 for each name from its count of lines; the other side has
+        `others` rows."""
         frequencies = counts + self.a0 * others
         return (self.l2 * self.scale * frequencies**NU).astype(np.float32)
 
 
 def passes_of(settings: MfSettings, names: Names) -> RangePasses:
-    """How the training of these names goes over ranges."""
+    """Cut the training into passes over ranges; depends on the input alone, not on the workers.
+
+    Gram matrices are summed range by range: other ranges would change the last bits.
+    """
     lines = int(names.counts[USER].sum())
     fewest = min(map(len, names.names))
     ranges = max(1, min(RANGES_MAX, lines // RANGE_LINES, fewest))
@@ -125,9 +137,9 @@ def check(settings: MfSettings) -> None:
 
 
 def tables(settings: MfSettings) -> tuple[Table, ...]:
-    """The rows; lines by side and block; a row of a range's Gram matrix a key.
+    """Declare three tables: rows; lines, by side and block; a key for each row of a Gram matrix.
 
-    `wire: auto` means float32 here, as what it chooses depends on the network, and bits would, too.
+    `wire: auto` means float32 here: its choice depends on the network, and so would the bits.
     """
     wire = "float32" if settings.wire == "auto" else settings.wire
     rows = Table(
@@ -142,15 +154,15 @@ def tables(settings: MfSettings) -> tuple[Table, ...]:
 
 
 def solver_of(settings: MfSettings, names: Names) -> NDArray[np.float64]:
-    """What `FactorModel` needs to solve a user that the training did not have: a0 and l2 scale."""
+    """Give `FactorModel` what it needs to solve a new user: a0, and l2 times its scale."""
     weights = Weights.of(settings, names)
     return np.array([weights.a0, weights.l2 * weights.scale])
 
 
 class NewUsers:
-    """Rows of users that the training did not have, from the rows of all items.
+    """Solves rows of users that the training did not have, from the rows of all items.
 
-    Half a second of Gram matrix where there are a million items, then some microseconds a user.
+    The Gram matrix of a million items takes half a second, once; each user then some microseconds.
     """
 
     def __init__(self, items: Floats, solver: NDArray[np.float64]) -> None:
@@ -161,7 +173,7 @@ class NewUsers:
         self._gram = (self._a0 * gram).astype(np.float32)
 
     def solve(self, places: NDArray[np.int64]) -> Floats:
-        """The row, float32 (dim,), of a user who has the items of these numbers."""
+        """Solve the row, float32 (dim,), of a user who has the items with these numbers."""
         dim = self._items.shape[1]
         row = kernels.padded(1, dim)
         frequency = len(places) + self._a0 * len(self._items)
@@ -182,7 +194,7 @@ class NewUsers:
 
 
 def _padded(rows: Floats) -> Floats:
-    """Rows of the stride that kernels need: uncopied if they have it."""
+    """Pad rows to the stride that kernels need; rows that have it are not copied."""
     if rows.shape[1] % kernels.PAD == 0 and rows.ctypes.data % (4 * kernels.PAD) == 0:
         return rows
     padded = kernels.padded(len(rows), rows.shape[1])
@@ -192,8 +204,8 @@ def _padded(rows: Floats) -> Floats:
 
 
 def known_lines(results: Results, settings: MfSettings, names: Names) -> Known | None:
-    """The items of each user in the lines of the training; None if they are too many to keep, or if
-    the training ended before all were read."""
+    """Collect the items of each user in the training; None if it has more than `KNOWN_MAX` lines,
+    or ended before it had read all of them."""
     total, ranges = int(names.counts[USER].sum()), passes_of(settings, names).ranges
     if total > KNOWN_MAX:
         log.warning(
@@ -217,9 +229,10 @@ def known_lines(results: Results, settings: MfSettings, names: Names) -> Known |
 
 
 def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
-    """First name of each range, and their number: about as many lines each, in the order of names.
+    """Cut names, in their order, into ranges of about equally many lines; return the first name of
+    each range, then the number of names.
 
-    A name counts as one line more than it has, since its solve costs without lines, too.
+    A name counts as one line more than it has: even a name without lines costs a solve.
     """
     ends = np.cumsum(counts + 1)
     wanted = ends[-1] * np.arange(1, ranges) / ranges if len(ends) else np.zeros(ranges - 1)
@@ -238,30 +251,30 @@ class Known:
 
     @classmethod
     def of(cls, users: Ids, items: Ids, user_num: int) -> Known:
-        """From pairs in any order, of which some may be equal."""
+        """Make it from pairs in any order; repeated pairs are kept once."""
         pairs = np.unique(users.astype(np.int64) << 32 | items)
         counts = np.bincount(pairs >> 32, minlength=user_num)
         return cls(np.concatenate(([0], np.cumsum(counts))), (pairs & 0xFFFFFFFF).astype(np.int32))
 
     @classmethod
     def in_file(cls, arrays: Mapping[str, NDArray[Any]]) -> Known | None:
-        """What a model's file has; None if it has none, as of another loss."""
+        """Read it from a model's file; None if the file lacks it: other loss, or too many lines."""
         if not {KNOWN_PTR, KNOWN_ITEMS} <= arrays.keys():
             return None
         return cls(arrays[KNOWN_PTR].astype(np.int64), arrays[KNOWN_ITEMS].astype(np.int32))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """As a model's file has it."""
+        """Give the arrays for a model's file."""
         return {KNOWN_PTR: self.ptr, KNOWN_ITEMS: self.items}
 
     def joined(self, other: Known) -> Known:
-        """Pairs of either; `other` may be of fewer users."""
+        """Merge the pairs of both; `other` may have fewer users."""
         (users, items), (more_users, more_items) = self.pairs(), other.pairs()
         both = np.concatenate((users, more_users)), np.concatenate((items, more_items))
         return Known.of(*both, len(self.ptr) - 1)
 
     def pairs(self) -> tuple[Ids, Ids]:
-        """Users and items of all pairs."""
+        """Give all pairs, as their users and their items."""
         users = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int32), np.diff(self.ptr))
         return users, self.items
 
@@ -271,8 +284,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class RangeLines:
-    """Lines of a range of names: `ptr`, where each name's begin, and `places` of the other rows,
-    whose names are `others`, ascending."""
+    """Lines of a range of names: name i of it has ``places[ptr[i] : ptr[i + 1]]``.
+
+    `others` are the distinct names of the other side, ascending, and `places` indices into them.
+    """
 
     ptr: NDArray[np.int64]
     places: Ids
@@ -285,7 +300,10 @@ class RangeLines:
 
 @dataclass(slots=True)
 class RangeTask:
-    """A prepared range: its lines, and rows of the other side and Gram matrices on their way."""
+    """A prepared range: its lines, and the pulls of rows of the other side and of Gram matrices.
+
+    `lines` None: a range of the preparing pass, whose own rows are pulled.
+    """
 
     lines: RangeLines | None
     pulls: tuple[Pending, ...]
@@ -372,7 +390,7 @@ class RangeTrainer:
         return first, stop
 
     def _idle(self, side: int, part: int) -> NDArray[np.int64]:
-        """Names of a range without lines, of a model that training continues from."""
+        """Names of a range that have no lines: they come from the model that training continues."""
         first, stop = self._names_in(side, part)
         return first + np.flatnonzero(self._counts[side][first:stop] == 0)
 
@@ -385,7 +403,7 @@ class RangeTrainer:
         return self._pull(_keys(side, np.arange(*self._names_in(side, part))), TABLE)
 
     def _in_threads(self, function: Callable[..., Any], edges: list[int]) -> list[Any]:
-        """Call a kernel on ranges of rows, one a thread; no row depends on another."""
+        """Call a kernel on ranges of rows, one range a thread; no row depends on another."""
         spans = [span for span in itertools.pairwise(edges) if span[1] > span[0]]
         if len(spans) < 2:
             return [function(first=first, last=last) for first, last in spans]
@@ -395,7 +413,7 @@ class RangeTrainer:
     # --- Gram matrices ----------------------------------------------------------------------------
 
     def _gram_keys(self, side: int, parts: range | None = None) -> Keys:
-        """Keys of rows of the Gram matrices of ranges, all of a side unless given."""
+        """Keys of the Gram matrices of some ranges of a side; by default of all."""
         parts = range(len(self._bounds[side]) - 1) if parts is None else parts
         first = (side * RANGES_MAX + parts.start) * self._dim
         return np.arange(first, first + len(parts) * self._dim, dtype=np.uint64)
@@ -438,7 +456,7 @@ class RangeTrainer:
             shared_blocks.put(self._model, place, terms.range_index, head, numbers.ravel())
 
     def _lines_of(self, side: int, terms: PassRange) -> RangeLines:
-        """Lines of a range: those of an earlier pass if they are kept here."""
+        """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read."""
         part = terms.range_index
         lines = self._kept.get((side, part))
         if lines is None:
@@ -457,7 +475,10 @@ class RangeTrainer:
     def _read(
         self, side: int, part: int, blocks: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Names of a range's lines and the other names, in the order of the blocks."""
+        """Read the lines of a range, in the order of the blocks: their own and their other names.
+
+        DataError: servers have lost some of them.
+        """
         place = ChunkPlace(LINES, side, side)
         try:
             heads = shared_blocks.heads(self._model, place, range(blocks))

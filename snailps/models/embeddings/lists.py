@@ -37,9 +37,9 @@ def best_lists(
 ) -> Iterator[Lists]:
     """The `k` best items of each user, best first, with their values.
 
-    Left out is what the user has in the training, where the model's file has that, and in `known`:
-    pairs of numbers of users and items, (2, n) each.  `only`: no items but these; DataError if the
-    model knows none of them.
+    Leaves out the user's items in the training, if the model's file has them, and in `known`:
+    arrays of pairs, numbers of users and items (2, n).  `only` restricts the lists to these items;
+    DataError if the model knows none of them.
     """
     allowed = np.arange(len(model.items), dtype=np.int32)
     if only is not None:

@@ -59,7 +59,7 @@ LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
 MEAN_BITS = 20
-"""Digits of the mean of values below their deviation."""
+"""The mean of values is rounded to this many binary digits below their deviation."""
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
@@ -343,10 +343,9 @@ def ranks(settings: Any) -> bool:
 
 
 def encoding_of(names: Names, settings: Any = None) -> Encoding:
-    """Mean and deviation of all values; 0 and 1 without any; or what the settings say.
+    """Mean and deviation of all values; 0 and 1 if there are none; the settings' own come first.
 
-    Rounded, as the order of the survey's parts changes the last digits: the mean to a part of the
-    deviation.
+    Rounded (`MEAN_BITS`), because the last digits depend on the order of the survey's parts.
     """
     if settings is not None and settings.encoding:
         return Encoding.of_text(settings.encoding)
@@ -403,11 +402,11 @@ def rating_figures(found: NDArray[np.float64], values: NDArray[np.float64]) -> d
 def list_figures(
     users: Rows, items: Rows, pairs: NDArray[np.int32], seen: NDArray[np.int32], top: int
 ) -> dict[str, float]:
-    """Means over users of recall and NDCG of their best `top` items but those in `seen` pairs.
+    """Compute means over users of recall and NDCG of their `top` best items, without `seen` pairs.
 
-    Recall is hits over those of a perfect list, NDCG the discounted gain over that of a perfect
-    list.  ``seen``: how many of the pairs are in `seen`, and left out; if all are, no list has an
-    answer, and there are no other figures.
+    Both are relative to a perfect list: recall by hits, NDCG by discounted gain.  The figure
+    ``seen`` counts the pairs that are left out because `seen` has them; if it has all, there is
+    nothing to judge, and no other figure.
     """
     asked, of = np.unique(pairs[0], return_inverse=True)
     place = np.full(len(users), -1, np.int32)

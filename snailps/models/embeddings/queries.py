@@ -177,7 +177,9 @@ class NamedRows(ABC):
         without: Iterable[Name] = (),
         known: Iterable[Name] = (),
     ) -> Best:
-        """The best names, but those in `without`, which should be there, and those in `known`."""
+        """Find the best names, leaving out `without` and `known`; an unknown name in `without`
+        gives a warning, in `known` it is ignored.
+        """
         if k < 0:
             raise DataError(f"k: expected at least 0 answers, got {k}")
         scores = scores.copy()
@@ -346,7 +348,7 @@ class GraphModel(NamedRows):
         without: Iterable[Name] = (),
         known: Triples = (),
     ) -> Best:
-        """Find the `k` best tails with their scores, but those in `without` and `known` triples."""
+        """Find the `k` best tails with their scores; leaves out `without` and `known` triples'."""
         others = (row[2] for row in known if _same(row[:2], (head, relation)))
         return self._candidates(self._query(head, relation, tails=True), k, without, others)
 
@@ -358,12 +360,12 @@ class GraphModel(NamedRows):
         without: Iterable[Name] = (),
         known: Triples = (),
     ) -> Best:
-        """Find the `k` best heads with their scores, but those in `without` and `known` triples."""
+        """Find the `k` best heads with their scores; leaves out `without` and `known` triples'."""
         others = (row[0] for row in known if _same(row[1:3], (relation, tail)))
         return self._candidates(self._query(tail, relation, tails=False), k, without, others)
 
     def _answer(self, k: int, *cells: str) -> Best:
-        """Of ``head relation tail``, either of which may be asked for."""
+        """Answer ``head relation tail`` by its score; the head or the tail may be ``?``."""
         head, relation, tail = cells
         if tail == ASKED:
             return self.tails(head, relation, k)
@@ -442,7 +444,7 @@ class FactorModel(NamedRows):
     def scores(self, pairs: NDArray[np.int32]) -> NDArray[Any]:
         """Predict values of numbered pairs, float64 (n,), or scores of a ranking, float32.
 
-        `pairs` are users and items, int32 (2, n); of ratings -1 for unknown ones.
+        `pairs` are users and items, int32 (2, n).  For ratings -1 stands for an unknown name.
         """
         if self.settings.predicts:
             return mf.ratings(self.mean, self.user_rows, self.item_rows, pairs)
@@ -464,21 +466,22 @@ class FactorModel(NamedRows):
         return NewUsers(self.item_rows, self._solver)
 
     def solved(self, items: Iterable[Name]) -> Floats:
-        """Row of a user with these items, float32 (dim,), as the training would have solved it.
+        """Solve the row of a new user with these items, float32 (dim,), as the training would.
 
-        DataError: the model is of another loss than `als`.  UnknownName: an item is unknown.
+        DataError: the model's loss is not `als`.  UnknownName: an item is unknown.
         """
         places = [self.place("items", item) for item in items]
         return self._new_users.solve(np.array(places, np.int64))
 
     def known_pairs(self) -> list[NDArray[np.int32]]:
-        """Numbers of users and items in the training, (2, n); none where the file lacks them."""
+        """Give the pairs of the training, as numbers of users and items (2, n); empty if the file
+        has none."""
         return [] if self._known is None else [np.stack(self._known.pairs())]
 
     def pairs_in(self, path: str) -> NDArray[np.int32]:
-        """Numbers of users and items in the lines of a file, (2, n), but those that are unknown.
+        """Read pairs from a file, as numbers of users and items (2, n); skips unknown names.
 
-        Of lines with values, only those above 0, as in the training of a ranking.
+        Lines with values count only if the value is above 0, as in the training of a ranking.
         """
         pairs = [np.zeros((2, 0), np.int32)]
         for lines, _ in files.columns_of(self.lines, [path]):
@@ -489,8 +492,8 @@ class FactorModel(NamedRows):
         return np.concatenate(pairs, axis=1)
 
     def factors_to_rank(self) -> tuple[Floats, Floats, Floats]:
-        """Rows of users and of items whose products rank the items, and what makes values of them:
-        a number a user."""
+        """Give rows of users and of items whose products rank a user's items, and for each user the
+        number that added to a product makes it a predicted value."""
         if not self.settings.predicts:
             return self.user_rows, self.item_rows, np.zeros(len(self.user_rows), np.float32)
         users = self.user_rows.copy()
@@ -509,10 +512,10 @@ class FactorModel(NamedRows):
     ) -> Best:
         """Find the `k` best items of a user with their values.
 
-        Left out are those in `without`, those that the user has in `seen` pairs, and, unless
-        `known`, those that the user has in the training, where the file keeps them (`als`).
-        `items` in the place of `user`: those of a user that the training did not have; these are
-        left out, too, unless `known`.
+        Leaves out the items in `without`, the user's items in `seen` pairs and, unless `known`, the
+        user's items in the training, which files of loss `als` keep up to 16 million lines.
+        For a user that the training did not have, pass the user's `items` instead of `user`; they
+        are left out, too, unless `known`.
         """
         if (user is None) == (items is None):
             raise DataError("recommend: expected a user, or the items of one, and not both")
@@ -534,7 +537,7 @@ class FactorModel(NamedRows):
         return self._best("items", self.item_rows @ self.user_rows[place], k, without, others)
 
     def _answer(self, k: int, *cells: str) -> Best:
-        """Of ``user item``: its value, or the best items."""
+        """Answer ``user item`` by its value, and ``user ?`` by the best items."""
         user, item = cells
         return self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]
 

@@ -23,7 +23,7 @@ LISTS = {"loss": ("auto", "als", "softmax", "pairwise")}
 STEPWISE = {"loss": ("auto", "squared", "softmax", "pairwise")}
 LEAST_SQUARES = {"loss": ("auto", "als")}
 L2_AUTO, L2 = -1, 0.06
-"""What stands for `l2: auto`, and what it is for losses that are trained by steps."""
+"""The value that means `l2: auto`; what auto becomes for losses that are trained by steps."""
 NEGATIVES: Mapping[str, Any] = {
     "when": "More for a better ranking, fewer for more lines/s.",
     "low": 1,
@@ -115,7 +115,7 @@ class EmbeddingSettings(JobSettings):
     keep_state: Literal["auto", "always", "never"] = setting("auto", **KEEP_STATE)
 
     shape: ClassVar[tuple[str, ...]] = ("dim",)
-    """Settings that a training must have as the file has them that it continues from."""
+    """Settings that must equal those of the model that a training continues."""
 
     @property
     def method(self) -> str:
@@ -127,7 +127,7 @@ class EmbeddingSettings(JobSettings):
 
     @property
     def decay(self) -> float:
-        """Factor of half the sum of squares of a line's rows in its loss."""
+        """Penalty: a line's loss contains this factor times half the squares of its rows."""
         return self.l2
 
 

@@ -35,11 +35,11 @@ from snailps.models.packed_tables import (
 from snailps.vectors.model_file import OF_THE_RUN
 
 _OF_EACH = {"keep_state"}
-"""Settings that each training of a model has for itself."""
+"""Settings that are never taken from the file."""
 
 
 class Continued(Worker):
-    """What a model of embeddings answers about the file that its training starts from."""
+    """The methods by which a model of embeddings describes the file that its training continues."""
 
     table: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]

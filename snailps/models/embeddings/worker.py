@@ -67,9 +67,9 @@ TABLE = "rows"
 PULLED_BYTES = 16 << 20
 """Bytes of rows that the master pulls at a time."""
 KIND_KEY = 1 << 40
-"""Key of name 0 of the second kind: names of the first may grow to as many."""
+"""Distance between the keys of two kinds: most names of a kind."""
 ENOUGH_BYTES = 16 << 20
-"""Bytes of all epochs of a small input."""
+"""Bytes that a small input is trained on in all its epochs together, with `epochs: auto`."""
 BLOCK_BYTES_MAX = 4 << 20
 BLOCK_BYTES_SMALL = 256 << 10
 """Bytes below which the lease of a block costs more than a tenth of its training."""

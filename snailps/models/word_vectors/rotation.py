@@ -5,9 +5,13 @@
     check out: groups of an output partition -> its words -> PULL -> negatives drawn from these
 
 Words are split twice: into input partitions by their input rows, and into output partitions by
-their output rows (`partitions`).  Owns the split, the rows of a lease, and its negatives.  A
-subclass (`skip_gram`, `cbow`) owns what an example of a text is, and which rows it trains;
-`models.rotation.trainer` owns how a lease is trained.
+their output rows (`partitions`).  One lease at a time checks out an output partition.  Jobs that do
+not rotate (`bsp`, `ssp`, `max_steps`, texts of few words) train copies of rows, which several
+workers may have at once, and scale the deltas (`contention`).
+
+Owns the split, the rows of a lease, and its negatives.  A subclass (`skip_gram`, `cbow`) owns what
+an example of a text is, and which rows it trains; `models.rotation.trainer` owns how a lease is
+trained.
 """
 
 from __future__ import annotations
