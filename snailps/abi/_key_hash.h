@@ -1,6 +1,9 @@
 /* The one hash of keys that is the same everywhere: used by clients and shards (which fragment) and the
  * initialisers (a row's first value); tables in memory have `_table_hash.h`.  SplitMix64's finaliser:
  * G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+ *
+ * Part of the formats: a frame's fragments, a checkpoint's sections and the first value of every row follow
+ * from it.  It may change only with a new version of the wire and of the checkpoints.
  */
 #ifndef SNAILPS_KEY_HASH_H
 #define SNAILPS_KEY_HASH_H

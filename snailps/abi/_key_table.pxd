@@ -1,11 +1,11 @@
 # Hash tables of keys in memory: linear probing in two forms, a power of two of slots that is never full.
 #
-#   entries   a key and its value in each slot: of 0, the slot is empty
-#   numbers   4 bytes a slot, the number + 1 of a key that lies in an array: 0, the slot is empty
+#   entries   a key and its value in each slot; value 0 = the slot is empty
+#   numbers   4 bytes a slot: the index + 1 of a key in the caller's array; 0 = the slot is empty
 #
-# The owner has the memory and the size.  Hashes are `table_hash`, but where the order of slots reaches
-# files or the wire.  Tables that find no home here: rows by tag (`_slab`), rows in a file, a cache of
-# sets, words, numbers of a batch: each has a layout of its own that its lookups are faster by.
+# The owner has the memory and the size.  Slots are chosen by `table_hash`, except where their order reaches
+# files or the wire.  Some tables are not made of these: rows by tag (`_slab`), rows in a file, a cache of
+# sets, words, numbers of a batch.  Each of them has a layout that makes its own lookups faster.
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.abi._table_hash cimport table_hash
@@ -37,7 +37,7 @@ cdef inline uint32_t number_of(const uint32_t *numbers, uint64_t mask, const uin
 
 
 cdef inline uint64_t slots_for(uint64_t keys) noexcept nogil:
-    """Slots that so many keys fill by half at most."""
+    """Number of slots that `keys` keys fill by half at most."""
     cdef uint64_t slots = 16
     while slots < 2 * keys:
         slots *= 2

@@ -12,7 +12,7 @@ cdef extern from *:
     void fetch_to_write "snail_fetch_to_write"(const void *address) noexcept nogil
     void fetch_far "snail_fetch_far"(const void *address) noexcept nogil
 
-cdef enum:                      # of a row; what is longer the processor follows by itself
+cdef enum:                      # bytes of a row; the hardware prefetcher follows the rest
     FETCH_AT_SHARD = 2048
     FETCH_AT_CLIENT = 1024
 
@@ -38,7 +38,8 @@ cdef inline void fetch_row_to_write(const char *row, uint32_t row_bytes,
 cdef inline void fetch_row_far(const char *row, uint32_t row_bytes, uint32_t limit) noexcept nogil:
     """Into the second-level cache, to be read or written: many rows ahead.
 
-    The first level has some 16 lines on their way; one more has to wait, and what asks for it.
+    The first level can fetch some 16 lines at a time.  A prefetch beyond that would stall, and so
+    would the instructions after it.
     """
     cdef uint32_t at
     cdef uint32_t end = min(row_bytes, limit)

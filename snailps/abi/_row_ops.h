@@ -18,7 +18,7 @@ enum {                    /* what a push does                state              
     SNAIL_AVERAGE = 5,    /* sums until a round is closed    sum, sum of weights     dim + 1 */
     SNAIL_MOMENTUM = 6,   /* v = beta1 v + g, w -= lr v      v                       dim */
     SNAIL_ROWWISE = 7,    /* adagrad, one s a row            s                       dim */
-    SNAIL_ACCESS_NUM = 8, /* of those that the kernels know */
+    SNAIL_ACCESS_NUM = 8, /* number of the ones that the kernels know */
     SNAIL_PYTHON = 8      /* rows are computed elsewhere; the store only keeps them */
 };
 
@@ -26,7 +26,7 @@ enum {                 /* a row's first weights, from (seed, key) alone */
     SNAIL_ZEROS = 0,
     SNAIL_UNIFORM = 1, /* uniform in [-scale, scale) */
     SNAIL_NORMAL = 2,  /* normal, mean 0, standard deviation scale */
-    SNAIL_FACTORS = 3  /* the same, but 0 in column 0: a weight, and factors behind it */
+    SNAIL_FACTORS = 3  /* like NORMAL, but 0 in column 0: a weight, followed by factors */
 };
 
 enum {
@@ -35,8 +35,8 @@ enum {
                               * later ones are 1 */
 };
 
-/* Changes one stored row (weights then state) by one value.  `hyper`: SNAIL_HYPER_NUM numbers, and
- * behind them what `prepare` has put there. */
+/* Changes one stored row (weights then state) by one value.  `hyper`: SNAIL_HYPER_NUM numbers,
+ * followed by what `prepare` has derived from them. */
 typedef void (*snail_row_step)(const float *hyper, float *row, const float *value, uint32_t dim);
 
 typedef struct {
@@ -48,8 +48,8 @@ typedef struct {
      * difference of whole rows, weights and state; NULL where differences do not add up. */
     snail_row_step apply[SNAIL_ACCESS_NUM];
     snail_row_step add_state[SNAIL_ACCESS_NUM];
-    /* Fills in what follows from the hyper-parameters alone (but the first, the step size, which
-     * pushes scale), behind them: snail_hyper_floats() in all. */
+    /* Appends to the hyper-parameters what can be derived from them, but for the step size, which pushes
+     * may scale: snail_hyper_floats() numbers in all. */
     void (*prepare)(int access, float *hyper);
     /* out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows. */
     void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out, uint32_t dim);

@@ -1,7 +1,7 @@
-/* Where a key lies in a hash table in memory.  Keyed by a secret of this process: who chooses keys (ids
- * of a log, words of a text) cannot choose such as meet, and keep a table slow.  It is therefore another
- * one in each process, and must never reach a file, the wire, or the order of a result: those have
- * `snail_hash_key`.
+/* Where a key lies in a hash table in memory.  Keyed by a secret of this process, so that keys which a
+ * stranger chooses (ids of a log, words of a text) cannot be made to collide, which would slow the table down.
+ * The hash differs from process to process: it must never decide what is in a file, on the wire, or the order
+ * of a result.  `snail_hash_key` is for these.
  */
 #ifndef SNAILPS_TABLE_HASH_H
 #define SNAILPS_TABLE_HASH_H
@@ -14,7 +14,8 @@
 
 static uint64_t snail_secret[2];
 
-/* Of the bytes that the kernel draws for each process: all modules have the same, as they share tables. */
+/* From the random bytes that the kernel gives each process: all modules must have the same secret, as they
+ * share tables. */
 __attribute__((constructor)) static void snail_draw_secret(void) {
     const void *drawn = (const void *)getauxval(AT_RANDOM);
     if (drawn != NULL) memcpy(snail_secret, drawn, sizeof snail_secret);
@@ -22,7 +23,7 @@ __attribute__((constructor)) static void snail_draw_secret(void) {
     snail_secret[1] = snail_hash_key(snail_secret[1] ^ snail_secret[0]) | 1;
 }
 
-/* Both halves of a product, in one: every bit of either factor reaches every bit. */
+/* The two halves of a product, combined: every bit of either factor reaches every bit. */
 static inline uint64_t snail_fold(uint64_t a, uint64_t b) {
     const __uint128_t product = (__uint128_t)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
@@ -33,7 +34,7 @@ static inline uint64_t snail_table_stir(uint64_t hash, uint64_t word) {
     return snail_fold(hash ^ word, snail_secret[1]);
 }
 
-/* The second product spreads what an unlucky secret leaves regular of regular keys. */
+/* The second product spreads regular keys (0, 1, 2, ...) also where the secret is an unlucky one. */
 static inline uint64_t snail_table_hash(uint64_t key) {
     return snail_fold(snail_table_stir(snail_secret[0], key), SNAIL_GOLDEN);
 }

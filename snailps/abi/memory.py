@@ -1,7 +1,10 @@
-"""Memory in pages of 2 MiB, where the system has some: rows at random cost less there.
+"""Memory in pages of 2 MiB, where the kernel provides them: random access to rows costs less there.
 
     size -> private_memory -> zeros, whose pages are taken when they are first written
     a mapped file -> prefer_huge_pages
+
+Both only advise the kernel: where it has no huge pages, the memory has 4 KiB pages, and no error
+is raised.  A huge page needs 2 MiB, aligned, inside the mapping: smaller memory gains nothing.
 
 Must not know what is kept there.
 """
@@ -13,7 +16,10 @@ from contextlib import suppress
 
 
 def private_memory(size: int, *, huge: bool = True) -> mmap.mmap:
-    """Zeroed memory of this process: shared memory commonly gets no huge pages."""
+    """Map `size` zeroed bytes, private because shared memory rarely gets huge pages.
+
+    `huge` False: do not ask for huge pages, as for memory below 2 MiB.
+    """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if huge:
         prefer_huge_pages(memory)
@@ -21,7 +27,7 @@ def private_memory(size: int, *, huge: bool = True) -> mmap.mmap:
 
 
 def prefer_huge_pages(memory: mmap.mmap) -> None:
-    """Advise the system, which then reads what is mapped of a file in such pages, too."""
+    """Ask the kernel for huge pages, for a mapped file as well as for private memory."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)

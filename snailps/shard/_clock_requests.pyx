@@ -55,7 +55,7 @@ cdef bint _reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
     """Whether all lower clocks are applied, here and at the standby; else `reply` says what is waited for.
 
     A client that sees a clock pushes to it, so no client may see a clock before the standby has it.  A
-    standby promoted without the end of the clock before would park such a push, and behind it the seal
+    standby promoted without the end of the clock before would park such a push, and after it the seal
     of a worker that the clock before still needs: nothing would ever go on.
     """
     reply.limit_s = me.clock_limit_s

@@ -54,7 +54,7 @@ cdef KeptBatch *batch_of(ConnectionMemory *mine, uint64_t number, uint32_t table
 cdef bint batch_add(ConnectionMemory *mine, KeptBatch *batch, const uint64_t *keys,
                     const float *values, const uint32_t *counts, uint32_t count,
                     uint32_t entries) noexcept nogil
-# Drops all of a batch but that it was refused.
+# Frees what is kept of a batch, and remembers that it was refused.
 cdef void batch_refuse(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil
 cdef void batch_drop(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil
 

@@ -65,7 +65,7 @@ cdef KeptBatch *batch_begin(ConnectionMemory *mine, uint64_t number, uint32_t ta
 
 
 cdef void batch_refuse(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil:
-    """Drops all of a batch but that it was refused."""
+    """Frees what is kept of a batch, and remembers that it was refused."""
     cdef KeptBatch named = batch[0]
     batch_drop(mine, batch)
     batch.number = named.number

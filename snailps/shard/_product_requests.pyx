@@ -3,7 +3,7 @@
 
     FORWARD   entries of some examples -> checked -> [kept for the way back] -> their rows of Z
     BACKWARD  dL/dZ of some examples -> kept; with the last of them: gradient of each row that the
-              batch touched, summed over the whole batch -> pushed as those of a PUSH, once a row
+              batch touched, summed over the whole batch -> applied as a PUSH would be, once a row
 
 Parts of a batch come in order, once a connection; one that does not fit what is kept is answered with
 `batch`, which ends the connection: so nothing newer is applied before the client has sent the batch
@@ -55,7 +55,7 @@ cdef struct Examples:                   # of a FORWARD or BACKWARD, checked
 
 cdef bint _read_part(Context *me, Table *table, const FrameHeader *head, const char *body,
                      Examples *part, char *out, Reply *reply) noexcept nogil:
-    """What both kinds have in common; False = `reply` is a refusal."""
+    """Reads and checks the head that both kinds have; False = `reply` is a refusal."""
     cdef const ProductHead *top = <const ProductHead *>body
     cdef uint32_t known = PRODUCT_OPTIONS_KNOWN
     if head.kind == KIND_BACKWARD:

@@ -105,7 +105,7 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     cdef RowRequest asked
     appended.groups = 0
     if table == NULL and store_dropped(me.shard, head.table):
-        return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
+        return OUTCOME_REPLY            # dropped here already, at the primary soon: no request reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has not declared to the standby yet"
         return OUTCOME_PARK
@@ -242,7 +242,7 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
     cdef Slot *slot
     cdef Staged *part
     if table == NULL and store_dropped(me.shard, head.table):
-        return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
+        return OUTCOME_REPLY            # dropped here already, at the primary soon: no request reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has not declared to the standby yet"
         return OUTCOME_PARK
@@ -337,7 +337,7 @@ cdef Outcome _rows(Context *me, const ReplicaHead *head, const char *at, uint64_
     cdef Table *table = store_table(me.shard, head.table)
     cdef int failed
     if table == NULL and store_dropped(me.shard, head.table):
-        return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
+        return OUTCOME_REPLY            # dropped here already, at the primary soon: no request reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has not declared to the standby yet"
         return OUTCOME_PARK

@@ -155,7 +155,7 @@ cdef packed struct GroupHead:
     uint32_t floats                 # a row (PULL) or value (PUSH), as the sender knows the table
     uint32_t options
 
-cdef packed struct ClockHead:       # which contribution, or as of when
+cdef packed struct ClockHead:       # which contribution, or at which clock
     uint64_t clock
     uint32_t slot                   # PUSH, SEAL: below SLOTS_MAX; else 0
     uint32_t slots                  # SEAL: of this clock, 1 to SLOTS_MAX; else 0

@@ -26,7 +26,7 @@ cdef uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexce
     for i in range(n):
         low = min(low, keys[i])
         high = max(high, keys[i])
-        if not i & 15 and (high - low) >> (8 * NARROW_KEY_MAX):     # of hashes the first tell
+        if not i & 15 and (high - low) >> (8 * NARROW_KEY_MAX):     # if keys are hashes, the first ones show it
             return 0
     base[0] = low
     while wanted <= NARROW_KEY_MAX and (high - low) >> (8 * wanted):

@@ -24,13 +24,13 @@ cdef inline size_t buffer_held(const Buffer *b) noexcept nogil:
     return b.end - b.start
 
 
-# Room for `need` bytes behind `end`, which is a multiple of 8 then; False = no memory.
+# Room for `need` bytes after `end`, which is a multiple of 8 then; False = no memory.
 cdef bint buffer_reserve(Buffer *b, size_t need) noexcept nogil
 
 # One send of what is held; bytes that went, or SOCKET_BUSY, SOCKET_GONE.  Counts in `moved`.
 cdef ssize_t buffer_send(Buffer *b, int fd, uint64_t *moved) noexcept nogil
 
-# One recv of `most` bytes at most into the room behind `end`; bytes that came, or SOCKET_BUSY,
+# One recv of `most` bytes at most into the room after `end`; bytes that came, or SOCKET_BUSY,
 # SOCKET_GONE.  Counts in `moved`.
 cdef ssize_t buffer_receive(Buffer *b, int fd, size_t most, uint64_t *moved) noexcept nogil
 

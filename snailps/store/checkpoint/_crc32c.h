@@ -18,7 +18,7 @@
 static uint32_t crc32c_tables[8][256];
 static uint32_t crc32c_behind[4][256];  /* a byte of a sum -> what CRC32C_RUN zeros make of it */
 
-/* The sum behind CRC32C_RUN more bytes that are zero. */
+/* The sum after CRC32C_RUN more zero bytes. */
 static inline uint32_t crc32c_over_run(uint32_t crc) {
     return crc32c_behind[0][crc & 255] ^ crc32c_behind[1][crc >> 8 & 255]
          ^ crc32c_behind[2][crc >> 16 & 255] ^ crc32c_behind[3][crc >> 24];

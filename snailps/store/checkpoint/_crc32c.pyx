@@ -20,7 +20,7 @@ cdef bint fast = HAS_INSTRUCTION
 
 
 def crc32c(data: Any, uint32_t value=0, *, bint by_tables=False) -> int:
-    """CRC-32C (RFC 3720) of contiguous bytes behind bytes whose sum is `value`; releases the GIL.
+    """CRC-32C (RFC 3720) of contiguous bytes, continuing from the sum `value`; releases the GIL.
 
     `by_tables` leaves the processor's instruction out, for tests.
     """

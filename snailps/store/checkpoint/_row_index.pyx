@@ -6,8 +6,9 @@
 
 Rows stay in the file; the index has 6 bytes a row.  A key's fragment selects the part of the index; an
 entry has the row's number and bits of the key's tag, so that nearly each row read is the right one.  The
-rows of a fragment with several sections are numbered through.  Knows no file and no checksum; what lies
-where in a section, `_sections` says.  Loops run without the GIL; any number of callers may search at a time.
+rows of a fragment with several sections are numbered consecutively.  Knows no file and no checksum;
+`_sections` knows the layout of a section.  Loops run without the GIL; any number of callers may search at
+a time.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -46,7 +46,7 @@ cdef struct TableHead:              # 48 bytes
     uint32_t track
     uint32_t row_bytes              # key, floats, tick
     uint64_t rows
-    uint64_t retention_bytes        # behind the rows, where the table admits or limits rows; else 0
+    uint64_t retention_bytes        # after the rows, where the table admits or limits rows; else 0
     uint64_t reserved[2]            # 0
 
 

@@ -4,6 +4,9 @@
 
 Owns the manifest's JSON and its checksum (docs/checkpoint_format.md).  A job or a table is a plain
 value here; its owner reads it.  Must not know folders or a clock.
+
+Manifests of 0.1 are read: `earlier_names` has the one key that is called otherwise there
+(``cluster_id``), and `shard_file.FORMATS` the formats of the shards' files.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ cdef void arena_merge(Arena *arena, const Piece *pieces, uint64_t n) noexcept no
             block = block.next
         arena.free[c] = NULL
     qsort(all, count, sizeof(Piece), _by_place)
-    while count:                        # from behind: what is given last is taken first
+    while count:                        # highest address first: what is given last is taken first
         first = count - 1
         while first and all[first - 1].at + all[first - 1].length == all[first].at:
             all[first - 1].length += all[first].length

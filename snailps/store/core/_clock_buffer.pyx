@@ -419,7 +419,7 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
 
 
 cdef bint _slots_fit(const Slots *s, uint32_t slots) noexcept nogil:
-    """Whether nothing is staged for slots that a clock of so many slots lacks."""
+    """Whether nothing is staged beyond the slots of a clock that has `slots` slots."""
     cdef uint32_t i
     for i in range(slots, s.cap):
         if s.slot[i].first != NULL:

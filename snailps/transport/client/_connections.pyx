@@ -20,6 +20,11 @@ A lost link
 -----------
 Its open parts stay open.  The mender connects again, in a thread of its own, since `connect` may
 block for long: until the shard answers, `failover_s` is over, or the route names another server.
+
+A shard that closes each connection without an answer is tried at least FRUITLESS_MAX times and for
+`failover_s`; then the client ends.  A shard that keeps the connection open and never answers does not lose
+its link, because nothing here times it: each caller gets WaitTimeout with the shard's name.  If the master
+declares that server lost, the owner of the client breaks the connection as the route changes (`Client.cut`).
 """
 
 import threading

@@ -2,10 +2,11 @@
 #
 #   table, key -> residue (float32 row) -> added to the key's next push, replaced by what is left
 #
-# So the sum of a key's pushes arrives exactly but for its last rounding.  Memory is bounded, that of all
-# tables together: at the limit the residues of the table that is longest out of use are dropped, the
-# present one's last; that costs each key one rounding, as without feedback.  A table's entry in the list
-# stays, as requests point to it.  Knows no frames; used under `Core.turn`, `owing_of` by callers.
+# So the sum of a key's pushes arrives exactly, except for the rounding of its last push.  One limit bounds the
+# memory of all tables: at the limit the residues of the least recently used table are dropped, those of the
+# table in use last.  Dropping costs each key one rounding, as without feedback.  The table's `Owing` stays in
+# the list, because requests point to it.  Knows no frames.  Everything runs under `Core.turn`, except
+# `owing_of`, which callers use.
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.abi._key_table cimport Entry, entry_of

@@ -21,9 +21,9 @@ cdef class Pending:
 
 
 cdef class Forward(Pending):
-    cdef object slabs               # a product a shard that has entries; None = they are added up
+    cdef object slabs               # a product of each shard that has entries; None = they are summed
     cdef bint went_back
-    cdef readonly int wire          # as what Z travels
+    cdef readonly int wire          # wire type of Z
 
 
 cdef class PendingRequests:

@@ -178,7 +178,7 @@ cdef int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcep
 
 
 cdef int merge_keys(Request *r) noexcept nogil:
-    # Behind `sort_keys`: repetitions are in the same group, so a table as small as a group finds
+    # Runs after `sort_keys`: repetitions are in the same group, so a table as small as a group finds
     # them in cache, at some 8 ns a key.  Here and not at the shard, because the parts that a large
     # push is cut into could hold one key twice.
     cdef uint32_t g, i, widest = 0
@@ -288,7 +288,7 @@ cdef int64_t add_newer(const Order *order, const Request *pull, const Request *p
     for h in range(push.groups):
         widest = max(widest, push.group_start[h + 1] - push.group_start[h])
     size = slots_for(widest)
-    heads = <uint32_t *>malloc((size + widest) * 4)     # ... and, behind them, the chains
+    heads = <uint32_t *>malloc((size + widest) * 4)     # ... followed by the chains
     if heads == NULL:
         return -1
     h = 0

@@ -11,7 +11,7 @@ cdef enum Outcome:
 ctypedef struct Reply:
     uint64_t body_bytes
     uint8_t kind
-    bint last                   # the connection ends behind it
+    bint last                   # the connection is closed after this reply
     bint wake                   # others that wait may be answered now
     const char *reason          # OUTCOME_PARK: what it waits for; lives as long as the handler
     uint64_t hold               # the reply waits for this frame of the stream; 0 = for none
