@@ -7,6 +7,9 @@ doctors of other hosts find each other.  Each doctor listens where a server woul
 connects to every earlier one, which connects back, so that ports are tried in both directions.  If
 a master runs, a doctor checks the connections to it and its servers, without measuring bandwidth,
 which would disturb the job.
+
+Trains nothing and writes no result.  For the checkpoints' disk the doctor at the master's address
+makes an empty file beside their folder, for which the others look; it removes the file at its end.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ SECONDS = 0.4
 OPEN_PROBES = 4
 BUSY = 0.5
 """If this process ran, or waited for a core, for more than this share of a measurement, its own
-host limited the bandwidth."""
+host limited the bandwidth: then a slow connection is a note, else a warning."""
 ANSWER_S = 10.0
 STEP_S = 0.05
 SLOW_BYTES_PER_S = 30e6
@@ -422,6 +425,11 @@ class Doctor:
             threading.Event().wait(STEP_S)
 
     def _compare(self, remote: dict[str, Any], name: str) -> None:
+        """Compare another host's facts with this one's.
+
+        Another version is an error.  Other kernels differ in the last bits of results: a warning if
+        the job promises equal bits (`bsp`), else a note.
+        """
         local = self.diagnosis.facts
         if remote["version"] != local["version"]:
             text = f"snailps {local['version']} here, {remote['version']} at {name}"

@@ -223,7 +223,10 @@ class Driver(ModelTables, Node):
         return self._path_and_rows(messages.SaveRows(folder))
 
     def load(self, folder: str) -> tuple[str, int]:
-        """Have the servers take the rows of the newest checkpoint of a folder; as of `save`."""
+        """Have the servers take the rows of the newest checkpoint of a folder.
+
+        Returns its path, and its rows, like `save`.
+        """
         return self._path_and_rows(messages.LoadRows(folder))
 
     def _path_and_rows(self, message: messages.Message) -> tuple[str, int]:

@@ -54,7 +54,8 @@ HELD_MAX = 1000
 LAST_MAX, LAST_CHARS = 3, 500
 """Newest lines that are kept of each process, for its obituary, and characters of each."""
 SEND_S = 60.0
-"""Limit for a child to read more of its settings; it imports its modules before that."""
+"""Limit for a child to read more of its settings, which it does once its modules are imported; then
+the start fails with a `ClusterError`."""
 READ_S = 5.0
 """Limit for reading the last lines of processes that have ended."""
 
@@ -311,7 +312,11 @@ class Launcher:
     def send_settings(
         self, role: str, pipe: IO[bytes], own: Mapping[str, str], give_up: Callable[[], bool]
     ) -> None:
-        """Send a child its document, with a limit: a pipe holds 64 KiB until the child reads."""
+        """Send a child its document.
+
+        A pipe holds 64 KiB until the child reads, so the wait has a limit: `ClusterError` if the
+        child takes no byte for `SEND_S` seconds.
+        """
         unsent, file = memoryview(self._document.dump(own)), pipe.fileno()
         os.set_blocking(file, False)
         with contextlib.suppress(BrokenPipeError), pipe:  # the child has ended

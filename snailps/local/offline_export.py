@@ -148,7 +148,10 @@ class StoredTables:
         ended: Callable[[], object],
         state: bool = False,
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as stored, with `state` and for methods in Python with it; a section at a time."""
+        """Rows as stored, a section at a time.
+
+        With `state`, and always for access methods in Python, the optimizer's state follows.
+        """
         wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
         wanted[list(fragments)] = True
         table = self._tables[number]
@@ -216,7 +219,7 @@ def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict
 def open_results(path: Path, settings: JobSettings, modules: Collection[str] = ()) -> Results:
     """The tables of a checkpoint, as the master has them at the end of a training.
 
-    `modules` may be imported, as of `snailps.open_checkpoint`.
+    `modules` may be imported, as in `snailps.open_checkpoint`.
     """
     manifest, files = open_checkpoint(path)
     tables = _tables_of(path, manifest, modules)
@@ -234,7 +237,7 @@ def open_results(path: Path, settings: JobSettings, modules: Collection[str] = (
 
 
 class CheckpointSource:
-    """The tables of a checkpoint, for `export_tables`; `modules` as of `open_results`."""
+    """The tables of a checkpoint, for `export_tables`; `modules` as in `open_results`."""
 
     def __init__(self, path: Path, modules: Collection[str] = ()) -> None:
         manifest, files = open_checkpoint(path)
@@ -286,7 +289,7 @@ def export(
     progress: ExportProgress | None = None,
     modules: Collection[str] = (),
 ) -> list[str]:
-    """Write the files that the job writes at its end; `modules` as of `open_results`."""
+    """Write the files that the job writes at its end; `modules` as in `open_results`."""
     manifest, _ = open_checkpoint(path)
     cls, settings = settings_of_checkpoint(path, manifest, output, modules)
     if not overwrite:

@@ -48,7 +48,7 @@ class LocalTable:
         self._driver.push(self.declaration.name, wanted, rows, lr_scale=lr_scale)
 
     def assign(self, keys: AnyKeys, rows: Any) -> None:
-        """Puts `rows` in the place of those of `keys`, as for pretrained values.
+        """Replace the rows of `keys` by `rows`, such as pretrained values.
 
         Parameters
         ----------
@@ -105,12 +105,15 @@ class LocalTensor:
         return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
 
     def assign(self, values: Any) -> None:
-        """Puts `values` of its shape in its place; the optimizer's state begins anew."""
+        """Replace the tensor by `values` of its shape; the optimizer's state begins anew."""
         tensor = self.declaration
         self._driver.assign(tensor.name, tensor.keys(), tensor.to_rows(values))
 
     def push(self, values: Any, *, lr_scale: float = 1.0) -> None:
-        """Push `values` of its shape; returns once they are applied; `lr_scale` as of tables."""
+        """Push `values` of its shape; returns once they are applied.
+
+        `lr_scale` as in `LocalTable.push`.
+        """
         tensor = self.declaration
         rows = tensor.to_rows(values)
         self._driver.push(tensor.name, tensor.keys(), rows, lr_scale=lr_scale)
@@ -123,7 +126,7 @@ class ClusterSource:
     def __init__(self, driver: Driver, *, state: bool = False, is_local: bool = False) -> None:
         found = driver.all_tables()
         for name, (_, table) in found.items() if state and not is_local else ():
-            # How wide the state is, its class knows.
+            # Only the class of a method in Python knows how wide its state is.
             if table.in_python and not driver.has_declared(table):
                 admit(table.access, f"table {name!r}", sys.modules, OF_SESSION)
         self.tables: Mapping[str, Table] = {name: table for name, (_, table) in found.items()}

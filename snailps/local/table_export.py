@@ -142,7 +142,7 @@ def _columns(pieces: Iterator[tuple[Keys, Rows]], columns: slice) -> Iterator[ND
 
 
 def _closing(sorter: RowSorter, pieces: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """The pieces; behind the last one the sorter's disk space is free for other tables."""
+    """The pieces; after the last one the sorter's disk space is free for other tables."""
     yield from pieces
     sorter.close()
 

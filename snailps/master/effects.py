@@ -130,7 +130,7 @@ class Diagnose(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Say(Effect):
-    """A log line that a user may act on, written after the journal has the facts behind it;
+    """A log line that a user may act on, written after the journal has the facts that it reports;
     `reported`: the display shows it as a status event anyway."""
 
     text: str

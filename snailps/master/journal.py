@@ -6,7 +6,7 @@
 
     facts       cluster, facts that stay true, the job's state if there is one, "begun", facts since
     cluster     the first line of `facts` once more: one bad sector does not take both
-    base        the snapshot at which the training begins, behind its checksum
+    base        the snapshot at which the training begins, after its checksum
     state-N     arrays of the job's state that `facts` names with their checksum
 
 Owns a folder, the order of facts and their safety on disk. Must not know what a fact means, or

@@ -3,8 +3,8 @@
     Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
     Rejoin -> the same Member, under another master -> its route, if it lacks it
 
-Names who is missing. The journal has every member and route before anyone is told, so that a master
-that takes over knows everyone who may hold rows or blocks. Must not know jobs
+Names who is missing. The journal has every member and route before any peer learns of it, so that
+a master that takes over knows everyone who may hold rows or blocks. Must not know jobs
 (`job/controller.py`). Connections are numbers; `now` is monotonic seconds.
 """
 

@@ -117,8 +117,8 @@ class Performer:
                 self._not_performed(effect, error)
 
     def _not_performed(self, effect: Effect, error: Exception) -> None:
-        """An effect has failed, as a message that cannot be encoded: only its receiver is told, and
-        effects after it are performed."""
+        """An effect has failed, such as a message that cannot be encoded: only its receiver gets
+        the error, and effects after it are performed."""
         log.error("%s failed at the master", type(effect).__name__, exc_info=error)
         why = error if isinstance(error, SnailError) else ClusterError(explain(error))
         if isinstance(effect, Answering):

@@ -160,7 +160,7 @@ class TensorboardLog:
                     folder = self._folder if job <= 1 else self._folder / f"job-{job}"
                     writers[job] = self._module.SummaryWriter(
                         str(folder), flush_secs=5, purge_step=purged,
-                        filename_suffix=f".{secrets.token_hex(4)}",  # else that of the second
+                        filename_suffix=f".{secrets.token_hex(4)}",  # two of one second differ
                     )  # fmt: skip
                 write(writers[job])
             except Exception as error:  # of the package, the disk

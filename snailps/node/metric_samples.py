@@ -72,7 +72,7 @@ def of_master(
     heartbeat_interval: float,
 ) -> list[Sample]:
     """Metrics of a run. `events`: counts by kind; `replicated`: every shard should have a standby,
-    unless there is one server only; `servers`: as many were there, or should have been."""
+    unless there is one server only; `servers`: servers expected, or the most present so far."""
     samples = [
         Sample("snailps_phase", {"phase": phase}, phase == status["phase"])
         for phase in get_args(Phase)

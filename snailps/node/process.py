@@ -11,6 +11,10 @@ Threads: the main thread does the subclass's work.  The reader thread of `Contro
 notes, and `_find_master` when the connection breaks.  Heartbeats run without the GIL, so that a
 busy process is not taken for dead.  A thread for signals exists since Python runs handlers only
 between two steps of the main thread, which may compute for minutes in one step.
+
+A master that is stopped, or cut off by the network, is noticed by its silence: a warning after
+`heartbeat_timeout`, the end after `patience_s` more (`_watch`).  A master whose loop alone hangs
+still sends heartbeats, from a thread of its own: only the time limits of calls to it notice that.
 """
 
 from __future__ import annotations
@@ -566,6 +570,8 @@ class Node:
         self.end(EXIT_FAILED, f"the master at {address} is gone: {why}. See the master's own log")
 
     def _watch(self) -> None:
+        """Watch the master's heartbeats until the end is decided; then end the process by force if
+        it has not ended `GRACE_S` later."""
         assert self._pulse is not None
         assert self.welcome is not None
         warned = was_closed = False

@@ -72,7 +72,7 @@ class NodeStatus(TypedDict):
     host: str
     pid: int
     address: str  # peer of its control connection; empty if an earlier master's, not rejoined
-    endpoints: list[str]  # a server's shards; as of `address`
+    endpoints: list[str]  # of a server's shards; empty in the same case as `address`
     heartbeat_s: float | None  # seconds since its last heartbeat, None before the first
     epoch: int
     state: str
@@ -198,7 +198,7 @@ class Status(Progress):
     pass_: str  # the pass, or the step of an export, restore or loading and its progress
     unit: Literal["words", "examples"]
     lr: float | None
-    eta_s: float | None  # of what `progress` is of, else None
+    eta_s: float | None  # seconds left of what `progress` measures; None if unknown
     blocks: BlockCounts
     nodes: list[NodeStatus]
     shards: list[ShardStatus]

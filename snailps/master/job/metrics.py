@@ -317,8 +317,9 @@ class PassMetrics:
         return before - last < FLAT_EPOCHS * FLAT * scale
 
     def falling(self, constant: float = 0.0) -> float:
-        """Share of itself by which the last epoch lowered the loss, 0 to 1. 0 also if it is less
-        than 1%, or the loss negligible beside the loss of a `constant`, or else the first one."""
+        """By which share of itself the last epoch lowered the loss, 0 to 1. A share below 1% counts
+        as 0. So does any share once the loss is negligible: compared with the loss of a `constant`
+        prediction or, where that is unknown (0), with the loss of the first epoch."""
         first, *_ = *self.loss_by_epoch(), 0.0
         *_, before, last = 0.0, 0.0, *self.loss_by_epoch()
         if not before or last is None or last <= LEARNT * (constant or first or 0.0):

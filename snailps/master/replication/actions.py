@@ -216,7 +216,9 @@ class ShardActions:
 
     def publish_route(self) -> None:
         """Publish the route if it differs. A shard that changes over stays at its previous address
-        until its new primary serves: until then the previous one can take it back."""
+        until its new primary serves: until then the previous one can take it back. A shard whose
+        primary is lost has no previous address (`stand_in`): the route names the standby before
+        that has been promoted, as a standby lets requests wait."""
         assert self.route is not None
         shards = tuple(s.previous or s.address for s in self.placement.shards)
         if shards != self.route.shards or self.epoch > self.route.epoch:
