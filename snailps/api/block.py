@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 
 class _Term(Generic[T]):
-    """A block's attribute that is the field of its terms by that name, or `absent` without one."""
+    """An attribute of a block that reads the field of the same name of its terms.
+
+    Its value is `absent` if the block has no terms, or terms without that field.
+    """
 
     def __init__(self, absent: T) -> None:
         self._absent = absent
@@ -231,10 +234,10 @@ class CurrentClockSlots:
 
     @contextlib.contextmanager
     def at(self, moment: ClockSlot) -> Iterator[None]:
-        """Inside, pulls and pushes belong to this slot: those of the calling thread if it prepares
-        a block, else those of all threads that do not.
+        """Let pulls and pushes in the context belong to this slot.
 
-        A model's own threads push for the block in training, so that slot is no thread's own.
+        In a thread that prepares a block this applies to that thread alone.  In the one that trains
+        it applies to all threads that do not prepare: a model may push from threads of its own.
         """
         if moment.preparing:
             self._here.moment = moment
@@ -249,9 +252,9 @@ class CurrentClockSlots:
                 self._training = None
 
     def now(self, what: str, *, preparing: bool = True) -> ClockSlot:
-        """The slot of the calling thread, for a call named `what`.
+        """Return the slot of the calling thread; `what` names the call, for messages.
 
-        Raises `MisuseError` outside `prepare` and `train`, and within `prepare` unless `preparing`.
+        `MisuseError` outside `prepare` and `train`, and inside `prepare` unless `preparing`.
         """
         moment: ClockSlot | None = getattr(self._here, "moment", None) or self._training
         if moment is None:

@@ -1,9 +1,9 @@
-"""How many workers of a job train at the same time, and why no more.
+"""Limits how many workers of a job train at the same time.
 
     settings, files -> Limited.workers_at_once -> Concurrency -> the job -> seats of its schedule
 
-What workers know of each other's steps is as old as the lines they train between two exchanges.  In
-a small input these lines are a large part of it, and several workers learn less than one.
+Between two exchanges a worker does not see the steps of the others.  In a small input it trains a
+large part of all lines in that time, so that several workers learn less than one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ COUNTED_FOR = 64
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """At most `workers` train at a time; `why` says so to users: "more learn less from 5,280
-    triples".  The others wait for a worker that leaves.
+    """At most `workers` train at a time; the others wait until one leaves.
+
+    `why` is the reason, for users: "more learn less from 5,280 triples".
     """
 
     workers: int = ALL
@@ -32,7 +33,7 @@ class Concurrency:
 
     @classmethod
     def by_size(cls, size: int, each: int, unit: str) -> Concurrency:
-        """Let a worker train for `each` lines, or bytes, of an epoch of `size`; at least one."""
+        """Allow one worker for every `each` units of an epoch of `size`, and at least one."""
         workers = max(1, size // each)
         if workers >= COUNTED_FOR:
             return cls()

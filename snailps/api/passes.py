@@ -1,4 +1,4 @@
-"""How many epochs a training has where the user leaves that to the model (``epochs: auto``).
+"""The number of epochs that a model chooses for a job with ``epochs: auto``.
 
     epochs: auto -> Cut.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
 
@@ -14,11 +14,11 @@ from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
 EPOCHS = 5
-"""Epochs of large inputs, and of models that do not decide."""
+"""Epochs of large inputs, and of models that do not choose."""
 EPOCHS_MAX = 300
 """Most epochs of a small input."""
 EPOCHS_FALLING = 50
-"""Most epochs where the step size falls over the job: such a job trains all of them."""
+"""Most epochs where the step size falls over the job: such a job trains all that are planned."""
 EPOCHS_AUTO: Mapping[str, Any] = {
     "help": "Number of training passes over the whole input. `auto`: by its size, 5 for large "
     "inputs; for small ones more, at most 300, where the step size does not fall over the job "
@@ -35,11 +35,12 @@ EPOCHS_AUTO: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The epochs of a job: at most `most`, by which falling step sizes are planned.
+    """The epochs of a job: `most`, for which falling step sizes are planned, or fewer.
 
     After `least` epochs (1 to `most`) the job ends once the loss stops falling; with `least` equal
-    to `most` it trains them all.  `relative`: a loss has stopped falling if it falls by too small a
-    part of itself, not of the first epoch's loss; for errors of numbers, which have no scale.
+    to `most` it trains them all.  `relative`: the last fall of the loss is compared with the loss
+    itself, instead of with the first epoch's loss; for errors of numbers, which may get as small as
+    the data allows.
     """
 
     most: int

@@ -1,4 +1,4 @@
-"""Passes over ranges of names, each of which waits for the one before: as a model sees them.
+"""Passes over ranges of names, as a model sees them; a pass begins when the one before is done.
 
     Ranged.range_passes -> RangePasses        at the master: how the training is cut
     Block.terms: PassRange                    which range of which pass a lease is
@@ -50,4 +50,4 @@ class RangePasses:
 
 
 TrainingPlan = Rotation | RangePasses
-"""How a training is cut that has a plan of its own, in the place of `consistency`."""
+"""The plan of a training that is not cut into ordinary blocks; it replaces `consistency`."""

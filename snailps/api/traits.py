@@ -60,7 +60,7 @@ class SurveyPart(Protocol):
 
 
 class Adopted:
-    """Settings that a file they name, or the input, completes."""
+    """Settings that are completed from a file that they name, or from the input."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The wire type of each request: what the table says; with ``auto``, by the network's speed.
+"""Chooses the wire type of each request: the table's, or with ``auto`` by the network's speed.
 
     table, measured goodput, `narrow_rows` -> type of rows on the wire, error feedback or not
 

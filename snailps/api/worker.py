@@ -85,13 +85,14 @@ class Worker(ModelTables):
         self.threads = threads
         self.workers = 1
         """How many workers train the job, this one included; changes between blocks only.  With
-        ``consistency: bsp`` it is `micro_batches`: so many blocks read the same rows."""
+        ``consistency: bsp`` it is `micro_batches`, the number of blocks that read the same rows."""
         self.prefetch = 1
         """How many blocks are leased and prepared ahead, at least 1; `setup` may raise it."""
         self.summary = b""
         """Result of the survey; empty without one."""
         self.slowest = 0
-        """With ``consistency: ssp``: blocks that the slowest worker has finished, as last heard."""
+        """With ``consistency: ssp``: how many blocks the slowest worker has finished, as far as the
+        master has reported it."""
 
     # --- overridden by the model -----------------------------------------------------------
 

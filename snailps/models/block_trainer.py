@@ -36,9 +36,9 @@ Sums = tuple[float, float]
 class Prepared:
     """A prepared block.
 
-    `batch` has the places of its rows, which were `asked` for in each table (empty: there is
-    nothing to learn from).  Spans count `size`, in examples or lines.  `metrics` do not depend on
-    what is learned.
+    `batch` has the places of its rows; `asked` is the result of `Rows.ask` for each table (empty:
+    there is nothing to learn from).  `size` is its examples or lines, which spans count.  `metrics`
+    are known before the training.
     """
 
     batch: Any

@@ -33,8 +33,8 @@ NO_ROWS = np.empty((0, 0), np.float32)
 class CopiedBlock:
     """The rows of a block.
 
-    `pull` has them, but `ready` pulls the rows at the places `moving` again (without `pull`: all).
-    `base` are the packed rows as pulled, until they are `pushed`, when it becomes their deltas.
+    `pull` gets them ahead; `ready` pulls the rows at the places `moving` again, or all rows if
+    `pull` is None.  `base` are the packed rows as pulled, and once they are `pushed` their deltas.
     `since` is the number of the first push that the pull may lack.
     """
 
@@ -48,10 +48,11 @@ class CopiedBlock:
 
 
 class CopiedRows(Rows):
-    """Copies of a table's rows, for each block anew.
+    """Copies of a table's rows, made anew for each block.
 
-    With ``apart(rows)``, a block of that many rows pushes and pulls them again after so many
-    examples, because all workers train them all the time.  Nothing is then pulled ahead.
+    ``apart(rows)``, if given, is the number of examples after which a block of `rows` rows pushes
+    them and pulls them again, because all workers train them all the time.  Nothing is then pulled
+    ahead.
     """
 
     keeps = False
@@ -79,7 +80,8 @@ class CopiedRows(Rows):
         """Number a block's keys, and start to pull its rows.
 
         Rows at the places `moving` are pulled again when the block is trained: other workers change
-        them much, and steps of all workers from an old copy would add up to too long a step.
+        them much, and the steps that all workers make from old copies would add up to one that is
+        too long.
         """
         if len(found) == 1:
             keys = found[0].keys
@@ -114,7 +116,7 @@ class CopiedRows(Rows):
         return asked.trained
 
     def _take(self, copies: CopiedBlock, pull: Pending) -> None:
-        """Wait for packed rows, and add own deltas that they lack."""
+        """Wait for packed rows, and add this worker's deltas that they lack."""
         sgd = self._sgd
         copies.base, copies.pushed = pull.wait(), False
         corrected = sum(sgd.worker.correct(pull, push) for push in self._pushes)

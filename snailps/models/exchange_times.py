@@ -1,4 +1,4 @@
-"""When a kept row is exchanged: before the steps of all workers since the last time go too far.
+"""Decides when a kept row is exchanged: before all workers' steps since the last time go too far.
 
     steps of a block -> saw -> frequent rows, an interval each -> due: rows to exchange now
     a period ends -> ripe: rows that go with it                   span: examples until `due` again
@@ -27,22 +27,24 @@ STEPS_MIN = 4
 """This worker's steps on a row between two exchanges, at least: an exchange costs as much as some
 steps."""
 RARE_PERIODS = 4
-"""Periods, each as long as the last, that a rare row waits at most: so much of what the row has
-learnt is lost with a worker that dies."""
+"""Most periods (as long as the last one) that a rare row waits.  A worker that dies loses what the
+row has learnt in that time."""
 RARE_DRIFT = 0.5
-"""Part of the drift below which a row waits for a later period."""
+"""A row waits for a later period if its drift is below this part of `drift`."""
 GROWTH_OF_ALL = 0.08
-"""Part of the examples so far, times the workers, after which a row with `growth` is exchanged."""
+"""A row with `growth` is exchanged after this part of the examples so far, divided by the workers,
+at the latest."""
 FACTOR_DRIFT_OF_ALL = 1.6
-"""Drift of factors with AdaGrad, times the workers, after which such a row is exchanged."""
+"""Such a row is exchanged when the drift of its factors with AdaGrad reaches this, divided by the
+workers, at the latest."""
 MEMORY = 0.75
-"""Weight of earlier counts when the counts of a block are added."""
+"""Factor of the earlier counts when the counts of a block are added."""
 HOT_MAX = 1 << 17
-"""Most rows that are exchanged between periods: the most frequent."""
+"""Most rows that are exchanged between periods, the most frequent ones."""
 CHOOSE = 8
 """Rows and intervals are chosen again after 1 / CHOOSE of the examples so far, or of a period."""
 SPAN_MIN = 16
-"""Examples between two calls of `exchange`, at least."""
+"""Fewest examples between two calls of `exchange`."""
 STALE = 100.0
 """A span is at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
 SPANS_MIN = 32
@@ -55,12 +57,12 @@ NO_TIMES = np.empty(0, np.float64)
 class ExchangeRule:
     """How far a row goes before it is exchanged.
 
-    `drift` and `steps_min` bound the steps of all workers, and of this one, between two exchanges.
-    `growth` is for rows that start near zero and grow by each other: a frequent row is exchanged
-    after this part of the examples so far, and at the latest after `GROWTH_OF_ALL` or
-    `FACTOR_DRIFT_OF_ALL` over the workers; no span is longer, whatever an exchange costs.
-    `rare_steps` lets rows wait when a period ends: those with fewer steps of this worker, or less
-    than `RARE_DRIFT`, for up to `RARE_PERIODS`.
+    `drift` bounds the steps of all workers between two exchanges of a row; `steps_min` is the least
+    number of this worker's steps.  `growth` is for rows that start near zero and grow by each
+    other: a frequent row is exchanged after this part of the examples so far, and at the latest by
+    `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL`; no span is longer, however much an exchange costs.
+    `rare_steps`: rows with fewer steps of this worker, or a drift below `RARE_DRIFT`, wait at the
+    end of a period, for up to `RARE_PERIODS`.
     """
 
     drift: float = DRIFT
@@ -76,8 +78,8 @@ class ExchangeRule:
 class ExchangeTimes:
     """The rows that are exchanged between periods, by place, with their intervals.
 
-    ``seconds()`` is the clock by which the cost of an exchange is measured, in examples.  Of the
-    training thread alone.
+    ``seconds()`` is the clock by which the cost of an exchange, in examples, is measured.  Used by
+    the training thread alone.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class ExchangeTimes:
         self._forget()
 
     def begin_block(self) -> None:
-        """Start a block: the time until the first span is no time of training."""
+        """Start a block; the time until its first span does not count as training."""
         self._trains_since = None
 
     def saw(

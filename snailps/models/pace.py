@@ -1,4 +1,4 @@
-"""How much a worker reads at a time (a block), and trains before it pushes (a push period)."""
+"""The size of a worker's blocks and push periods, by the size of the input."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Pace:
         return max(BLOCK_LEAST, min(self.bytes_most, max(share, small)))
 
     def period_size(self, block: Block, examples: int, number: int) -> float:
-        """The part of a period that a block is: this worker's `number`-th, counted from 1."""
+        """Return which part of a period a block is; `number` counts this worker's blocks from 1."""
         before, after = block.progress
         of_input = max((after - before) / self.period_part, examples / self.period_examples)
         return max(of_input, self.period_growth / number) or np.inf
 
 
 def of_workers(workers: int, *paces: Pace) -> Pace:
-    """Choose from paces for one worker, for two, and so on; the last is for all more, too."""
+    """Choose from paces for one worker, two workers, ...; the last holds for any larger number."""
     return paces[min(workers, len(paces)) - 1]

@@ -54,7 +54,8 @@ from snailps.models.rows import Ids
 
 LINES = "lines"
 CELLS, CELL_STEP = 240, 149
-"""Ranges of users, so many that a few of them make partitions of nearly equal size."""
+"""Cells of users, so many that partitions, which are ranges of cells, have nearly equal sizes; and a
+number without a common divisor, by which cells are renumbered."""
 PART_CELLS = 8
 """Least cells of a partition, on average: partitions differ by a cell."""
 LINE_NUMBERS = 3
@@ -62,8 +63,8 @@ LINE_NUMBERS = 3
 NAMES_END = 1 << 24
 """Numbers of names, and of a block's lines, are below this, and exact in float32."""
 CHUNK_LINES = 16_000_000
-"""Most lines of a chunk: workers have 12 bytes of each in memory, and a single worker that is lost
-has trained as many in vain."""
+"""Most lines of a chunk: workers have 12 bytes of each in memory, and all of them are trained again
+if a single worker is lost."""
 RUN_LINES = 64
 """Lines that stay together from epoch to epoch."""
 RUNS_MIN = 64

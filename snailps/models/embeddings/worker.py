@@ -76,12 +76,12 @@ BLOCK_BYTES_SMALL = 256 << 10
 LINES_BYTES = 256 << 20
 """Memory of numbered lines that a worker keeps for later epochs."""
 NOISE_USES = 4
-"""About how often a candidate is drawn as a negative, if not all names are candidates."""
+"""How often a candidate is drawn as a negative, on average, where not all names are candidates."""
 NOISE_MIN = 4096
 PERIOD_LINES = 250_000
 PERIOD_LINES_ALONE = 1 << 20
 PERIOD_PART = 1 / 4
-"""Most of an epoch in a push period, which is lost with a worker that dies."""
+"""Largest part of an epoch in a push period: a worker that dies loses what it learnt in one."""
 FACTOR_STEP = 0.3
 """Curvature of a step on a row with AdaGrad, relative to its sum of squared gradients."""
 GROWTH = 0.03
@@ -89,14 +89,14 @@ GROWTH = 0.03
 STEPS_MIN = 0.5
 """`ExchangeRule.steps_min`: a rare row is pulled again between two steps of this worker."""
 OTHERS_LEAST = 4.0
-"""`DriftEstimate.others_least`: AdaGrad's steps are as short as after this many steps of each other
-worker."""
+"""`DriftEstimate.others_least`: AdaGrad's steps are shortened as if each other worker had made at
+least this many for each step of this one."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
 """Rows of a block that are checked for values beyond `ROW_BOUND`."""
 ROWS_A_LINE = 16
-"""Rows of a block, with ssp, for each line between two exchanges: where rows have many lines,
-copies of a whole block would be too old."""
+"""With ssp, copied rows are exchanged after a line for every `ROWS_A_LINE` rows of the block: where
+rows have many lines, copies would be too old at the end of a block."""
 SAMPLE = 1 << 15
 """Most lines of a block whose steps are counted."""
 
@@ -105,7 +105,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class NumberedLines:
-    """A block's lines by numbers: distinct keys, places (columns, n), values (n,) or empty."""
+    """The numbered lines of a block: distinct keys, places (columns, n), values (n,) or empty."""
 
     keys: Keys
     places: Ids
@@ -121,7 +121,7 @@ class NumberedLines:
 
 @dataclass(slots=True)
 class Batch:
-    """Places (columns, n) of rows; `noise` has the places negatives are drawn from, or none."""
+    """Places (columns, n) of the rows of n lines; negatives are drawn from the places `noise`."""
 
     places: Ids
     values: Floats
