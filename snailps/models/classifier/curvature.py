@@ -1,10 +1,10 @@
-"""The curvature of a classifier's loss in its rows, by which deltas of several workers add up.
+"""Measures the curvature of a classifier's loss along its rows; deltas are scaled by it.
 
     some lines, kept rows of both tables -> Curvature.measure -> p (1 - p) of each label, |h|^2
     rate, current label rows             -> Curvature.steps -> rate x curvature of a step on a row
 
-It is measured, since label rows start at zero, and the loss is some hundred times as steep at the
-end.  Exchanges and tables are in `models/kept_rows.py`.
+A constant would not do: label rows start at zero, and at the end the loss is some hundred times as
+steep as at the beginning.  Exchanges and tables are in `models/kept_rows.py`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Curvature:
     def steps(self, rate: float, outputs: Floats, others: int) -> tuple[float, float]:
         """Rate x curvature of a line in word rows, and in label rows.
 
-        Reckons with label rows as they will be when the `others` have moved them as far as this
-        worker has: while all grow from zero, the curvature of its own rows is far too small.
+        Uses label rows as they will be when the `others` have moved them as far as this worker has:
+        while all grow from zero, the curvature of this worker's own rows is far too small.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             before = float(np.square(outputs).sum())

@@ -71,22 +71,22 @@ LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
 PLACES_MAX = 1 << 26
 """Most features for which a table of places is kept, of 4 bytes each."""
 CURVATURE = 2.0
-"""Curvature of the loss in an input row, for a gradient, where copies are trained (ssp, bsp)."""
+"""Curvature of the loss along an input row per gradient; for jobs that train copies (ssp, bsp)."""
 PERIOD_PART = 0.25
-"""Most of a worker's share of an epoch in a push period, with several workers."""
+"""With several workers: largest part of a worker's share of an epoch in one push period."""
 PERIOD_GROWTH = 8
 """A period is at most 1 / PERIOD_GROWTH of the worker's blocks so far."""
 PERIOD_TOKENS = 16_000_000
-"""Most tokens of a period: two to four seconds of a core, which are lost with the worker."""
+"""Most tokens of a period: two to four seconds of a core, lost with a worker that dies."""
 TOKEN_FEATURES, TOKEN_DIM = 6, 100
 """Features of a token, and floats of a feature, beyond which the token counts as several."""
 PERIOD_PART_ALONE = 1 / 2
-"""Most of a single worker's training in a period."""
+"""With a single worker: largest part of the training in one push period."""
 STEPS_MIN = (0.4, 4.0)
 """`ExchangeRule.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 RARE_STEPS = (0.1, 0.0)
 """`ExchangeRule.rare_steps` of words and labels.  0 with n-grams: nearly all of them are rare, and
-together they say much."""
+together they decide many labels."""
 SAID_BYTES = 100_000_000
 """Size of a model file from which a job logs what would make it smaller."""
 SMALL_DIM = 25

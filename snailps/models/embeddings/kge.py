@@ -37,7 +37,7 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
 LINES_A_WORKER = {"logistic": 10_000, "margin": 60_000, "softmax": 60_000}
-"""Triples of an epoch for each worker that trains, by loss: from fewer, several learn less."""
+"""Triples of an epoch that each worker needs, by loss: with fewer, several learn less than one."""
 OTHERS_LEAST_TURNED = 2.0
 """`others_least` for rotate (docs/lab/shared-rows.md)."""
 
@@ -50,7 +50,7 @@ def metric_of(settings: KgeSettings) -> int:
 
 
 def unit_of(settings: KgeSettings) -> float:
-    """Radians of a phase of 1, such that first phases are anywhere on the circle."""
+    """Radians of a phase of 1, chosen so that first phases are spread over the whole circle."""
     return float(np.pi / settings.first_scale)
 
 
@@ -118,8 +118,8 @@ class KnowledgeGraph(EmbeddingWorker):
         )
 
     def projection(self) -> Callable[[Keys, Floats], None] | None:
-        """With `normalize`, entities are read as unit vectors: servers add up steps, so that rows
-        there have other lengths.
+        """With `normalize`, entities are scaled to length 1 where they are read: servers add up steps,
+        so the rows there have other lengths.
         """
         return self._normalize if self.settings.normalize else None
 
@@ -138,7 +138,7 @@ class KnowledgeGraph(EmbeddingWorker):
         return rows
 
     def curvature(self, rows: Floats) -> float:
-        """At most a quarter (of the logistic loss), times the squared gradient of a score.
+        """An upper bound: a quarter (of the logistic loss) times the squared gradient of a score.
 
         The gradient of a distance consists of signs, or of directions of complex numbers; the
         gradient of a product is the query of the other end.
@@ -167,7 +167,7 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
-        """A worker for each `LINES_A_WORKER` triples, one with sgd (docs/lab/shared-rows.md)."""
+        """Allow a worker for every `LINES_A_WORKER` triples; one in all with `sgd`."""
         if settings.method == "sgd":
             why = "with optimizer: sgd, steps of several workers on the same rows go too far"
             return Concurrency(

@@ -54,8 +54,8 @@ from snailps.models.rows import Ids
 
 LINES = "lines"
 CELLS, CELL_STEP = 240, 149
-"""Cells of users, so many that partitions, which are ranges of cells, have nearly equal sizes; and a
-number without a common divisor, by which cells are renumbered."""
+"""Cells of users, so many that partitions, which are ranges of cells, have nearly equal sizes; and
+a number without a common divisor, by which cells are renumbered."""
 PART_CELLS = 8
 """Least cells of a partition, on average: partitions differ by a cell."""
 LINE_NUMBERS = 3
