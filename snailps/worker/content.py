@@ -2,8 +2,9 @@
 
     piece, layout -> LeasedContent -> read, read_texts, head, open_parts -> Block.data, .texts, ...
 
-Owns which bytes the master is asked for: those that a `DataError` denies here, but never those of a
-driver's file, which only the worker beside the driver has.  `leases.py` passes `fetch`, which asks.
+Owns which bytes the master is asked for: bytes that this host cannot read (`DataError`), but never
+those of a driver's file, which only the worker beside the driver has.  `leases.py` passes `fetch`,
+which asks.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Owns which blocks are held, reported and durable, and which output partitions each lease has had and
 holds; must not know models or connections.  Leases and answers are recorded in the thread that
-reads the control connection, before any later message is read: so the state is never behind what
+reads the control connection, before any later message is read: so the state never lacks what
 the master has said.  The threads that train and prepare record the rest; a lock joins them.
 """
 

@@ -118,8 +118,8 @@ class KnowledgeGraph(EmbeddingWorker):
         )
 
     def projection(self) -> Callable[[Keys, Floats], None] | None:
-        """With `normalize`, entities are scaled to length 1 where they are read: servers add up steps,
-        so the rows there have other lengths.
+        """With `normalize`, entities are scaled to length 1 where they are read: servers add up
+        steps, so the rows there have other lengths.
         """
         return self._normalize if self.settings.normalize else None
 
