@@ -82,7 +82,7 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     size = int.from_bytes(file.read(width), "little")
     text = file.read(size).decode("latin-1")
     fields: dict[str, str] = {}
-    offset = len(text) - len(text.lstrip()) + 1  # behind the brace
+    offset = len(text) - len(text.lstrip()) + 1  # after the brace
     while (field := _FIELD.match(text, offset)) is not None:
         fields |= {name: value for name, value in field.groupdict().items() if value is not None}
         offset = field.end()

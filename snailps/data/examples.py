@@ -227,7 +227,7 @@ class ExampleReader:
         return separator, OVER_LINES if quotes and self._whole_rows else quotes
 
     def _first(self, data: bytes) -> int:
-        """Offset of a file's first example: behind a byte order mark and a header."""
+        """Offset of a file's first example, after a byte order mark and a header."""
         first = len(BOM) if data.startswith(BOM) else 0
         if not self.columns:
             return first

@@ -40,7 +40,7 @@ OVER_LINES = 2
 SHOWN_CHARS = 80
 """Characters of a list of column names, in messages."""
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-# The first line that is not blank, behind a byte order mark.
+# The first line that is not blank, after a byte order mark.
 _FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
 
 BINARY_BYTES_MIN = 32

@@ -231,7 +231,7 @@ def _in_few_files(
 
 
 def _place(whole: Iterable[Range], offset: int) -> tuple[str, int]:
-    """File, and offset there, of byte `offset` of whole lines; -1: behind all of them."""
+    """File, and offset there, of byte `offset` of whole lines; -1: beyond all of them."""
     path = ""
     for range_ in whole:
         path, length = range_.file.path, range_.last - range_.first + range_.newline

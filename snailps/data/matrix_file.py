@@ -197,7 +197,7 @@ def read_header(head: bytes, size: int, path: str) -> Header:
 def _contradiction(header: Header, trailing: bool) -> str:
     """What contradicts itself in a header; empty: nothing.
 
-    `trailing`: bytes behind its last field are not 0, so a later version may have given them a
+    `trailing`: bytes after its last field are not 0, so a later version may have given them a
     meaning.
     """
     flags = header.flags

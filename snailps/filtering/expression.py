@@ -352,9 +352,11 @@ class _Parser:
         return has_label
 
     def _typed(self, values: Values, name: str, node: ast.expr, constants: Sequence[Any]) -> Column:
-        """A column, with values of the type of the constants that it is compared with.
+        """Return a column, checked to have values of the type of the constants compared with it.
 
-        Types are known only when values are: of JSON lines they may differ by batch.
+        This is known only once there are values: in JSON lines types may differ from batch to
+        batch.  A float64 column is not compared with an integer that float64 cannot hold: no
+        stored value would ever equal it.
         """
         column, are_texts = values.column(name), isinstance(constants[0], str)
         if not column.present.any():  # nothing but nulls: fits texts and numbers

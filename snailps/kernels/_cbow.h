@@ -8,8 +8,8 @@
  * each of its words, and the last row their biases.  So a register holds neighbouring words, a panel
  * is one piece of memory that stays in the cache while a batch passes over it, and Adam steps it
  * there.  A panel passes the cache twice a batch: once for the sums of the softmax, once for gradient
- * and step; between the two the exponentials of the whole batch are kept.  Of the embedding only the
- * rows that a batch touched move, each counting its own steps, as the access method `adam` has it.
+ * and step; between the two the exponentials of the whole batch are kept.  In the embedding only rows
+ * that a batch touches are stepped, and each counts its own steps, as with the access method `adam`.
  *
  * The accumulators of a product live in registers.  All sums run in a fixed order.
  */

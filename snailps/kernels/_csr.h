@@ -8,8 +8,8 @@
  * visited at random, so each is fetched some terms ahead.  These are loops of the worker; a shard sums
  * rows where they lie in its slabs, by RowOps.sum.
  *
- * In a sum accumulators live in registers.  Rows are as long as they are and lie as they do: blocks of
- * vectors, then quads, then single floats, and nothing is read behind a row's end.  Terms are
+ * In a sum accumulators live in registers.  Rows may have any length and alignment: blocks of vectors
+ * are read, then quads, then single floats, and nothing beyond the end of a row.  Terms are
  * added in their order, one by one, so that a result does not depend on how a sum is cut.
  */
 #ifndef SNAILPS_CSR_H

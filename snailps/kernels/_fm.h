@@ -2,13 +2,13 @@
  *
  * features and label of an example -> score -> loss, gradient -> its rows, one step each
  *
- * A row is [w, v_1..v_k], field-aware [w, v of field 0, v of field 1, ...], and behind it the state of
- * the method; each of these parts padded to `weights_num`, here `stride`, a multiple of 16; what pads
- * them is 0 and stays 0.  The score of an example is
+ * A row is [w, v_1..v_k], field-aware [w, v of field 0, v of field 1, ...], followed by the state of the
+ * method.  Each of these parts is padded to `weights_num`, here `stride`, a multiple of 16; the padding is
+ * 0 and stays 0.  The score of an example is
  *
  *     sum_i x_i w_i + sum_{i<j} x_i x_j <v_i, v_j> = sum_i x_i w_i + 1/2 (|S|^2 - sum_i |x_i v_i|^2)
  *
- * with S = sum_i x_i v_i: n k steps instead of n^2 k.  It carries over to fields: with S_f the sum of
+ * with S = sum_i x_i v_i: n k steps instead of n^2 k.  The same works with fields: with S_f the sum of
  * x_i row_i over the features of field f, all pairs together are <S_f, T_f> summed over f, where T_f
  * has in the place of field g what S_g has in the place of field f.  So every pass is over whole
  * rows, which lie in one piece, and the plain machine is that of a single field.
@@ -111,10 +111,10 @@ SNAIL_INLINE float snail_fm_products(const float *restrict a, const float *restr
     return total;
 }
 
-/* Column j's gradient is c (pull_j - x own_j w_j): `pull` is the sum over the other features and
- * this one, of which `own` (1 or 0) takes this one out again.  L2 only where `pull` is something:
- * factors for fields that the example lacks stay as they are.  (Not where the gradient is: that of
- * a lone feature's factors is 0, or what rounding left of it.) */
+/* Column j's gradient is c (pull_j - x own_j w_j): `pull` is the sum over all features, and `own` (1 or
+ * 0) takes this feature out of it again.  L2 applies only where `pull` is not 0: factors for fields that
+ * the example lacks stay as they are.  (The gradient itself would be no such sign: for the factors of a
+ * lone feature it is 0 or a rounding error.) */
 SNAIL_INLINE float snail_fm_gradient(float c, float x, float pull, float own, float w) {
     return c * (pull - x * own * w);
 }

@@ -186,7 +186,7 @@ enum { SNAIL_BY_PRODUCT, SNAIL_BY_L1, SNAIL_BY_L2, SNAIL_BY_MODULUS };
 enum { SNAIL_SELF_ADVERSARIAL, SNAIL_MARGIN, SNAIL_CROSS_ENTROPY, SNAIL_PAIRWISE };
 
 typedef struct { /* embeddings of triples, or of pairs */
-    float *rows; /* of entities and relations: weights, and AdaGrad's state behind them */
+    float *rows; /* of entities and relations: weights, then AdaGrad's state */
     int64_t width;
     int64_t stride; /* of the weights */
     int64_t dim;    /* of them in use; even where numbers are complex */
@@ -215,7 +215,7 @@ typedef struct { /* embeddings of triples, or of pairs */
 } snail_triples_job;
 
 typedef struct { /* biased matrix factorisation */
-    float *rows; /* [b, p..] of users and items, and AdaGrad's state behind them */
+    float *rows; /* [b, p..] of users and items, then AdaGrad's state */
     int64_t width;
     int64_t stride; /* of the weights */
     const int32_t *users;

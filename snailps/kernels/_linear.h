@@ -47,7 +47,7 @@ enum {
     SNAIL_LINEAR_AHEAD_MAX = 64  /* most features of an example whose rows are prefetched */
 };
 
-/* Copies of the rows of some features, 0 behind the last one. */
+/* Copies of the rows of some features, followed by zeros. */
 typedef struct {
     float *row[SNAIL_ENTRIES];   /* not with AVX-512 */
     float g[SNAIL_ENTRIES];      /* gradient of each weight */

@@ -13,7 +13,7 @@
  *     pairs     h                        <q, e>
  *
  * Rows are [weights, AdaGrad's sums of squares], each `stride` floats, of which `dim` are in use and
- * the others are 0 and stay 0.  A complex row has dim / 2 real parts, then as many imaginary ones; a
+ * the rest is 0 and stays 0.  A complex row has dim / 2 real parts, then as many imaginary ones; a
  * relation of RotatE has dim / 2 phases, whose unit is `turn` radians.
  *
  * Threads write rows without locks (Hogwild): entities are many, so two threads rarely step the same row,
@@ -296,7 +296,7 @@ SNAIL_INLINE void snail_entity_step(const snail_triples_job *job, float *row, co
     if (!job->normalize) return;
     float squares = 0;
     for (int64_t j = 0; j < job->stride; j++) squares += row[j] * row[j];
-    if (!(squares > 1e-12f)) return; /* has no direction; or diverged, which the loss tells */
+    if (!(squares > 1e-12f)) return; /* has no direction; or has diverged, which the loss shows */
     const float scale = 1 / sqrtf(squares);
     for (int64_t j = 0; j < job->stride; j++) row[j] *= scale;
 }
@@ -430,7 +430,7 @@ static void snail_pair_scores(int metric, int64_t dim, int64_t stride, const flo
  * Writers may race.  Reference: Y. Koren, R. Bell, C. Volinsky, IEEE Computer 42 (2009). */
 
 enum { SNAIL_RATINGS_AHEAD = 6 };
-/* The other's row, at most, that a plain step adds to a row: an outlier's would be many. */
+/* Largest multiple of the other row that a plain step adds to a row: an outlier would add many times it. */
 #define SNAIL_RATINGS_STEP 0.5f
 
 SNAIL_INLINE float snail_rating_score(const snail_ratings_job *job, const float *restrict u,

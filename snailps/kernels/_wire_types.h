@@ -1,11 +1,11 @@
-/* Rows of float32 to and from what travels: the loops behind snail_wire_ops of abi/_wire_types.h.
+/* Converts rows of float32 to and from wire types: the loops of snail_wire_ops in abi/_wire_types.h.
  *
  * row -> narrow -> bytes        bytes -> widen -> row        row, residue -> narrow_owing -> bytes,
  *                                                            residue
  *
  * float16: the nearest value, ties to even.  A finite value beyond the largest becomes
- * the largest, so that the residue carries the rest; inf stays inf and NaN NaN, because a model
- * that diverged must be seen to.
+ * the largest, so that the residue carries the rest; inf stays inf and NaN stays NaN, because
+ * a model that has diverged must show it.
  * int8: a float32 scale s, then q = the integer nearest to x * (1 / s), ties to even.  s is max|x|
  * / 127 to 17 bits: q * s is then exact, with and without fused multiply-add, and a row that was
  * widened narrows to the same bytes.  A row with an inf or NaN has a NaN for s; one whose s would

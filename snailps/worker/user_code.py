@@ -34,9 +34,11 @@ class Ended(Exception):
 
 @contextlib.contextmanager
 def named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
-    """Raise errors of the user's code as `ClusterError` with method, block, file and line.
+    """Raise errors of the user's code as `ClusterError`.
 
-    Errors of snailps itself pass, but those by which the code misuses it.
+    The message has class, method, block, the block's file and bytes, the error, and its file and
+    line.  Errors of snailps itself pass unchanged, except `MisuseError` and `NotFinite`, which the
+    user's code causes.
     """
     try:
         yield
@@ -59,7 +61,7 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
 
 
 def made(cls: type[Worker], settings: JobSettings, threads: int) -> Worker:
-    """Make a model; a SystemExit of its constructor is an error like others."""
+    """Make a model; a SystemExit of its constructor counts as an error, too."""
     try:
         model = cls(settings, threads)
     except SystemExit as error:
