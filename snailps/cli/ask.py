@@ -109,7 +109,7 @@ def ask_nn(
             if words:
                 raise
             # In a stream of words one unknown word must not end the answers to the others: the
-            # exit code tells at the end that there was one.
+            # exit code at the end, 2, says that there was one.
             typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
             all_known = False
     if not all_known:

@@ -73,7 +73,7 @@ class Departures:
         self._recovers = self._on_node_loss == "recover"
         # Workers of a failed job that are still connected then are expelled.
         self._gone_by = inf
-        # Workers of a failed job that were told to restart and have not joined yet, and the time
+        # Workers of a failed job that are to restart and have not joined yet, and the time
         # at which a warning says so.
         self.coming, self._coming_by = 0, 0.0
         # Delayed stops: when to send, over which connection, the message. In order of time.
@@ -322,10 +322,11 @@ class Departures:
     # --- notes of members ----------------------------------------------------------------------
 
     def failed(self, member: Member, message: messages.Failed, now: float) -> None:
-        """A member reports a failure of its own code or settings: end the job.
+        """A worker reports a failure of the user's code, or of its settings: end the job.
 
         Another worker would fail likewise, so it is not replaced. Exceptions: a newcomer that has
-        trained nothing, and a worker that the job no longer waits for, go alone.
+        trained nothing, and a worker that the job no longer waits for, go alone. Only workers send
+        this message: what fails in a server or a driver is noticed as its loss.
         """
         text = f"failed: {message.text}"
         if member.stay is Stay.SENT_AWAY:  # its job has failed already

@@ -71,7 +71,7 @@ class HeartbeatMonitor:
                 self._departures.expel(
                     member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now
                 )
-        # Members without a heartbeat connection are in no silence: they have a limit from the time
+        # `silences` lacks members without a heartbeat connection: their limit counts from the time
         # at which they registered, or at which this master took over.
         for member in list(self._members.all.values()):
             allowed_s = self._back_s if member.away else limit_s

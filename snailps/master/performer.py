@@ -74,7 +74,7 @@ class Performer:
     # --- from peers ------------------------------------------------------------------------------
 
     def received(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
-        """A peer has said something; `reply`: it waits for an answer."""
+        """A peer has sent a message; `reply`: it waits for an answer."""
         number, call = self.number_of(peer), None
         if reply is not None:
             call = self._number()

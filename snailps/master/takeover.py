@@ -58,7 +58,7 @@ def journal_at(settings: MasterSettings, output: str) -> Path | None:
 
 
 def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, begun: float) -> Fact:
-    """The first fact of a run that begins at `at`, seconds since 1970: what identifies it."""
+    """The first fact of a run that began at `begun`, seconds since 1970: what identifies it."""
     about = {
         "cluster_id": cluster_id,
         "at": begun,

@@ -9,8 +9,9 @@ its work.  Must not know rows or models.
 
 Threads: the main thread does the subclass's work.  The reader thread of `ControlClient` handles
 notes, and `_find_master` when the connection breaks.  Heartbeats run without the GIL, so that a
-busy process is not taken for dead.  A thread for signals exists since Python runs handlers only
-between two steps of the main thread, which may compute for minutes in one step.
+busy process is not taken for dead; over TLS they pass the relay, which needs the GIL.  A thread for
+signals exists since Python runs handlers only between two steps of the main thread, which may
+compute for minutes in one step.
 
 A master that is stopped, or cut off by the network, is noticed by its silence: a warning after
 `heartbeat_timeout`, the end after `patience_s` more (`_watch`).  A master whose loop alone hangs

@@ -55,8 +55,8 @@ Tables = Sequence[tuple[int, Table]]
 
 @dataclass(slots=True)
 class _Copy:
-    """A shard's replication order and its state. `reported`: what the master was told last; None:
-    nothing; empty: the standby has all rows; else why the copy failed."""
+    """A shard's replication order and its state. `reported`: the last report to the
+    master; None: none yet; empty: the standby has all rows; else why the copy failed."""
 
     order: messages.BackUp
     shard: int

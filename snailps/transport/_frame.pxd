@@ -234,7 +234,7 @@ cdef inline size_t narrow_keys_bytes(uint32_t n, uint32_t width) noexcept nogil:
 
 
 cdef inline uint64_t wide_product_bytes(uint64_t count, uint64_t floats) noexcept nogil:
-    """Of a PRODUCT that float16 would cut; no number of rows has that length in float16."""
+    """Length of a PRODUCT sent as float32 because float16 would clip it; no float16 PRODUCT has this length."""
     return ((4 * count * floats + 7) & ~<uint64_t>7) + 8
 
 
@@ -247,7 +247,7 @@ cdef void write_narrow_keys(char *to, const uint64_t *keys, uint32_t n, uint64_t
 cdef void read_narrow_keys(const char *inp, uint64_t *keys, uint32_t n,
                            uint32_t width) noexcept nogil
 
-# Body of an ERROR, at most ERROR_BYTES_MAX; `text` is a format of ours with up to two numbers.  Its
-# length.
+# Writes the body of an ERROR, at most ERROR_BYTES_MAX; `text` is a format of ours with up to two numbers.
+# Returns its length.
 cdef uint64_t write_error(char *to, const char *code, const char *text, uint64_t a,
                           uint64_t b) noexcept nogil

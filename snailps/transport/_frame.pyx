@@ -4,8 +4,8 @@
     keys -> smallest, bytes that the others need beyond it -> base, narrow keys -> keys
     code, words, numbers -> body of an ERROR
 
-The layout is in _frame.pxd.  Keys keep their order: a difference to the smallest costs a byte more than
-one to the neighbour would in sorted keys, and no sorting.
+The layout is in _frame.pxd.  Keys keep their order.  A difference from the smallest key takes a byte more
+than a difference between neighbours would in sorted keys, but nothing has to be sorted.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

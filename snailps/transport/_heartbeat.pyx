@@ -4,7 +4,8 @@
     every interval_s: HEARTBEAT frame -> each socket        bytes of a socket -> time last heard
 
 Owns authenticated sockets that carry nothing else.  A process whose Python code holds the GIL for
-minutes is heard all the same, and hears: only a process that is gone or stopped is missed.  Must not
+minutes, or whose loop hangs, still sends and hears heartbeats: only a process that is gone, stopped or
+cut off falls silent.  Over TLS the relay between (`security/tls_relay.py`) does need the GIL.  Must not
 know who the peers are (callers choose a number for each), nor what a missed heartbeat means.
 """
 

@@ -1,5 +1,5 @@
-# What the compiled side of the transport wants of the system: sockets, epoll, clock, mutexes.
-# Declarations, so that each is written once, and the clock's two conversions; none of our own meaning.
+# What the compiled side of the transport needs from the system: sockets, epoll, clock, mutexes.
+# Each is declared once, here.  Two conversions of the clock and an atomic flag are the only code.
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef extern from "<sys/epoll.h>" nogil:

@@ -2,8 +2,8 @@
 #
 #   frames -> buffer -> buffer_send -> socket          buffer_receive <- socket
 #
-# For the shard's loop and the client.  It knows neither frames nor connections; a call is one system
-# call, so that it is called through a pointer costs nothing that could be measured.
+# For the shard's loop and the client.  Knows neither frames nor connections.  Each function makes one system
+# call, so the call through a pointer from another module costs nothing that can be measured.
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.transport._posix cimport epoll_event
@@ -37,8 +37,8 @@ cdef ssize_t buffer_receive(Buffer *b, int fd, size_t most, uint64_t *moved) noe
 cdef void buffer_free(Buffer *b) noexcept nogil
 
 cdef struct Looks:              # zero when it is new
-    uint32_t skip               # waits to come that sleep at once, because looking was in vain,
-    uint32_t last               # ... and how many it were the last time
+    uint32_t skip               # how many further waits sleep at once, because looking was in vain
+    uint32_t last               # what `skip` was set to the last time
 
 
 # epoll_wait that looks for a while before it sleeps, where that has been of use.

@@ -10,10 +10,10 @@ from snailps.transport._posix cimport (
     MSG_DONTWAIT, MSG_NOSIGNAL, c_recv, c_send, epoll_event, epoll_wait, now_s, sched_yield,
 )
 
-# Sleeping and being woken costs both sides more than a short wait: so look for a while before
-# sleeping, and let others of the same core work meanwhile.  Where that was in vain, or others took
-# the core for long, the next waits sleep at once: few after the first time, because both sides then
-# sleep and wake each other, three times as slow, and more each time that it happens again.
+# Sleeping and being woken costs both sides more than a short wait.  So look for a while before sleeping, and
+# let other threads of the same core work meanwhile.  Where looking was in vain, or other threads took the core
+# for long, the next waits sleep at once: a few after the first time, more each time that it happens again.
+# Few at first, because an exchange in which both sides sleep and wake each other takes three times as long.
 cdef enum:
     LOOK_US = 60
     LOOK_LONG_US = 600              # others have taken the core: it is busy

@@ -320,7 +320,7 @@ class Job:
     ) -> None:
         """Open the schedule of "survey" or "train". A `state` (of a checkpoint or a lost master)
         resumes the training. `plan` is what `plan_training` returned, to this master or to the
-        lost one; `cores_of` a worker are those that it may keep busy."""
+        lost one. ``cores_of(worker)``: cores that it may keep busy."""
         self.pass_ = name
         train = name == "train"
         self._is_new, self._leased = train and state is None, set()

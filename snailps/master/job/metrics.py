@@ -26,10 +26,10 @@ RECENT_BLOCKS = 16
 """Blocks, or checkouts, over which the loss is averaged that is shown and compared with
 `target_loss`."""
 FLAT_EPOCHS = 5
-"""The loss has stopped falling when so many epochs lowered it by less than `FLAT` each, as a share
-of the first epoch's loss or, with `relative`, of the loss itself."""
+"""The loss has stopped falling when this many epochs lowered it by less than `FLAT` each, as a
+share of the first epoch's loss or, with `relative`, of the loss itself."""
 FLAT = 5e-4
-"""Share of the first epoch's loss; as scikit-learn's `tol`, at half its value."""
+"""Share of the first epoch's loss: used like scikit-learn's `tol`, at half of its default."""
 FALLING = 0.01
 """The loss still falls if the last epoch lowered it by this share of itself."""
 LEARNT = 1e-4

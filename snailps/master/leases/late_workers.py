@@ -10,7 +10,7 @@ bytes of any late worker, as they may wait for each other.
     has pushed a part                       waited for until its own requests must have failed:
                                             without the rest the model would be torn
 
-Which of the two it is, the worker's own answer of now decides: pushes may begin at any time. `now`
+Which of the two it is, the worker's present answer decides: pushes may begin at any time. `now`
 is monotonic seconds.
 """
 

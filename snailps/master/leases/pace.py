@@ -98,7 +98,7 @@ class Pace:
         heappush(self._ahead_of_all, (self._needed(node), node))
 
     def freed(self) -> set[int]:
-        """Workers that were told to `wait`, and are no longer too far ahead; each once."""
+        """Workers for which `wait` was called, and that are no longer too far ahead; each once."""
         nodes: set[int] = set()
         slowest = self.slowest()[0]
         while self._ahead_of_all and self._ahead_of_all[0][0] <= slowest:

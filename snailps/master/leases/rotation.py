@@ -4,8 +4,8 @@
     partition -> check_out -> output partition that no other holds -> check_in -> ... -> done
 
 A policy over the records of the open chunks, so the cost of a lease does not grow with the epochs.
-An entry is a block or an input partition, for short partition. `chunks.py` has their numbers and
-how chunks are cut, `checkouts.py` who has which output partition, `speeds.py` the sizes of
+An entry is a block or an input partition (*partition* for short). `chunks.py` has their numbers
+and how chunks are cut, `checkouts.py` who has which output partition, `speeds.py` the sizes of
 partitions. No files, sockets or time. `api/rotation.py` has what a model sees of it,
 docs/design/rotation.md the reasons.
 

@@ -102,9 +102,12 @@ class Schedule(ABC):
 
     @abstractmethod
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Waiting workers that may get an entry now; each asks again, in this sequence. May cost as
-        much as there are entries to give, not a look at each of a thousand waiting workers. Too
-        many names cost a look each; one too few would leave a worker idle until the next change."""
+        """Waiting workers that may get an entry now; each asks again, in this sequence.
+
+        The cost may grow with the entries to give, but not with the waiting workers, of which there
+        may be a thousand. A name too many costs one look; a name too few would leave a worker idle
+        until the next change.
+        """
 
     def _still(self, waiting: Container[int]) -> Iterable[int]:
         """Workers that were refused and still wait; the others are forgotten."""

@@ -46,7 +46,7 @@ class Server:
     number: int
     host: str
     leaving: bool = False  # it gets no copy, and its shards move away
-    emptied: bool = False  # it was to leave, and the controller has been told that it may
+    emptied: bool = False  # it was to leave, and the controller has had `Emptied`
     failures: int = 0  # standbys that failed there in succession
     again_at: float = 0.0  # it gets no copy before that time
 

@@ -3,7 +3,8 @@
     anyone -> master   Ask>Report  Examine>Report  Probe>Content|Report
                        Examined
     node   -> master   Register>Welcome  Rejoin>Welcome
-                       Failed  Leaving  Bye
+                       Leaving  Bye
+    worker -> master   Failed
     master -> node     TakeRoute>Ok  Ask>Report  Stop
 
 Must not know jobs or rows.
@@ -231,7 +232,7 @@ class TakeRoute(Message):
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """A node cannot go on; `trace` has the lines of a user's code that led there."""
+    """A worker cannot go on; `trace` has the lines of a user's code that led there."""
 
     text: Text
     trace: Trace = ""
