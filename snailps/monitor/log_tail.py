@@ -40,7 +40,7 @@ class LogTail(logging.Handler):
         self._log.addHandler(self)
 
     def close(self) -> None:
-        """Stop keeping lines; those that there are can still be read."""
+        """Stop keeping lines; the lines kept so far can still be read."""
         self._log.removeHandler(self)
         self._log.setLevel(self._level)
         super().close()

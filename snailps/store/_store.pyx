@@ -277,8 +277,8 @@ cdef class ShardStore:
         Skips fragments whose mark for the incarnation is at least `seq`, and raises the marks of the
         others to `seq`.  Values have dim + 1 floats for access method ``average``; with `state` they
         are differences of weights and state, float32 [n, dim + state].  `lr_scale` multiplies the
-        table's step size.  If it raises, nothing was applied, but for a `MemoryError`: then earlier
-        rows are.
+        table's step size.  If it raises, nothing was applied, except in a `MemoryError`: then
+        earlier rows are.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 0, 2**64 - 1)

@@ -474,9 +474,9 @@ class LeaseService:
         """Wait for workers whose part of the job is not finished while the training ends; whether
         there are any.
 
-        Who has had a block is waited for once no block is leased any more (`closed`), and given up
-        by `late_workers.py`. Who has had none has nothing to lose, and is given up as soon as it is
-        quiet.
+        A worker that has had a block is waited for once no further one is leased (`closed`), and
+        given up by `late_workers.py`. A worker that has had none has nothing to lose, and is given
+        up as soon as no worker has made progress for `DROP_S`.
         """
         slots = schedule.slots
         waits_for_copy = slots is not None and slots.waits_for_copy

@@ -228,9 +228,9 @@ class SlotClocks:
         """Withhold the last slot of a clock and all entries after it, until `resume_leases`;
         returns the clock.
 
-        It is the first clock after which nothing is leased and whose last slot is not; at the end
-        of the training the clock after the last one. No clock that was copied is withheld again, so
-        that each is applied however often checkpoints are made.
+        It is the first clock whose last slot is not leased yet, and no entry after it; at the end
+        of the training the clock after the last one. No clock that was copied is withheld again:
+        else frequent checkpoints could keep one from ever being applied.
         """
         assert self._withheld < 0
         if self.is_abandoned:

@@ -11,7 +11,7 @@
 #
 # Counts are a sketch of fixed size (count-min with conservative update: G. Cormode, S. Muthukrishnan,
 # 2005; C. Estan, G. Varghese, 2002), of four cells in one cache line a key.  A count is never too low,
-# but that all are halved once an eighth as many pushes as there are cells were counted: so old ones
+# except that all counts are halved whenever one push for each 8 cells was counted, so that old pushes
 # fade (TinyLFU: G. Einziger et al., 2017).  A collision admits a key early.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
