@@ -362,8 +362,8 @@ class CheckpointSettings(Settings):
         help=(
             "Time between checkpoints. A checkpoint has all tables and the position of the job; "
             "training continues while it is written, and the same command continues from the "
-            "newest one. Between jobs a session writes checkpoints of the rows that have changed. "
-            "0: no checkpoints."
+            "newest one. Between jobs a session writes one only if rows have changed. 0: no "
+            "checkpoints."
         ),
         when="Runs of more than some minutes: at most this much work is lost.",
         unit="s",

@@ -609,7 +609,8 @@ def test_submitted_job_is_loaded_beside_the_loop_and_one_that_cannot_be_is_refus
     world.slow = True
     first = world.call(driver, m.Submit({"worker_class": "nowhere:Class"}))
     assert first not in world.answers
-    assert "takes no job now" in str(world.ask(driver, m.Submit({})))
+    refused = str(world.ask(driver, m.Submit({})))
+    assert "is preparing. Submit the job again when `snailps status` shows idle" in refused
     world.slow = False
     world.work()
     assert "nowhere" in str(world.answers[first])
@@ -851,7 +852,7 @@ def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
     world.slow = True
     submitted = world.call(driver, m.Submit(make_job.values))
     assert world.core.reported_phase == "preparing"
-    assert "it is preparing" in str(world.ask(other, m.Submit(make_job.values)))
+    assert "its phase is preparing" in str(world.ask(other, m.Submit(make_job.values)))
     assert isinstance(world.ask(other, m.Cancel()), m.Ok)  # of another driver: nothing happens
     assert submitted not in world.answers
     if given_up == "cancelled":
@@ -1064,7 +1065,9 @@ def test_call_that_is_refused_is_answered_with_the_reason():
     world = World()
     world.join("server")
     driver = world.join("driver")
-    assert "takes no job now" in str(world.ask(driver, m.Submit({})))
+    assert "start its master with `snailps master --session`" in str(
+        world.ask(driver, m.Submit({}))
+    )
     assert isinstance(world.ask(driver, m.Drain(1)), ClusterError)
 
 

@@ -94,9 +94,14 @@ class Submissions:
         self._data_at = address_of(message.files[0]) if message.files else ""
 
     def _check(self) -> None:
+        if self._session is None:
+            raise ClusterError(
+                "this cluster runs the job of its master's .conf file and takes no job from a "
+                "driver: start its master with `snailps master --session`"
+            )
         formed = self._lifecycle.phase is ClusterPhase.FORMED
         taken = self._job_controller.job is not None or bool(self._members.sent_away)
-        if self._session is None or not formed or taken or self.loading:
+        if not formed or taken or self.loading:
             raise ClusterError(
                 f"this cluster takes no job now: its phase is {self.phase}. Submit the job again "
                 "when `snailps status` shows idle"
