@@ -179,10 +179,10 @@ def evaluate_analogies(
 ) -> AnalogyResult:
     """Compute the share of questions ``a b c d`` where d is nearest to ``b - a + c`` (3CosAdd).
 
-    The file has word2vec's format.  `restrict` limits questions and answers to the first (most
-    frequent) so many words; 0: all.  Vectors are scaled to length 1.  a, b and c are no answers, in
-    any case; d is right in any case.  The result equals gensim's `evaluate_word_analogies`.
-    Memory is the normalised matrix and some 20 MB.
+    The file has word2vec's format.  `restrict` limits questions and answers to that many words, the
+    first (most frequent) ones; 0: all.  Vectors are scaled to length 1.  a, b and c,
+    in upper or lower case, are never answers; d is right in either case.  The result equals
+    gensim's `evaluate_word_analogies`.  Memory is the normalised matrix and some 20 MB.
 
     Mikolov, Yih, Zweig, "Linguistic Regularities in Continuous Space Word Representations", 2013.
     """

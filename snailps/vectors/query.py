@@ -367,8 +367,8 @@ class Vectors:
         topn : int
             Number of words, at least 1.
         restrict_vocab : int or collection of words, optional
-            Search only the first (most frequent) so many words, or only these words; words
-            outside the vocabulary are ignored.
+            A number searches only that many words, the first (most frequent) ones.  A collection
+            searches only its words, of which unknown ones are ignored.
 
         Returns
         -------

@@ -31,25 +31,27 @@ from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How often the rows of a lease travel, and with which share; arrays have an entry a row."""
+    """What decides how often each row of a lease travels, and which share of its delta."""
 
     crowding: NDArray[Any]
-    """Steps of all workers, as a multiple of this worker's; 1: no other partition has the row."""
+    """For each row, steps of all workers / steps of this worker; 1: no other partition has it."""
     own: NDArray[Any]
-    """Steps of this worker in the lease."""
+    """For each row, steps of this worker in the lease."""
     way: NDArray[Any]
-    """Rate x curvature of all these steps."""
+    """For each row, rate x curvature x these steps."""
     steps_apart: NDArray[Any] | float
     """Steps of all workers between two exchanges."""
     turns: int
-    """How often in a checkout rows may be exchanged."""
+    """Most exchanges in a checkout."""
 
 
 class InputExchange:
-    """The input rows of a lease: `places` of `rows`; without `sharing` no other partition has any.
+    """The input rows of a lease, at `places` of `rows`.
 
-    A checkout has `turns` turns.  `exchange` is called after `turns_apart` of them, while no kernel
-    runs.  `opened` rows were pulled at first, and `exchanged` pulled or pushed since.
+    `sharing` None: no other partition has any of them, and nothing is exchanged.  A checkout is
+    divided into `turns` turns; `exchange` is called after `turns_apart` of them, while no kernel
+    runs.  `opened` counts the rows that were pulled at first, `exchanged` those pulled or pushed
+    since.
     """
 
     def __init__(

@@ -19,10 +19,10 @@ BEYOND_MEAN = 1.05
 
 
 def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArray[np.int32]:
-    """Choose each name's partition, so that the partitions' sums of `mass` are as `sizes`.
+    """Choose each name's partition; the partitions' sums of `mass` are in proportion to `sizes`.
 
-    The heaviest names go one by one to the partition that has least for its size; all others in
-    shuffled rounds, of which each partition gets as many names as its size.
+    The heaviest names go one by one to the partition that has least for its size.  The others are
+    assigned in shuffled rounds, in each of which a partition gets as many names as its size says.
     """
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")

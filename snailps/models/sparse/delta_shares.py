@@ -1,4 +1,4 @@
-"""How far the steps of a block go, by which the deltas of several workers are scaled.
+"""Measures how far the steps of a block go; the deltas of several workers are scaled by that.
 
     batches, what the bias learnt from them -> Shares.measure -> Shares.estimate, a `DriftEstimate`
 

@@ -27,12 +27,12 @@ from snailps.models.sparse.settings import ClassesSettings, SparseSettings
 
 
 class SparseModel(BlockTrainer):
-    """What a finished, or stored, model of sparse examples answers for its class."""
+    """The class methods by which commands and the master use a finished model, or its file."""
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
     shape: ClassVar[tuple[str, ...]] = ()
-    """Settings that must be as in the file for a model to continue."""
+    """Settings that must equal the file's where a training continues a model."""
 
     @classmethod
     @abstractmethod

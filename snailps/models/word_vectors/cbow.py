@@ -35,12 +35,14 @@ GRAM_CURVATURE = 0.2
 OCTAVES = 2
 """Rows whose frequencies differ by a factor of 2 ** OCTAVES at most are taken to step together."""
 STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
-"""Steps of all workers on a word's row, or bag, between two exchanges in mid-training."""
+"""Least and most steps of all workers on the row (or bag) of a word between two exchanges, in the
+middle of a training."""
 WORDS_A_STEP_APART = 100_000.0
-"""Words of all epochs for each of these steps, so that copies lag by a fixed share of a
+"""One such step is allowed for this many words of all epochs: copies then lag by a fixed share of a
 training."""
 BEGIN_APART, END_APART = 0.3, 2.7
-"""Factors of these steps at the beginning and end: copies must agree most while vectors grow."""
+"""Factors of the number of these steps at the beginning and at the end of a training: copies must
+agree most while vectors still grow."""
 TURNS_MAX, TURN_TARGETS = 16, 1000
 """Most exchanges in a checkout, and least targets between two."""
 GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 64, 200

@@ -76,14 +76,15 @@ from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors,
 from snailps.models.word_vectors.word_rows import WordRows
 
 MOVING_STEPS = 30.0
-"""Steps of other workers during a block from which a row is pulled again as the block starts."""
+"""A row on which other workers make this many steps during a block is pulled again when the block
+starts."""
 TEXT_BLOCKS = 8
 """Blocks of an epoch's text for each worker."""
 TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
 """Most bytes of such a block, so that a chunk of one worker has blocks for others that join."""
 BYTES_A_WORKER = 100_000
-"""Text of an epoch for each worker that trains by blocks: from less, several learn less than
-one."""
+"""Bytes of an epoch that each worker needs in a job that does not rotate: with less text several
+workers learn less than one."""
 ENCODED_BYTES = 1 << 16
 """Bytes of a block's text that a thread encodes at a time, in about .4 ms."""
 
@@ -199,7 +200,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def rotation(
         cls, settings: WordVectorSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """None if a text has so few words that a partition's are no sample of all negatives."""
+        """None if there are too few words: a partition's must be a sample of all negatives."""
         settings, vocabulary = unpack_vocabulary(settings, summary)
         if not cls.rotates(settings) or len(vocabulary) >= IDS_END:
             return None

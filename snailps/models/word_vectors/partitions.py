@@ -53,7 +53,8 @@ IDS_SHARE = 0.25
 """Share of `worker_memory` that all ids of a chunk must take before any are left out: to find near
 ids takes a third of the time of preparing a lease."""
 CBOW_WORKERS_MIN = 4
-"""Least workers that CBOW's chunks are planned for: with few, large checkouts train better."""
+"""CBOW's chunks are planned for at least this many workers: few workers learn better from large
+checkouts."""
 CHECKOUT_WORDS = 10_000
 """Least words of a checkout, on average: some 25 ms of one core."""
 CHECKOUT_WORDS_MIN = 2000
@@ -85,15 +86,16 @@ PIECE_DIM = 100
 PIECES = 3
 """Pieces in memory at a time: one in training, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
-"""Rows of n-grams for which chunks are planned, if a model has fewer."""
+"""Chunks are planned for at least this many rows of n-grams."""
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
-"""Share of its load by which a partition by n-grams may exceed it, or fall short of it."""
+"""Shares by which the load of a partition may exceed its size, and fall short of it, where words
+are split by their n-grams."""
 PIECES_KEPT = 4
 """Pieces of a vocabulary (`WORDS_AT_ONCE` words) whose n-grams stay in memory: 4 MB each."""
 STEPS_APART = 300.0
 """Steps of other workers on an n-gram's row between two exchanges."""
 PAIRS_SHARE = 2
-"""Chunks whose pairs are in memory: one in training, the next being sorted."""
+"""Number of chunks whose pairs are in memory: one in training, the next being sorted."""
 
 
 def chunks_of(
@@ -208,7 +210,7 @@ def _bytes_a_word(s: WordVectorSettings) -> float:
 
 
 def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int) -> float:
-    """Rows that travel in a chunk: those that several workers have in its course."""
+    """Count the rows that travel in a chunk, because several workers need them in its course."""
     s = replace(s, bucket=max(s.bucket, CHUNK_GRAMS))
     if s.model == "cbow":
         workers = max(CBOW_WORKERS_MIN, workers)
@@ -295,7 +297,8 @@ def most_parts(tokens: float, workers: int) -> int:
 def parts_by_words(mass: NDArray[np.float64]) -> int:
     """Most input partitions such that each output partition's words are a sample of all negatives.
 
-    Few words, or one word that is a large part of the text, allow few; 0: not even one.
+    Few words, or one word that is a large part of the text, allow few partitions; 0: the text
+    cannot be split at all.
     """
     falling = np.sort(mass)[::-1]
     before = np.concatenate(([0.0], falling.cumsum()))
@@ -317,9 +320,9 @@ def assign_by_grams(
     """Split words so that few partitions have the same n-gram.
 
     Returns the partition of each word, int32 (words,), and for each bucket the number of partitions
-    that have one of its n-grams, int16 (bucket,).  Sums of `mass` are as `sizes`, like with
-    `assign`.  Words come by falling mass: each goes to the partition that has most of its n-grams
-    and still has room; without `together`, to the partition with the smallest load.
+    that have one of its n-grams, int16 (bucket,).  Sums of `mass` are in proportion to `sizes`, as
+    in `assign`.  Words come by falling mass: each goes to the partition that has most of its
+    n-grams and still has room; without `together`, to the partition with the smallest load.
     """
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
