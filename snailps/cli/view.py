@@ -461,10 +461,14 @@ def _quality(figures: Mapping[str, Any]) -> list[str]:
             return [f"not tested: {why}"]
         values = [(name, value) for name, value in test.items() if isinstance(value, float)]
         texts = [_figure(*one) for one in values[:TESTS_MAX]]
-    own = [_figure(name, figures[name]) for name in figures.get("judged", ()) if name in figures]
-    if len(own) > OWN_MAX:
-        own[OWN_MAX:] = [f"{len(own) - OWN_MAX} more with --json"]
-    return [", ".join([*texts, *own])] if texts or own else []
+    names = figures.get("judged")
+    if isinstance(names, (int, float, str)):  # the user's own figure, in the place of the names
+        names = ["judged"]
+    names = [name for name in names or () if isinstance(name, str) and name in figures]
+    judged = [_figure(name, figures[name]) for name in names]
+    if len(judged) > OWN_MAX:
+        judged[OWN_MAX:] = [f"{len(judged) - OWN_MAX} more with --json"]
+    return [", ".join([*texts, *judged])] if texts or judged else []
 
 
 def _figure(name: str, value: float | str) -> str:

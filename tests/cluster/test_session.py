@@ -52,7 +52,10 @@ def test_jobs_of_a_session_have_no_settings_of_the_environment(session, text):
 def test_figures_that_are_no_plain_values_fail_their_job_and_no_table(session, text):
     table = session.table("mine", dim=2)
     table.push([1], [[1.0, 2.0]])
-    with pytest.raises(ClusterError, match=r"Judges\.judge: the figure \['auc'\] is object"):
+    with pytest.raises(
+        ClusterError,
+        match=r"Judges\.judge \(.*session_models\.py, line \d+\): the figure \['auc'\] is object",
+    ):
         session.train(models.Judges, input=text, epochs=1, timeout_s=LIMIT_S)
     figures = session.train(models.Judges, input=text, kind="numpy", epochs=1, timeout_s=LIMIT_S)
     assert (figures["auc"], figures["hits"], figures["at"]) == (0.5, 3, ["a"])

@@ -87,7 +87,7 @@ def test_tls_of_a_folder_that_lacks_something_or_is_open_to_others_says_so(tmp_p
     (mine / "ca.pem").chmod(0o644)
     (mine / "node.key").write_bytes((folders["a"] / "node.key").read_bytes())
     (mine / "node.key").chmod(0o600)
-    with pytest.raises(ConfigError, match="no certificate with its key"):
+    with pytest.raises(ConfigError, match="are not a certificate and its key"):
         Tls(str(mine))
 
 

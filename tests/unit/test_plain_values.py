@@ -14,6 +14,7 @@ import pytest
 from snailps import JobSettings, Worker, setting
 from snailps.api.plain_values import ELEMENTS_MAX, plain_figures, plain_number
 from snailps.api.traits import InRounds
+from snailps.cli.view import ending_of
 from snailps.config import RawConfig
 from snailps.config.fields import format_value
 from snailps.dataclass import dataclass
@@ -181,6 +182,12 @@ def test_figures_of_the_end_of_a_round_and_of_an_inspection_are_plain():
     }  # fmt: skip
     after = Readers().after_round(SimpleNamespace(cls=Judged), 0, SimpleNamespace(figures={}))
     assert (after, type(after["loss"])) == ({"loss": 0.5}, float)
+
+
+def test_figure_of_a_user_that_is_called_judged_keeps_its_value():
+    figures = export({"judged": 1.5})
+    assert figures["judged"] == 1.5
+    assert "judged 1.5" in str(ending_of(figures))
 
 
 def test_odd_figure_of_judge_is_an_error_after_the_model_is_written():

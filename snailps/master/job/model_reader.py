@@ -262,8 +262,8 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
             raise
         log.warning("not tested: %s", error)
         figures = {"not_tested": str(error)}
-    if is_users(job.cls) and (names := [one for one in figures if _is_shown(figures[one])]):
-        figures["judged"] = names
+    if is_users(job.cls) and (names := [name for name in figures if _is_shown(figures[name])]):
+        figures.setdefault("judged", names)  # a user's own figure of that name keeps its value
     test = figures.get("test")
     for name, value in test.items() if isinstance(test, dict) else ():
         if isinstance(value, float) and not math.isfinite(value):
