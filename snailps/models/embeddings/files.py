@@ -5,9 +5,9 @@
 
 An ``.npz`` has ``about`` (the settings).  For each kind of names it has ``KIND``, the bytes of the
 names, one a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name);
-``KIND.state``, of the same size, has the state of the optimizer, where `keep_state` says so.  If
-the names of a kind are whole numbers, ``whole`` has 1 for it, else 0 (uint8).  What the estimators
-have saved has ``columns``, the names of their table's columns.
+``KIND.state``, of the same size, has the state of the optimizer, where `keep_state` says so.
+``whole`` (uint8) has a 1 for each kind whose names are whole numbers, else a 0.  Files that
+estimators save also have ``columns``, the names of their table's columns.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ def read_lines(
     keep_unknown: bool = False,
     choices: bool = False,
 ) -> Known:
-    """All lines of some files, numbered; `kinds` are those of the columns.
+    """Read and number all lines of some files; `kinds` has the kind of each column.
 
-    With `keep_unknown`, lines with unknown names are kept, with -1 for them.  `choices`: only lines
-    that a ranking learns from.
+    With `keep_unknown`, lines with unknown names are kept, with -1 for the name.  `choices`: only
+    lines that a ranking learns from, those without a value or with one above 0.
     """
     ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0)], 0
     for lines, _ in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
@@ -135,7 +135,7 @@ def read_lines(
 def columns_of(
     columns: NameColumns, paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
 ) -> Iterator[tuple[Columns, Callable[[int], str]]]:
-    """The lines of some files, a block at a time, and the file and line of each, for messages."""
+    """Yield the lines of some files, a block at a time, with file and line of each for messages."""
     if not paths:
         return
     with Scratch(scratch_dir, scratch_bytes) as scratch:
@@ -167,7 +167,7 @@ def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
 def names_of(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[bytes]:
     """The names of `packed_names`, one a row.
 
-    An empty array is no name if there are no rows, else one empty name.
+    An empty array means no name if there are no rows, else a single empty name.
     """
     text = packed.tobytes()
     return text.split(b"\n") if text or len(rows) else []

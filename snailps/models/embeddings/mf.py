@@ -105,7 +105,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def rotation(
         cls, settings: MfSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """None if rows are too many for a worker."""
+        """None if a worker has no memory for the rows."""
         if not cls._may_rotate(settings):
             return None
         layout = RowLayout.padded(settings.row_dim, 1 + (settings.method == "adagrad"))
@@ -301,7 +301,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def _known(cls, results: Results, names: Names) -> Known | None:
-        """What users have in the lines of the training, and of the model that it continues."""
+        """The items of each user in this training and in the model that it continues."""
         s: Any = results.settings
         known = least_squares.known_lines(results, s, names)
         if known is None or not s.continue_from:
@@ -311,14 +311,14 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:
-        """With the encoding of ratings, for a training that goes on."""
+        """Settings with the encoding of ratings, which a continued training needs."""
         s = results.settings
         assert isinstance(s, MfSettings)
         return s if ranks(s) else replace(s, encoding=encoding_of(names, s).text)
 
 
 class ChoiceSurveyor(NameSurveyor):
-    """Reports which values are not used; refuses an input without choices."""
+    """Counts names; reports which values are not used, and refuses an input without choices."""
 
     def result(self) -> bytes:
         """All names, the most frequent first."""
@@ -333,12 +333,12 @@ class ChoiceSurveyor(NameSurveyor):
 
 
 def solves(settings: Any) -> bool:
-    """Whether rows are solved by least squares, else trained by steps."""
+    """Whether rows are solved by least squares, instead of trained by steps."""
     return bool(settings.loss == "als")
 
 
 def ranks(settings: Any) -> bool:
-    """Whether items are ranked, else values are learnt."""
+    """Whether the model ranks items, instead of predicting values."""
     return not settings.predicts
 
 

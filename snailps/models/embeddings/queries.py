@@ -135,7 +135,7 @@ class NamedRows(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """Whether training can continue: the file has the optimizer's state, or needs none."""
+        """Whether training can continue: the file has the optimizer's state, or there is none."""
         return bool(self._states) or self._settings.method in ("sgd", "add")
 
     def vector(self, kind: str, name: Name) -> Floats:
@@ -151,9 +151,9 @@ class NamedRows(ABC):
         return place
 
     def unknown(self, name: Name, *kinds: str) -> str:
-        """Describe that no name of these kinds is `name`, with names of similar spelling.
+        """Make the message that no name of these kinds is `name`, with names of similar spelling.
 
-        Not for whole numbers: any number is similar to another.
+        Whole numbers get no suggestions: any number is similar to another.
         """
         counts, close = [], list[str]()
         for kind in kinds:
@@ -348,7 +348,9 @@ class GraphModel(NamedRows):
         without: Iterable[Name] = (),
         known: Triples = (),
     ) -> Best:
-        """Find the `k` best tails with their scores; leaves out `without` and `known` triples'."""
+        """Find the `k` best tails with their scores, but not those in `without`, nor those that are
+        known by `known` triples.
+        """
         others = (row[2] for row in known if _same(row[:2], (head, relation)))
         return self._candidates(self._query(head, relation, tails=True), k, without, others)
 
@@ -360,7 +362,9 @@ class GraphModel(NamedRows):
         without: Iterable[Name] = (),
         known: Triples = (),
     ) -> Best:
-        """Find the `k` best heads with their scores; leaves out `without` and `known` triples'."""
+        """Find the `k` best heads with their scores, but not those in `without`, nor those that are
+        known by `known` triples.
+        """
         others = (row[0] for row in known if _same(row[1:3], (relation, tail)))
         return self._candidates(self._query(tail, relation, tails=False), k, without, others)
 

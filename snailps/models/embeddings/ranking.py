@@ -61,8 +61,9 @@ def ranks(
 ) -> NDArray[np.float64]:
     """Ranks of each query's answer, (2, n): among all candidates, and without other known answers.
 
-    ``queries(range)`` gives queries, (b, dim); `pairs`, `known_pairs` are numbers of queries, and
-    answers are among `known_answers` or not.  Ranks count from 1; among equal scores the middle.
+    ``queries(range)`` gives queries, (b, dim).  `pairs` has a number for each query; the known
+    answers of number p are the `known_answers` at which `known_pairs` is p.  Ranks count from 1; of
+    equal scores the middle rank counts.
     """
     order = np.lexsort((known_answers, known_pairs))
     known_pairs, known_answers = known_pairs[order], known_answers[order]
@@ -125,10 +126,10 @@ def figures_of(raw: NDArray[np.float64], filtered: NDArray[np.float64]) -> dict[
 def top_lists(
     users: Floats, items: Floats, count: int, seen_users: Ids, seen_items: Ids
 ) -> Iterator[tuple[int, Ids]]:
-    """Ranges of users with each one's best items, best first, but those seen: (first user, items).
+    """Yield ranges of users as (first user, items): each user's best items that it has not seen.
 
-    `seen_users`, `seen_items` are pairs; users are rows of `users`.  -1 where a user has seen so
-    many that fewer than `count` are left.
+    Items are best first.  `seen_users` and `seen_items` are pairs; users are rows of `users`.  -1
+    stands for no item, where a user has fewer than `count` items left.
     """
     order = np.argsort(seen_users, kind="stable")
     seen_users, seen_items = seen_users[order], seen_items[order]

@@ -209,7 +209,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         """Estimate the curvature of a line's loss along one of its rows, from a sample of rows."""
 
     def projection(self) -> Callable[[Keys, Floats], None] | None:
-        """How packed rows are changed where they are read; None: they are read as they are."""
+        """A function that changes packed rows in place where they are read; None: they stay."""
         return None
 
     def others_least(self) -> float:
@@ -446,7 +446,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return ids, self.values_of(columns.values)
 
     def _candidates(self, lines: int, random: np.random.Generator) -> Keys:
-        """Draw keys that a block's negatives come from: of all names, or of as many as are used."""
+        """Draw the keys from which a block's negatives come: all, or as many as it can use."""
         names = len(self._names.names[self.noise_kind])
         s = self.settings
         drawn = -(-lines // s.shared) * s.negatives
@@ -494,7 +494,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         ]
 
     def judged(self, batch: Batch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
-        """The loss is NaN if rows have diverged, which clipped scores might not show."""
+        """The loss is NaN if rows have diverged, because clipped scores may hide that."""
         ((trained,),) = rows
         weights = trained[batch.places[:, -CHECKED:], : self.sgd.layout.dim]
         return {"loss": sums[0] if are_bounded(weights) else float("nan"), "examples": sums[1]}
@@ -547,5 +547,5 @@ def _whole(pieces: Iterable[Floats], count: int) -> Floats:
 
 
 def lines_apart(rows: int) -> int:
-    """Lines between two exchanges of a block that has so many copied rows."""
+    """Lines between two exchanges of a block with this many copied rows."""
     return max(SPAN_MIN, rows // ROWS_A_LINE)
