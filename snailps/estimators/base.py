@@ -339,8 +339,10 @@ class Estimator(Routed):
         for name, value in start.must_match.items():
             setting = self.parameters.by_name.get(name)
             wanted = chosen.get(name, self.parameters.defaults.get(name, value))
-            # "auto" means the value that the first fit chose, so it always matches.
-            if wanted != value and not (setting is not None and wanted == "auto"):
+            # "auto" means the value that the first fit chose, if the program or the file fills it in;
+            # else it is a choice like others, which the job would make anew.
+            is_filled_in = start.in_file or (setting is not None and setting.auto)
+            if wanted != value and not (wanted == "auto" and is_filled_in):
                 raise ParameterError(
                     f"{type(self).__name__}: {name}: the fitted model has {value!r:.80}, got "
                     f"{getattr(self, name, wanted)!r:.80}: partial_fit continues that model; call "

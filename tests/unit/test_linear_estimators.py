@@ -314,8 +314,10 @@ def test_partial_fit_goes_on_with_weights_and_state(jobs):
         model.partial_fit(X, [1, 1, 1, 1], epochs=0)
     with pytest.raises(DataError, match="X has 1 features, but LogisticRegression is expecting 2"):
         model.partial_fit(X[:, :1], [1, 1, 1, 1])
-    with pytest.raises(ParameterError, match="optimizer: the fitted model has 'auto'"):
-        model.set_params(optimizer="sgd").partial_fit(X, [0, 1, 0, 1])
+    for fitted, other in (("auto", "sgd"), ("sgd", "auto")):
+        model = snailps.LogisticRegression(optimizer=fitted).fit(X, [0, 1, 0, 1])
+        with pytest.raises(ParameterError, match=f"optimizer: the fitted model has '{fitted}'"):
+            model.set_params(optimizer=other).partial_fit(X, [0, 1, 0, 1])
     with pytest.raises(DataError, match=r"got one class.*classes="):
         snailps.LogisticRegression().partial_fit(X, [1, 1, 1, 1])
 
