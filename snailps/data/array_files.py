@@ -179,7 +179,7 @@ def labels_of(images: str, option: str = "--labels") -> str:
         if is_matrix(begin):
             return images
         if not begin.startswith(_NPY_MAGIC):
-            _header_of_idx(begin, images)  # a file that is no array should hear that first
+            _header_of_idx(begin, images)  # the error of a file that is no array comes first
     part, other_part = ("X", "y") if path.suffix == ".npy" else (IMAGES, LABELS)
     if part not in path.name:
         raise DataError(

@@ -25,7 +25,7 @@ from snailps.errors import ModelWriteError
 _BUFFER_BYTES = 1 << 20
 """Collects small writes, such as text lines; larger chunks pass without a copy."""
 _NAME_LETTERS, _DRAWN_BYTES = 40, 8
-"""Of a hidden name: characters of the target's name, and random bytes."""
+"""Lengths of the two parts of a hidden name: characters of the target's name, random bytes."""
 _unfinished: set[NewFile] = set()
 """Files to remove at exit: a daemon thread that writes one gets no chance to."""
 _ACL = "system.posix_acl_access"

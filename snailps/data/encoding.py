@@ -135,8 +135,8 @@ class Encoding:
     ) -> NDArray[Any]:
         """Encode labels (n,).
 
-        DataError, beginning with `where`: a label that is none of the classes.  Labels of examples
-        of weight 0 may be anything.
+        DataError, whose message begins with `where`: a label that is not among the classes.
+        Examples of weight 0 may have any label.
         """
         if self.labels:
             classes = np.array(self.labels)
@@ -278,8 +278,8 @@ class Encoding:
         return bounded
 
     def _row_of_all(self, examples: Examples) -> NDArray[np.uint64] | None:
-        """The keys of every example, if all have the same ones and no centred column lacks: dense
-        data, which needs no completion."""
+        """The keys of an example, if all examples have the same keys in the same order, among them
+        every centred column: then there is nothing to complete.  Else None."""
         count = len(examples.labels)
         width = int(examples.ptr[1]) if count else 0
         if not width or len(examples.keys) != count * width:

@@ -7,8 +7,8 @@
 
 A folder with a file per class, day or user is as sorted as one file of them all would be, so blocks
 are spread over all of its files, or as many as a lease can list.  A text is what is parsed at once:
-it begins where a file begins, or contains no file's beginning, because a header holds for the lines
-behind it.  Of matrix files a text is the rows of one file.
+it begins where a file begins, or contains no file's beginning, because a header applies to the
+lines after it.  Of matrix files a text is the rows of one file.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Joined:
         ]
         sizes = (1 + len(source.path) // NAME_CHARS for source in ordered)
         self._sizes = list(itertools.accumulate(sizes, initial=0))
-        """What the names of all files before each take in a lease, as a number of files."""
+        """For each file, how much of a lease the names of all files before it take, in files."""
         self.by_file, self.source = by_file, ordered[0]
         if len(ordered) > 1:
             self.source = Source(f"{ordered[0].path} and {len(ordered) - 1:,} more", total)
@@ -171,7 +171,7 @@ def _ranges_in(files: Sequence[JoinedFile], ranges: Iterable[tuple[int, int]]) -
 
 
 def _cut_at_beginnings(ranges: Iterable[Range]) -> list[list[Range]]:
-    """Texts: a new one wherever a range begins with a file, which may have a header."""
+    """Group ranges into texts: a new one begins with each file, since a file may have a header."""
     texts: list[list[Range]] = []
     for range_ in ranges:
         if not texts or range_.first == 0:

@@ -443,7 +443,7 @@ _all_ones = np.ones(1 << 16, np.float32)
 def _ones(count: int) -> NDArray[np.float32]:
     """An array of `count` ones, shared by all callers: do not write to it."""
     global _all_ones
-    ones = _all_ones  # a thread that grows it at the same time makes another one, equally right
+    ones = _all_ones  # a thread that grows it meanwhile makes another array, which does no harm
     if len(ones) < count:
         _all_ones = ones = np.ones(count, np.float32)
     return ones[:count]

@@ -312,7 +312,7 @@ def _several(labels: Any) -> list[Any]:
 
 
 def _miscounted(data: Elements, labels: Elements, units: int | None = None) -> DataError:
-    """The error of as many labels as there are not elements."""
+    """Make the error for another number of labels than of elements."""
     elements = units if data.count is None else data.count
     got = "another number" if labels.count is None else f"{labels.count:,}"
     return DataError(
