@@ -339,8 +339,8 @@ class Estimator(Routed):
         for name, value in start.must_match.items():
             setting = self.parameters.by_name.get(name)
             wanted = chosen.get(name, self.parameters.defaults.get(name, value))
-            # "auto" means the value that the first fit chose, if the program or the file fills it in;
-            # else it is a choice like others, which the job would make anew.
+            # "auto" means the value that the first fit chose, if the program or the file fills it
+            # in; else it is a choice like any other, which the job would make anew.
             is_filled_in = start.in_file or (setting is not None and setting.auto)
             if wanted != value and not (wanted == "auto" and is_filled_in):
                 raise ParameterError(
