@@ -45,7 +45,14 @@ class Columns:
 
     def choices(self) -> Columns:
         """The lines that a ranking learns from: all, or, if there are values, those above 0."""
-        chosen = np.flatnonzero(self.values > 0)
+        return self._lines(self.values > 0)
+
+    def weighted(self) -> Columns:
+        """The lines that have a weight, where values are weights: those whose value is not 0."""
+        return self._lines(self.values != 0)
+
+    def _lines(self, wanted: NDArray[np.bool_]) -> Columns:
+        chosen = np.flatnonzero(wanted)
         if len(chosen) == len(self.values):
             return self
         names = [PackedWords.of(names).take(chosen) for names in self.names]
@@ -111,6 +118,11 @@ class Values:
         return (
             " and ".join(parts) + ": a ranking learns what was chosen; loss squared learns values"
         )
+
+    @property
+    def size(self) -> float:
+        """Root of the mean square."""
+        return float((self.squares / self.number + self.mean**2) ** 0.5) if self.number else 0.0
 
     @property
     def deviation(self) -> float:

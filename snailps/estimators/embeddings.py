@@ -68,12 +68,19 @@ class NameEstimator(Estimator):
         rows = self._rows_of(X, y, columns=columns, usual=before, finds_values=finds_values)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             choices = self._lines.valued and self.loss not in ("auto", "squared")
+            weighs = getattr(self, "weights", "one") == "values"
+            choices = choices and not weighs
             spooled, whole, values = spool_names(rows, choices=choices, on_bytes=display.show)
         with spooled:
             if self.loss == "squared" and not values.number:
                 raise DataError(
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
                     " give them as y, or choose loss='als', which ranks items"
+                )
+            if weighs and not values.number:
+                raise DataError(
+                    f"y: {type(self).__name__} with weights='values' takes the weights of rows from"
+                    " values, and X has none: give them as y, or choose weights='one'"
                 )
             yield Source(
                 spooled,
@@ -537,7 +544,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         y : array, list or str, optional
             n values; a str names a column of the table.  Required for loss "squared".  A ranking
             needs none: each row is a choice.  If it gets values, it leaves out rows whose value is
-            not above 0.
+            not above 0; with ``weights="values"`` they weigh the rows, and those below 0 are pairs
+            that are to be 0.
         columns : sequence of str
             The columns of a table; by default its first two or three.  Tables in later calls are
             read by these names too.

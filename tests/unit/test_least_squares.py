@@ -34,7 +34,12 @@ def summary_of(lines, known=()):
     counts = NameCounts(2)
     for kind in (USER, ITEM):
         counts.add(kind, [line.split()[kind] for line in lines])
+    counts.add_values(values_of(lines))
     return counts.dump(known)
+
+
+def values_of(lines):
+    return np.array([float(value) for line in lines for value in line.split()[2:]])
 
 
 @pytest.fixture
@@ -114,6 +119,72 @@ def test_bits_do_not_depend_on_workers_threads_blocks_or_repetition(small_ranges
     alone, shared = rows_of(lines), rows_of(lines, workers, **changed)
     for kind in (USER, ITEM):
         np.testing.assert_array_equal(alone[kind], shared[kind])
+
+
+WEIGHING = replace(SETTINGS, weights="values")
+
+
+def weighted_lines():
+    """Lines with weights, some below 0, and pairs that come twice, with different weights."""
+    values = np.random.default_rng(2).choice([-2, 0.5, 1, 3], 400)
+    return [line[:-1] + b"\t%g\n" % value for line, value in zip(lines_of(), values, strict=True)]
+
+
+def test_values_are_weights_and_those_below_0_are_to_be_0(small_ranges):
+    lines = weighted_lines()
+    names = Names(summary_of(lines))
+    users, items, _ = rows_of(lines, settings=WEIGHING)
+    ptr, places = entries_of(names, lines, USER)
+    order = np.argsort(names.numbers(USER, [line.split()[0] for line in lines]), kind="stable")
+    given = values_of(lines)[order]
+    weights = Weights.of(WEIGHING, names)
+    item_rows = before_last_pass(lines)
+    gram = weights.a0 * item_rows.T @ item_rows
+    penalties = weights.penalties(np.diff(ptr), len(item_rows))
+    expected, _ = twin.solve_rows(item_rows, gram, ptr, places, given, penalties, 5)
+    np.testing.assert_allclose(users, expected, atol=3e-3)
+    wanted, refused = (np.flatnonzero(sign * given > 0) for sign in (1, -1))
+    of = np.repeat(np.arange(len(users)), np.diff(ptr))
+    scores = (users[of] * items[places]).sum(1)
+    assert scores[wanted].mean() > 1.5 * scores[refused].mean()
+    for workers, changed in ((3, {}), (1, {"blocks": 7}), (1, {"threads": 3})):
+        again, *_ = rows_of(lines, workers, settings=WEIGHING, **changed)
+        np.testing.assert_array_equal(users, again)
+
+
+def before_last_pass(lines):
+    """Rows of items that the last pass over users read: those of an epoch less."""
+    return rows_of(lines, settings=replace(WEIGHING, epochs=1))[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [([-1, 0], "none of 2 values is above 0"), ([1e9, 1], r"got a root mean square of 7.07e\+08")],
+)
+def test_weights_without_meaning_are_refused(values, message):
+    counts = NameCounts(2)
+    counts.add_values(np.array(values, float))
+    surveyor = MatrixFactorization.surveyor(WEIGHING)
+    surveyor.add(counts.dump())
+    with pytest.raises(DataError, match=message):
+        surveyor.result()
+
+
+def test_weights_far_from_1_are_warned_of(caplog):
+    counts = NameCounts(2)
+    counts.add_values(np.array([50.0, 40]))
+    surveyor = MatrixFactorization.surveyor(WEIGHING)
+    surveyor.add(counts.dump())
+    surveyor.result()
+    assert "divide the values by their mean" in caplog.text
+
+
+def test_weights_need_values(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"u1 i1\n")
+    settings = replace(WEIGHING, input=(str(path),))
+    with pytest.raises(DataError, match="takes the weight of a line from its value"):
+        MatrixFactorization.check(settings)
 
 
 def test_names_without_lines_keep_their_rows_and_count_in_the_gram_matrix(small_ranges):
@@ -237,5 +308,7 @@ def test_loss_is_chosen_by_whether_lines_have_values(tmp_path, data, loss):
         path.write_bytes(data)
     settings = MfSettings(input=(str(path),))
     assert MatrixFactorization.adopt(settings, lambda name: None).loss == loss
+    weighing = replace(settings, weights="values")
+    assert MatrixFactorization.adopt(weighing, lambda name: None).loss == "als"
     softmax = replace(settings, loss="softmax")
     assert MatrixFactorization.adopt(softmax, lambda name: None).loss == "softmax"

@@ -159,6 +159,8 @@ def test_evaluation_of_ratings_and_of_lists(jobs):
 def test_values_are_needed_by_the_squared_loss_only(jobs):
     with pytest.raises(DataError, match="loss='squared' predicts values, and X has none"):
         snailps.MatrixFactorization(loss="squared").fit([(1, 2)])
+    with pytest.raises(DataError, match="weights='values' takes the weights of rows from values"):
+        snailps.MatrixFactorization(loss="als", weights="values").fit([(1, 2)])
     for loss in ("pairwise", "auto"):
         snailps.MatrixFactorization(loss=loss).fit([(1, 2)])
         assert jobs.lines == ["1,2"]

@@ -109,16 +109,16 @@ def read_lines(
     settings: JobSettings,
     *,
     keep_unknown: bool = False,
-    choices: bool = False,
+    select: Callable[[Columns], Columns] | None = None,
 ) -> Known:
     """Read and number all lines of some files; `kinds` has the kind of each column.
 
-    With `keep_unknown`, lines with unknown names are kept, with -1 for the name.  `choices`: only
-    lines that a ranking learns from, those without a value or with one above 0.
+    With `keep_unknown`, lines with unknown names are kept, with -1 for the name.  `select` gives
+    the lines that are wanted; default: all.
     """
     ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0)], 0
     for lines, _ in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
-        found = lines.choices() if choices else lines
+        found = lines if select is None else select(lines)
         some = np.array(
             [names.numbers(kind, column) for kind, column in zip(kinds, found.names, strict=True)],
             np.int32,

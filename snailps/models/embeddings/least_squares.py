@@ -68,11 +68,14 @@ RANGES_MAX = 240
 PREPARING = 1
 """Passes over ranges before the training: one, for the Gram matrices of the items' first rows."""
 LINE_NUMBERS = 2
-"""Numbers of a line in the table: the name on its own side, and the name on the other side."""
+"""Numbers of a line in the table: the name on its own side, and the name on the other side; then
+its weight, where values are weights."""
 KNOWN_PTR, KNOWN_ITEMS = "known.ptr", "known.items"
 KNOWN_MAX = 1 << 24
 """Most lines of a training whose pairs the model's file keeps, 4 bytes each: recommendations leave
 them out."""
+NO_WEIGHTS = np.zeros(0, np.float32)
+"""All lines have weight 1."""
 NAMES_END = 1 << 24
 """Numbers of names are below this, up to which float32 is exact."""
 
@@ -215,17 +218,23 @@ def known_lines(results: Results, settings: MfSettings, names: Names) -> Known |
         )
         return None
     place, counts = ChunkPlace(LINES, USER, USER), list[int]()
-    numbers = np.empty(LINE_NUMBERS * total, np.float32)
+    width = _width(settings)
+    numbers = np.empty(width * total, np.float32)
     try:
         while sum(counts) < total:
             head = shared_blocks.heads(results, place, [len(counts)])
             counts.append(int(head[0, ranges - 1]))
-        stops = [LINE_NUMBERS * count for count in counts]
+        stops = [width * count for count in counts]
         shared_blocks.read(results, place, [0] * len(stops), stops, numbers)
     except LostBlocks:
         return None
-    users, items = numbers.reshape(-1, LINE_NUMBERS).T.astype(np.int32)
+    users, items = numbers.reshape(-1, width)[:, :LINE_NUMBERS].T.astype(np.int32)
     return Known.of(users, items, len(names.names[USER]))
+
+
+def _width(settings: MfSettings) -> int:
+    """Numbers of a line in `LINES`."""
+    return LINE_NUMBERS + settings.weighs
 
 
 def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
@@ -287,15 +296,18 @@ class RangeLines:
     """Lines of a range of names: name i of it has ``places[ptr[i] : ptr[i + 1]]``.
 
     `others` are the distinct names of the other side, ascending, and `places` indices into them.
+    `weights` has one a line, or none where all are 1.
     """
 
     ptr: NDArray[np.int64]
     places: Ids
     others: NDArray[np.int64]
+    weights: Floats
 
     @property
     def size_bytes(self) -> int:
-        return self.ptr.nbytes + self.places.nbytes + self.others.nbytes
+        arrays = (self.ptr, self.places, self.others, self.weights)
+        return sum(array.nbytes for array in arrays)
 
 
 @dataclass(slots=True)
@@ -316,7 +328,7 @@ class RangeTrainer:
     """
 
     def __init__(self, model: EmbeddingWorker, settings: MfSettings, names: Names) -> None:
-        self._model, self._dim = model, settings.dim
+        self._model, self._dim, self._width = model, settings.dim, _width(settings)
         self._counts = names.counts
         self.weights = Weights.of(settings, names)
         ranges = passes_of(settings, names).ranges
@@ -369,7 +381,7 @@ class RangeTrainer:
         penalties = self.weights.penalties(counts, len(self._counts[1 - side]))
         arguments = (
             _padded(others), self._summed(grams), task.lines.ptr, task.lines.places,
-            np.zeros(0, np.float32), penalties, rows,
+            task.lines.weights, penalties, rows,
         )  # fmt: skip
         solve = partial(kernels.solve_rows, *arguments, steps=STEPS)
         loss = sum(self._in_threads(solve, _equal_parts(task.lines.ptr, self._model.threads)))
@@ -441,13 +453,20 @@ class RangeTrainer:
 
     def _store(self, block: Block, terms: PassRange) -> None:
         """Write the lines of a block, once for each side, sorted by range."""
-        numbered, _ = self._model.numbered(block)
+        numbered, weights = self._model.numbered(block)
+        if self._width > LINE_NUMBERS and len(weights) != len(numbered[USER]):
+            raise DataError(
+                f"{block.path}: weights: values takes weights from the third column, and these "
+                "lines have none. Add it, or set weights: one"
+            )
         for side in (USER, ITEM):
             own, other = numbered[side], numbered[1 - side]
             parts = np.searchsorted(self._bounds[side], own, side="right") - 1
             order = np.argsort(parts, kind="stable")
-            numbers = np.empty((len(order), LINE_NUMBERS), np.float32)
+            numbers = np.empty((len(order), self._width), np.float32)
             numbers[:, 0], numbers[:, 1] = own[order], other[order]
+            if self._width > LINE_NUMBERS:
+                numbers[:, LINE_NUMBERS] = weights[order]
             ranges = len(self._bounds[side]) - 1
             head = np.bincount(parts, minlength=ranges).cumsum().astype(np.float32)
             if len(order) >= NAMES_END:
@@ -461,12 +480,14 @@ class RangeTrainer:
         lines = self._kept.get((side, part))
         if lines is None:
             first, stop = self._names_in(side, part)
-            own, other = self._read(side, part, terms.block_count)
-            order = np.lexsort((other, own))  # whatever blocks the input was cut into
+            own, other, weights = self._read(side, part, terms.block_count)
+            # Whatever blocks the input was cut into; a pair may come twice, with two weights.
+            order = np.lexsort((weights, other, own) if len(weights) else (other, own))
             others, (places,) = distinct([other[order]], len(self._counts[1 - side]))
             ptr = np.zeros(stop - first + 1, np.int64)
             np.cumsum(np.bincount(own - first, minlength=stop - first), out=ptr[1:])
-            lines = RangeLines(ptr, places, others.astype(np.int64))
+            weights = weights[order] if len(weights) else NO_WEIGHTS
+            lines = RangeLines(ptr, places, others.astype(np.int64), weights)
             if self._kept_bytes + lines.size_bytes <= LINES_BYTES:
                 self._kept[side, part] = lines
                 self._kept_bytes += lines.size_bytes
@@ -474,8 +495,9 @@ class RangeTrainer:
 
     def _read(
         self, side: int, part: int, blocks: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Read the lines of a range, in the order of the blocks: their own and their other names.
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+        """Read the lines of a range, in the order of the blocks: their own names, their other
+        names, their weights or an empty array.
 
         DataError: servers have lost some of them.
         """
@@ -484,7 +506,7 @@ class RangeTrainer:
             heads = shared_blocks.heads(self._model, place, range(blocks))
             ends = np.zeros((blocks, part + 2), np.int64)
             ends[:, 1:] = heads[:, : part + 1]
-            begins, stops = LINE_NUMBERS * ends[:, part], LINE_NUMBERS * ends[:, part + 1]
+            begins, stops = self._width * ends[:, part], self._width * ends[:, part + 1]
             numbers = np.empty(int((stops - begins).sum()), np.float32)
             shared_blocks.read(self._model, place, begins.tolist(), stops.tolist(), numbers)
         except LostBlocks as lost:
@@ -493,8 +515,10 @@ class RangeTrainer:
                 "lost without its last pushes (replication: async, or none): start again, from a "
                 "checkpoint if there is one, or with replication: sync"
             ) from None
-        own, other = numbers.reshape(-1, LINE_NUMBERS).T.astype(np.int64)
-        return own, other
+        columns = numbers.reshape(-1, self._width).T
+        own, other = columns[:LINE_NUMBERS].astype(np.int64)
+        weights = columns[LINE_NUMBERS] if self._width > LINE_NUMBERS else NO_WEIGHTS
+        return own, other, weights
 
 
 def _side(terms: PassRange) -> int:

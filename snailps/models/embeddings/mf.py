@@ -165,9 +165,11 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         super().finish()
 
     def learnt(self, lines: Columns) -> Columns:
-        return lines.choices() if ranks(self.settings) else lines
+        return selected(self.settings, lines)
 
     def values_of(self, values: NDArray[np.float64]) -> Floats:
+        if self.settings.weighs:
+            return values.astype(np.float32)
         if ranks(self.settings):
             return np.zeros(0, np.float32)
         return self._encoding.labels_of(values).astype(np.float32)
@@ -212,7 +214,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
-        surveyor = ChoiceSurveyor if ranks(settings) else NameSurveyor
+        surveyor: type[NameSurveyor] = NameSurveyor
+        if ranks(settings):
+            surveyor = WeightSurveyor if settings.weighs else ChoiceSurveyor  # type: ignore[attr-defined]
         return surveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
 
     @classmethod
@@ -220,7 +224,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         """Take what a model has that training continues; else choose the loss by the lines."""
         adopted: Any = warm_start.adopt(cls, settings, explicit)
         if adopted.loss == "auto":
-            rated = files.have_values(cls.columns, adopted.input)
+            rated = adopted.weights == "one" and files.have_values(cls.columns, adopted.input)
             adopted = replace(adopted, loss="squared" if rated else "als")
         chosen: JobSettings = adopted
         return chosen
@@ -242,23 +246,36 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def check(cls, settings: MfSettings) -> None:
-        """Refuse malformed lines, and a squared loss of lines without values."""
+        """Refuse malformed lines, and lines without the values that are learnt, or are weights."""
         if solves(settings):
             files.check_heads(cls.columns, "input", settings.input)
             least_squares.check(settings)
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
+        if settings.weighs:
+            cls._check_values(
+                "input",
+                settings.input,
+                "weights: values takes the weight of a line from its value. Add a third column, or "
+                "set weights: one",
+            )
         if ranks(settings):
             return
-        for name, paths in (("input", settings.input), ("test", settings.test)):
-            for path in files_of(paths)[: files.HEADS_MAX] if paths else ():
+        why = "loss squared predicts values. Set loss: als, softmax or pairwise, which rank items"
+        cls._check_values("input", settings.input, why)
+        cls._check_values("test", settings.test, why)
+
+    @classmethod
+    def _check_values(cls, name: str, paths: Sequence[str], why: str) -> None:
+        """Refuse files whose first lines have no values."""
+        if paths:
+            for path in files_of(paths)[: files.HEADS_MAX]:
                 head = head_of(path)
                 found = cls.columns.read(head, path, 0, head)
                 if len(found) and not len(found.values):
                     raise DataError(
-                        f"{name}: {path}: lines of users and items without values: loss squared "
-                        "predicts values. Set loss: als, softmax or pairwise, which rank items"
+                        f"{name}: {path}: lines of users and items without values: {why}"
                     )
 
     @classmethod
@@ -270,8 +287,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         names = cls.names(results)
         rated = not ranks(s)
         test = files.read_lines(
-            cls.columns, cls.kind_of_column, names, s.test, s, keep_unknown=rated, choices=not rated
-        )
+            cls.columns, cls.kind_of_column, names, s.test, s,
+            keep_unknown=rated, select=None if rated else Columns.choices,
+        )  # fmt: skip
         if not len(test):
             return {"test": {"unknown": test.unknown}}
         users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
@@ -279,7 +297,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             found = ratings(encoding_of(names, s).centre, users, items, test.ids)
             figures = rating_figures(found, test.values)
             return {"test": {**figures, "unknown": test.unknown}}
-        seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s, choices=True)
+        seen = files.read_lines(
+            cls.columns, cls.kind_of_column, names, s.input, s, select=partial(selected, s)
+        )
         figures = list_figures(users, items, test.ids, seen.ids, s.top)
         return {"test": figures | {"unknown": test.unknown}}
 
@@ -330,6 +350,43 @@ class ChoiceSurveyor(NameSurveyor):
         if unused := self.values.unused:
             log.warning("%s", unused)
         return super().result()
+
+
+SIZES = (0.1, 10.0)
+"""Root mean squares of weights for which the rule of `a0` and `l2` was measured, about."""
+SIZE_MOST = 1e6
+
+
+class WeightSurveyor(NameSurveyor):
+    """Refuses weights that a solve in float32 does not bear, and an input without choices."""
+
+    def result(self) -> bytes:
+        """All names, the most frequent first."""
+        size = self.values.size
+        if not self.values.most:
+            raise DataError(
+                f"input: weights: values: none of {self.values.number:,.0f} values is above 0, so "
+                "that no pair is to be 1. Values below 0 are pairs that are to be 0"
+            )
+        if not 1 / SIZE_MOST <= size <= SIZE_MOST:
+            raise DataError(
+                f"input: weights: values: expected weights of about 1, {1 / SIZE_MOST:g} to "
+                f"{SIZE_MOST:g}, got a root mean square of {size:.3g}: divide all by their mean"
+            )
+        if not SIZES[0] <= size <= SIZES[1]:
+            log.warning(
+                "weights: values: the root mean square of all values is %.3g, and a0 and l2 are "
+                "chosen for weights of about 1: divide the values by their mean, or set both",
+                size,
+            )
+        return super().result()
+
+
+def selected(settings: Any, lines: Columns) -> Columns:
+    """The lines that a training with these settings learns from."""
+    if settings.predicts:
+        return lines
+    return lines.weighted() if settings.weighs else lines.choices()
 
 
 def solves(settings: Any) -> bool:

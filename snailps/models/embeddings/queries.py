@@ -485,11 +485,13 @@ class FactorModel(NamedRows):
     def pairs_in(self, path: str) -> NDArray[np.int32]:
         """Read pairs from a file, as numbers of users and items (2, n); skips unknown names.
 
-        Lines with values count only if the value is above 0, as in the training of a ranking.
+        Lines with values count if a ranking learns from them: above 0, or not 0 where values are
+        weights.
         """
         pairs = [np.zeros((2, 0), np.int32)]
         for lines, _ in files.columns_of(self.lines, [path]):
-            columns = lines.choices().names
+            chosen = lines.weighted() if self.settings.weighs else lines.choices()
+            columns = chosen.names
             names = [list(map(to_text, column)) for column in columns]
             ids = np.stack([self.numbers(k, n) for k, n in zip(self.kinds, names, strict=True)])
             pairs.append(ids[:, (ids >= 0).all(0)])

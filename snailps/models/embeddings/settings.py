@@ -229,6 +229,15 @@ class MfSettings(EmbeddingSettings):
         "values, else `als`.",
         when="`als` if lines with values are clicks, plays or purchases.",
     )
+    weights: Literal["one", "values"] = setting(
+        "one",
+        help="Weight of a line in `als`. `one`: 1 for each whose value is above 0, and others are "
+        "left out. `values`: the size of its value; a value below 0 is a pair that is to be 0, "
+        "and a line of value 0 is left out. `loss: auto` is then `als`.",
+        when="`values` if they say how sure a choice is, about 1 on average, or where users have "
+        "rejected items.",
+        read_if=LEAST_SQUARES,
+    )
     a0: float = setting(
         0.0,
         help="Weight of every pair of a user and an item towards 0, where a line has weight 1 "
@@ -297,6 +306,11 @@ class MfSettings(EmbeddingSettings):
     )
 
     shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "encoding")
+
+    @property
+    def weighs(self) -> bool:
+        """Whether values of lines are weights."""
+        return self.weights == "values" and self.loss == "als"
 
     @property
     def predicts(self) -> bool:
