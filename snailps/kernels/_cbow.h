@@ -152,14 +152,14 @@ SNAIL_INLINE void snail_adam(int64_t n, float *restrict w, float *restrict m, fl
 /* ---- scratch ---------------------------------------------------------------------------------- */
 
 enum { SNAIL_NO_PLACE = -1 };
-#define SNAIL_LEAST_LOGIT -40.0f /* exp of less is no share worth a float's range */
+#define SNAIL_LEAST_LOGIT -40.0f /* below it, exp is a negligible share */
 
 typedef struct {      /* for batches of up to `batch` windows */
     int64_t batch;
     float *hidden;    /* batch x hidden stride: means, then a 1, then zeros */
     float *scaled;    /* the same shape */
     float *shares;    /* panels x batch x SNAIL_PANEL: exponentials of the logits */
-    float *shift;     /* panels x batch: what was taken from them first */
+    float *shift;     /* panels x batch: what was subtracted from the logits before exp */
     float *most;      /* batch */
     float *sums;      /* batch */
     float *target;    /* batch: logit of the true word */

@@ -61,7 +61,7 @@ typedef struct {
 
 /* ---- sums ------------------------------------------------------------------------------------- */
 
-/* sums[j] (+)= x_i row_i[j] over i, squares[j] (+)= its square; `add`: to what is there. */
+/* sums[j] = sum over i of x_i row_i[j], squares[j] = sum of their squares; `add`: added to the old values. */
 SNAIL_INLINE void snail_fm_sums(const int add, int64_t row_num, const float *const *rows,
                                 const float *x, int64_t stride, float *restrict sums,
                                 float *restrict squares) {
@@ -87,8 +87,8 @@ SNAIL_INLINE void snail_fm_sums(const int add, int64_t row_num, const float *con
     }
 }
 
-/* to's factor for field g = field f's factor of sums[g], for each of `seen` fields g: n^2 short
- * copies an example, so whole registers where the length allows it. */
+/* For each of `seen` fields g, copies field f's factor of sums[g] to the factor for field g of `to`.  An
+ * example takes n^2 such short copies, so they are made in whole registers where the length allows it. */
 SNAIL_INLINE void snail_fm_turn(int64_t seen, const int32_t *fields, int64_t f, int64_t factors,
                                 const float *restrict sums, int64_t stride, float *restrict to) {
     const float *from = sums + 1 + f * factors;
@@ -197,7 +197,7 @@ SNAIL_INLINE float snail_plain_score(const snail_fm *m, float bias, int64_t begi
     return linear + 0.5f * snail_fm_products(m->sums, m->sums, m->squares, stride);
 }
 
-/* S of each field that the example has; how many these are, their numbers in `present`. */
+/* Computes S of each field that the example has; returns their count, and writes their numbers to `present`. */
 SNAIL_INLINE int64_t snail_sum_fields(const snail_fm *m, int64_t i, int64_t begin,
                                       int64_t feature_num) {
     const int64_t stride = m->job->weights_num;
@@ -266,7 +266,7 @@ SNAIL_INLINE float snail_fm_one(const snail_fm *m, int64_t i, float weight) {
     return loss;
 }
 
-/* Asks for the rows of an example that comes soon. */
+/* Prefetches the rows of an example that comes soon. */
 SNAIL_INLINE void snail_fm_look_ahead(const snail_sparse_job *job, int64_t i) {
     if (i >= job->last) return;
     const int64_t floats = job->width < SNAIL_FM_AHEAD_FLOATS ? job->width : SNAIL_FM_AHEAD_FLOATS;
@@ -299,7 +299,7 @@ static int64_t snail_fm_scratch(const snail_sparse_job *job) {
            job->field_num * 4;
 }
 
-/* L2 counts as often as its example does. */
+/* Sets the L2 of an example: the job's, times the example's weight. */
 SNAIL_INLINE void snail_fm_set_decay(snail_fm *m, float weight) {
     const snail_sparse_job *job = m->job;
     m->decay[0] = weight * job->l2;

@@ -205,8 +205,8 @@ SNAIL_INLINE float snail_linear_product(const snail_linear *l, int64_t begin, in
     return _mm512_reduce_add_ps(sum);
 }
 
-/* The rows of entries begin..end-1 take a step each, against the gradients `g`, with the L2 `decay`
- * of each, or of all (NULL) that of the job, which the copies have. */
+/* The row of each entry begin..end-1 takes a step against its gradient in `g`.  `decay` has the L2 of each
+ * entry; NULL: all have the job's, which `l->entries` holds. */
 SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end, const float *g,
                                      const float *decay, const int state) {
     snail_entries *t = &l->entries;
@@ -276,7 +276,7 @@ SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end
 
 /* ---- examples, together ----------------------------------------------------------------------- */
 
-/* Asks for the rows of an example that comes soon. */
+/* Prefetches the rows of an example that comes soon. */
 SNAIL_INLINE void snail_linear_look_ahead(const snail_sparse_job *job, int64_t i) {
     if (i >= job->last) return;
     int64_t stop = job->ptr[i] + SNAIL_LINEAR_AHEAD_MAX;
@@ -295,7 +295,7 @@ SNAIL_INLINE int64_t snail_linear_together(const snail_sparse_job *job, int64_t 
     return stop - i;
 }
 
-/* Whether the L2 of an example's rows is not that of all. */
+/* Whether examples differ in the L2 of their rows: it is the job's, times the example's weight. */
 SNAIL_INLINE int snail_has_own_decay(const snail_sparse_job *job) {
     return job->weights && job->l2 != 0;
 }

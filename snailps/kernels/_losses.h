@@ -25,9 +25,9 @@ SNAIL_INLINE float snail_likely(float score) {
     return (float)(1.0 / (1.0 + snail_exp(x)));
 }
 
-/* Half the deviance of a count of mean exp(score); a straight line beyond exp(SNAIL_STEEP) times the
- * label, or times 1 of a smaller one: a wild step neither overflows, nor leaves a sum of squared
- * gradients beside which all later ones are nothing. */
+/* Half the deviance of a count whose mean is exp(score).  Where the mean exceeds exp(SNAIL_STEEP) times
+ * max(label, 1) it continues as a straight line: then a wild step does not overflow, and does not leave a
+ * sum of squared gradients beside which all later gradients are negligible. */
 SNAIL_INLINE float snail_half_deviance(float score, float label, float *gradient) {
     const float own = label > 0 ? snail_log(label) : 0, most = SNAIL_STEEP + (own > 0 ? own : 0);
     const float at = score > most ? most : score;

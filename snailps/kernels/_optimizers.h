@@ -47,7 +47,7 @@ SNAIL_STEP snail_ftrl_by snail_ftrl_of(float rate, float l1, float beta) {
     return (snail_ftrl_by){per_rate, beta * per_rate, l1};
 }
 
-/* `root` is that of n. */
+/* FTRL's weight; `root` is the square root of n. */
 SNAIL_STEP float snail_ftrl_weight(float z, float root, const snail_ftrl_by *by) {
     return -snail_shrunk(z, by->l1) / (root * by->per_rate + by->base);
 }
@@ -176,7 +176,7 @@ static void snail_step_momentum(const float *hyper, float *row, const float *res
     }
 }
 
-/* dim values, weighted already, and their weight: all of them add up. */
+/* `value` has dim values that are multiplied by their weight, then the weight: all are added to the sums. */
 static void snail_step_average(const float *hyper, float *row, const float *restrict value,
                                uint32_t dim) {
     snail_step_add(hyper, row + dim, value, dim + 1);

@@ -289,7 +289,7 @@ SNAIL_INLINE void snail_weights_step(const snail_triples_job *job, float *row, c
         }
 }
 
-/* The same of an entity, which is then made a unit vector where the job wants that. */
+/* A step of an entity's row; with `normalize` its weights are then scaled to length 1. */
 SNAIL_INLINE void snail_entity_step(const snail_triples_job *job, float *row, const float *gradient,
                                     float rate, float l2) {
     snail_weights_step(job, row, gradient, rate, l2);
