@@ -84,11 +84,12 @@ NAMES_END = 1 << 24
 class Weights:
     """Weights of the objective: a0 of pairs without a line, l2 of the penalty and its `scale`.
 
-        sum of (x.y - 1)^2 over lines + a0 x sum of (x.y)^2 over all pairs
+        sum of |w| (x.y - [w > 0])^2 over lines + a0 x sum of (x.y)^2 over all pairs
         + l2 x scale x sum of f^nu |row|^2 over rows
 
-    f, the frequency of a row, is the number of its lines + a0 x rows of the other side.  `scale`
-    makes the penalties add up to what they would be with nu = 1, so l2 means the same for any nu.
+    w is the weight of a line: 1, or with ``weights: values`` its value.  f, the frequency of a row,
+    is the number of its lines, of any weight, + a0 x rows of the other side.  `scale` makes the
+    penalties add up to what they would be with nu = 1, so l2 means the same for any nu.
     """
 
     a0: float
