@@ -3,7 +3,8 @@
 #   entries   a key and its value in each slot; value 0 = the slot is empty
 #   numbers   4 bytes a slot: the index + 1 of a key in the caller's array; 0 = the slot is empty
 #
-# The owner has the memory and the size.  Slots are chosen by `table_hash`, except where their order reaches
+# Any uint64 may be a key, 0 and 2^64 - 1 included: a slot is empty by its value or number, never by its key.
+# The caller owns the memory and decides its size.  Slots are chosen by `table_hash`, except where their order reaches
 # files or the wire.  Some tables are not made of these: rows by tag (`_slab`), rows in a file, a cache of
 # sets, words, numbers of a batch.  Each of them has a layout that makes its own lookups faster.
 from libc.stdint cimport uint32_t, uint64_t

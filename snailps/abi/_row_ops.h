@@ -18,7 +18,7 @@ enum {                    /* what a push does                state              
     SNAIL_AVERAGE = 5,    /* sums until a round is closed    sum, sum of weights     dim + 1 */
     SNAIL_MOMENTUM = 6,   /* v = beta1 v + g, w -= lr v      v                       dim */
     SNAIL_ROWWISE = 7,    /* adagrad, one s a row            s                       dim */
-    SNAIL_ACCESS_NUM = 8, /* number of the ones that the kernels know */
+    SNAIL_ACCESS_NUM = 8, /* number of methods that the kernels have */
     SNAIL_PYTHON = 8      /* rows are computed elsewhere; the store only keeps them */
 };
 
@@ -31,8 +31,8 @@ enum {                 /* a row's first weights, from (seed, key) alone */
 
 enum {
     SNAIL_HYPER_NUM = 8,
-    SNAIL_ADAM_STEPS = 16384 /* of a row, whose corrections are looked up; with beta2 up to 0.999
-                              * later ones are 1 */
+    SNAIL_ADAM_STEPS = 16384 /* first steps of a row, whose bias corrections are in a table; for
+                              * beta2 up to 0.999 the corrections of later steps are 1 */
 };
 
 /* Changes one stored row (weights then state) by one value.  `hyper`: SNAIL_HYPER_NUM numbers,
@@ -48,8 +48,8 @@ typedef struct {
      * difference of whole rows, weights and state; NULL where differences do not add up. */
     snail_row_step apply[SNAIL_ACCESS_NUM];
     snail_row_step add_state[SNAIL_ACCESS_NUM];
-    /* Appends to the hyper-parameters what can be derived from them, but for the step size, which pushes
-     * may scale: snail_hyper_floats() numbers in all. */
+    /* Appends what can be derived from the hyper-parameters: snail_hyper_floats() numbers in all.  Nothing
+     * is derived from the step size, because a push may scale it. */
     void (*prepare)(int access, float *hyper);
     /* out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows. */
     void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out, uint32_t dim);
@@ -67,7 +67,7 @@ static inline uint32_t snail_state_floats(int access, uint32_t dim) {
     }
 }
 
-/* Adam's: two corrections a step, of a row's first steps. */
+/* Number of hyper-parameters with what `prepare` appends: for Adam two corrections a step in its table. */
 static inline uint32_t snail_hyper_floats(int access) {
     return SNAIL_HYPER_NUM + (access == SNAIL_ADAM ? 2 * SNAIL_ADAM_STEPS : 0);
 }

@@ -1,7 +1,7 @@
 /* Where a key lies in a hash table in memory.  Keyed by a secret of this process, so that keys which a
  * stranger chooses (ids of a log, words of a text) cannot be made to collide, which would slow the table down.
  * The hash differs from process to process: it must never decide what is in a file, on the wire, or the order
- * of a result.  `snail_hash_key` is for these.
+ * of a result.  Use `snail_hash_key` for those.
  */
 #ifndef SNAILPS_TABLE_HASH_H
 #define SNAILPS_TABLE_HASH_H
@@ -34,7 +34,7 @@ static inline uint64_t snail_table_stir(uint64_t hash, uint64_t word) {
     return snail_fold(hash ^ word, snail_secret[1]);
 }
 
-/* The second product spreads regular keys (0, 1, 2, ...) also where the secret is an unlucky one. */
+/* The second product spreads regular keys (0, 1, 2, ...) even if the secret is unlucky. */
 static inline uint64_t snail_table_hash(uint64_t key) {
     return snail_fold(snail_table_stir(snail_secret[0], key), SNAIL_GOLDEN);
 }

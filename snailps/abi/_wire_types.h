@@ -1,8 +1,12 @@
 /* Wire types: the C table that a kernel build fills and the transport calls (as a PyCapsule named
  * "snailps.wire_ops"), and the sizes of rows on the wire.
  *
- * A row is `floats` float32 at home and snail_wire_row_bytes() on the wire, little endian, at any
+ * A row is `floats` float32 in memory and snail_wire_row_bytes() on the wire, little endian, at any
  * address.  How each type rounds is in kernels/_wire_types.h.
+ *
+ * A wire type needs its size in snail_wire_row_bytes() and, in snail_wire_ops, functions that narrow, widen
+ * and check rows; `fitting` only if its range is smaller than float32's.  A client that was made without the
+ * capsule sends and asks for float32 only.
  */
 #ifndef SNAILPS_WIRE_OPS_H
 #define SNAILPS_WIRE_OPS_H
@@ -24,11 +28,12 @@ typedef struct {
     /* row + residue -> out; residue = row + residue - widened(out): what this row still owes. */
     void (*narrow_owing[SNAIL_WIRE_NUM])(const float *row, float *residue, char *out,
                                          uint32_t floats);
-    /* Values before the first that is NaN or infinite once it is widened, of n rows that begin
-     * `stride` bytes apart; n * floats if none is. */
+    /* Checks n rows that begin `stride` bytes apart: the number of values before the first that is
+     * NaN or infinite after widening; n * floats if there is none. */
     uint64_t (*finite[SNAIL_WIRE_NUM])(const char *rows, uint64_t stride, uint32_t n,
                                        uint32_t floats);
-    /* Values of float32 rows before the first that narrowing would change by more than rounding. */
+    /* The same for float32 rows to be narrowed: the number of values before the first that the type
+     * cannot hold, so that narrowing would change it by more than rounding. */
     uint64_t (*fitting[SNAIL_WIRE_NUM])(const char *rows, uint64_t stride, uint32_t n,
                                         uint32_t floats);
 } snail_wire_ops;

@@ -44,10 +44,11 @@ cdef struct Columns:                # a batch by column: scratch, one a shard
 cdef ConnectionMemory *memory_of(void **memory) noexcept nogil
 cdef void memory_free(ConnectionMemory *mine) noexcept nogil
 
-# An empty batch in its place; refused, if with its dL/dZ there would be too much.
+# Begins an empty batch, in the place of an older one.  It is marked as refused if its dL/dZ would exceed the limit
+# of bytes for batches.
 cdef KeptBatch *batch_begin(ConnectionMemory *mine, uint64_t number, uint32_t table,
                             uint32_t examples, uint32_t floats) noexcept nogil
-# The batch of this number; NULL = it is not, or no longer, known.
+# The batch with this number, table and shape; NULL = there is none, or it was replaced.
 cdef KeptBatch *batch_of(ConnectionMemory *mine, uint64_t number, uint32_t table,
                          uint32_t examples, uint32_t floats) noexcept nogil
 # Keeps the entries of the next examples (`values` NULL = all 1); False = too much.

@@ -14,7 +14,7 @@ cdef class PythonMethods:
     cdef Context *context
     cdef dict methods               # table number -> instance of AccessMethod
     cdef public object clock_error  # type: Exception | None  # a method failed when a clock was closed
-    cdef public object obey  # type: Callable[[bytes], None] | None  # of bytes: does an order that came in a stream
+    cdef public object obey  # type: Callable[[bytes], None] | None  # executes an order (JSON) of a primary's stream
 
 
 cdef bint python_pull(void *methods, Table *table, uint32_t number, const RowRequest *asked,

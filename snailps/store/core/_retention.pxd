@@ -1,11 +1,11 @@
-# Which rows a part makes and keeps: admission by count, a limit with the least recently pushed going,
-# an age.
+# Which rows a part makes and keeps: a row is made after some pushes of its key, and deleted when it is among
+# the least recently pushed of too many rows, or too old.
 #
 #   key without a row -> counted -> enough pushes? -> its row is made
 #   a part as full as it may be -> its oldest sixteenth goes
-#   half an age of pushes since the last look -> rows that had none for an age go
+#   half an age of pushes since the last look -> rows without a push for an age go
 #
-# A part decides by what it was pushed and nothing else, so that a standby, or a replay, that executes
+# A part decides by the pushes to it and nothing else, so that a standby, or a replay, that executes
 # the same pushes in the same order makes and keeps the same rows.  For the same reason a copy of a part
 # is made with its `Retention`.
 #
@@ -30,14 +30,14 @@ cdef packed struct RetentionHead:       # of a Retention as bytes; its cells fol
     uint32_t swept
 
 
-# Counts a push of a key that has no row; whether its row is to be made.  The part has a Retention.
+# Counts a push of a key that has no row; returns whether to make the row.  The part has a Retention.
 cdef bint retention_admits(Slab *slab, Part *part, uint64_t key) noexcept nogil
 
-# Makes room for one more row; count of deleted rows.  The part has a Retention.
+# Makes room for one more row; returns the number of deleted rows.  The part has a Retention.
 cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil
 
-# Deletes the rows of a part that were not among its last `age_max` pushes, once in half as many; count
-# of deleted rows.  The table has an age, the part a Retention.
+# Deletes the rows that none of the part's last `age_max` pushes reached; looks once in `age_max` / 2 pushes.  Returns
+# the number of deleted rows.  The table has an age, the part a Retention.
 cdef uint32_t retention_expire(Slab *slab, Part *part) noexcept nogil
 
 # Halves the numbers of all rows of a part, before the next one would not fit.
@@ -57,7 +57,7 @@ cdef inline void retention_note(Slab *slab, Part *part, char *row) noexcept nogi
 # Length of a part's Retention as bytes, a multiple of 8; 0 = it has none.
 cdef uint64_t retention_bytes(const Part *part) noexcept nogil
 
-# Writes them; where they end.
+# Writes them; returns their end.
 cdef char *retention_copy(const Part *part, char *to) noexcept nogil
 
 # Reads them; 0, -1 = no memory, -2 = malformed.  Ignores counts of another number of cells.
