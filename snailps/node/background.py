@@ -1,7 +1,7 @@
 """Work beside a loop that must not wait: a thread for a call, or a thread with a queue of items.
 
 work -> in_thread -> future of its result
-item -> Backlog.put -> thread -> work(items)      never waited for: what has no room is left out
+item -> Backlog.put -> thread -> work(items)      `put` never waits: a full queue drops the item
 """
 
 from __future__ import annotations

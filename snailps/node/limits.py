@@ -6,7 +6,7 @@
 
 So the inner wait ends first: its cause is handled, or named in the answer to the outer one. Of two
 equal limits either may end first, and the outer wait has the less precise message. Owns all limits
-that depend on each other; limits that do not stand where they are used.
+that depend on each other; the others stand where they are used.
 """
 
 from __future__ import annotations

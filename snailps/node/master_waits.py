@@ -1,5 +1,5 @@
-"""Which processes of this user on this machine wait for a master: what `snailps status` can tell
-where the master itself does not answer.
+"""Notes which processes of this user on this machine wait for a master, so that `snailps status`
+can name them if the master itself does not answer.
 
     process that waits -> Waiting -> a small file among the runs' -> waiting_for(address) -> status
 
@@ -35,7 +35,7 @@ class Waiting:
 
     def report(self, text: str) -> None:
         self._say(text)
-        with contextlib.suppress(OSError):  # no note is worth a process
+        with contextlib.suppress(OSError):  # a process that cannot write its note goes on
             pid = os.getpid()
             note = {
                 "pid": pid, "born": birth_of(pid), "name": self._name, "address": self._address,

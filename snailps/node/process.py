@@ -10,8 +10,12 @@ its work.  Must not know rows or models.
 Threads: the main thread does the subclass's work.  The reader thread of `ControlClient` handles
 notes, and `_find_master` when the connection breaks.  Heartbeats run without the GIL, so that a
 busy process is not taken for dead; over TLS they pass the relay, which needs the GIL.  A thread for
-signals exists since Python runs handlers only between two steps of the main thread, which may
+signals exists because Python runs handlers only between two steps of the main thread, which may
 compute for minutes in one step.
+
+When the master is lost, a node without a journal at its master (`patience_s` 0) ends.  Others keep
+working and connect again for up to `patience_s`.  `ControlClient` then repeats their unanswered
+calls, with their numbers, before anything new; a note sent just before the break may be lost.
 
 A master that is stopped, or cut off by the network, is noticed by its silence: a warning after
 `heartbeat_timeout`, the end after `patience_s` more (`_watch`).  A master whose loop alone hangs

@@ -377,7 +377,7 @@ def _is_at(address: str, other: str) -> bool:
 def _debugged() -> Any:
     try:
         yield
-    except Exception:  # no error here is worth a run
+    except Exception:  # a run goes on without its entry
         log.debug("the run is not registered", exc_info=True)
 
 
