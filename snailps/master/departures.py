@@ -7,8 +7,19 @@ Owns the policy of a loss: `on_node_loss`, before and after forming, in a sessio
 know how blocks are released (`JobController`) or shards change over (`ReplicationController`).
 
 Two rules hold throughout. A member that may have pushed is fenced before its work is given to
-others: it may only be slow, and a late push of its would be applied twice. A member is removed
-before its work is released, so that nothing is given back to it. `now` is monotonic seconds.
+others: it may only be slow, and its late pushes would be applied twice. A member is removed before
+its work is released, so that nothing is given back to it. `now` is monotonic seconds.
+
+The loss of a server or worker that has joined ends the cluster
+
+    with `on_node_loss: stop`
+    if a server had the only copy of a shard: rows are lost
+    if no worker is left and the job cannot wait for one; a wait is limited (`job/worker_wait.py`)
+
+A session survives the loss of a worker: only its job fails. While the cluster forms, a lost process
+is replaced, up to `LOSSES_PER_NODE` for each expected node (`membership.py`). The loss of a driver
+may end its own job (`job/submissions.py`), and that of the last one a session which is not to
+outlive its drivers.
 """
 
 from __future__ import annotations

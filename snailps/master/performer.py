@@ -3,9 +3,9 @@
     message of a Peer -> received -> Received, Gone -> the core
     Send, Order, Answering, Close, Broken -> perform -> a Peer; an effect that fails -> its receiver
 
-Owns the numbers of connections, and of calls that have no answer yet. Must not know sockets: the
-control server is given. Effects are performed in sequence, and one that fails does not keep the
-later ones from being performed: they were decided in the belief that all are.
+Owns the numbers of connections, and of calls that have no answer yet. Must not know sockets: it
+gets the control server. Effects are performed in order. If one fails, later ones are performed all
+the same, because the core decided each as if all succeed.
 """
 
 from __future__ import annotations

@@ -410,6 +410,9 @@ class JobController:
     def step_training(
         self, job: Job, schedule: Schedule, workers: list[Member], now: float
     ) -> None:
+        """Advance the training. Once its schedule is over, the export begins when nothing changes
+        rows or reads them any more: no worker is late, no inspection, round or checkpoint is under
+        way, each lost worker is fenced at all shards, and no shard changes over."""
         looks = self.round is not None and self.round.looks
         if job.diverged and not looks:  # an inspection may report that an earlier round diverged
             self._above.fail_job(job.diverged)
@@ -432,8 +435,8 @@ class JobController:
             looking = self.inspection.looking or (self.round is not None and self.round.busy)
             if late or looking or self.checkpoints.running:
                 return
-            # A worker that is gone may still push until all shards have fenced it, and a shard that
-            # changes over is served by nobody: the export would wait for it, or read a torn model.
+            # A lost worker may push until all shards have fenced it, and no server serves a shard
+            # that changes over: the export would read a torn model, or wait.
             if self._shard_orders.busy or self._shard_orders.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:

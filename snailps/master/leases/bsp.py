@@ -20,11 +20,14 @@ from snailps.master.leases.waits import Wait
 
 
 class BspSchedule(BlockSchedule):
-    """A slot to each worker first; a second one of the same clock ahead only where enough are left
-    for the workers without any.
+    """Each worker gets one slot of a clock first. It gets another slot of the same clock only if
+    enough free slots are left for the workers that have none.
 
-    Free slots of the open clock go to workers that have none of it. Otherwise a worker could hold
-    two slots of the open clock and train one after the other, while the others wait.
+    Otherwise one worker could hold two slots of the open clock and train them one after the other,
+    while the others wait.
+
+    The slots of a lost worker are free again and go out before later ones. A worker that holds
+    slots of later clocks gets one in addition (`SlotClocks.take_back`), because all wait for it.
     """
 
     slots: SlotClocks
@@ -46,7 +49,7 @@ class BspSchedule(BlockSchedule):
         return self.slots.size
 
     def _next_of(self, node: int) -> Entry | None:
-        """None also where the next entry is too many clocks ahead."""
+        """Also None if the next entry is too many clocks ahead."""
         slots = self.slots
         if slots.is_abandoned:
             return None
@@ -57,7 +60,7 @@ class BspSchedule(BlockSchedule):
         return None
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Workers without an entry of a clock that has free ones, and workers that finished one."""
+        """Workers that finished an entry, then workers that may get a free one."""
         slots = self.slots
         done, self._done_now = self._done_now, set()
         news, slots.has_news = slots.has_news, False

@@ -3,8 +3,8 @@
     check_out -> held by one lease -> check_in -> durable      the lease ends: what it holds is free
 
 A part of the schedule of a rotation. The invariant: an output partition is held by one lease at a
-time, so its rows have one writer. A lease that ends frees what it holds at once; that the worker of
-a lost lease cannot write any more is the fence's matter, for which `service.py` waits.
+time, so its rows have one writer. A lease that ends frees what it holds at once. Its lost worker
+may still write until shards have fenced it, so `service.py` waits for the fence.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     reports, bytes moved -> progress      quiet for too long -> give_up(worker)
 
-What a worker learned from its last blocks may take minutes to push, so bytes count as progress; the
-bytes of any late worker, as they may wait for each other.
+What a worker learned from its last blocks may take minutes to push, so bytes moved count as
+progress. The bytes of any late worker count for all, because they may wait for each other.
 
     has pushed nothing of its last blocks   given up after `DROP_S` without progress: the model is
                                             as if it had not had them
     has pushed a part                       waited for until its own requests must have failed:
                                             without the rest the model would be torn
 
-Which of the two it is, the worker's present answer decides: pushes may begin at any time. `now`
+The worker's latest answer decides between the two, because its pushes may begin at any time. `now`
 is monotonic seconds.
 """
 
@@ -53,7 +53,7 @@ class LateWorkers:
         self._next = 0  # the worker to ask first, by number
         self._late: dict[int, Member] = {}
         self._staged = False
-        self._named: set[int] = set()  # quiet workers of which the log says that they pushed a part
+        self._named: set[int] = set()  # workers that the log has named as half pushed
         self._moved: dict[int, int] = {}  # bytes that each worker has sent, as last reported
 
     def progress(self, now: float) -> None:

@@ -1,7 +1,7 @@
 """Owns the entries that wait, where any worker may get any of them, and which one is next.
 
     returned entries -> the present epoch's, by the worker that had the block -> later epochs
-    limit(place): a fixed number of entries after this one, and no more
+    limit(place): lease up to a fixed number of entries after this place, then no more
 
 From the second epoch on a worker gets the blocks that it had in the epoch before: it may have kept
 what it read, and has their rows. It gets others when it has none of its own left.

@@ -228,8 +228,8 @@ class BlockRecords:
         self._change(index, index + 1)
 
     def make_durable(self, numbers: Iterable[int], node: int) -> None:
-        """DONE -> DURABLE of these blocks, where this worker has trained them: a late note about a
-        block that another worker trained again says nothing of that one's pushes."""
+        """DONE -> DURABLE of these blocks, where this worker has trained them. If another worker
+        has trained a block again since, a late note says nothing about that worker's pushes."""
         for number in numbers:
             index = number - self._first
             is_done = 0 <= index < self._end and self._states.item(index) == _S.DONE

@@ -224,8 +224,9 @@ class LeaseService:
         self._hand_out(now)
 
     def checked_in(self, member: Member, message: messages.CheckIn, now: float) -> None:
-        """A worker checks in an output partition. A note that is not for a partition it holds is
-        ignored: a worker repeats it after a takeover, and the end of the training takes leases."""
+        """A worker checks in an output partition. A note on a partition that it does not
+        hold is ignored: workers repeat notes after a takeover, and a training that ends takes back
+        leases."""
         job = self.job
         if job is None or member.dropped or not job.checked_in(message, member.number, now):
             return
