@@ -209,9 +209,9 @@ class Driver(ModelTables, Node):
     ) -> int:
         """Submit a job with all served files; its number, once it has begun.
 
-        `source`: that of its class, if it has no module; `key`: of a master that this process
-        started.  A refusal is raised as the error that it names, `WaitTimeout` after `limit_s`
-        seconds.
+        `source`: the source of its class, if it has no module; `key`: admits that source at a
+        master that this process started.  A refusal is raised as the error that it names,
+        `WaitTimeout` after `limit_s` seconds.
         """
         files = list(self._served)
         answer = self._ask(messages.Submit(dict(settings), files, key, source), limit_s)

@@ -3,8 +3,8 @@
     checkpoint -> ShardFile -> StoredTables: a section at a time -> Results -> Worker.export
                                                                  -> export_tables -> files
 
-Memory is that of the largest section and of the sorter.  Tables that are pulled by key are first
-sorted into a scratch file beside the output.  No sockets.
+Takes memory for the largest section and the sorter, not for all rows.  Tables that are pulled by
+key are first sorted into a scratch file beside the output.  No sockets.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StoredTables:
         self._sorted: dict[tuple[int, bool], _SortedTable] = {}
 
     def pull(self, number: int, keys: Keys, rows: Rows, state: bool = False) -> Rows:
-        """Rows of `keys`, with `state` and that of their optimizer, into `rows`.
+        """Read rows of `keys` into `rows`, with `state` also their optimizer's state.
 
         The first pull of a table, and of its state, sorts it into a scratch file.
         """

@@ -3,9 +3,9 @@
     TableSource.pieces -> RowSorter -> keys ascending -> OUTPUT.npz | OUTPUT.safetensors
                                                       -> OUTPUT.TABLE.parquet
 
-A source is a checkpoint (`offline_export`) or a running cluster (`session`).  Memory is that of the
-sorters' buffers, whatever the size of the tables; scratch space on the output's disk is that of
-the tables.  No sockets; must not know models.
+A source is a checkpoint (`offline_export`) or a running cluster (`session`).  The sorters'
+buffers are all the memory that it takes, whatever the size of the tables; the scratch files on the
+output's disk are as large as the tables.  No sockets; must not know models.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ log = logging.getLogger("snailps.events")
 """Logger of events with their fields, for logs that programs read."""
 log.setLevel(logging.CRITICAL)
 _IN_JOURNAL = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
-"""Kinds that the journal keeps.  Not checkpoints: there may be thousands, and their folder lists
-them."""
+"""Kinds that the journal keeps: what happened to processes, and warnings.  Not checkpoints (there
+may be thousands, and their folder lists them), nor events of input, result files and restores."""
 EVENT = "event"
 
 

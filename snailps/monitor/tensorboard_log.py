@@ -6,8 +6,8 @@
 
 The loop only puts numbers into a queue, which a thread writes; what cannot be written is dropped
 with a warning and never ends a run. A step is the number of words or examples so far, so a resumed
-training continues its curves; it begins with the step from which it goes on, so that TensorBoard
-drops what the run before had drawn after it.
+training continues its curves. It reports the step at which it resumes, so that TensorBoard drops
+the points that the earlier run drew after that step.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class TensorboardLog:
         self._first: tuple[int, int | None] = -1, None
         """A job, and the step at which this process has begun with it."""
         self._steps: dict[str, tuple[int, int]] = {}
-        """Job and step of the last point of each tag: a step has one, as tools that read the files
-        expect, whether a second has passed in which no block ended or not."""
+        """Job and step of the last point of each tag.  A tag gets one point per step, as readers of
+        the files expect, even if several statuses come at the same step."""
         self._points = Backlog("snailps-tensorboard", self._write_all, QUEUE_MAX)
 
     # --- the master's loop -----------------------------------------------------------------------
@@ -105,7 +105,7 @@ class TensorboardLog:
             self._put(scalars)
 
     def _is_new(self, tag: str, step: int) -> bool:
-        """Whether a tag has no point at a step yet; it is taken to get one."""
+        """Whether a tag has no point at a step yet; notes that it gets one."""
         before, self._steps[tag] = self._steps.get(tag), (self._job, step)
         return before != (self._job, step)
 
@@ -160,7 +160,7 @@ class TensorboardLog:
                     folder = self._folder if job <= 1 else self._folder / f"job-{job}"
                     writers[job] = self._module.SummaryWriter(
                         str(folder), flush_secs=5, purge_step=purged,
-                        filename_suffix=f".{secrets.token_hex(4)}",  # two of one second differ
+                        filename_suffix=f".{secrets.token_hex(4)}",  # files of one second differ
                     )  # fmt: skip
                 write(writers[job])
             except Exception as error:  # of the package, the disk
