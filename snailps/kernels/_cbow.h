@@ -114,8 +114,8 @@ static void snail_panel_back(int batch, const float *shares, const float *across
 
 /* ---- softmax of a panel ------------------------------------------------------------------------ */
 
-/* logits -> exp(logit - most), in place; returns their sum.  `most` grows to the largest so far, and
- * `sum`, that of the panels before, shrinks with it. */
+/* logits -> exp(logit - most), in place; adds them to `sum`, of the panels before, and returns it.  If a
+ * logit exceeds `most`, the largest so far, `most` becomes that logit, and `sum` is scaled down to it. */
 SNAIL_INLINE float snail_panel_exp(float *restrict x, float *most, float sum) {
     float tops[16], top = *most;
     memcpy(tops, x, sizeof tops);

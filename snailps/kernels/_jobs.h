@@ -1,8 +1,8 @@
 /* The arguments of each kernel (its job), and the table of kernels that a build exports.
  *
- * _kernels.pyx, compiled once, checks all bounds and fills a job; a build (_build.pyx, compiled once per
- * instruction set) runs it without further checks.  Both include this header, so nothing here depends on
- * the width of a vector.
+ * snailps/_kernels.pyx, compiled once, checks all bounds and fills a job; a build (_build.pyx, compiled
+ * once per instruction set) runs it without further checks.  Both include this header, so nothing here
+ * depends on the width of a vector.
  *
  * A kernel writes the rows that it trains and the arrays for results, nothing else.  Threads that run
  * parts of one call (first..last) share the rows, and write them without locks unless the kernel's header
@@ -51,8 +51,8 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     int64_t token_num;
     int64_t target_num;
     int window;
-    int single; /* whether each bag is one row: that of number bag_rows[word] */
-    int own;    /* whether that is the word's own number: bag_rows need not be read */
+    int single; /* whether each bag is a single row, number bag_rows[word] */
+    int own;    /* whether that row is the word's own: bag_rows need not be read */
     /* of pairs */
     const int32_t *centres;  /* of each bundle */
     const int64_t *starts;   /* of each bundle's contexts, and the end of the last one's */
@@ -145,9 +145,9 @@ typedef struct { /* labels of lines, by a trained classifier: nothing is changed
     int k;
     int32_t *best;  /* [lines, k], -1: none */
     float *chances; /* [lines, k] */
-    float *all;     /* in the place of `chances` [lines, label_num], or NULL; then `best` has k = 1 */
-    float *scores;  /* beside `all`: what the order of labels follows, [lines, label_num], or NULL */
-    float *hidden;  /* in their place [lines, dim], or NULL */
+    float *all;     /* NULL, or replaces `chances` [lines, label_num]; `best` then has k = 1 */
+    float *scores;  /* NULL, or beside `all` the scores that order labels, [lines, label_num] */
+    float *hidden;  /* NULL, or replaces all of these [lines, dim] */
 } snail_labelling_job;
 
 typedef struct {    /* sparse examples, for linear models and factorization machines */

@@ -1,4 +1,4 @@
-# Jobs of kernels and the table of a build, for the door; what each field is, is in the C header.
+# Jobs of kernels and the table of a build, for Cython; the C header describes each field.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport RowOps

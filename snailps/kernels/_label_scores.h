@@ -194,7 +194,8 @@ SNAIL_INLINE float snail_dot_lanes(const float *a, const float *b, int64_t strid
     return total;
 }
 
-/* Down fastText's tree of labels, the likelier side first; what is below the k best so far is left. */
+/* Walks down fastText's tree of labels, the likelier child first; skips a node that is no more probable
+ * than the k-th best label so far: no label below it can be. */
 static void snail_descend(const snail_labelling *s, const float *hidden, int64_t line) {
     const snail_labelling_job *job = s->job;
     const int64_t label_num = job->label_num;
@@ -237,7 +238,7 @@ static int64_t snail_labelling_scratch(const snail_labelling_job *job) {
         + (job->children ? (job->label_num + 1) * (int64_t)sizeof(snail_branch) : 0);
 }
 
-/* What a line without an answer has: none was found, or its numbers are none. */
+/* Starts a line's answers: no label is found yet. */
 static void snail_clear_answers(const snail_labelling_job *job, int64_t line) {
     for (int at = 0; at < job->k; at++) {
         job->best[line * job->k + at] = -1;
@@ -245,6 +246,7 @@ static void snail_clear_answers(const snail_labelling_job *job, int64_t line) {
     }
 }
 
+/* Marks missing answers of a line by label -1 (and NaN): it has no features, or its scores are NaN. */
 static void snail_void_answers(const snail_labelling_job *job, int64_t line) {
     const int empty = job->ptr[line + 1] == job->ptr[line];
     if (job->all) {

@@ -10,7 +10,7 @@
  * where G is the weighted Gram matrix of all other rows: every pair, also one that nobody observed,
  * is drawn towards 0.  The steps begin at zero, not at the last row: x is then a function of the
  * other side, G and its own entries alone, so a range of names that is solved again, by whatever
- * worker, has the same bits.  That is worth the two steps more than a warm start needs.
+ * worker, has the same bits.  That is worth the two steps that a warm start would save.
  *
  * Rows are `stride` floats long, a multiple of SNAIL_PAD; columns beyond dim are 0 everywhere, in G,
  * too, and so stay 0.  Threads solve ranges of names; no name depends on another.
@@ -95,8 +95,8 @@ static int64_t snail_solve_scratch(const snail_solve_job *job) {
     return (3 * job->stride + SNAIL_GATHERED) * (int64_t)sizeof(float);
 }
 
-/* Solves names first..last-1.  `loss`: what the minimum is of the sum above, for all of them: steps
- * from zero end where x^T A x = x^T b, so it is the weight of wanted entries less x^T b. */
+/* Solves names first..last-1, and adds to `loss` the minimum of the sum above for each of them.  Steps that
+ * begin at zero end where x^T A x = x^T b, so the minimum is the weight of wanted entries less x^T b. */
 static void snail_solve_rows(const snail_solve_job *job, char *scratch, double *loss) {
     const int64_t n = job->stride;
     float *r = (float *)scratch, *p = r + n, *ap = p + n, *room = ap + n;
@@ -160,7 +160,7 @@ static void snail_add_gram(const float *rows, int64_t count, int64_t stride, int
     }
 }
 
-#define SNAIL_LOOKED 64 /* scores that are compared with the last of the best before any is looked at */
+#define SNAIL_LOOKED 64 /* scores of which one pass finds whether any is among the best */
 
 /* The `top` best of each row's scores, best first, of equal ones the lower column first; columns of
  * scores that are -inf or no numbers are never among them, and places without any are -1. */
@@ -174,7 +174,7 @@ static void snail_top_columns(const float *scores, int64_t rows, int64_t columns
         for (int64_t at = 0; at < columns; at += SNAIL_LOOKED) {
             const int64_t to = at + SNAIL_LOOKED < columns ? at + SNAIL_LOOKED : columns;
             const float least = high[top - 1];
-            int any = 0; /* nearly always none: the list is soon that of the best so far */
+            int any = 0; /* nearly always 0: soon the best so far are hard to beat */
             for (int64_t j = at; j < to; j++) any |= row[j] > least;
             for (int64_t j = at; any && j < to; j++) {
                 int64_t k = top - 1;

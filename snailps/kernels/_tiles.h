@@ -419,7 +419,7 @@ SNAIL_INLINE snail_vec snail_logs(snail_vec x) {
     return p * t + __builtin_convertvector(n, snail_vec) * 0.69314718f;
 }
 
-/* A sum of logarithms, as that of a product: up to 100 factors of at least 1. */
+/* A sum of logarithms, kept as the logarithm of a product: up to 100 factors of at least 1. */
 typedef struct {
     snail_vec mantissas; /* product */
     snail_ints exponents;
