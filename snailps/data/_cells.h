@@ -97,8 +97,8 @@ static inline const uint8_t *snail_cell_end(const uint8_t *p, uint8_t separator)
     }
 }
 
-/* Reads a quoted cell from its opening quote on; whether it is closed.  The cursor ends behind the closing
- * quote, or, of an open one, at the newline that it must not contain, or at the last newline before `end`. */
+/* Reads a quoted cell from its opening quote on; whether it is closed.  The cursor ends after the closing
+ * quote, or, if there is none, at the newline that it must not contain, or at the last newline before `end`. */
 static inline int snail_read_quoted(const uint8_t **cursor, const uint8_t *end, int over_lines,
                                     snail_cell *cell) {
     const uint8_t *p = *cursor + 1;
@@ -136,7 +136,7 @@ snail_next_cell(const uint8_t **cursor, const uint8_t *end, const snail_cell_rul
                                                                  : SNAIL_FAULT_QUOTE;
     }
     const uint8_t *stop = snail_cell_end(p, rules->separator), *next = stop;
-    if (*stop == ' ') { /* the separator is blanks: skip to the last one, or to the newline behind them */
+    if (*stop == ' ') { /* the separator is blanks: skip to the last one, or to the newline after them */
         while (*next == ' ') next++;
         next += *next == '\r' && next[1] == '\n';
         next -= *next != '\n';

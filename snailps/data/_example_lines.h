@@ -70,13 +70,13 @@ static inline void snail_add_example(snail_examples *out, int64_t nnz) {
     out->nnz = nnz;
 }
 
-/* Reads a line, or skips one without an example; moves the cursor behind its newline.  After a fault nothing
+/* Reads a line, or skips one without an example; moves the cursor past its newline.  After a fault nothing
  * is added to `out`, `trouble` says where it is, and the next newline ends the line. */
 typedef snail_fault (*snail_line_parser)(const uint8_t **cursor, const uint8_t *stop,
                                          const void *rules, snail_examples *out,
                                          snail_trouble *trouble);
 
-/* Reads whole lines.  The last one has its newline, and 8 readable bytes behind it.  Stops at the first
+/* Reads whole lines.  The last one has its newline, and 8 readable bytes after it.  Stops at the first
  * malformed line, unless such lines are skipped (`skip`). */
 static inline __attribute__((always_inline)) void
 snail_read_lines(snail_line_parser parse, const void *rules, int skip, const uint8_t *text,

@@ -108,9 +108,9 @@ ctypedef void (*Parser)(const uint8_t *text, int64_t size, const void *rules, in
                         Trouble *trouble) noexcept nogil
 
 cdef enum:
-    PAD = 16                    # readable bytes behind a text's last newline: loops load 8 at a time
+    PAD = 16                    # readable bytes after a text's last newline: loops load 8 at a time
     RUN = 240                   # bytes counted in 8 bits, so fewer than 256
-    SHORT = 256                 # a shorter text is copied to the stack, for readable bytes behind it
+    SHORT = 256                 # a shorter text is copied to the stack, for readable bytes after it
 
 if not open_locale():
     raise ImportError("the C library has no locale named C")

@@ -27,7 +27,7 @@ cdef struct Reading:
     int64_t labels
     int64_t lines               # finished
     int64_t tokens              # read
-    int64_t unread              # words behind a `</s>` in their line
+    int64_t unread              # words after a `</s>` in their line
     bint open                   # the current line has tokens
     bint ended                  # the current line has had a `</s>`: its rest is not read
     int gram_num                # word n-grams that the next word extends:

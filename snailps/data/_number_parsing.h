@@ -3,7 +3,7 @@
  * bytes -> snail_read_whole -> uint64        bytes -> snail_read_real -> the nearest float32
  *                                            bytes -> snail_read_label -> the nearest double
  *
- * Every function takes a cursor and moves it behind what it has read.  The caller guarantees that eight bytes
+ * Every function takes a cursor and moves it past what it has read.  The caller guarantees that eight bytes
  * from the cursor on are readable.  Little-endian machines only, like all of snailps.
  */
 #ifndef SNAILPS_NUMBER_PARSING_H
@@ -44,7 +44,7 @@ static inline uint64_t snail_eight(const uint8_t *p) {
 }
 
 /* The high bits of the bytes, of 8 (xor-ed with 0x30), that are no digits; exact up to the first one.
- * Adding 0x76 sets the high bit of a byte above 9; a carry spoils only the bytes behind it. */
+ * Adding 0x76 sets the high bit of a byte above 9; a carry spoils only the bytes after it. */
 static inline uint64_t snail_other_than_digits(uint64_t chunk) {
     return ((chunk + UINT64_C(0x7676767676767676)) | chunk) & UINT64_C(0x8080808080808080);
 }
@@ -101,7 +101,7 @@ static inline int snail_read_whole(const uint8_t **cursor, uint64_t most, uint64
 }
 
 /* The float32 nearest to digits * 10^power; `text` is the number, without sign, as it was written.
- * `digits` may lack digits behind the nineteenth.  0: too large for a float32.
+ * `digits` may lack digits after the nineteenth.  0: too large for a float32.
  *
  * A double product is off by less than 3 units in its last place (each factor, the product, and the
  * digits left out: at most half a unit each).  So it rounds to the right float32, unless it is that

@@ -7,7 +7,7 @@
  *
  * One multiplication or division by an exact power of ten is off by at most 1e-11 of a unit in the
  * last digit.  Values closer than that to the middle between two results are left to the caller, as are
- * values outside 1e-17 to 1e26.  Writes up to SNAIL_SHORT_ROOM bytes; bytes behind the returned end are
+ * values outside 1e-17 to 1e26.  Writes up to SNAIL_SHORT_ROOM bytes; bytes after the returned end are
  * garbage.  Little-endian machines only, like all of snailps. */
 
 #ifndef SNAIL_NUMBER_TEXT_H

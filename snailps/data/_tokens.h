@@ -108,7 +108,7 @@ static inline void snail_name_token(const uint8_t *text, int64_t length, snail_t
     token->length = length;
 }
 
-/* Reads up to SNAIL_BATCH tokens from `position` on, which moves behind the last one.  0: no more. */
+/* Reads up to SNAIL_BATCH tokens from `position` on, which moves past the last one.  0: no more. */
 static inline int snail_scan(const uint8_t *data, int64_t size, int64_t *position,
                              const snail_token *sentence_end, snail_token *tokens) {
     int64_t p = *position;

@@ -449,7 +449,7 @@ def _absolute(path: Path) -> str:
 
 
 def _table_around(folder: str, tables: dict[str, Listed | None]) -> Listed | None:
-    """The table with a list of its files that a folder is, or is in; None: there is none.
+    """The table with a list of its files at a folder or above it; None: there is none.
 
     `tables` caches answers by folder: most files of an input share a few folders.
     """

@@ -239,7 +239,7 @@ def is_stream(data: Any) -> bool:
 def column_of(data: Any, what: str) -> Any:
     """`whole` data that is meant to be one column.
 
-    If conversion made a table of it, which must have one column only, that column.
+    If conversion made a table of it, the only column of the table; DataError if it has several.
     """
     converted = whole(data, what)
     table = None if converted is data else table_of(converted)

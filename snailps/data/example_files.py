@@ -1,7 +1,7 @@
 """Files as an estimator's X: tables that name their columns, lines of LIBSVM, matrix files, pipes.
 
     paths, column of labels, declarations -> example_files -> TableExamples or LineExamples
-    -> pieces -> Piece, as of a matrix in memory      -> labels: of the pieces read so far
+    -> pieces -> Piece, as for a matrix in memory     -> labels: of the pieces read so far
 
 Owns whether columns are known by number or by name: a table of plain numbers has columns by number,
 like an array; one with texts, or with declarations of other kinds, has features by name.  Rows are
@@ -396,7 +396,7 @@ class LineExamples(ExampleFiles):
             yield piece
 
     def _with_fields(self, piece: Piece, path: str) -> Piece:
-        """A piece whose entries have fields if and only if those of all other pieces have."""
+        """The piece, with fields in its entries if and only if all other pieces have them."""
         assert piece.ptr is not None
         assert piece.keys is not None
         fields = piece.fields

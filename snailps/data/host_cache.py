@@ -329,5 +329,5 @@ def _locked(
 
 
 def _in_use(descriptor: int) -> None:
-    """A `wait` that does not wait."""
+    """A `wait` that gives up at once: another process holds the lock."""
     raise BlockingIOError

@@ -47,7 +47,7 @@ from snailps.pieces import FILES_MAX, JoinedFile
 OPEN_MAX = 64
 """Files that a block has open at a time: a process may have about 1,000 descriptors."""
 NAME_CHARS = 128
-"""A path counts as one of the `FILES_MAX` files of a lease for each so many characters."""
+"""This many characters of a path count as one of a lease's `FILES_MAX` files."""
 _CELLS = (".csv", ".tsv")
 """Endings that are joined apart: all files of a block are parsed by the rules of its first one."""
 

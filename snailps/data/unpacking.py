@@ -42,7 +42,7 @@ _MARKS = (
     "blobid", "versionid", "generation", "updated", "mtime", "modified", "modify",
     "modificationtime", "created",
 )  # fmt: skip
-"""Fields of fsspec's file systems that identify a version; times of access are none of them."""
+"""Fields of fsspec's file systems that identify a version; times of access do not."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 MARK = re.compile(r"/\./(?=[^/]*=)")
 """The mark `/./` in a path: the next folder is the first one that names a column (`partitions`)."""

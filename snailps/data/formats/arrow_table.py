@@ -180,7 +180,7 @@ class ArrowTarget(Target):
 
 
 def _plain(schema: Any) -> Any:
-    """A schema of the same values from which rows can be taken; None: this one is."""
+    """A schema of the same values from which rows can be taken; None: this one will do."""
     if all(_plain_type(field.type) == field.type for field in schema):
         return None
     fields = [field.with_type(_plain_type(field.type)) for field in schema]

@@ -1,7 +1,7 @@
 """JSON lines: one object per line; a name that a line lacks is missing, as null is.
 
-The names of a file are known only at its end, so those of the first rows count (`head_rows`), and a
-later row with another name is refused where they were declared.  Lines keep their bytes.
+The names of a file are known only at its end, so the names in the first rows count (`head_rows`),
+and a later row with another name is refused where they were declared.  Lines keep their bytes.
 """
 
 from __future__ import annotations

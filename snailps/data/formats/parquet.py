@@ -144,7 +144,7 @@ def _codec_of(parquet: Any, column: str) -> str:
 
 
 def _schema_of(parquet: Any) -> Any:
-    """The schema to write: that of the file, in which geometries keep their annotation and CRS.
+    """The schema to write: the file's own, in which geometries keep their annotation and CRS.
 
     pyarrow reads a geometry as bytes, and writes one where a column has GeoArrow's extension type.
     """
@@ -235,7 +235,7 @@ def _shrunk(column: Any) -> Any:
     """A column without the dictionary values that none of its rows uses.
 
     Small and ordered dictionaries stay whole: a category without rows means something.  Large ones
-    hold texts such as URLs, and each batch would write those of all rows that were not kept.
+    hold texts such as URLs, and each batch would write the texts of all rows that were not kept.
     """
     arrow, kind = arrow_module(), column.type
     if not arrow.types.is_dictionary(kind) or kind.ordered:
