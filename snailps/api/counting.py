@@ -17,7 +17,7 @@ COUNT = "count "
 class Counted(NamedTuple):
     """A model's judgement of its counts.
 
-    `settings` are those of the finished model, `figures` are added to the run's, and `refused` says
+    `settings` are the finished model's, `figures` are added to the run's, and `refused` says
     why the job must not go on (empty: it may).
     """
 

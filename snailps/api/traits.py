@@ -136,7 +136,7 @@ class Cut:
         ----------
         settings : JobSettings
         files : InputFiles
-            As in `measure`; `files.total_bytes` are those of one epoch.
+            As in `measure`; `files.total_bytes` counts one epoch.
         """
         return Passes(EPOCHS, EPOCHS)
 
@@ -247,9 +247,10 @@ class Rotated:
 
         Runs in the thread that prepares, beside `train`: it may use `settings`, `summary`, pulls
         and pushes, but nothing that `train` changes.  Its pushes need not be waited for: the block
-        is reported when all are acknowledged.  Blocks of three chunks are in use at most, so those
-        of chunk k may replace those of chunk ``k - 3``.  A block may be encoded twice, by different
-        workers, and the first time in part: what this writes must not depend on what is there.
+        is reported when all are acknowledged.  Blocks of three chunks are in use at most, so the
+        blocks of chunk k may replace the blocks of chunk ``k - 3``.  A block may be encoded twice,
+        by different workers, and the first time in part: what this writes must not depend on what
+        is there.
 
         Returns
         -------
@@ -338,7 +339,7 @@ class InRounds:
         Returns
         -------
         mapping
-            Figures of the round, shown and stored with those of the run.  A ``loss`` is compared
+            Figures of the round, shown and stored with the run's.  A ``loss`` is compared
             with `target_loss`; one that is NaN or infinite fails the job.
 
         Notes

@@ -2,7 +2,7 @@
 
     class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
-Owns the methods that most models override.  Those of a survey, a rotation or rounds are traits
+Owns the methods that most models override.  Methods of a survey, a rotation or rounds are traits
 (`traits.py`); pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
 arrays, never a socket, a lease or another worker.  `worker/training.py` calls its methods, and
 `master/job/job.py` the class methods, which concern the job as a whole.

@@ -173,7 +173,7 @@ class Parameters:
             raise ParameterError(str(error)) from None
 
     def of_settings(self, settings: object) -> dict[str, Any]:
-        """Return the parameters in the settings of a model's file, without those of no effect."""
+        """Return the parameters in the settings of a model's file, except those without effect."""
         return {
             name: _shown(setting, getattr(settings, name))
             for name, setting in self.by_name.items()

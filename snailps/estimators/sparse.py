@@ -343,7 +343,7 @@ class SparseEstimator(Estimator):
         Returns
         -------
         dict
-            ``examples``: their number, without those of weight 0.  For two classes ``log_loss``,
+            ``examples``: their number, except those of weight 0.  For two classes ``log_loss``,
             ``auc``, ``accuracy``, ``calibration`` and ``reliability``; for more ``log_loss`` and
             ``accuracy``; for regression ``rmse``, ``mae``, ``mean_prediction`` and ``mean_label``.
 

@@ -126,7 +126,7 @@ class ScoreFolder:
 class TaskScores:
     """Stored scores of a task, read batch by batch in the order of its rows.
 
-    `labels`: by model, the labels to compute: those of the command, and all that the file has, so
+    `labels`: by model, the labels to compute: the command's, and all that the file has, so
     that rewriting it loses none.
     """
 

@@ -24,13 +24,13 @@ class Model:
     about: str
     """First sentence of ``snailps train NAME --help``."""
     example: str = ""
-    """Options of the example there; empty: those of most models."""
+    """Options in the example of that help; empty: the options that suit most models."""
     ask: str = "predict {} FILE"
     """Command to try next, with a place for the finished model's file."""
     fixed: Mapping[str, str] = field(default_factory=dict)
-    """Settings that make the command what it is, of several that share a model."""
+    """Settings that set this command apart from others with the same model."""
     reader: str = ""
-    """Class that answers questions about names, by the finished model's file."""
+    """Class that opens the finished model's file and answers questions about names."""
 
 
 _WORDS = (
@@ -126,5 +126,5 @@ SETTINGS: Mapping[str, type[JobSettings]] = _Settings()
 
 
 def reader_of(worker_class: str) -> str:
-    """Class that reads the files of a model's class; empty: none, or it is no such model."""
+    """Class that opens the files of the model with this worker class; empty: there is none."""
     return next((m.reader for m in MODELS.values() if m.worker_class == worker_class), "")

@@ -57,7 +57,7 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
     rows: tuple[Rows, ...] = ()
     """The rows of each trained table."""
     span_least = 1
-    """Least examples of a span."""
+    """Fewest examples in a span."""
     _asked = 0  # blocks asked for; of the preparing thread
     _trained = _closed = 0  # blocks trained in this push period, and in the one before
 

@@ -32,11 +32,11 @@ row has learnt in that time."""
 RARE_DRIFT = 0.5
 """A row waits for a later period if its drift is below this part of `drift`."""
 GROWTH_OF_ALL = 0.08
-"""A row with `growth` is exchanged after this part of the examples so far, divided by the workers,
-at the latest."""
+"""With `ExchangeRule.growth`: w workers exchange a frequent row at the latest after 1 / w of this
+part of the examples so far."""
 FACTOR_DRIFT_OF_ALL = 1.6
-"""Such a row is exchanged when the drift of its factors with AdaGrad reaches this, divided by the
-workers, at the latest."""
+"""The same for drift: w workers exchange such a row at the latest when its factors, with AdaGrad,
+have drifted by 1 / w of this."""
 MEMORY = 0.75
 """Factor of the earlier counts when the counts of a block are added."""
 HOT_MAX = 1 << 17
@@ -46,7 +46,7 @@ CHOOSE = 8
 SPAN_MIN = 16
 """Fewest examples between two calls of `exchange`."""
 STALE = 100.0
-"""A span is at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
+"""A span is at least sqrt(STALE x cost of an exchange (in examples) x shortest interval)."""
 SPANS_MIN = 32
 """A span by `STALE` is at most 1 / SPANS_MIN of the examples so far: first steps are long."""
 
@@ -58,9 +58,10 @@ class ExchangeRule:
     """How far a row goes before it is exchanged.
 
     `drift` bounds the steps of all workers between two exchanges of a row; `steps_min` is the least
-    number of this worker's steps.  `growth` is for rows that start near zero and grow by each
-    other: a frequent row is exchanged after this part of the examples so far, and at the latest by
-    `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL`; no span is longer, however much an exchange costs.
+    number of this worker's steps.  `growth` is for rows that start near zero and whose steps are
+    proportional to each other: a frequent row is exchanged after this part of the examples so far,
+    or earlier by `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL`, and the cost of exchanges makes no span
+    longer.
     `rare_steps`: rows with fewer steps of this worker, or a drift below `RARE_DRIFT`, wait at the
     end of a period, for up to `RARE_PERIODS`.
     """

@@ -238,7 +238,7 @@ class KeptRows(Rows):
         `period_blocks`.
         """
         numbered = self._number(found)
-        if numbered is None:  # no room: go on with other places, and none of these rows
+        if numbered is None:  # no room: go on with new places, which have no rows yet
             needed = sum(len(lookup.keys) for lookup in found)
             self._asked = self._places_for(needed)
             self.numbering += 1

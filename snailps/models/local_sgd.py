@@ -137,7 +137,8 @@ class LocalSgd:
 
     With `state`, rows and deltas include the optimiser's state, and ``derive(packed)`` computes
     again what follows from it (FTRL's weights).  ``project(keys, packed)`` turns the servers' rows
-    into what the model reads (`RowUpdate.READ`).
+    into what the model reads (`RowUpdate.READ`): every worker computes it for itself and none
+    pushes it, so any number of workers makes it once.
     """
 
     def __init__(

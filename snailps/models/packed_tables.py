@@ -243,7 +243,7 @@ def opened(settings: JobSettings) -> str:
 
 @contextmanager
 def opened_model(settings: JobSettings) -> Iterator[ModelFile]:
-    """The file of `continue_from`, open; a `ModelFileError` if it is none, or damaged."""
+    """Open the file of `continue_from`; ModelFileError: it is damaged, or no model file."""
     said: str = settings.continue_from  # type: ignore[attr-defined]
     path = opened(settings)
     try:

@@ -117,8 +117,8 @@ class Rows(ABC):
     def _project(self, keys: Keys, packed: Floats) -> None:
         """Turn pulled rows into what the model reads (`RowUpdate.READ`), in place.
 
-        Not those of a single worker: it has trained them, and its deltas start from what servers
-        have, so that servers end with its rows to the bit.
+        A single worker's rows stay as they are: it has trained them, and its deltas start from what
+        servers have, so that servers end with its rows to the bit.
         """
         if self._sgd.project is not None and self.sharing.others_push:
             self._sgd.in_threads(self._sgd.project, keys, packed)

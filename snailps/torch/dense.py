@@ -261,7 +261,8 @@ def sync(
     cluster : Cluster, optional
         As in `Embedding`.
     timeout_s : float
-        Longest wait for another rank, in seconds.
+        Longest wait for another rank, in seconds; then the call that waits (`sync`, or with "ssp"
+        a forward or step) raises WaitTimeout.
     **options
         Other options of `snailps.Tensor`: ``eps``, ``beta1``, ``wire``, ...
 
@@ -426,7 +427,10 @@ class Ranks:
             self._edits_asked = None
 
     def wait_for_slowest(self, staleness: int) -> None:
-        """Wait until every other rank that has not ended is at most `staleness` steps behind."""
+        """Wait until every other rank that has not ended is at most `staleness` steps behind.
+
+        After `timeout_s` it raises WaitTimeout, with the number of the slowest rank.
+        """
         if self.world > 1 and self._known < self.steps - staleness:
             self._until(lambda: self.slowest() >= self.steps - staleness, self.text_of_slowest)
 
@@ -584,8 +588,8 @@ class Synced:
     def _after_forward(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if self._buffers is not None and self._shares:
             self._buffers.note_forward()
-        # Join the outer pass by its output.  Else the first gradient might come from an inner pass,
-        # as of a checkpointed part, and all would be pushed at the end of that one, too early.
+        # Join the outer pass by its output.  Else the first gradient might come from an inner pass
+        # (of a checkpointed part, say), and all would be pushed at the end of that pass, too early.
         for tensor in tensors_in(output):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(_Hook(self._join_pass))

@@ -255,7 +255,7 @@ class TableModule(nn.Module):
         if self.rows is None or not (self.training and torch.is_grad_enabled()):
             return False
         if self._is_copy and not self.rows.requires_grad:
-            self._is_copy = False  # said once
+            self._is_copy = False  # warn only once
             warnings.warn(
                 f"a copy of a module reads the rows of {self.tables[0].name!r} and does not train "
                 "them: call requires_grad_(True) if it is to, or eval() if not",
