@@ -221,7 +221,11 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Take what a model has that training continues; else choose the loss by the lines."""
+        """Take the settings of a continued model, then choose what ``loss: auto`` means.
+
+        It is `squared` if the first lines of the input have values, unless these are weights
+        (``weights: values``); else `als`.
+        """
         adopted: Any = warm_start.adopt(cls, settings, explicit)
         if adopted.loss == "auto":
             rated = adopted.weights == "one" and files.have_values(cls.columns, adopted.input)
