@@ -113,7 +113,8 @@ def command(
     together (micro average), the second, `macro`, is the mean over the labels.
 
     For a .npz: the figures that training prints for --test. kge: MRR and hits@k, raw and filtered.
-    mf: errors of ratings, or recall and NDCG of ranked lists.
+    mf: errors of ratings, or recall, NDCG, precision, MAP and coverage of ranked lists of the
+    model's `top` items, with the number of users who had a relevant item or had none.
 
     For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
     """

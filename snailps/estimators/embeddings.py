@@ -679,10 +679,12 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         -------
         dict
             With loss "squared" ``rmse`` and ``mean_absolute_error``.  With a ranking loss the means
-            over users of ``recall_at_K`` (hits / min(K, items of the user in X)) and ``ndcg_at_K``,
-            where K is the parameter `top`; ``seen`` counts the rows of X that are left out because
-            `seen` has them.  ``unknown`` counts rows with unknown names: they count as average for
-            ratings and are left out of rankings.
+            over users of ``recall_at_K`` (hits / min(K, items of the user in X)), ``ndcg_at_K``,
+            ``precision_at_K`` (hits / K) and ``map_at_K``, where K is the parameter `top`;
+            ``coverage_at_K``, the share of all items that their lists have; ``users``, who were
+            judged, and ``users_without`` an item to find, who were not; ``seen`` counts the rows of
+            X that are left out because `seen` has them.  ``unknown`` counts rows with unknown
+            names: they count as average for ratings and are left out of rankings.
 
         Raises
         ------
@@ -703,7 +705,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             others, _ = self._numbered(seen, finds_values=True, choices=True)
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
-        figures = {**mf.list_figures(*rows, ids[:, good], others, self.top), **unknown}
+        figures = {**mf.list_figures(*rows, ids, others, self.top), **unknown}
         if why := untested(figures):
             raise DataError(f"X: {why}")
         return figures

@@ -78,8 +78,42 @@ def test_list_figures_of_a_known_case():
     assert got == {
         "recall_at_2": pytest.approx((0.5 + 1) / 2),
         "ndcg_at_2": pytest.approx(np.mean(ndcg)),
+        "precision_at_2": pytest.approx((0.5 + 0.5) / 2),
+        "map_at_2": pytest.approx((0.5 + 1) / 2),
+        "coverage_at_2": 0.75,  # all but 3
+        "users": 2,
+        "users_without": 0,
         "seen": 0,
     }
+
+
+def test_list_figures_against_a_loop_over_users():
+    random, top = np.random.default_rng(3), 5
+    users, items = random.normal(size=(30, 4)), random.normal(size=(20, 4))
+    users, items = users.astype(np.float32), items.astype(np.float32)
+    pairs = np.stack([random.integers(-1, 30, 60), random.integers(-1, 20, 60)]).astype(np.int32)
+    seen = np.stack([random.integers(0, 30, 250), random.integers(0, 20, 250)]).astype(np.int32)
+    figures, listed, without = [], set(), 0
+    for user in set(pairs[0].tolist()) - {-1}:
+        had = set(seen[1][seen[0] == user].tolist())
+        relevant = set(pairs[1][pairs[0] == user].tolist()) - had - {-1}
+        best = [item for item in np.argsort(-(items @ users[user])).tolist() if item not in had]
+        if not relevant:
+            without += 1
+            continue
+        listed |= {*best[:top]}
+        hits = [item in relevant for item in best[:top]]
+        most = min(top, len(relevant))
+        gains = [1 / np.log2(place + 2) for place in range(top)]
+        average = sum(sum(hits[: place + 1]) / (place + 1) for place in range(top) if hits[place])
+        ndcg = np.dot(hits, gains) / sum(gains[:most])
+        figures.append((sum(hits) / most, ndcg, sum(hits) / top, average / most))
+    got = list_figures(users, items, pairs, seen, top)
+    assert without > 0
+    names = ("recall_at_5", "ndcg_at_5", "precision_at_5", "map_at_5")
+    np.testing.assert_allclose([got[name] for name in names], np.mean(figures, 0), rtol=1e-6)
+    assert got["coverage_at_5"] == len(listed) / 20
+    assert (got["users"], got["users_without"]) == (len(figures), without)
 
 
 def test_pairs_of_the_training_are_left_out_and_counted():

@@ -1,7 +1,7 @@
 """Matrix factorisation: ratings with biases, or rankings of pairs of users and items.
 
     lines "user item [value]" -> RatingTrainer | EmbeddingWorker -> kernels -> differences
-    tables, hold-out lines -> RMSE, or recall and NDCG of each user's list     -> OUTPUT.npz
+    tables, hold-out lines -> RMSE, or recall, NDCG, ... of each user's list   -> OUTPUT.npz
 
     ranges of names -> RangeTrainer -> solved rows                                  (`loss: als`)
 
@@ -292,9 +292,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         rated = not ranks(s)
         test = files.read_lines(
             cls.columns, cls.kind_of_column, names, s.test, s,
-            keep_unknown=rated, select=None if rated else Columns.choices,
+            keep_unknown=True, select=None if rated else Columns.choices,
         )  # fmt: skip
-        if not len(test):
+        if not len(test) or (not rated and test.unknown == len(test)):
             return {"test": {"unknown": test.unknown}}
         users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
         if rated:
@@ -463,35 +463,54 @@ def rating_figures(found: NDArray[np.float64], values: NDArray[np.float64]) -> d
 def list_figures(
     users: Rows, items: Rows, pairs: NDArray[np.int32], seen: NDArray[np.int32], top: int
 ) -> dict[str, float]:
-    """Compute means over users of recall and NDCG of their `top` best items, without `seen` pairs.
+    """Judge each user's list of `top` best items, without `seen` pairs, by held-out `pairs`.
 
-    Both are relative to a perfect list: recall by hits, NDCG by discounted gain.  The figure
-    ``seen`` counts the pairs that are left out because `seen` has them; if it has all, there is
-    nothing to judge, and no other figure.
+    A user's relevant items are those in `pairs`, each once, but not in `seen`; -1 in `pairs` is an
+    unknown name.  Means over the users who have any: recall is hits / min(top, relevant);
+    precision, hits / top; MAP, the sum of the precision at each hit / min(top, relevant); NDCG, the
+    discounted gain / that of a perfect list.  Coverage is the share of all items that their lists
+    have.  ``users`` counts these users, ``users_without`` users of `pairs` without a relevant item,
+    ``seen`` pairs that are left out because `seen` has them.  Without a user to judge there is no
+    figure but ``seen``.
     """
+    pairs = pairs[:, pairs[0] >= 0]
     asked, of = np.unique(pairs[0], return_inverse=True)
     place = np.full(len(users), -1, np.int32)
     place[asked] = np.arange(len(asked), dtype=np.int32)
-    new = ~np.isin(_pair(pairs, len(items)), _pair(seen, len(items)))
+    named = pairs[1] >= 0
+    was_seen = named & np.isin(_pair(pairs, len(items)), _pair(seen, len(items)))
+    new = named & ~was_seen
     truth = np.unique(of[new].astype(np.int64) * len(items) + pairs[1][new])
-    counts = np.bincount(truth // len(items), minlength=len(asked))
-    seen = seen[:, place[seen[0]] >= 0]
-    gains = 1 / np.log2(np.arange(2, top + 2))
-    best = np.concatenate([[0.0], np.cumsum(gains)])
-    recall, ndcg = np.zeros(len(asked)), np.zeros(len(asked))
-    for first, lists in ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1]):
-        here = np.arange(first, first + len(lists))
-        hits = np.isin(here[:, None] * len(items) + lists, truth) & (lists >= 0)
-        perfect = np.minimum(counts[here], lists.shape[1])
-        recall[here] = hits.sum(1) / np.maximum(perfect, 1)
-        ndcg[here] = hits @ gains[: lists.shape[1]] / np.maximum(best[perfect], 1e-9)
+    counts = np.bincount(truth // max(1, len(items)), minlength=len(asked))
     judged = counts > 0
-    left_out: dict[str, float] = {"seen": int((~new).sum())}
+    left_out: dict[str, float] = {"seen": int(was_seen.sum())}
     if not judged.any():
         return left_out
+    seen = seen[:, place[seen[0]] >= 0]
+    places = np.arange(1, top + 1)
+    gains = 1 / np.log2(places + 1)
+    best = np.concatenate([[0.0], np.cumsum(gains)])
+    recall, precision, average, ndcg = np.zeros((4, len(asked)))
+    listed = np.zeros(len(items), bool)
+    for first, lists in ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1]):
+        here, length = np.arange(first, first + len(lists)), lists.shape[1]
+        hits = np.isin(here[:, None] * len(items) + lists, truth) & (lists >= 0)
+        perfect = np.minimum(counts[here], length)
+        recall[here] = hits.sum(1) / np.maximum(perfect, 1)
+        precision[here] = hits.sum(1) / top
+        at_hits = np.where(hits, hits.cumsum(1) / places[:length], 0.0)
+        average[here] = at_hits.sum(1) / np.maximum(perfect, 1)
+        ndcg[here] = hits @ gains[:length] / np.maximum(best[perfect], 1e-9)
+        chosen = lists[judged[here]]
+        listed[chosen[chosen >= 0]] = True
     return {
         f"recall_at_{top}": float(recall[judged].mean()),
         f"ndcg_at_{top}": float(ndcg[judged].mean()),
+        f"precision_at_{top}": float(precision[judged].mean()),
+        f"map_at_{top}": float(average[judged].mean()),
+        f"coverage_at_{top}": float(listed.mean()),
+        "users": int(judged.sum()),
+        "users_without": int((~judged).sum()),
         **left_out,
     }
 

@@ -291,7 +291,7 @@ class MfSettings(EmbeddingSettings):
     )
     top: int = setting(
         10,
-        help="Length of the lists that recall and NDCG are of, on `test`.",
+        help="Length of the lists that recall, precision, MAP, NDCG and coverage judge by `test`.",
         when="Of another length are shown.",
         unit="items",
         low=1,
