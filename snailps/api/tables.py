@@ -197,10 +197,10 @@ class Table:
         never.  Each fragment counts its equal share.  Not for ``average``.
     wire : str
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with a scale a row) or
-        ``auto``.  ``auto`` means float16 on a network below 400 MB/s, else float32.  In a model
-        with `Worker.narrow_rows` it means int8 below 30 MB/s, else float16; for what
-        `Worker.forward` and `backward` send to several shards, float16.  Rows in memory are
-        float32.  Rows with
+        ``auto``.  ``auto`` means float16 on a network below 400 MB/s, else float32 (always on a
+        single machine without TLS).  With `Worker.narrow_rows` rows of ``add`` and ``sgd`` are int8
+        below 30 MB/s, else float16.  `Worker.forward` and `backward` send float16 to several
+        shards.  In a job with clocks ``auto`` is float32.  Rows in memory are float32.  Rows with
         state, rows of ``average``, and a push with values that the type cannot hold always travel
         as float32.
     finite : bool
