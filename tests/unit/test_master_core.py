@@ -84,6 +84,18 @@ def test_server_that_does_not_obey_is_expelled_but_not_for_a_stop_of_all_process
     assert "it has not answered HostStandby for 30 s" in told[0]
 
 
+def test_server_lost_without_standby_ends_the_job_with_the_whole_reason(make_job):
+    """Lines of lives are cut before it."""
+    world = World(make_job(), replication="none")
+    server, *workers = world.forms()
+    world.handle(events.Gone(server, "connection closed"))
+    verdict = world.core.lifecycle.verdict
+    assert "connection closed. Its own log may say more; replication is 'none'" in verdict
+    assert {world.sent(worker, m.Stop)[0].text for worker in workers} == {verdict}
+    (said,) = [e for e in world.effects if isinstance(e, effects.Say) and "is lost" in e.text]
+    assert said.reported  # the display shows the event of the loss: the line is not shown twice
+
+
 def test_order_to_a_server_that_is_lost_is_answered_by_the_loss(make_job):
     """`Answered` and `Gone` come in that order, and the first decides nothing."""
     world = World(make_job())
