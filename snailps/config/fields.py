@@ -214,7 +214,7 @@ class Setting:
         """Say why a job with these settings does not read this one, and which jobs do."""
         names = dict.fromkeys(name for case in self.read_if for name in case)
         here = _case_text({name: (getattr(settings, name),) for name in names})
-        needed = ", or ".join(map(_case_text, self.read_if))
+        needed = ", or ".join(_case_text(_without_auto(case)) for case in self.read_if)
         return f"has no effect with {here}: it needs {needed}"
 
     def parse(self, text: str, origin: str) -> Any:
@@ -337,6 +337,14 @@ def _refuse_plain(cls: Any) -> None:
                 fields[name].default is dataclasses.MISSING
             ):
                 raise _plain(base, name, fields[name].type, fields[name].default)
+
+
+def _without_auto(case: Case) -> Case:
+    """Leave `auto` out: its choice is known by now, so setting it again changes nothing."""
+    return {
+        name: tuple(value for value in values if value != "auto") or values
+        for name, values in case.items()
+    }
 
 
 def _case_text(case: Case, form: str = "{}: {}") -> str:

@@ -20,6 +20,7 @@ from snailps.config.legacy import IGNORED
 from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
 from snailps.models.embeddings.kge import KnowledgeGraph
+from snailps.models.embeddings.settings import MfSettings
 
 ROLES = {"master": MasterSettings, "server": ServerSettings, "worker": WorkerSettings}
 NAMES = {"master": "the master", "server": "a server", "worker": "a worker"}
@@ -171,6 +172,9 @@ def test_setting_that_this_job_does_not_read_is_refused_with_what_it_needs(tmp_p
     with pytest.raises(ConfigError, match="eps has no effect with optimizer: sgd: it needs optim"):
         job_of("", "optimizer=sgd", "eps=1")
     job_of("", "loss=margin", "temperature=1")  # the default says nothing else
+    solved = MfSettings(loss="als")  # perhaps what `auto` chose: that is no help
+    said = "has no effect with loss: als: it needs loss: squared or softmax or pairwise"
+    assert settings_of(MfSettings)["lr"].unread_text(solved) == said
 
 
 UNREAD = {
@@ -191,6 +195,7 @@ UNREAD = {
         ("a0=.1", ["loss=squared"], ["loss=als"]),
         ("lr=.1", ["loss=als"], []),
         ("lr_end=1", ["loss=als"], []),
+        ("weights=values", ["loss=softmax"], ["loss=als"]),
     ],
     "logistic": [
         ("beta=2", ["optimizer=sgd"], ["optimizer=ftrl"]),
