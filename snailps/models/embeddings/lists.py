@@ -47,6 +47,7 @@ def best_lists(
         allowed = np.unique(numbers[numbers >= 0]).astype(np.int32)
         if not len(allowed):
             raise DataError(f"{model.path}: knows none of the {len(only):,} items to choose from")
+    k = min(k, len(allowed))  # lists are as long as can be, memory is not that of a wish
     column = np.full(len(model.items), -1, np.int32)
     column[allowed] = np.arange(len(allowed), dtype=np.int32)
     pairs = [np.asarray(some, np.int64) for some in (*model.known_pairs(), *known)]
