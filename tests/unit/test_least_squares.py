@@ -233,7 +233,8 @@ def test_ranges_are_of_all_names_and_about_equal_lines(ranges):
     [
         ({"consistency": "bsp"}, "consistency: expected async with loss als, got bsp"),
         ({"assign": "own"}, "assign: expected auto"),
-        ({"max_steps": 3}, "max_steps: expected 0"),
+        ({"max_steps": 3}, "max_steps: expected 0.* Leave it out, or set loss: softmax"),
+        ({"optimizer": "adagrad"}, "optimizer: expected auto with loss als, got adagrad"),
     ],
 )
 def test_schedules_that_passes_do_not_have_are_refused(changed, message):
@@ -279,6 +280,8 @@ def test_recommend_refuses_what_it_cannot_answer(tmp_path):
         model.recommend()
     with pytest.raises(DataError, match="expected a list of names, got 'i1'"):
         model.recommend(items="i1")
+    with pytest.raises(DataError, match="items: expected the items of a user, got none"):
+        model.recommend(items=[])
     with pytest.raises(DataError, match="'i99' is none of its"):
         model.recommend(items=["i99"])
     model.save(tmp_path / "again.npz")
@@ -297,6 +300,23 @@ def test_known_pairs_are_each_kept_once_and_joined():
         [3, 5],
         [],
     ]
+
+
+def test_going_on_says_whose_earlier_lines_are_forgotten(tmp_path):
+    lines = sorted(set(lines_of()))
+    path = model_of(tmp_path, lines).path
+    known = list(Names(summary_of(lines)).names)
+
+    def said_of(lines, *without):
+        with np.load(path) as arrays:
+            before = {name: arrays[name] for name in arrays.files if name not in without}
+        return least_squares.forgetting(before, Names(summary_of(lines, known)))
+
+    assert said_of(lines) == said_of([]) == said_of([b"new\tnew\n"]) == ""
+    few = [line for line in lines if line.startswith(b"u3\t")]  # all of this user
+    assert said_of(few).startswith("0 of its users and ")
+    assert said_of(few[1:]).startswith("1 of its users and ")
+    assert said_of(lines, "known.ptr").startswith(f"{USERS} of its users and ")  # cannot say
 
 
 @pytest.mark.parametrize(

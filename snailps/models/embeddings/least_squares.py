@@ -42,6 +42,7 @@ from snailps.api.worker import Block, Pending
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
+from snailps.models.embeddings.files import rows_of
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
@@ -136,8 +137,14 @@ def check(settings: MfSettings) -> None:
         if value not in allowed:
             raise ConfigError(
                 f"{name}: expected {allowed[0]} with loss als, got {value}: its passes wait for "
-                "each other, and give the same rows with any number of workers"
+                "each other, and give the same rows with any number of workers. Leave it out, or "
+                "set loss: softmax or pairwise"
             )
+    if settings.optimizer != "auto":
+        raise ConfigError(
+            f"optimizer: expected auto with loss als, got {settings.optimizer}: rows are solved, "
+            "not trained by steps. Leave it out, or set loss: softmax or pairwise"
+        )
 
 
 def tables(settings: MfSettings) -> tuple[Table, ...]:
@@ -238,6 +245,28 @@ def _width(settings: MfSettings) -> int:
     return LINE_NUMBERS + settings.weighs
 
 
+def forgetting(before: Mapping[str, NDArray[Any]], names: Names) -> str:
+    """Warn that a model is continued with some lines of names, but fewer than it has seen of them;
+    "" if there is no such name.
+
+    A row is a function of its own lines: a new line of a user, trained alone, takes the place of
+    all earlier ones.  `before`: arrays of the model's file, whose names come first in `names`.
+    """
+    known = Known.in_file(before)
+    fewer = []
+    for side, kind in ((USER, "users"), (ITEM, "items")):
+        now = names.counts[side][: len(before[rows_of(kind)])]
+        seen = now + 1 if known is None else known.counts(side, len(now))
+        fewer.append(f"{np.count_nonzero((now > 0) & (now < seen)):,} of its {kind}")
+    if all(text.startswith("0 ") for text in fewer):
+        return ""
+    return (
+        f"{' and '.join(fewer)} have lines in this input, but fewer than in the training of that "
+        "file: loss als solves their rows anew, from the lines of the input alone. Give their "
+        "earlier lines again, as a further file of input; names without lines keep their rows"
+    )
+
+
 def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
     """Cut names, in their order, into ranges of about equally many lines; return the first name of
     each range, then the number of names.
@@ -287,6 +316,10 @@ class Known:
         """Give all pairs, as their users and their items."""
         users = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int32), np.diff(self.ptr))
         return users, self.items
+
+    def counts(self, side: int, number: int) -> NDArray[np.int64]:
+        """Pairs of each of the `number` names of a side."""
+        return np.diff(self.ptr) if side == USER else np.bincount(self.items, minlength=number)
 
     def of_user(self, user: int) -> Ids:
         return self.items[self.ptr[user] : self.ptr[user + 1]]

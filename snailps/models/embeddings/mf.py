@@ -220,6 +220,20 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return surveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
 
     @classmethod
+    def loader(cls, settings: Any) -> Callable[[Results], None] | None:
+        go_on = settings.continue_from and solves(settings)
+        return cls._go_on if go_on else super().loader(settings)
+
+    @classmethod
+    def _go_on(cls, results: Results) -> None:
+        """Set the rows of the file; warn of those that are now solved from fewer lines."""
+        warm_start.put(cls, results)
+        s, names = results.settings, cls.names(results)
+        assert isinstance(s, MfSettings)
+        if text := least_squares.forgetting(warm_start.arrays_of(cls, s), names):
+            log.warning("%s: %s", s.continue_from, text)
+
+    @classmethod
     def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
         """Take the settings of a continued model, then choose what ``loss: auto`` means.
 

@@ -529,6 +529,11 @@ class FactorModel(NamedRows):
             if isinstance(items, (str, bytes)):
                 raise DataError(f"items: expected a list of names, got {items!r:.60}")
             items = list(items)
+            if not items:
+                raise DataError(
+                    "items: expected the items of a user, got none: every item would be as good. "
+                    "Leave out users without items, or recommend what is frequent"
+                )
             row, others = self.solved(items), [] if known else items
             return self._best("items", self.item_rows @ row, k, without, others)
         assert user is not None
