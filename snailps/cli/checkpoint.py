@@ -87,7 +87,9 @@ def export_(
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(help="With --format: write this table. May be given several times."),
+        typer.Option(
+            help="With --format: write this table, by default all. May be given several times."
+        ),
     ] = None,
     state: Annotated[
         bool,

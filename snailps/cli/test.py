@@ -73,7 +73,7 @@ def command(
         bool,
         typer.Option(
             "--average-precision",
-            help="Also print the average precision: the area under precision and recall.",
+            help="Also print the average precision: the area under the precision-recall curve.",
             metavar="",
         ),
     ] = False,
