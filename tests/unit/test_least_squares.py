@@ -10,7 +10,7 @@ from twins import least_squares as twin
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ConfigError, DataError
 from snailps.master.leases import RangeSchedule
-from snailps.models.embeddings import files, least_squares
+from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.least_squares import Known, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import FactorModel
@@ -177,6 +177,42 @@ def test_weights_far_from_1_are_warned_of(caplog):
     surveyor.add(counts.dump())
     surveyor.result()
     assert "divide the values by their mean" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("free", "message"),
+    [
+        (15_999, r"with dim 4 take 0.0 GB, .* are free \(MemAvailable\): lower dim to 3"),
+        (3_000, "train on fewer names"),
+        (16_000, ""),
+        (0, ""),
+    ],
+)
+def test_rows_beyond_the_masters_memory_are_refused_before_the_training(monkeypatch, free, message):
+    monkeypatch.setattr(mf, "memory", lambda: (free, "MemAvailable"))
+    counts = NameCounts(2)
+    for kind, names in ((USER, 600), (ITEM, 400)):
+        counts.add(kind, [b"%d" % name for name in range(names)])
+    surveyor = MatrixFactorization.surveyor(replace(SETTINGS, dim=4))
+    surveyor.add(counts.dump())
+    if not message:
+        assert surveyor.result()
+        return
+    with pytest.raises(DataError, match=message):
+        surveyor.result()
+
+
+def test_one_item_a_user_a_user_with_all_items_and_long_names(tmp_path):
+    """None of them is an error: what they count as is in docs/matrix_factorisation.md."""
+    long = b"x" * 100_000
+    lines = [b"all\ti%d\n" % item for item in range(8)] + [b"all\t%b\n" % long]
+    lines += [b"u%d\ti%d\n" % (user, user % 3) for user in range(12)]
+    model = model_of(tmp_path, lines)
+    assert np.isfinite(model.user_rows).all()
+    assert np.isfinite(model.item_rows).all()
+    assert model.recommend("all") == []
+    assert len(model.recommend("u1", 20)) == len(model.items) - 1
+    assert model.predict("all", long.decode()) > 0.2
 
 
 def test_weights_need_values(tmp_path):

@@ -38,6 +38,7 @@ from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.dataclass import replace
 from snailps.errors import DataError
+from snailps.kernels.quota import memory
 from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
 from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrainer
@@ -214,10 +215,12 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
-        surveyor: type[NameSurveyor] = NameSurveyor
-        if ranks(settings):
-            surveyor = WeightSurveyor if settings.weighs else ChoiceSurveyor  # type: ignore[attr-defined]
-        return surveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
+        assert isinstance(settings, MfSettings)
+        known = partial(warm_start.known_names, cls, settings)
+        if not ranks(settings):
+            return NameSurveyor(len(cls.kinds), known)
+        surveyor = WeightSurveyor if settings.weighs else ChoiceSurveyor
+        return surveyor(settings, len(cls.kinds), known)
 
     @classmethod
     def loader(cls, settings: Any) -> Callable[[Results], None] | None:
@@ -355,7 +358,24 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return s if ranks(s) else replace(s, encoding=encoding_of(names, s).text)
 
 
-class ChoiceSurveyor(NameSurveyor):
+class RankingSurveyor(NameSurveyor):
+    """Refuses more names than the master can hold, where rows are solved."""
+
+    def __init__(
+        self, settings: Any, kinds: int, known: Callable[[], Sequence[Sequence[bytes]]] = list
+    ) -> None:
+        super().__init__(kinds, known)
+        self._settings = settings
+
+    def result(self) -> bytes:
+        """All names, the most frequent first."""
+        if solves(self._settings):
+            users, items = self.counted
+            least_squares.check_memory(self._settings, users, items, *memory())
+        return super().result()
+
+
+class ChoiceSurveyor(RankingSurveyor):
     """Counts names; reports which values are not used, and refuses an input without choices."""
 
     def result(self) -> bytes:
@@ -375,7 +395,7 @@ SIZES = (0.1, 10.0)
 SIZE_MOST = 1e6
 
 
-class WeightSurveyor(NameSurveyor):
+class WeightSurveyor(RankingSurveyor):
     """Refuses weights that a solve in float32 does not bear, and an input without choices."""
 
     def result(self) -> bytes:

@@ -141,6 +141,11 @@ class NameSurveyor:
         self._counts.merge(part)
 
     @property
+    def counted(self) -> list[int]:
+        """Number of names of each kind in the lines."""
+        return list(map(len, self._counts.counts))
+
+    @property
     def values(self) -> Values:
         return self._counts.values
 
