@@ -355,6 +355,20 @@ def test_going_on_says_whose_earlier_lines_are_forgotten(tmp_path):
     assert said_of(lines, "known.ptr").startswith(f"{USERS} of its users and ")  # cannot say
 
 
+def test_pairs_of_the_model_that_goes_on_are_not_judged(tmp_path):
+    lines, new = sorted(set(lines_of())), [b"u3\tnew\n"]
+    path, known = model_of(tmp_path, lines).path, Names(summary_of(lines)).names
+    settings = replace(SETTINGS, continue_from=path, input=(str(tmp_path / "new.txt"),))
+    settings = replace(settings, test=(str(tmp_path / "test.txt"),))
+    (tmp_path / "new.txt").write_bytes(b"".join(new))
+    (tmp_path / "test.txt").write_bytes(b"".join(lines[:5]))
+    summary = summary_of(new, known)
+    with connected(MatrixFactorization, shards=2) as make:
+        results = results_of(make(settings, summary=summary), summary)
+        judged = MatrixFactorization.judge(results)
+    assert judged == {"test": {"seen": 5, "unknown": 0}}
+
+
 @pytest.mark.parametrize(
     ("data", "loss"), [(b"u1 i1\nu2 i1\n", "als"), (b"u1 i1 4\n", "squared"), (None, "squared")]
 )

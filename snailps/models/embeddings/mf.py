@@ -321,7 +321,10 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         seen = files.read_lines(
             cls.columns, cls.kind_of_column, names, s.input, s, select=partial(selected, s)
         )
-        figures = list_figures(users, items, test.ids, seen.ids, s.top)
+        pairs = [seen.ids]
+        if s.continue_from and (before := Known.in_file(warm_start.arrays_of(cls, s))) is not None:
+            pairs.append(np.stack(before.pairs()))  # its names have the same numbers here
+        figures = list_figures(users, items, test.ids, np.concatenate(pairs, axis=1), s.top)
         return {"test": figures | {"unknown": test.unknown}}
 
     @classmethod
