@@ -58,6 +58,12 @@ def test_lists_of_all_users_are_those_of_each(model, monkeypatch):
             np.testing.assert_allclose([v for _, v in best], [v for _, v in wanted], atol=1e-5)
 
 
+def test_long_lists_are_sorted_with_the_same_answers(model, monkeypatch):
+    wanted = lists_of(model, ITEMS)
+    monkeypatch.setattr("snailps.models.embeddings.lists.INSERTED", ITEMS - 1)
+    assert lists_of(model, ITEMS) == wanted
+
+
 def test_lists_leave_out_known_pairs_and_other_items(model):
     known = np.array([[0, 0], [1, 2]], np.int32)
     only = ["i1", "i2", "i3", "unheard of"]
