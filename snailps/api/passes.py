@@ -20,11 +20,10 @@ EPOCHS_MAX = 300
 EPOCHS_FALLING = 50
 """Most epochs where the step size falls over the job: such a job trains all that are planned."""
 EPOCHS_AUTO: Mapping[str, Any] = {
-    "help": "Number of training passes over the whole input. `auto`: by its size, 5 for large "
-    "inputs; for small ones more, at most 300, where the step size does not fall over the job "
-    "only until the mean loss of an epoch stops falling (docs/training.md).",
-    "when": "More if the end of the training says that the loss is still falling; fewer to save "
-    "time.",
+    "help": "Training passes over the input. `auto`: by its size, 5 for large inputs; more for "
+    "small ones, at most 300. If the step size does not fall over the job, small inputs train "
+    "until the mean loss of an epoch stops falling (docs/training.md).",
+    "when": "More if the report says that the loss is still falling; fewer to save time.",
     "low": 1,
     "high": 1_000_000,
     "aliases": ["num_iters"],

@@ -514,9 +514,9 @@ class JobSettings(CheckpointSettings):
     )
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = setting(
         "auto",
-        help="Optimizer: the access method that a push applies to a row. `auto`: the model's "
-        "choice.",
-        when="To compare optimizers, if the model supports the other one.",
+        help="Optimizer of the tables. It is the access method by which a push changes a row. "
+        "`auto`: the model's choice.",
+        when="To compare optimizers that the model supports.",
         aliases=[Alias("adagrad", adagrad_to_optimizer, "true means `optimizer: adagrad`")],
     )
     wire: Literal["auto", "float32", "float16", "int8"] = setting(

@@ -564,7 +564,7 @@ def settings_of(cls=LinearSettings, **values):
         (LinearSettings, {"label_column": "y", "format": "csv"}, "expected auto with label_column"),
         (LinearSettings, {"label_column": "y", "columns": "a:label"}, "declared as label"),
         (LinearSettings, {"label_column": "y", "formats": "liblinear"}, "set hash_bits"),
-        (ClassifierSettings, {"label_column": "y"}, "label_column: expected `column`, too"),
+        (ClassifierSettings, {"label_column": "y"}, "label_column: expected `column` as well"),
     ],
 )
 def test_settings_of_tables_that_do_not_fit_are_refused(cls, values, message):

@@ -19,9 +19,9 @@ from snailps.models.ngram_rows import AUTO
 from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SHUFFLE, SUBWORD
 
 AUTO_MAXN = -1
-"""Value of `maxn` that leaves it to the text."""
+"""Value of `maxn: auto`, which depends on the text."""
 LR, LR_GRAMS, GRAMS = 0.1, 0.5, 4
-"""Rates without and with n-grams of characters, and their length; see `passes`."""
+"""Rates without and with character n-grams, and the n-grams' length; see `passes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class ClassifierSettings(JobSettings):
     )
     lr: float = setting(
         0.0,
-        help="Initial learning rate; it falls linearly to 0 over the job. `auto`: 0.1, of a small "
-        "text with n-grams of characters by `maxn: auto` 0.5.",
+        help="Initial learning rate. It falls linearly to 0 over the job. `auto`: 0.1, or 0.5 for "
+        "a small text for which `maxn: auto` chooses character n-grams.",
         when="0.5 to 1 for few or short lines.",
         low=1e-6,
         high=10.0,
@@ -63,24 +63,24 @@ class ClassifierSettings(JobSettings):
     )
     minn: int = setting(
         0,
-        help="Shortest character n-gram. `auto`: the longest, at most 4.",
+        help="Shortest character n-gram. `auto`: `maxn`, at most 4.",
         when="With `maxn`.",
         auto=True,
         **SUBWORD,
     )
     maxn: int = setting(
         AUTO_MAXN,
-        help="Longest character n-gram. 0: none. `auto`: 4 of texts of up to 80,000 lines, else "
+        help="Longest character n-gram. 0: none. `auto`: 4 for texts of up to 80,000 lines, else "
         "none.",
-        when="0 to have fastText's; 3 to 6 if words have many forms or spellings.",
+        when="0 as in fastText; 3 to 6 if words have many forms or spellings.",
         auto=True,
         automatic=AUTO_MAXN,
         **SUBWORD,
     )
     bucket: int = setting(
         AUTO,
-        help="Number of rows that n-grams of words and of characters are hashed to. `auto`: by "
-        "the length of the text and the vocabulary, at most 2000000.",
+        help="Hash rows for n-grams. N-grams of words and of characters share them. `auto`: "
+        "depends on the length of the text and the vocabulary, at most 2000000.",
         **BUCKET,
     )
     negatives: int = setting(
@@ -106,9 +106,9 @@ class ClassifierSettings(JobSettings):
     continue_from: str = setting(
         "",
         help=(
-            "A `.bin` file of a classifier, of snailps or fastText, from which training continues. "
-            "Its words and labels keep their rows, new ones are added; dim, loss and n-grams "
-            "come from the file, and so do negatives and min_count unless they are set."
+            "Model file to continue from. A classifier's `.bin`, of snailps or "
+            "fastText. Its words and labels keep their rows, and new ones are added; dim, loss and "
+            "n-grams come from the file, and so do negatives and min_count unless you set them."
         ),
         when="There are new lines or new labels, or more time for the same lines.",
         unit="path",
@@ -117,14 +117,14 @@ class ClassifierSettings(JobSettings):
     label: str = setting(
         "__label__",
         help="Prefix of labels.",
-        when="Labels have another prefix; no word may begin with it.",
+        when="Your labels have another prefix; no word may begin with it.",
     )
     column: str = setting("", **COLUMN)
     label_column: str = setting(
         "",
-        help="The column with the label of each text; only with `column`. Blanks in a label "
-        "become `%20%`. Empty: labels are in the texts.",
-        when="The input is tables that have their labels in a column.",
+        help="Column with the label of each text; only with `column`. Blanks in a label become "
+        "`%20%`. Empty: labels are in the texts.",
+        when="The input consists of tables with labels in a column.",
         unit="column",
     )
 
@@ -132,8 +132,8 @@ class ClassifierSettings(JobSettings):
         JobSettings.validate(self, where)
         if self.label_column and not self.column:
             raise ConfigError(
-                f"{where('label_column')}: label_column: expected `column`, too: which column has "
-                "the texts"
+                f"{where('label_column')}: label_column: expected `column` as well, the "
+                "column with the texts"
             )
         if self.loss == "hs":
             raise ConfigError(

@@ -50,26 +50,26 @@ class EmbeddingSettings(JobSettings):
     )
     dim: int = setting(
         64,
-        help="Numbers of a row. Complex numbers are two each.",
+        help="Length of a row; a complex number takes two.",
         when="More for many entities with many lines each.",
         low=1,
         high=DIM_MAX - 1,
     )
     negatives: int = setting(
         64,
-        help="Drawn negatives of a group of lines.",
+        help="Negatives drawn for a group of lines.",
         **NEGATIVES,
     )
     shared: int = setting(
         16,
-        help="Lines that share their negatives. 1: each line has its own.",
+        help="Lines that share negatives. 1: each line has its own.",
         **SHARED,
     )
     lr: float = setting(
         0.0,
-        help="Step size; it falls linearly to `lr_end` of it over the job. 0: 0.2 for `rotate` "
-        "with AdaGrad, else 0.1.",
-        when="To be searched for each graph: 0.02 to 0.4 with AdaGrad.",
+        help="Initial step size. It falls linearly to `lr` x `lr_end` over the job. 0: 0.2 for "
+        "`rotate` with AdaGrad, else 0.1.",
+        when="Search it for each graph: 0.02 to 0.4 with AdaGrad.",
         **RATE,
     )
     lr_end: float = setting(
@@ -81,8 +81,8 @@ class EmbeddingSettings(JobSettings):
     )
     l2: float = setting(
         0.0,
-        help="Factor of half the sum of squared weights of a line's rows in its loss; of `rotate` "
-        "of the entities' alone, as phases are no weights.",
+        help="L2 penalty. Factor of half the sum of squared weights of a line's rows, in the "
+        "line's loss. With `rotate` only entities count, because phases are not weights.",
         when="Larger if the quality on hold-out lines falls while the training loss falls.",
         low=0.0,
         high=1e3,
@@ -90,25 +90,25 @@ class EmbeddingSettings(JobSettings):
     eps: float = setting(
         1e-8,
         help="AdaGrad's epsilon, added to the root of the sum of squared gradients.",
-        when="Larger if first steps of rare names are too long.",
+        when="Larger if the first steps of rare names are too long.",
         low=1e-30,
         high=1e6,
         read_if=ADAGRAD,
     )
     scale: float = setting(
         0.0,
-        help="First weights are drawn from -scale to scale; factors of ratings from a normal "
-        "distribution of this deviation, whose biases begin at 0. 0: the model's choice.",
+        help="Scale of initial weights, drawn uniformly from -scale to scale. Factors of ratings "
+        "are normal with this deviation, and their biases start at 0. 0: the model's choice.",
         when="To compare with another program.",
         low=0.0,
         high=100.0,
     )
     continue_from: str = setting(
         "",
-        help="A `.npz` of the same model (`keep_state`, or `save` of an estimator), from which "
-        "training continues, as `partial_fit` does. Its names keep their rows, new ones are added; "
-        "model, dim and optimizer come from the file, and so does every setting of the model that "
-        "is not set, except `epochs`.",
+        help="Model file to continue from. A `.npz` of the same model, written with "
+        "`keep_state` or by `save` of an estimator. Its names keep their rows, new names are "
+        "added; model, dim and optimizer come from the file, and so does every model setting that "
+        "you do not set, except `epochs`.",
         when="There are new lines or new names.",
         unit="path",
     )
@@ -133,32 +133,33 @@ class EmbeddingSettings(JobSettings):
 
 @dataclass(frozen=True, slots=True)
 class KgeSettings(EmbeddingSettings):
-    """Settings of knowledge graphs; the defaults suit some 100,000 triples."""
+    """Settings of knowledge graphs; the defaults suit about 100,000 triples."""
 
     model: Literal["transe", "distmult", "complex", "rotate"] = setting(
         "rotate",
-        help="`transe`: h + r is near t. `distmult`: product of h, r, t. `complex`: the same of "
-        "complex numbers. `rotate`: r turns h to t.",
+        help="Scoring model. `transe`: h + r is near t. `distmult`: product of h, r, t. `complex`: "
+        "that product of complex numbers. `rotate`: r rotates h to t.",
         when="`complex` for small graphs with many triples an entity; docs/knowledge_graphs.md "
         "has figures.",
     )
     valid: tuple[str, ...] = setting(
         (),
-        help="Validation triples; known answers of the evaluation, as those of `input` and `test`, "
-        "and evaluated themselves.",
-        when="The graph has such a part.",
+        help="Files of validation triples. They are evaluated themselves, and count as known "
+        "answers like the triples of `input` and `test`.",
+        when="The graph has a validation part.",
         unit="paths",
     )
     loss: Literal["logistic", "margin", "softmax"] = setting(
         "logistic",
-        help="`logistic`: of each score, negatives weighted by `temperature`. `margin`: hinge of "
-        "differences. `softmax`: cross entropy of the triple among its negatives.",
+        help="Loss of a triple. `logistic`: of each score, negatives weighted by `temperature`. "
+        "`margin`: hinge of differences. `softmax`: cross entropy of the triple among its "
+        "negatives.",
         when="`softmax` for complex and distmult with many negatives.",
     )
     margin: float = setting(
         6.0,
-        help="Margin of the hinge, and score at which a distance counts as neither true nor false. "
-        "Inner products have none but with `loss: margin`.",
+        help="Margin of the hinge; with `logistic` the distance that counts as neither true nor "
+        "false. Models of inner products use it only with `loss: margin`.",
         when="1 for the hinge; larger for larger dim.",
         low=0.0,
         high=1e3,
@@ -166,8 +167,8 @@ class KgeSettings(EmbeddingSettings):
     )
     temperature: float = setting(
         1.0,
-        help="Of self-adversarial negatives: they weigh as the softmax of temperature x score. 0: "
-        "all weigh the same.",
+        help="Temperature of self-adversarial negatives, whose weights are the softmax of "
+        "temperature x score. 0: equal weights.",
         when="0.5 to 1; 0 for the plain logistic loss.",
         low=0.0,
         high=100.0,
@@ -175,13 +176,13 @@ class KgeSettings(EmbeddingSettings):
     )
     norm: Literal["l1", "l2"] = setting(
         "l1",
-        help="Distance.",
+        help="Norm of the distance.",
         when="l2 for small dim.",
         read_if={"model": ("transe",)},
     )
     normalize: bool = setting(
         False,
-        help="Entities are unit vectors, as TransE's paper has it.",
+        help="Whether entities are kept unit vectors, as in TransE's paper.",
         when="`transe` with `loss: margin`.",
     )
 
@@ -197,7 +198,7 @@ class KgeSettings(EmbeddingSettings):
 
     @property
     def rate(self) -> float:
-        """`lr`, or the model's choice: phases bear longer steps than products and distances."""
+        """`lr`, or the model's choice: phases tolerate longer steps than products and distances."""
         return self.lr or (0.2 if self.model == "rotate" and self.method == "adagrad" else 0.1)
 
     @property
@@ -209,7 +210,7 @@ class KgeSettings(EmbeddingSettings):
         """`scale`, or the model's choice of it."""
         if self.scale:
             return self.scale
-        if self.normalize:  # rows are about unit vectors, also those that servers have
+        if self.normalize:  # rows are about unit vectors from the start, on the servers too
             return float((3 / self.dim) ** 0.5)
         if self.distance:  # as in RotatE's paper: distances begin below the margin
             components = self.dim // 2 if self.model == "rotate" else self.dim
@@ -223,10 +224,10 @@ class MfSettings(EmbeddingSettings):
 
     loss: Literal["auto", "squared", "als", "softmax", "pairwise"] = setting(
         "auto",
-        help="`squared`: predicts the value of each line, with biases. The others rank items of "
-        "pairs without values: `als` by alternating least squares over all pairs, `softmax` and "
-        "`pairwise` among negatives: cross entropy, BPR. `auto`: `squared` where lines have "
-        "values, else `als`.",
+        help="Loss of ratings or rankings. `squared` predicts the value of each line, with biases; "
+        "the others rank items. `als` solves alternating least squares over all pairs; `softmax` "
+        "(cross entropy) and `pairwise` (BPR) compare with drawn negatives. `auto`: `squared` if "
+        "lines have values, else `als`.",
         when="`als` if lines with values are clicks, plays or purchases.",
     )
     weights: Literal["one", "values"] = setting(
@@ -240,9 +241,9 @@ class MfSettings(EmbeddingSettings):
     )
     a0: float = setting(
         0.0,
-        help="Weight of every pair of a user and an item towards 0, where a line has weight 1 "
-        "towards 1. `auto`: (lines / pairs)^(2/3).",
-        when="To be searched together with `l2`, a factor of 3 at a time.",
+        help="Weight with which every pair of user and item is drawn to 0; a line draws its pair "
+        "to 1 with weight 1. `auto`: (lines / pairs)^(2/3).",
+        when="Search it together with `l2`, by factors of 3.",
         low=0.0,
         high=1e6,
         auto=True,
@@ -250,22 +251,21 @@ class MfSettings(EmbeddingSettings):
     )
     negatives: int = setting(
         64,
-        help="Drawn items that a group of lines is ranked before, of rankings.",
+        help="Negatives of a group of lines. Only rankings draw them.",
         **NEGATIVES,
         read_if=RANKINGS,
     )
     shared: int = setting(
         16,
-        help="Lines of rankings that share their negatives. 1: each line has its own.",
+        help="Lines of rankings that share negatives. 1: each line has its own.",
         **SHARED,
         read_if=RANKINGS,
     )
     lr: float = setting(
         0.0,
-        help="Step size; it falls linearly to `lr_end` of it over the job. 0: 0.3 for rankings "
-        "with AdaGrad, 0.08 for ratings with plain steps, else 0.05.",
-        when="To be searched: 0.02 to 0.1 for ratings, 0.1 to 0.3 for rankings; less for more "
-        "epochs.",
+        help="Initial step size. It falls linearly to `lr` x `lr_end` over the job. 0: 0.3 for "
+        "rankings with AdaGrad, 0.08 for ratings with plain steps, else 0.05.",
+        when="Search it: 0.02 to 0.1 for ratings, 0.1 to 0.3 for rankings; less for more epochs.",
         **RATE,
         read_if=STEPWISE,
     )
@@ -279,11 +279,11 @@ class MfSettings(EmbeddingSettings):
     )
     l2: float = setting(
         L2_AUTO,
-        help="Factor of half the sum of squared weights of a line's rows in its loss; of `als` of "
-        "the sum of squares of each row, scaled by the root of its frequency. `auto`: 0.06; of "
-        "`als` (lines / pairs)^(1/3) / 10.",
-        when="Larger for few or noisy ratings a name: 0.03 to 0.1; 0.02 to 0.06 for softmax; for "
-        "als half and twice the value of auto.",
+        help="L2 penalty. Factor of half the sum of squared weights of a line's rows, in the "
+        "line's loss; with `als` of the sum of squares of each row, scaled by the root of its "
+        "frequency. `auto`: 0.06; with `als` (lines / pairs)^(1/3) / 10.",
+        when="Larger for few or noisy ratings a name: 0.03 to 0.1; 0.02 to 0.06 for softmax; with "
+        "als try half and twice the value of auto.",
         low=0.0,
         high=1e3,
         auto=True,
@@ -291,8 +291,9 @@ class MfSettings(EmbeddingSettings):
     )
     top: int = setting(
         10,
-        help="Length of the lists that recall, precision, MAP, NDCG and coverage judge by `test`.",
-        when="Of another length are shown.",
+        help="Length of ranked lists. Recall, precision, MAP, NDCG and coverage by `test` are "
+        "measured on them.",
+        when="Your application shows lists of another length.",
         unit="items",
         low=1,
         high=10_000,
@@ -300,7 +301,7 @@ class MfSettings(EmbeddingSettings):
     )
     encoding: str = setting(
         "",
-        help="Mean and deviation by which ratings are encoded. Empty: those of the input.",
+        help="Mean and deviation that ratings are scaled by. Empty: the input's own.",
         when="Never; it comes from the file that the training continues from.",
         hidden=True,
     )

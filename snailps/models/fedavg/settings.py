@@ -35,8 +35,8 @@ class FedAvgSettings(JobSettings):
 
     data_dir: str = setting(
         "",
-        help="Folder with `vocab.txt`, `test.txt` and, optionally, `cfg.json`, on every machine; "
-        "`snailps fedavg prepare` makes it.",
+        help="Folder of the data, on every machine. It has `vocab.txt`, `test.txt` and optionally "
+        "`cfg.json`; `snailps fedavg prepare` makes it.",
         when="Always.",
         unit="path",
     )
@@ -47,22 +47,22 @@ class FedAvgSettings(JobSettings):
     )
     learners: int = setting(
         0,
-        help="Learners in each worker, one thread each. 0: as many as `threads`.",
+        help="Learners in each worker, one thread each. 0: equal to `threads`.",
         when="To simulate more clients than cores.",
         low=0,
         high=4096,
     )
     pipelines: int = setting(
         1,
-        help="Input pipelines in each worker; learner i uses pipeline i modulo their number. 0: "
-        "one for each learner. Each pipeline of each worker reads its own part of the input.",
+        help="Input pipelines in each worker. Learner i uses pipeline i modulo this number; each "
+        "pipeline of each worker reads its own part of the input. 0: one for each learner.",
         when="Each client should have its own data.",
         low=0,
         high=4096,
     )
     bpe: int = setting(
         16,
-        help="Batches that a learner trains in a round, between two averagings.",
+        help="Batches of a learner in a round. Rounds end with an average of all learners.",
         when="Fewer for less data, more for less traffic.",
         unit="batches",
         low=1,
@@ -85,21 +85,20 @@ class FedAvgSettings(JobSettings):
     )
     target: float = setting(
         0.0,
-        help="Training ends when the loss on the test windows is at most this. 0: all rounds are "
-        "trained.",
-        when="The loss that is good enough is known.",
+        help="Loss on the test windows at which training ends. 0: all rounds are trained.",
+        when="You know which loss is good enough.",
         low=0.0,
     )
     dim: int = setting(
         32,
-        help="Length of a word's vector; multiples of 16 are fastest.",
+        help="Length of a word's vector. Multiples of 16 are fastest.",
         when="Longer for much text.",
         low=1,
         high=DIM_MAX,
     )
     window: int = setting(
         5,
-        help="Words in a context window; the middle one is predicted from the others. Odd.",
+        help="Words in a window. An odd number: the middle word is predicted from the others.",
         when="As long as the lines of `test.txt`.",
         unit="words",
         low=3,
@@ -127,9 +126,8 @@ class FedAvgSettings(JobSettings):
     )
     shuffle: int = setting(
         65_536,
-        help="Windows that a pipeline collects and shuffles before it cuts them into batches. 0: "
-        "no shuffling.",
-        when="Neighbouring windows are nearly alike: shuffle as many as memory allows.",
+        help="Windows that a pipeline shuffles at a time, before it cuts batches. 0: no shuffling.",
+        when="Always as many as memory allows: neighbouring windows are nearly alike.",
         unit="windows",
         low=0,
         high=1 << 26,
@@ -150,7 +148,7 @@ class FedAvgSettings(JobSettings):
     )
     deadline: float = setting(
         0.0,
-        help="Time after which a round ends without the workers that have not finished. 0: none.",
+        help="Time after which a round ends without unfinished workers. 0: no deadline.",
         when="A slow client must not delay all others.",
         unit="s",
         low=0.0,

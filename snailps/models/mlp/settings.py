@@ -35,7 +35,7 @@ STEP_KEYS = np.arange(1024, dtype=np.uint64)
 SAMPLE_VALUES = 1 << 18
 """Values of the input that are read before the training."""
 _SEED_FIRST = 1 << 32
-"""Added to the first layer's seed, so that its weights differ from the others'."""
+"""Added to the first layer's seed, so that its weights differ from the other layers'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +45,22 @@ class MlpSettings(JobSettings):
     epochs: int = setting(0, **EPOCHS_AUTO)
     labels: tuple[str, ...] = setting(
         (),
-        help="Labels of the input, one file for each input file. Empty: files in the same folder "
-        "with MNIST's names (`images-idx3` becomes `labels-idx1`), or beside a `.npy` with `X` in "
-        "its name one with `y`; a matrix file has its own.",
+        help="Label files, one for each input file. Empty: found in the same folder by MNIST's "
+        "names (`images-idx3` becomes `labels-idx1`), or by `y` in place of `X` in the name of a "
+        "`.npy`; a matrix file contains its labels.",
         when="The files have other names.",
         unit="paths",
     )
     test: tuple[str, ...] = setting(
         (),
-        help="Hold-out files, on which the model is evaluated from time to time and at the "
-        "end. Empty: no evaluation.",
+        help="Hold-out files with examples. The model is evaluated on them from time to time and "
+        "at the end. Empty: no evaluation.",
         when="To measure the model on examples that it was not trained on.",
         unit="paths",
     )
     test_labels: tuple[str, ...] = setting(
         (),
-        help="Labels of `test`, as `labels` for the input.",
+        help="Label files of `test`, found like `labels`.",
         when="The files have other names.",
         unit="paths",
     )
@@ -73,8 +73,8 @@ class MlpSettings(JobSettings):
     activation: Literal["relu", "sigmoid"] = setting("relu", **ACTIVATION)
     batch_size: int = setting(
         256,
-        help="Examples a step: of all workers together with `consistency: bsp`, in `micro_batches` "
-        "parts; otherwise of each worker.",
+        help="Examples in a step. With `consistency: bsp` all workers share them, in "
+        "`micro_batches` parts; otherwise each worker makes its own steps.",
         when="Larger for fewer steps and less traffic an example; raise `lr` with it.",
         unit="examples",
         low=1,
@@ -97,7 +97,7 @@ class MlpSettings(JobSettings):
     )
     inputs: int = setting(
         0,
-        help="Values of an example. 0: as in the first input file.",
+        help="Number of values of an example. 0: as in the first input file.",
         when="Never; the master fills it in for the workers.",
         unit="values",
         low=0,
@@ -107,7 +107,7 @@ class MlpSettings(JobSettings):
     classes: int = setting(
         0,
         help="Number of classes. 0: one more than the largest label of the input.",
-        when="The input lacks the last ones.",
+        when="The input lacks examples of the last classes.",
         unit="classes",
         low=0,
         high=DIM_MAX,
@@ -115,7 +115,7 @@ class MlpSettings(JobSettings):
     encoding: str = setting(
         "",
         help="Centres and factors of columns whose values are far from 1.",
-        when="Never; the master takes it from a sample of the input.",
+        when="Never; the master measures it on a sample of the input.",
         hidden=True,
     )
     shuffle: bool = setting(True, **SHUFFLE)
@@ -146,7 +146,7 @@ class MlpSettings(JobSettings):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The parameters: weights of the first layer, then those of `layers`."""
+        """The parameters: weights of the first layer, then the parameters of `layers`."""
         options: dict[str, Any] = {
             "access": self.method, "lr": self.lr, "seed": self.seed, "wire": self.wire,
         }  # fmt: skip
@@ -171,7 +171,7 @@ class MlpSettings(JobSettings):
 def pairs_of(
     inputs: Sequence[str], labels: Sequence[str], scratch: Scratch, name: str = "labels"
 ) -> list[tuple[str, str]]:
-    """Files of examples, each with the file of its labels; a `DataError` if one is missing."""
+    """Pair files of examples with the files of their labels; DataError if one is missing."""
     images = [source.path for source in expand(inputs, scratch)]
     if not labels:
         option = f"--{name.replace('_', '-')}"
@@ -186,7 +186,7 @@ def pairs_of(
 
 
 def adopted(settings: MlpSettings) -> MlpSettings:
-    """The settings with widths, classes and factors of columns from the files."""
+    """Return the settings with widths, classes and factors of columns read from the files."""
     if not settings.input:
         return settings
     with Scratch(settings.scratch_dir, settings.scratch_bytes) as scratch:
@@ -203,25 +203,26 @@ def adopted(settings: MlpSettings) -> MlpSettings:
         if settings.test:
             tests = pairs_of(settings.test, settings.test_labels, scratch, "test_labels")
         for images, labels in [*pairs, *tests]:
-            if (found := check_pair(images, labels).width) != width:
+            if (other := check_pair(images, labels).width) != width:
                 raise DataError(
                     f"{images}: expected examples of {width} values, as in {pairs[0][0]}, "
-                    f"got {found}"
+                    f"got {other}"
                 )
     return replace(settings, inputs=width, classes=classes, encoding=encoding.text)
 
 
 def _measured(encoding: Encoding, examples: Labelled) -> Encoding:
-    """The encoding with centres and factors of columns, measured at some of the examples."""
+    """Return the encoding with centres and factors of columns, measured on a sample."""
     columns, values = entries_of(examples)
     return encoding.measured(columns, values, len(values) // examples.width, farthest=FARTHEST)
 
 
 def entries_of(examples: Labelled) -> tuple[NDArray[np.uint64], Floats]:
-    """Columns and values of some of the examples that have a weight, or of all if none has."""
+    """Return columns and values of a sample of the examples with a weight above 0, or of all if no
+    example has one."""
     weighed = np.flatnonzero(examples.weights)
     count = len(weighed) or len(examples)
     rows = min(count, max(1, SAMPLE_VALUES // examples.width))
     numbers = np.linspace(0, count - 1, rows).astype(np.int64)
-    some = examples.rows(weighed[numbers] if len(weighed) else numbers)
-    return np.tile(np.arange(examples.width, dtype=np.uint64), rows), some.ravel()
+    sample = examples.rows(weighed[numbers] if len(weighed) else numbers)
+    return np.tile(np.arange(examples.width, dtype=np.uint64), rows), sample.ravel()

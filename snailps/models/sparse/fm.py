@@ -57,7 +57,8 @@ class FmSettings(SparseSettings):
     usual_method: ClassVar[str] = "adagrad"
     loss: Literal["logistic", "squared"] = setting(
         "logistic",
-        help="`logistic`: two labels, the larger one is yes. `squared`: real numbers.",
+        help="Loss, which fits the labels. `logistic`: two labels, the larger one is yes. "
+        "`squared`: real numbers.",
         when="Labels are numbers.",
     )
     factors: int = setting(

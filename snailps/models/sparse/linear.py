@@ -42,7 +42,7 @@ class LinearSettings(ClassesSettings):
     )
     formats: tuple[str, ...] = setting(
         ("npz",),
-        help="Result files: `npz`, and `liblinear` (a text of weights by index).",
+        help="Result files: npz, liblinear. `liblinear` is a text of weights by index.",
         when="Another program reads the model.",
     )
 

@@ -32,7 +32,7 @@ class SparseSettings(JobSettings):
     """Settings common to all models of sparse examples."""
 
     usual_method: ClassVar[str] = "ftrl"
-    """`method` where `optimizer` is auto."""
+    """`method` if `optimizer` is auto."""
     epochs: int = setting(0, **EPOCHS_AUTO)
     test: tuple[str, ...] = setting(
         (), **TEST, when="To measure the model on examples that it was not trained on."
@@ -45,23 +45,25 @@ class SparseSettings(JobSettings):
     )
     columns: tuple[str, ...] = setting(
         (),
-        help="Columns of CSV and TSV as `name:kind`, in order; with `label_column` some columns, "
-        "in any order; see sparse_data.md.",
-        when="Always for CSV and TSV without `label_column`; with it, to change what is inferred.",
+        help="Columns of CSV and TSV as `name:kind`, in order. With `label_column`: any of the "
+        "columns, in any order. See sparse_data.md.",
+        when="Always for CSV and TSV without `label_column`; with it, to override inferred kinds.",
         unit="name:kind",
     )
     label_column: str = setting(
         "",
-        help="The column of the labels of an input of tables: Parquet, Arrow, ORC, JSON lines, CSV "
-        "or TSV whose first line names the columns. What the other columns are is inferred from "
-        "the first file, unless `columns` says it; see sparse_data.md. Empty: no tables.",
-        when="The input is tables that name their columns.",
+        help="Label column of tables. Tables are Parquet, Arrow, ORC, JSON lines, and CSV or TSV "
+        "whose first line names the columns. The kinds of the other columns are inferred from the "
+        "first file, unless `columns` gives them; see sparse_data.md. Empty: the input has no "
+        "tables.",
+        when="The input consists of tables that name their columns.",
         unit="column",
     )
     hash_bits: int = setting(
         0,
-        help="Feature keys are hashed to the range 0 to 2^hash_bits - 1. 0: keys are not hashed.",
-        when="Memory must be bounded, or the result of CSV must be a file of weights by index.",
+        help="Bits that feature keys are hashed to. Hashed keys are 0 to 2^hash_bits - 1. 0: no "
+        "hashing.",
+        when="Memory must be bounded, or a model of CSV must be exported as weights by index.",
         unit="bits",
         low=0,
         high=HASH_BITS_MAX,
@@ -73,7 +75,7 @@ class SparseSettings(JobSettings):
     )
     min_count: int = setting(
         1,
-        help="Features that occur less often are left out. Values above 1 cost an additional pass "
+        help="Features that occur less often are left out. Above 1 this costs an additional pass "
         "over the input, and memory for a filter.",
         when="There are too many features, most of them rare.",
         unit="occurrences",
@@ -92,7 +94,7 @@ class SparseSettings(JobSettings):
     )
     expire_after: float = setting(
         0.0,
-        help="Rows that no example has used for this many million examples are deleted. 0: never.",
+        help="Rows unused for this many million examples are deleted. 0: never.",
         when="Features of an endless stream of examples change over time.",
         unit="million examples",
         low=0.0,
@@ -107,23 +109,24 @@ class SparseSettings(JobSettings):
     )
     l1: float = setting(
         0.0,
-        help="Sets weights to 0; only with ftrl. A weight stays 0 while its gradients of all "
-        "examples and epochs together are not above this, and others are hardly changed.",
+        help="L1 penalty; only with ftrl. A weight stays 0 while the sum "
+        "of its gradients over all examples and epochs is at most this; other weights hardly "
+        "change.",
         when="The model should be small: 1 to 10.",
         low=0.0,
         high=1e6,
     )
     l2: float = setting(
         0.0,
-        help="Factor of half the sum of squared weights in the loss of each example, for its "
-        "features: of n examples, 1 / (n C) is what C is in scikit-learn.",
+        help="L2 penalty. Factor of half the sum of squared weights of an example's features, in "
+        "its loss. With n examples, 1 / (n C) corresponds to scikit-learn's C.",
         when="There are more features than examples: 0.0001 to 0.1.",
         low=0.0,
         high=1e6,
     )
     beta: float = setting(
         1.0,
-        help="FTRL's beta: steps shrink once the sum of squared gradients is of its order.",
+        help="FTRL's beta: steps shrink once the root of summed squared gradients reaches it.",
         when="Larger for smaller first steps.",
         low=1e-6,
         high=1e6,
@@ -132,34 +135,33 @@ class SparseSettings(JobSettings):
     shuffle: bool = setting(True, **SHUFFLE)
     class_weights: tuple[str, ...] = setting(
         (),
-        help="Weight of an example of each class, class 0 (no) first. Empty: 1.",
+        help="Weights of examples by class, class 0 (no) first. Empty: all 1.",
         when="Class sizes, or the costs of errors, differ much.",
         unit="numbers",
     )
 
     loss: Literal["logistic", "squared", "multinomial", "poisson"] = setting(
         "logistic",
-        help="`logistic`: two labels, the larger one is yes. `squared`: real numbers. "
-        "`multinomial`: as many different numbers as there are classes. `poisson`: counts, or "
-        "other numbers of at least 0, whose means are exp(score).",
-        when="Labels are numbers, or more than two classes.",
+        help="Loss, which fits the labels. `logistic`: two labels, the larger one is yes. "
+        "`squared`: real numbers. `multinomial`: one number per class. `poisson`: counts or other "
+        "numbers of at least 0, predicted as exp(score).",
+        when="Labels are real numbers or counts, or there are more than two classes.",
     )
 
     encoding: str = setting(
         "",
-        help="How labels and values are encoded: the labels of the classes, mean and deviation of "
-        "targets, factors of columns whose values are far from 1.",
-        when="Never; the master takes it from a sample of the input.",
+        help="Encoding of labels and values: class labels, mean and deviation of targets, factors "
+        "of columns whose values are far from 1.",
+        when="Never; the master measures it on a sample of the input.",
         hidden=True,
     )
 
     continue_from: str = setting(
         "",
-        help="A `.npz` of the same model with the state of its optimizer (`keep_state`, or `save` "
-        "of an estimator), from which training continues, as `partial_fit` does. Features that it "
-        "lacks are added, and so are classes (not to fm). Optimizer, columns, scales and shape "
-        "come from the file, and so does every setting of the model that is not set, except "
-        "`epochs`.",
+        help="Model file to continue from. A `.npz` of the same model with optimizer "
+        "state, written with `keep_state` or by `save` of an estimator. New features are added, "
+        "and new classes (except to fm). Optimizer, columns, scales and shape come from the file, "
+        "and so does every model setting that you do not set, except `epochs`.",
         when="There are new examples.",
         unit="path",
     )
@@ -205,7 +207,7 @@ class SparseSettings(JobSettings):
             raise ConfigError(f"{where('encoding')}: encoding: {error}") from None
 
     def _check_tables(self) -> None:
-        """Refuse columns that do not go with tables, and a format, which the file names give."""
+        """Refuse columns that do not fit tables, and a `format`, which file names imply."""
         columns_by_name(self.columns, self.label_column)
         if self.format != "auto":
             raise ConfigError(
@@ -224,7 +226,7 @@ class SparseSettings(JobSettings):
         return () if self.label_column else self.columns
 
     def reading(self, *, needs_labels: bool = True) -> Reading:
-        """How tables are read."""
+        """How the input is read, as a `Reading`."""
         if not self.label_column:
             return Reading("examples")
         return Reading(
@@ -238,13 +240,13 @@ class SparseSettings(JobSettings):
 
     @property
     def class_num(self) -> int:
-        """Number of classes of the labels; 0: they are numbers."""
-        found = LOSSES[self.loss].classes
-        return getattr(self, "classes", 0) if found is None else found
+        """Number of classes of the labels; 0 if labels are numbers."""
+        classes = LOSSES[self.loss].classes
+        return getattr(self, "classes", 0) if classes is None else classes
 
     @property
     def method(self) -> str:
-        """The access method of the rows; `optimizer`, decided."""
+        """The access method of the rows: `optimizer`, with auto resolved."""
         return self.usual_method if self.optimizer == "auto" else self.optimizer
 
 
@@ -269,8 +271,8 @@ class ClassesSettings(SparseSettings):
             if needs_classes:
                 raise ConfigError(
                     f"{loss} needs the number of classes, got {self.classes} "
-                    f"({where('classes')}): set classes to how many different labels the input "
-                    "has, as --classes 3"
+                    f"({where('classes')}): set classes to the number of different labels in the "
+                    "input, for example --classes 3"
                 )
             raise ConfigError(
                 f"{where('classes')}: classes: expected 0 with {loss}, as only multinomial has "

@@ -17,7 +17,7 @@ from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SUBWORD
 
 LR = 0.05
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
-"""Higher with subwords: their rows get many gradients, whose sums of squares shorten steps."""
+"""Higher with subwords: their rows get many gradients, whose summed squares shorten steps."""
 ADAGRAD_EPS = 1.0
 """With less, rare words would take steps as long as frequent words do (docs/training.md)."""
 
@@ -36,7 +36,8 @@ class WordVectorSettings(JobSettings):
     )
     model: Literal["skipgram", "cbow"] = setting(
         "skipgram",
-        help="`skipgram` predicts the context from a word, `cbow` a word from its context.",
+        help="Direction of prediction. `skipgram` predicts the context from a word, `cbow` a word "
+        "from its context.",
         when="`cbow` is faster, and a little worse on rare words.",
         aliases=[Alias("cbow", cbow_to_model, "true means `model: cbow`, false `skipgram`")],
     )
@@ -48,7 +49,7 @@ class WordVectorSettings(JobSettings):
     )
     window: int = setting(
         5,
-        help="Maximum distance of a context word; each centre draws its own, from 1 to this.",
+        help="Maximum distance to a context word. Each centre draws its distance from 1 to this.",
         when="Smaller for syntax, larger for topics.",
         unit="words",
         low=1,
@@ -66,7 +67,7 @@ class WordVectorSettings(JobSettings):
     lr: float = setting(
         0.0,
         help=(
-            "Initial learning rate; it falls linearly to 0 over the job. `auto`: 0.05; with "
+            "Initial learning rate. It falls linearly to 0 over the job. `auto`: 0.05; with "
             "`optimizer: adagrad` 0.3, or 0.7 with subwords."
         ),
         when="Lower if the loss jumps.",
@@ -77,8 +78,8 @@ class WordVectorSettings(JobSettings):
     )
     sample: float = setting(
         1e-4,
-        help="Words more frequent than this share of the text are subsampled (fastText's `-t`). "
-        "0: none.",
+        help="Subsampling threshold. Words more frequent than this share of the text are "
+        "subsampled (fastText's `-t`). 0: no subsampling.",
         when="1e-5 for very large corpora.",
         low=0.0,
         high=1.0,
@@ -101,16 +102,16 @@ class WordVectorSettings(JobSettings):
     )
     bucket: int = setting(
         AUTO,
-        help="Number of rows that subwords are hashed to. `auto`: four times as many as the "
-        "vocabulary has different subwords, at most 2000000.",
+        help="Hash rows for subwords. `auto`: four times the number of different "
+        "subwords in the vocabulary, at most 2000000.",
         **BUCKET,
         read_if={"maxn": range(1, 33)},
     )
     worker_memory: int = setting(
         2 << 30,
         help=(
-            "Memory for a worker's rows: of its block, of the prefetched block, and deltas under "
-            "way. Blocks are made smaller to fit."
+            "Memory for a worker's rows: its block's, the prefetched block's, and deltas in "
+            "flight. Blocks are made smaller to fit."
         ),
         when="A worker's machine has less memory; or much more, and the vocabulary is large.",
         unit="bytes",
@@ -120,9 +121,9 @@ class WordVectorSettings(JobSettings):
     continue_from: str = setting(
         "",
         help=(
-            "A `.bin` file, of snailps or fastText, from which training continues. Its words keep "
-            "their rows and counts, new words are added; dim, model and subwords come from the "
-            "file, and so do window, negatives, sample and min_count unless they are set."
+            "Model file to continue from. A `.bin` of snailps or fastText. Its words "
+            "keep their rows and counts, and new words are added; dim, model and subwords come "
+            "from the file, and so do window, negatives, sample and min_count unless you set them."
         ),
         when="There is new text, or more time for the same text.",
         unit="path",
@@ -141,19 +142,20 @@ class WordVectorSettings(JobSettings):
     )
     formats: tuple[str, ...] = setting(
         ("bin", "vec"),
-        help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
+        help="Result files: bin, vec, npz. `bin` is fastText's format, with subwords; `vec` is "
+        "text, `npz` NumPy's.",
         when="`bin` takes dim x bucket x 4 bytes; leave it out if unknown words are not needed.",
     )
     column: str = setting("", **COLUMN)
 
     @property
     def rate(self) -> float:
-        """Initial learning rate; `lr`, decided."""
+        """Initial learning rate: `lr`, with auto resolved."""
         return self.lr or self.usual_rate
 
     @property
     def usual_rate(self) -> float:
-        """Learning rate where `lr` is auto."""
+        """Learning rate if `lr` is auto."""
         adagrad = ADAGRAD_LR_SUBWORDS if self.maxn else ADAGRAD_LR
         return adagrad if self.optimizer == "adagrad" else LR
 
