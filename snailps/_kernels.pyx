@@ -3,10 +3,11 @@
 
     arrays, settings -> checked -> a job (kernels/_jobs.h) -> a build's table -> arrays, changed
 
-The loops are C headers in kernels/, built once an instruction set (see setup.py); this is built once,
-and `snailps.kernels` picks a build.  The loops allocate nothing, run without the GIL and know arrays
-only: no keys of tables, no threads' lives, no sockets.  Here is what they may rely on: sizes and
-numbers are checked, scratch is allocated.  Each has a NumPy twin in tests/support/twins.
+The loops are C headers in kernels/, compiled once per instruction set (see setup.py); this module is
+compiled once, and `snailps.kernels` picks a build of the loops.  The loops allocate nothing, run
+without the GIL and know arrays only: no keys of tables, no threads' lives, no sockets.  This module
+checks the sizes and numbers that the loops rely on, and allocates their scratch.  Each loop has a
+NumPy twin in tests/support/twins.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -56,7 +57,7 @@ PANEL: int = _jobs.PANEL        # words of a panel of output weights
 # ---- what every call needs -------------------------------------------------------------------------
 
 cdef char *taken(int64_t size) except NULL:
-    """Scratch, at the beginning of a cache line.  Free it."""
+    """Allocate scratch that starts at a cache line; the caller frees it."""
     cdef char *scratch = NULL
     if posix_memalign(<void **>&scratch, 64, <size_t>size) != 0:
         raise MemoryError(f"no memory for {size} bytes of scratch")
@@ -64,7 +65,7 @@ cdef char *taken(int64_t size) except NULL:
 
 
 cdef char *zeros(int64_t size) except NULL:
-    """The same, all zeros."""
+    """Allocate such scratch, filled with zeros."""
     cdef char *scratch = taken(size)
     with nogil:
         memset(scratch, 0, <size_t>size)
@@ -80,7 +81,7 @@ cdef const float *floats(const float[::1] x) noexcept:
 
 
 cdef float *first_of(const float[:, ::1] rows) noexcept:
-    """The first row, also of read-only rows: the caller knows whether it may write."""
+    """Return a pointer to the first row, even of read-only rows; the caller decides whether to write."""
     return <float *>&rows[0, 0] if rows.shape[0] and rows.shape[1] else NULL
 
 
@@ -135,7 +136,7 @@ cdef void set_tile(Tile *tile, char *memory, int64_t room) noexcept nogil:
 
 cdef int64_t lay_out(const SparseJob *job, const uint32_t *order, int64_t num,
                      Tile *tile) noexcept nogil:
-    """Copies examples of an order behind each other; how many there is room for."""
+    """Copy examples of an order one after the other; return how many fit."""
     cdef int64_t i, k, begin, count, at = 0
     cdef uint32_t row
     tile.ptr[0] = 0
@@ -164,7 +165,7 @@ cdef int64_t lay_out(const SparseJob *job, const uint32_t *order, int64_t num,
 
 
 cdef object parts_of_words(str name, object parts, Py_ssize_t word_num, int most):
-    """A part below `most` for each word, as the sorter wants them."""
+    """Check that each word has a part below `most`; return the parts in the sorter's type."""
     found = np.ascontiguousarray(parts)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise ValueError(f"{name} must be an array of whole numbers, one a word, got "
@@ -189,7 +190,7 @@ cdef class CheckedBags:
 
     cdef bint holds(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                     Py_ssize_t row_num) except -1:
-        """Whether these are the arrays that were checked, for a table of no more rows."""
+        """Whether these arrays were checked, for a table with at least as many rows as then."""
         return (bag_ptr.shape[0] == self.bag_ptr.shape[0]
                 and bag_rows.shape[0] == self.bag_rows.shape[0]
                 and bag_ptr.shape[0] > 0 and bag_rows.shape[0] > 0
@@ -222,20 +223,20 @@ cdef class SortedPairs:
 
     @property
     def bundles(self) -> NDArray[np.int64]:
-        """How many bundles each of these has, int64[n]."""
+        """Number of bundles of each of `words`, int64[n]."""
         return self._bundles
 
     @property
     def pairs(self) -> NDArray[np.int64]:
-        """How many pairs each output partition has, left out or not, int64[parts]."""
+        """Number of pairs of each output partition, including those left out, int64[parts]."""
         return self._pairs
 
     def take(self, int part) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
         """Order the bundles of an output partition as they are trained, and free its pairs.
 
-        Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs], those of bundle i
-        ``contexts[starts[i]:starts[i + 1]]``.  ValueError: there is no such part, or it has been
-        taken.
+        Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs]; bundle i has
+        the contexts ``contexts[starts[i]:starts[i + 1]]``.  Raises ValueError if there is no such
+        part, or if it was taken before.
         """
         cdef SortJob job = self.job
         if not 0 <= part < job.parts:
@@ -262,9 +263,9 @@ cdef class SortedPairs:
 cdef class Kernels:
     """The kernels of one build, from its table, a PyCapsule.
 
-    Loops over rows release the GIL; arrays that do not fit, or numbers out of range, raise ValueError.
-    Ranges are from `first` to before `last`; `lr_start` and `lr_stop` are rates at the first and
-    behind the last example, linear between; `seed` is a uint64; `eps` is added to AdaGrad's root.
+    Loops over rows release the GIL.  Arrays of the wrong shape, or numbers out of range, raise
+    ValueError.  Ranges are half-open, ``first..last - 1``.  The rate is linear from `lr_start` at the
+    first example to `lr_stop` after the last; `seed` is a uint64; `eps` is added to AdaGrad's root.
     """
 
     cdef readonly object capsule    # keeps what table points into
@@ -294,7 +295,7 @@ cdef class Kernels:
 
     cdef object check_ptr(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                           int64_t least, str ptr, str rows, Py_ssize_t first, Py_ssize_t last):
-        """Pointers of bags of at least `least` entries: of all, or of first..last-1."""
+        """Check the offsets of bags with at least `least` entries: of all bags, or of first..last-1."""
         cdef Py_ssize_t w, bag_num = bag_ptr.shape[0] - 1
         cdef int bad = 0
         if bag_num < 0 or bag_ptr[0] != 0 or bag_ptr[bag_num] > bag_rows.shape[0]:
@@ -316,9 +317,10 @@ cdef class Kernels:
                            Py_ssize_t row_num, int64_t least, str ptr="bag_ptr",
                            str rows="bag_rows", str table="inputs", Py_ssize_t first=0,
                            Py_ssize_t last=-1):
-        """Bags of at least `least` rows, all inside the table: all of them, or first..last-1.
+        """Check that bags have at least `least` rows, all inside the table: all bags, or first..last-1.
 
-        Only these are read, so that a block that is trained in many spans is checked once.
+        Only the bags of the range are read, so a block that is trained in many spans is checked
+        once as a whole.
         """
         self.check_ptr(bag_ptr, bag_rows, least, ptr, rows, first, last)
         if last < 0:
@@ -334,7 +336,7 @@ cdef class Kernels:
 
     def init_rows(self, int kind, float scale, uint64_t seed, const uint64_t[::1] keys not None,
                   float[:, ::1] out not None) -> None:
-        """First weights of each key's row, into float32[n, dim], dim 1 to 65,536.
+        """Write the initial weights of each key's row into float32[n, dim], dim 1 to 65,536.
 
         `kind`: 0 zeros; 1 uniform in [-scale, scale); 2 normal of deviation `scale`; 3 the same
         with 0 in column 0.  Element j takes draw j of the SplitMix64 stream of (seed, key).
@@ -376,8 +378,10 @@ cdef class Kernels:
 
     cdef bint check_bags_of_words(self, CheckedBags checked, const int64_t[::1] bag_ptr,
                                   const int32_t[::1] bag_rows, Py_ssize_t row_num) except -1:
-        """Checks the bags of words, unless that was done before; whether it is known that each is
-        the row of its own number."""
+        """Check the bags of words, unless they were checked before.
+
+        Returns whether every bag is known to be the single row of its word's own number.
+        """
         if checked is not None and checked.holds(bag_ptr, bag_rows, row_num):
             return checked.own
         self.check_bags(bag_ptr, bag_rows, row_num, 1)
@@ -386,7 +390,7 @@ cdef class Kernels:
     cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                              const int32_t[::1] noise, const float[::1] noise_logit,
                              int negatives):
-        """Rows to train, and negatives that are some of them."""
+        """Check the rows to train, and the negatives, which are numbers of these rows."""
         cdef Py_ssize_t out_num = outputs.shape[0]
         check_rows("inputs", inputs)
         check_rows("outputs", outputs)
@@ -408,7 +412,10 @@ cdef class Kernels:
                            const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                            const int32_t[::1] noise, const float[::1] noise_logit, int negatives,
                            squares, float eps, float lr_start, float lr_stop, uint64_t seed):
-        """What texts and pairs have in common, checked but for AdaGrad's sums; the caller keeps it alive."""
+        """Check what `train_words` and `train_pairs` share, except AdaGrad's sums.
+
+        The job points into the arrays, so the caller keeps them alive.
+        """
         cdef float[:, ::1] input_squares
         cdef float[:, ::1] output_squares
         memset(job, 0, sizeof(job[0]))
@@ -455,7 +462,7 @@ cdef class Kernels:
         context).
 
         inputs, outputs float32[n, stride] of `kernels.padded`, zeros from column `dim` on; row w of
-        `outputs` is the output vector of word w, rows behind the words are noise alone.  Tokens:
+        `outputs` is the output vector of word w; rows after the words serve as noise only.  Tokens:
         word numbers, already subsampled, -1 ends a sentence.  Word w is the mean of the rows
         ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]`` (one or more), each of which gets the whole
         gradient.  `noise`: rows of `outputs`, drawn from the noise distribution.  `noise_logit`
@@ -463,16 +470,16 @@ cdef class Kernels:
         negative sampling.
 
         Each centre draws its reach from 1..window (at most 256).  The rate is linear from the first
-        token to behind the last one. `targets`: places in `tokens` of the centres to train, in that
-        order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, changed
-        as the rows are.  `bags`: of `checked_bags` for these arrays.
+        token to the end of the last. `targets`: offsets in `tokens` of the centres to train, in that
+        order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
+        with the rows.  `bags`: result of `checked_bags` for these arrays.
 
         GROUP centres share SHARED noise words, each weighted ``negatives / SHARED``; a noise word
-        that is the centre does not count for it.  A group reads each row before it changes any, and
-        ends early where a centre would come twice: several steps at once overshoot.  Writers may
-        race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with `squares`,
-        unless the build is base, also on one maker of processors (they estimate roots and
-        reciprocals).
+        that is the centre does not count for it.  A group reads all its rows before it changes one, and
+        ends early before a centre would repeat: several steps at once from the same row overshoot.
+        Writers may race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with `squares`,
+        unless the build is base, also only on processors of one maker, because these builds use the
+        processor's estimates of roots and reciprocals.
         """
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
@@ -525,11 +532,11 @@ cdef class Kernels:
     def near(self, const int32_t[::1] tokens, inputs: NDArray[np.integer], int part, int window, *,
              int64_t first=0, Py_ssize_t skip=0, bint last=True
              ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Tokens that are a centre of `part`, or within `window` of one, and their places in the
-        text: all that `sort_pairs` needs of a text for this part, with -1 for what is left out.
+        """Return the tokens within `window` of a centre of `part`, and their offsets in the text.
 
-        `tokens` may be a span of the text, from place `first` on: the first `skip` are only looked
-        at, and so are the last `window`, unless it is the `last` one.
+        This is all of a text that `sort_pairs` needs for the part; -1 marks gaps.
+        `tokens` may be a span of the text that begins at offset `first`.  The first `skip` tokens
+        serve as context only, and so do the last `window`, unless the span is the `last`.
         """
         cdef Py_ssize_t word_num = -1, n = tokens.shape[0], i, j, num = 0, end
         cdef Py_ssize_t centre_num = 0, done, begin, stop
@@ -577,16 +584,16 @@ cdef class Kernels:
         """Sort the skip-gram pairs of a text into bundles: a centre word and up to `most` of its
         contexts.
 
-        A reach depends on the seed and the place in `tokens` alone, so all parts of a text see the
-        same windows.  Up to `run` (1 to 1024) bundles of a centre follow each other, GROUP centres
-        side by side: `train_pairs` reads and writes the bag of a centre once a run.  Runs of a part
+        A reach depends only on the seed and the offset in `tokens`, so all parts of a text see the
+        same windows.  Up to `run` (1 to 1024) bundles of a centre are consecutive, GROUP centres
+        interleaved: `train_pairs` reads and writes the bag of a centre once a run.  Runs of a part
         are in random order.
 
         `inputs`: part of each word as a centre; only centres of `part` are taken.  `outputs`:
         part of each word as a context.  Arrays of uint16 are not copied.  `without`: output
         partitions whose pairs are left out; the order of the others does not change.  `origins`:
-        place of each token in the text, where `near` has left out some.  Linear in
-        words and pairs, fewer than 2^31 of either; MemoryError where there is none for all pairs.
+        offset of each token in the text, if `near` has left out tokens.  Time is linear
+        in words and pairs, fewer than 2^31 of each.  Raises MemoryError if the pairs do not fit.
         """
         cdef Py_ssize_t word_num = -1
         if not 1 <= window <= C_WINDOW_MAX:
@@ -685,9 +692,9 @@ cdef class Kernels:
 
         Bundles are those of `sort_pairs` or a range of them with all of `contexts`; the rest is as
         for `train_words`.  Centres are numbers of bags, contexts rows of `outputs`.  The rate is
-        linear from the first to behind the last bundle.  `lanes` (1 to GROUP) bundles share SHARED
-        noise words, each weighted ``contexts * negatives / SHARED``; a noise word that is the context of a pair
-        does not count for it.  A group reads the vectors of its centres, makes one step of each
+        linear from the first bundle to the end of the last.  `lanes` (1 to GROUP) bundles share SHARED
+        noise words, each weighted ``contexts * negatives / SHARED``; a noise word that is the context of
+        a pair does not count for it.  A group reads the vectors of its centres, makes one step of each
         noise row, then bundle by bundle one step a context and one of each row of the bag.
         """
         cdef Py_ssize_t n = centres.shape[0], out_num = outputs.shape[0], b
@@ -739,13 +746,14 @@ cdef class Kernels:
                      const int32_t[::1] noise, *, int loss, int negatives, bint shared,
                      float lr_start, float lr_stop, uint64_t seed, Py_ssize_t first,
                      Py_ssize_t last) -> tuple[float, int]:
-        """Train a linear classifier on mean vectors, lines `first` to `last - 1`; (sum of losses,
-        lines).
+        """Train a linear classifier on mean vectors of lines `first` to `last - 1`.
+
+        Returns (sum of losses, lines).
 
         inputs, outputs float32[n, stride] of `kernels.padded`, zeros from column `dim` on.  Line i
-        has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]`` and likewise labels; lines without
-        either are passed over.  `loss`: 0 softmax, 1 one-versus-all, 2 negative sampling; for 0 and
-        2 a line of several labels is trained on one of them, drawn.  `noise`: labels that negatives
+        has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]`` and its labels likewise; lines without
+        features or without labels are skipped.  `loss`: 0 softmax, 1 one-versus-all, 2 negative
+        sampling; for 0 and 2 a line of several labels is trained on one of them, drawn.  `noise`: labels that negatives
         are drawn from, for loss 2; a draw that is a label of the line is repeated, up to 8 times.
         `shared`: other threads train on the same arrays (Hogwild): output rows are exchanged every
         64 lines, by two copies of them.  The rate is linear over features.
@@ -809,10 +817,10 @@ cdef class Kernels:
                               const int64_t[::1] ptr, const int32_t[::1] places,
                               const float[::1] values, Py_ssize_t bias, Py_ssize_t first=0,
                               Py_ssize_t last=-1, const uint32_t[::1] order=None):
-        """Examples whose features are all rows, and a bias that is one, too.
+        """Check that all features of the examples are rows of the table, and the bias too.
 
-        With `first` and `last` only examples first..last-1 are looked at; with an order they are
-        by `train_examples`.
+        With `first` and `last` only examples first..last-1 are checked; with an order
+        `train_examples` checks them as it reaches them.
         """
         if order is None:
             self.check_bags(ptr, places, rows.shape[0], 0, "ptr", "places", "rows", first, last)
@@ -838,7 +846,7 @@ cdef class Kernels:
                               const float[::1] weights, Py_ssize_t row_num, int loss, int method,
                               Py_ssize_t hot, Py_ssize_t first, Py_ssize_t last, double lr_start,
                               double lr_stop, double eps, double l1, double l2, double beta):
-        """What training needs besides."""
+        """Check labels, weights, method and rates, which only training needs."""
         cdef Py_ssize_t example_num = job.last
         if method not in (ACCESS_SGD, ACCESS_ADAGRAD, ACCESS_FTRL):
             raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
@@ -870,9 +878,9 @@ cdef class Kernels:
 
     cdef object train_examples(self, Training train, ScratchOf scratch_of, const SparseJob *job,
                                const uint32_t[::1] order, Py_ssize_t row_num, Py_ssize_t place_num):
-        """Trains examples first..last-1, of an order if there is one; returns loss and weight.
+        """Train examples first..last-1, of an order if there is one; returns the sums of loss and weight.
 
-        Those of an order are laid behind each other, some at a time, and are looked at then.
+        Examples of an order are copied one after the other, some at a time, and checked then.
         """
         cdef SparseJob part = job[0]
         cdef double total = 0, weight = 0
@@ -944,14 +952,15 @@ cdef class Kernels:
         rows float32[n, outputs + state]: as the store keeps them.  Example i has the values
         ``values[ptr[i]:ptr[i + 1]]`` in the rows `places`.  `labels`: for loss 0 (logistic) above 0
         for yes, 1 (half the square) a number, 2 (multinomial, outputs > 1) a class number.
-        `weights`: what an example counts, 0 or more; empty: 1.  `method`: 1 sgd, 2 adagrad, 4 ftrl.
+        `weights`: weight of each example, 0 or more; empty: 1.  `method`: 1 sgd, 2 adagrad, 4 ftrl.
         `bias`: the row that each example has with value 1, or -1.  With other threads on the same
         rows `hot` is above 0: of the first `hot` rows and the bias each thread trains a copy, and
         adds its differences every 256 examples.  FTRL's rate should not change: its weights follow
-        from it.  `l2` times what the example counts times the row is added to the gradients of its
-        features (FTRL: a penalty); `l1` is FTRL's alone. `order` uint32: numbers of examples, `first` and `last` then
-        are places in it; a wrong place raises when it is reached, after the examples in front of it
-        were trained.  Losses are taken before the step of each example.
+        from it.  `l2` times the example's weight times the row is added to the gradients of its
+        features (FTRL: a penalty); only FTRL uses `l1`. `order` uint32: numbers of examples;
+        `first` and `last` then are positions in it, and a wrong place raises only when it is
+        reached, after the examples before it were trained.  A loss is taken before its example's
+        step.
         """
         cdef SparseJob job
         cdef Py_ssize_t i, at
@@ -980,7 +989,9 @@ cdef class Kernels:
     def linear_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr,
                       const int32_t[::1] places, const float[::1] values, *, int outputs,
                       Py_ssize_t bias) -> NDArray[np.float32]:
-        """Scores float32[examples, outputs]; `rows` may be wider than `outputs`.  As `train_linear`.
+        """Scores float32[examples, outputs] of a linear model.
+
+        Arguments as in `train_linear`; `rows` may be wider than `outputs`.
         """
         cdef SparseJob job
         self.take_examples(&job, rows, ptr, places, values, bias)
@@ -998,8 +1009,9 @@ cdef class Kernels:
 
     def ftrl_weights(self, float[:, ::1] rows, *, int outputs, float lr, float l1,
                      float beta) -> None:
-        """Weights of rows float32[n, 3 * outputs] from z and n behind them, in place: after
-        additions.
+        """Recompute FTRL's weights of rows float32[n, 3 * outputs] from their z and n, in place.
+
+        Needed after deltas were added to z and n.
         """
         if outputs < 1 or rows.shape[1] != 3 * outputs:
             raise ValueError(f"rows must have {3 * outputs} columns for {outputs} outputs, at least "
@@ -1016,7 +1028,7 @@ cdef class Kernels:
                              const float[::1] values, const int32_t[::1] fields, Py_ssize_t bias,
                              Py_ssize_t factors, Py_ssize_t field_num, Py_ssize_t first=0,
                              Py_ssize_t last=-1, const uint32_t[::1] order=None):
-        """Examples of a factorization machine, and its sizes."""
+        """Check the examples of a factorization machine, and its sizes."""
         self.take_examples(job, rows, ptr, places, values, bias, first, last, order)
         if factors < 1 or field_num < 1 or 1 + factors * field_num > C_DIM_MAX:
             raise ValueError(f"factors and field_num must be at least 1, and 1 + their product at "
@@ -1045,11 +1057,11 @@ cdef class Kernels:
 
         rows float32[n, parts * stride], of `kernels.padded`: a part of weights, then the state of
         `method` (adagrad 1 part, ftrl 2).  A part is w, then `factors` numbers for each of
-        `field_num` fields, then zeros up to `stride`, a multiple of PAD.  `fields`: of each value,
-        0..field_num-1; may be empty where `field_num` is 1, the plain machine.  Of the bias only w
-        counts.  `l1` is FTRL's, of all columns; `l2` is for w, `factor_l2` for factors where they
-        have a gradient; both count as often as the example.  The rate changes every 256 examples.  An example visits each of its rows
-        twice, whatever the number of pairs.
+        `field_num` fields, then zeros up to `stride`, a multiple of PAD.  `fields`: field of each value,
+        0..field_num-1; may be empty if `field_num` is 1, the plain machine.  Of the bias row only w
+        is used.  `l1` is FTRL's, for all columns; `l2` is for w, `factor_l2` for factors that have
+        a gradient; both are multiplied by the example's weight.  The rate changes every 256
+        examples.  An example visits each of its rows twice, whatever the number of pairs.
         """
         cdef SparseJob job
         check_span("examples", first, last, ptr.shape[0] - 1)
@@ -1073,7 +1085,7 @@ cdef class Kernels:
     def fm_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
                   const float[::1] values, const int32_t[::1] fields, *, Py_ssize_t factors,
                   Py_ssize_t field_num, Py_ssize_t bias) -> NDArray[np.float32]:
-        """Scores float32[examples]; `rows` may have any number of parts.  As `train_fm`."""
+        """Scores float32[examples]; arguments as in `train_fm`, `rows` with any number of parts."""
         cdef SparseJob job
         cdef char *scratch
         self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num)
@@ -1094,7 +1106,7 @@ cdef class Kernels:
 
     cdef object check_places(self, str name, const int32_t[::1] places, Py_ssize_t row_num,
                              Py_ssize_t count):
-        """Refuses places of rows that are not there."""
+        """Refuse row numbers outside of the table."""
         if count >= 0 and places.shape[0] != count:
             raise ValueError(f"{name} must have {count} places, as heads or users, got "
                              f"{places.shape[0]}")
@@ -1103,7 +1115,7 @@ cdef class Kernels:
 
     cdef int64_t weights_of(self, const float[:, ::1] rows, Py_ssize_t dim, int method,
                             double lr_start, double lr_stop, double eps, double l2) except -1:
-        """Floats of a row's weights; refuses another layout, and steps that are none."""
+        """Return the number of floats of a row's weights; refuse a wrong layout and an unknown method."""
         cdef int64_t stride = (dim + C_PAD - 1) // C_PAD * C_PAD
         if method != ACCESS_SGD and method != ACCESS_ADAGRAD:
             raise ValueError(f"method must be 1 (sgd) or 2 (adagrad), got {method}")
@@ -1128,17 +1140,17 @@ cdef class Kernels:
         """Train embeddings of triples on sampled negatives, in place; returns the sum of losses.
 
         rows float32[n, stride], with AdaGrad [n, 2 stride], of `kernels.padded`: entities and
-        relations, `dim` columns, state behind them.  Complex numbers are dim / 2 real, then dim / 2
-        imaginary parts. heads, relations, tails int32[m]: places of rows; `noise`: places that
-        negatives are drawn from.  `relation`: 0 none (no relations), 1 added (TransE), 2 scales
+        relations, `dim` columns, then the state.  Complex numbers are dim / 2 real, then dim / 2
+        imaginary parts. heads, relations, tails int32[m]: numbers of rows; `noise`: numbers of
+        rows that negatives are drawn from.  `relation`: 0 none (no relations), 1 added (TransE), 2 scales
         (DistMult), 3 complex product (ComplEx), 4 turns phases (RotatE), a phase of 1 by `turn`
         radians.  `metric`: 0 inner product, 1 and 2 negative L1 and L2 distance, 3 negative sum of
         moduli of complex differences.  `loss`: 0 logistic with `margin` and self-adversarial
         `temperature` (0: weights alike), 1 hinge, 2 cross entropy among the candidates, 3 logistic
         of differences (BPR); negatives weigh 1 together. `method`: 1 sgd, 2 adagrad. `shared` (1 to
         64) triples share `negatives`, which replace the ends `side`: 1 tails, -1 heads, 0 drawn for
-        each group. `normalize`: each step makes entities unit vectors. `l2` is of rows of triples,
-        not of negatives.  Writers may race.
+        each group. `normalize`: each step makes entities unit vectors. `l2` applies to rows of triples,
+        not to negatives.  Writers may race.
         """
         cdef TriplesJob job
         cdef char *scratch
@@ -1190,7 +1202,7 @@ cdef class Kernels:
 
     def pair_scores(self, const float[:, ::1] queries, const float[:, ::1] rows, *, int metric,
                     Py_ssize_t dim) -> NDArray[np.float32]:
-        """Scores [b, n] of queries [b, stride] and rows [n, stride], by a `metric` of
+        """Scores [b, n] of queries [b, stride] against rows [n, stride]; `metric` as in
         `train_triples`.
         """
         cdef Py_ssize_t stride = rows.shape[1]
@@ -1214,7 +1226,7 @@ cdef class Kernels:
                       Py_ssize_t last) -> float:
         """Train a biased matrix factorisation, in place; returns half the sum of squared errors.
 
-        Rows as in `train_triples`, column 0 a bias; users and items are places of different rows.
+        Rows as in `train_triples`, with a bias in column 0; `users` and `items` number disjoint rows.
         """
         cdef RatingsJob job
         cdef double total = 0
@@ -1247,8 +1259,8 @@ cdef class Kernels:
 
         Row i minimises the sum over its entries of ``|w| (x.y - [w > 0])^2``, plus ``x G x`` and
         ``penalties[i] |x|^2``; returns the sum of these minima.  others float32[m, stride], rows
-        float32[n, stride], of `kernels.padded`; gram float32[stride, stride], symmetric; `places`
-        of other rows, those of name i from ``ptr[i]`` on; `weights` of entries, empty: 1.
+        float32[n, stride], of `kernels.padded`; gram float32[stride, stride], symmetric; `places`:
+        numbers of `others`, those of name i from ``ptr[i]`` on; `weights` of entries, empty: 1.
         """
         cdef SolveJob job
         cdef char *scratch
@@ -1288,8 +1300,8 @@ cdef class Kernels:
                  Py_ssize_t last) -> None:
         """Add the outer products of all rows to rows `first` to ``last - 1`` of `out`.
 
-        rows float32[n, stride], of `kernels.padded`; out float64[stride, stride].  The order of
-        each sum is that of the rows, so threads may share the rows of `out`.
+        rows float32[n, stride], of `kernels.padded`; out float64[stride, stride].  Each
+        sum runs in the order of the rows, so threads may divide the rows of `out` without changing a bit.
         """
         cdef Py_ssize_t stride = rows.shape[1]
         check_rows("rows", rows)
@@ -1309,7 +1321,7 @@ cdef class Kernels:
                     Py_ssize_t top) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The `top` best scores of each row, best first, and their columns: int32, float32[n, top].
 
-        Of equal scores the lower column is first.  -1 where a row has fewer that are above -inf.
+        Among equal scores the lower column comes first.  -1 fills a row with fewer scores above -inf.
         """
         cdef Py_ssize_t n = scores.shape[0], columns = scores.shape[1]
         if top < 0 or columns > 0x7fffffff:
@@ -1328,7 +1340,7 @@ cdef class Kernels:
 
     cdef object take_csr(self, Csr *x, const int64_t[::1] ptr, const int32_t[::1] rows,
                          const float[::1] values, Py_ssize_t columns, Py_ssize_t dim):
-        """Refuses what the loops would read outside of the arrays."""
+        """Refuse arguments with which the loops would read outside of the arrays."""
         self.check_bags(ptr, rows, columns, 0, "ptr", "rows", "the table")
         if values.shape[0] != rows.shape[0]:
             raise ValueError(f"values must have a number an entry ({rows.shape[0]}), got "
@@ -1390,7 +1402,7 @@ cdef class Kernels:
 
     cdef object take_windows(self, CbowNet *net, const int32_t[:, ::1] windows,
                              const float[:, ::1] embedding, const float[:, :, ::1] output):
-        """Refuses what the loops would read outside of the network."""
+        """Refuse arguments with which the loops would read outside of the network."""
         cdef Py_ssize_t i, j, words = embedding.shape[0], width = embedding.shape[1]
         cdef Py_ssize_t window = windows.shape[1], panels = (words + C_PANEL - 1) // C_PANEL
         cdef int64_t wrong = 0
@@ -1464,10 +1476,11 @@ cdef class Kernels:
         losses.
 
         embedding float32[3, words, width] and output float32[3, panels, width + 1, PANEL]: weights,
-        first and second moments; else as `cbow_loss`.  The hidden vector is the mean of the
-        context's rows, the loss of a batch the mean of its windows'. Of the embedding only the rows
-        of a batch step (`counts` float32[words], exact up to 2^24), of the output all; `steps`:
-        those that the output has taken.  Equal input, equal bits, in one build.
+        first and second moments; otherwise as in `cbow_loss`.  The hidden vector is the mean of
+        the context's rows, the loss of a batch the mean of its windows' losses. In the embedding
+        only the rows of a batch make a step (`counts` float32[words]: steps of each, exact up to
+        2^24), in the output all rows; `steps`: steps that the output has made.  Equal input gives
+        equal bits, in one build.
         """
         cdef CbowNet net
         cdef double loss
@@ -1503,7 +1516,7 @@ cdef class Kernels:
     # ---- row arithmetic ----------------------------------------------------------------------------
 
     def copy_rows(self, const float[:, ::1] src, float[:, ::1] dst) -> None:
-        """``dst[i, :dim] = src[i]``, zeros behind; src float32[n, dim], dst float32[n, stride]."""
+        """``dst[i, :dim] = src[i]``, then zeros; src float32[n, dim], dst float32[n, stride]."""
         cdef Py_ssize_t n = src.shape[0], dim = src.shape[1], stride = dst.shape[1]
         if n != dst.shape[0] or dim > stride:
             raise ValueError(f"src ({n} x {dim}) must have as many rows as dst "
@@ -1546,8 +1559,8 @@ cdef class Kernels:
 
     def unpack_parts(self, const float[:, ::1] packed, float[:, ::1] rows, Py_ssize_t dim,
                      Py_ssize_t parts) -> None:
-        """packed float32[n, parts * dim] -> rows float32[n, parts * stride], zeros behind each
-        part.
+        """packed float32[n, parts * dim] -> rows float32[n, parts * stride], each part followed
+        by zeros.
 
         Threads may work on different row ranges (slices) at once.
         """
