@@ -71,15 +71,15 @@ class _SortedTable:
         self._rows: Rows = np.frombuffer(self._mapped, np.float32, n * dim, 8 * n).reshape(n, dim)
 
     def rows_of(self, keys: Keys) -> tuple[Rows, NDArray[np.bool_]]:
-        """Rows of keys, and which keys are stored; rows of the others are undefined."""
+        """Return the rows of `keys`, and which are stored; rows of the others are undefined."""
         if len(self._keys) == 0:
             empty = np.empty((len(keys), self._rows.shape[1]), np.float32)
             return empty, np.zeros(len(keys), np.bool_)
-        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        found = self._rows[at], self._keys[at] == keys
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        rows, are_stored = self._rows[places], self._keys[places] == keys
         # Pages stay in the page cache, which the kernel may reclaim; this process frees them.
         self._mapped.madvise(mmap.MADV_DONTNEED)
-        return found
+        return rows, are_stored
 
 
 class StoredTables:
@@ -106,17 +106,17 @@ class StoredTables:
         """
         if (number, state) not in self._sorted:
             self._sorted[number, state] = self._sort(number, state)
-        found, there = self._sorted[number, state].rows_of(keys)
+        stored, are_stored = self._sorted[number, state].rows_of(keys)
         method = self._methods.get(number)
-        if not there.all():
-            other = keys[~there]
-            found[~there] = (
-                self._fresh.pull(number, other, state) if method is None else method.init(other)
+        if not are_stored.all():  # a key without a row has its initial value, as on a server
+            missing = keys[~are_stored]
+            stored[~are_stored] = (
+                self._fresh.pull(number, missing, state) if method is None else method.init(missing)
             )
         if method is not None:
-            weights = np.asarray(method.pull(found), np.float32)
-            found = np.hstack((weights, found[:, weights.shape[1] :])) if state else weights
-        rows[:] = found
+            weights = np.asarray(method.pull(stored), np.float32)
+            stored = np.hstack((weights, stored[:, weights.shape[1] :])) if state else weights
+        rows[:] = stored
         return rows
 
     def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
@@ -126,7 +126,7 @@ class StoredTables:
     def scan(
         self, number: int, dim: int, fragments: Iterable[int], ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """All stored rows of some fragments, in pieces, in the order of the files."""
+        """Yield all stored rows of `fragments`, in pieces, in the order of the files."""
         method = self._methods.get(number)
         for keys, rows in self._stored(number, fragments, ended):
             yield keys, rows if method is None else np.asarray(method.pull(rows), np.float32)
@@ -134,7 +134,7 @@ class StoredTables:
     def scan_with_state(
         self, number: int, ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """All stored rows, each followed by the state of its optimiser, as `scan`."""
+        """Yield all stored rows like `scan`, each followed by its optimizer's state."""
         method, dim = self._methods.get(number), self._tables[number].dim
         for keys, rows in self._stored(number, range(self._frag_num), ended, state=True):
             if method is not None:
@@ -148,7 +148,7 @@ class StoredTables:
         ended: Callable[[], object],
         state: bool = False,
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as stored, a section at a time.
+        """Yield rows as stored, a section at a time.
 
         With `state`, and always for access methods in Python, the optimizer's state follows.
         """
@@ -174,7 +174,7 @@ class StoredTables:
                     ended()
 
     def _store(self, tables: Mapping[int, Table]) -> ShardStore:
-        """A store without rows: first values."""
+        """Make a store without rows, which computes initial values."""
         store = ShardStore(self._frag_num, kernels.row_ops())
         store.own(range(self._frag_num))
         for number, table in tables.items():
@@ -198,13 +198,13 @@ class StoredTables:
 def rows_of_piece(
     section: NDArray[np.uint8], piece: SectionTable, width: int
 ) -> Iterator[tuple[Keys, Rows]]:
-    """The rows of a table in a section, `width` floats of each, in pieces."""
+    """Yield the rows of a table in a section, the first `width` floats of each, in pieces."""
     end = piece.at + piece.rows * piece.row_bytes
     rows = section[piece.at : end].reshape(piece.rows, piece.row_bytes)
-    for at in range(0, piece.rows, _SCAN_ROWS):
-        some = rows[at : at + _SCAN_ROWS]
-        floats = some[:, 8 : 8 + 4 * width]
-        yield some[:, :8].copy().view(np.uint64)[:, 0], floats.copy().view(np.float32)
+    for first in range(0, piece.rows, _SCAN_ROWS):
+        part = rows[first : first + _SCAN_ROWS]
+        floats = part[:, 8 : 8 + 4 * width]
+        yield part[:, :8].copy().view(np.uint64)[:, 0], floats.copy().view(np.float32)
 
 
 def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict[int, Table]:
