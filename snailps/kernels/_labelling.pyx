@@ -117,7 +117,7 @@ cdef class Labelling:
 
     def best(self, const int64_t[::1] ptr not None, const int32_t[::1] features not None,
              int k) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The `k` best labels of each line and their probabilities, int32 and float32 [lines, k].
+        """Return the `k` best labels of each line and their probabilities, int32 and float32 [lines, k].
 
         Line i has the features ``features[ptr[i]:ptr[i + 1]]``, which are rows of `inputs`.  Best
         first, of equal ones the first label; -1 and NaN of a line without features, or behind the
@@ -140,7 +140,7 @@ cdef class Labelling:
         return best, chances
 
     cdef object best_of_all(self, const int64_t[::1] ptr, const int32_t[::1] features, int k):
-        """Find many labels by sorting: to put each in its place would take their square."""
+        """Find many labels by sorting: insertion would take time quadratic in their number."""
         cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1), first, last
         cdef Py_ssize_t step = max(<int64_t>1, SORTED_ONCE // self.job.label_num)
         cdef float[:, ::1] of_labels
@@ -161,15 +161,15 @@ cdef class Labelling:
 
     def chances(self, const int64_t[::1] ptr not None, const int32_t[::1] features not None
                 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The best label of each line, int32[lines], and the probability of each, float32[lines, labels].
+        """Return each line's best label, int32[lines], and all probabilities, float32[lines, labels].
 
-        -1 and NaN of a line without features.  The best one is that of `best`: probabilities that are
-        equal by rounding do not say which it is.
+        A line without features gets -1 and NaN.  The best label is the one that `best` returns:
+        probabilities may be equal after rounding, so their maximum does not identify it.
         """
         return self.all_of(ptr, features, None)
 
     cdef object all_of(self, const int64_t[::1] ptr, const int32_t[::1] features, float[:, ::1] scores):
-        """`chances`; what labels are ordered by is put into `scores`, if it is given."""
+        """Like `chances`; writes the scores that order the labels into `scores`, unless it is None."""
         cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
         best = np.empty(lines, np.int32)
         chances = np.empty((lines, self.job.label_num), np.float32)
@@ -187,7 +187,7 @@ cdef class Labelling:
 
     def hidden(self, const int64_t[::1] ptr not None,
                const int32_t[::1] features not None) -> NDArray[np.float32]:
-        """The mean of each line's rows, float32[lines, dim]; zeros of a line without features."""
+        """Return the mean of each line's rows, float32[lines, dim]; zeros for a line without features."""
         found = np.empty((max(<Py_ssize_t>0, ptr.shape[0] - 1), self.job.dim), np.float32)
         cdef float[:, ::1] rows = found
         cdef LabellingJob job = self.job

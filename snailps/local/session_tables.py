@@ -53,10 +53,10 @@ class LocalTable:
         Parameters
         ----------
         keys : array_like
-            Integers from 0, (n,); of a repeated one the last row counts.
+            Integers from 0, (n,); of a repeated key the last row counts.
         rows : array_like
-            Weights (n, dim), with which the optimizer's state begins anew; or weights and state,
-            (n, dim + state_floats), as `Cluster.stored` has them.
+            Weights (n, dim), which reset the optimizer's state; or weights and state,
+            (n, dim + state_floats), as `Cluster.stored` yields them.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class LocalTable:
 
         Notes
         -----
-        Returns once servers and standbys have them; nothing else of a row stays.
+        Returns once servers and standbys have the rows; nothing of the previous rows remains.
 
         Examples
         --------
@@ -81,7 +81,7 @@ class LocalTable:
         self._driver.assign(self.declaration.name, keys, rows)
 
     def pull_async(self, keys: AnyKeys, out: Rows | None = None) -> Pending:
-        """Start a pull; ``.wait()`` gives the rows.  It sees pushes that began before the call."""
+        """Start a pull; ``.wait()`` returns the rows.  It sees pushes begun before the call."""
         return self._driver.pull_async(self.declaration.name, keys, out)
 
     def push_async(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> Pending:
@@ -100,17 +100,17 @@ class LocalTensor:
         return f"<tensor {self.declaration.name!r} of shape {tuple(self.declaration.shape)}>"
 
     def pull(self) -> Rows:
-        """All its values, float32, in its shape."""
+        """Return all values of the tensor, float32, in its shape."""
         tensor = self.declaration
         return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
 
     def assign(self, values: Any) -> None:
-        """Replace the tensor by `values` of its shape; the optimizer's state begins anew."""
+        """Replace the tensor by `values` of its shape; resets the optimizer's state."""
         tensor = self.declaration
         self._driver.assign(tensor.name, tensor.keys(), tensor.to_rows(values))
 
     def push(self, values: Any, *, lr_scale: float = 1.0) -> None:
-        """Push `values` of its shape; returns once they are applied.
+        """Push `values` of the tensor's shape; returns once they are applied.
 
         `lr_scale` as in `LocalTable.push`.
         """
@@ -120,17 +120,19 @@ class LocalTensor:
 
 
 class ClusterSource:
-    """The tables of a running cluster, for `export_tables`; `is_local`: all who name a table of it
-    are this user's processes."""
+    """The tables of a running cluster, for `export_tables`.
+
+    `is_local`: only processes of this user can have declared its tables, so classes are trusted.
+    """
 
     def __init__(self, driver: Driver, *, state: bool = False, is_local: bool = False) -> None:
-        found = driver.all_tables()
-        for name, (_, table) in found.items() if state and not is_local else ():
-            # Only the class of a method in Python knows how wide its state is.
+        declared = driver.all_tables()
+        for name, (_, table) in declared.items() if state and not is_local else ():
+            # Only the class of an access method in Python knows the width of its state.
             if table.in_python and not driver.has_declared(table):
                 admit(table.access, f"table {name!r}", sys.modules, OF_SESSION)
-        self.tables: Mapping[str, Table] = {name: table for name, (_, table) in found.items()}
-        self._numbers = {name: number for name, (number, _) in found.items()}
+        self.tables: Mapping[str, Table] = {name: table for name, (_, table) in declared.items()}
+        self._numbers = {name: number for name, (number, _) in declared.items()}
         self._driver = driver
 
     def pieces(
@@ -150,8 +152,8 @@ class ClusterSource:
             yield keys, rows
 
     def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """Rows that `assign` puts back: whole ones as they are stored, or weights as pulled where
-        there is no state."""
+        """Yield rows that `assign` can restore: weights and state, or weights alone if the
+        table has no state."""
         results = self._results(ExportProgress())
         pieces = results.scan(table)
         if not self.tables[table].state_floats:

@@ -3,9 +3,9 @@
     TableSource.pieces -> RowSorter -> keys ascending -> OUTPUT.npz | OUTPUT.safetensors
                                                       -> OUTPUT.TABLE.parquet
 
-A source is a checkpoint (`offline_export`) or a running cluster (`session`).  The sorters'
-buffers are all the memory that it takes, whatever the size of the tables; the scratch files on the
-output's disk are as large as the tables.  No sockets; must not know models.
+A source is a checkpoint (`offline_export`) or a running cluster (`session_tables`).  An export
+takes memory for the sorters' buffers only, whatever the size of the tables; its scratch files on
+the output's disk are as large as the tables.  No sockets; must not know models.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def export_tables(
 ) -> list[str]:
     """Write keys and rows of `tables` (default: all), keys ascending; see `Cluster.export`.
 
-    `output` is the prefix of the paths; `how` tells, in messages, how to ask for `overwrite`.
+    `output` is the prefix of the paths; `how` names the option for `overwrite` in messages.
     """
     if format not in FORMATS:
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
@@ -104,7 +104,7 @@ class _Export:
         return widths
 
     def sort(self, table: str, target: str) -> RowSorter:
-        """All rows of a table, in the order of their keys; the caller closes it."""
+        """Sort all rows of a table by key; the caller closes the sorter."""
         widths = self.widths(table)
         sorter = RowSorter(target, sum(widths.values()))
         try:
@@ -116,21 +116,21 @@ class _Export:
         return sorter
 
     def pieces(self, table: str, sorter: RowSorter) -> Iterator[tuple[Keys, Rows]]:
-        """The sorted rows, as a stage of the progress."""
+        """Yield the sorted rows, counted as a stage of the progress."""
         what = f"writing table {table}"
         return self.progress.count(
             what, sorter.count, "rows", sorter.pieces(), lambda piece: len(piece[0])
         )
 
     def arrays(self, table: str, sorter: RowSorter) -> Iterator[Array]:
-        """``TABLE.keys`` and each array of rows: ``TABLE.rows``, ``TABLE.state``."""
+        """Yield the arrays ``TABLE.keys``, ``TABLE.rows`` and, with state, ``TABLE.state``."""
         yield Array(f"{table}.keys", np.dtype(np.uint64), (sorter.count,), sorter.keys())
-        at = 0
+        first = 0
         for name, width in self.widths(table).items():
             pieces = self.pieces(table, sorter) if name == "rows" else sorter.pieces()
-            rows = _columns(pieces, slice(at, at + width))
+            rows = _columns(pieces, slice(first, first + width))
             yield Array(f"{table}.{name}", np.dtype(np.float32), (sorter.count, width), rows)
-            at += width
+            first += width
 
     def declarations(self, names: Sequence[str]) -> str:
         return json.dumps([self.source.tables[name].to_dict() for name in names])
@@ -142,7 +142,7 @@ def _columns(pieces: Iterator[tuple[Keys, Rows]], columns: slice) -> Iterator[ND
 
 
 def _closing(sorter: RowSorter, pieces: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """The pieces; after the last one the sorter's disk space is free for other tables."""
+    """Yield the pieces, then close the sorter, which frees its disk space for other tables."""
     yield from pieces
     sorter.close()
 
