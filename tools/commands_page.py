@@ -28,7 +28,7 @@ Options of a training are the settings of its job, with dashes: `block_bytes` is
 them by `--set NAME=VALUE`.
 """
 _MAIN = 14
-"""Options of a training that its line shows: those of the model come first."""
+"""Options that a training's line shows; the model's own options come first."""
 
 
 def page() -> str:
@@ -44,7 +44,7 @@ def page() -> str:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """A command, or those of a group, with the words that call them."""
+    """Yield a command, or the commands of a group, with the words that call each."""
     if not hasattr(command, "commands"):
         yield name, command
         return

@@ -54,7 +54,7 @@ HINTS = {
     ALONE: "make a single worker a value: of a pace, a rule, a room",
     POLICIES: "have the policy answer",
     SCHEDULES: "ask `steps_of(settings)`, the schedule, or `Worker.clocked`",
-    NOT_ME: "make it a part, which a schedule has or has not",
+    NOT_ME: "make it a part, which a schedule has or lacks",
     PRIVATE: "use what the product's own callers use",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
@@ -114,7 +114,7 @@ NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit"}
 
 
 OWNERS = ("self", "cls", "super()", "type(self)", "threading", "atexit")
-"""Whose private names a test may touch: its own, and those of Python's library."""
+"""Owners of private names that a test may touch: the test itself and Python's library."""
 
 
 def is_private(node: ast.AST) -> bool:

@@ -159,7 +159,7 @@ class SessionStatus(TypedDict):
     jobs: int  # number of the newest job, 0 before the first
     job: int  # number of the present job, 0 without one
     coming: int  # workers of a failed job that are to begin anew and have not joined yet
-    # at the servers, with those of earlier jobs, whose rows stay until the cluster ends
+    # at the servers, including tables of earlier jobs, whose rows stay until the cluster ends
     tables: int
 
 
