@@ -91,7 +91,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def _may_rotate(cls, settings: MfSettings) -> bool:
-        """Ratings may; rankings may not, because their items must meet items of other partitions."""
+        """Ratings may; rankings may not: their items must meet items of other partitions."""
         return settings.predicts and cls.rotates(settings)
 
     @classmethod
