@@ -374,7 +374,7 @@ class Launcher:
         if dead.process.poll() is None:
             dead.process.kill()
             dead.process.wait()
-        self.on_line(dead.name, f"{why}: it is started again{'' if index else ', to take over'}")
+        self.on_line(dead.name, f"{why}: restarting it{'' if index else ', to take over'}")
         self._main = None  # this process has threads by now, so it must not fork
         with contextlib.ExitStack() as pipes:
             try:

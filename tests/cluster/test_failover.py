@@ -89,7 +89,7 @@ def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate):
         name = cluster.name_of(victim)
         victim.send(signal.SIGKILL)
         master.wait_line(rf"{name} .* is lost")
-        master.wait_line("in reach again")
+        master.wait_line("reachable again")
         gate.open()
         codes = cluster.codes()
         assert codes == [0, -signal.SIGKILL, *[0] * 4], master.stderr
@@ -224,7 +224,7 @@ def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path
         master.wait_line(rf"process {victim.pid}\) is lost")  # a fence is on its way
         clock.silent(LONG_S)
         master.wait_line(rf"{names[0]} .* is lost: silent for")
-        master.wait_line("in reach again")
+        master.wait_line("reachable again")
         silent.send(signal.SIGCONT)
         codes = cluster.codes()
         assert [codes[0], codes[2], codes[4]] == [0, 0, 0], master.stderr

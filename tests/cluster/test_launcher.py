@@ -277,7 +277,7 @@ def test_launcher_starts_a_killed_node_again_a_few_times(make):
     kill(cluster, 3)
     assert not cluster.launcher.restart_killed(range(4))
     assert not cluster.launcher.restart_killed(range(4))
-    again = "was ended by SIGKILL: it is started again"
+    again = "was ended by SIGKILL: restarting it"
     assert cluster.lines.count(("worker", again)) == RESTARTS_MAX
     assert (
         cluster.lines.count(("worker", "was ended by SIGKILL again: it is not started again")) == 1
@@ -292,7 +292,7 @@ def test_launcher_starts_a_node_again_that_the_users_code_ended(make):
     cluster.launcher.start()
     cluster.wait_ended(3)
     assert cluster.launcher.restart_killed(range(4))
-    assert ("worker", "has exited with code 4: it is started again") in cluster.lines
+    assert ("worker", "has exited with code 4: restarting it") in cluster.lines
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 130])
@@ -354,7 +354,7 @@ def test_launcher_starts_a_killed_master_again_at_its_address(make):
     cluster.launcher.interrupt()
     cluster.launcher.end()
     told = [line for name, line in cluster.lines if name == "master"]
-    assert "was ended by SIGKILL: it is started again, to take over" in told
+    assert "was ended by SIGKILL: restarting it, to take over" in told
     assert sum("'listen_addr': '127.0.0.1:1'" in line for line in told) == 1
 
 
@@ -365,7 +365,7 @@ def test_launcher_restart_ends_a_worker_that_still_runs(make):
     assert cluster.launcher.restart(2, "has left the cluster")
     assert old.process.poll() == -signal.SIGKILL
     assert cluster.launcher.children[2].process.poll() is None
-    assert ("worker", "has left the cluster: it is started again") in cluster.lines
+    assert ("worker", "has left the cluster: restarting it") in cluster.lines
 
 
 def test_launcher_waits_for_the_end_of_a_lost_worker_to_say_how_it_ended(make, monkeypatch):

@@ -463,7 +463,7 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job):
         gate.meet()
         (pid,) = children_of(local.pid, "master")
         os.kill(pid, signal.SIGKILL)
-        local.wait_line("master: was ended by SIGKILL: it is started again, to take over")
+        local.wait_line("master: was ended by SIGKILL: restarting it, to take over")
         local.wait_line("the master was started again")
         gate.open()
         assert local.wait() == 0
@@ -490,7 +490,7 @@ def await_redundancy(local, lost=0):
 
 def await_started_again(local, role, victim):
     """Waits until the launcher says that it has started another process for this one."""
-    line = rf"{role} \d+: was ended by SIGKILL: it is started again"
+    line = rf"{role} \d+: was ended by SIGKILL: restarting it"
     count = 2 if role == "server" else 1
     local.wait_line(line)
     local.until(

@@ -507,7 +507,7 @@ def test_classes_from_one_on_are_numbered(tmp_path):
 
 def test_column_of_ids_is_told(tmp_path, caplog):
     settings_of("0 1:1700000000000000001 2:1\n1 1:1700000000000000002\n", tmp_path / "x")
-    assert "if they are ids, declare it as name:categorical or name:ignore" in caplog.text
+    assert "if they are ids, declare the column as name:categorical or name:ignore" in caplog.text
     caplog.clear()
     settings_of("0 1:100 2:1\n1 1:200\n", tmp_path / "x")
     assert "ids" not in caplog.text

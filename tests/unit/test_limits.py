@@ -109,7 +109,7 @@ def alone_when_told(pair, over):
 def test_request_that_waits_at_a_shard_is_told_for_what_before_its_time_is_over(pair, links):
     keys, rows = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
     links.client.reroute(5, [f"shard {n}" for n in range(len(pair.route.shards))])
-    with pytest.raises(RemoteError, match="at the shard for the route"):
+    with pytest.raises(RemoteError, match="at the shard for the client's route"):
         links.client.pull(TABLES[0][0], keys, rows)
 
 

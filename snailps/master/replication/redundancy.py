@@ -89,13 +89,13 @@ class Redundancy:
             took_s = max(now - since for _, _, since in back)
             self.metrics.resume_s_max = max(self.metrics.resume_s_max, took_s)
             names = shards_text(shard.number for shard, _, _ in back)
-            line = f"{names} in reach again, {took_s:.2f} s after the loss was noticed"
+            line = f"{names} reachable again, {took_s:.2f} s after the loss was noticed"
             self.out.put(Say(line))
             by = " and ".join(
                 f"server {n}" for n in sorted({shard.primary for shard, _, _ in back})
             )
             are = "is" if len(back) == 1 else "are"
-            text = f"{by} took over: {names} {are} in reach again after {took_s:.2f} s"
+            text = f"{by} took over: {names} {are} reachable again after {took_s:.2f} s"
             self.out.put(StatusEvent("replaced", by, text))
 
     # --- without standby -------------------------------------------------------------------------
