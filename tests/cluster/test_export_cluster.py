@@ -37,7 +37,7 @@ def test_export_that_waits_for_a_server_tells_its_state_and_ends_by_a_second_sig
                 assert status["phase"] == "exporting"
                 assert status["pass_"].startswith("reading table counts, 0 of ")
                 master.send(signal.SIGINT)
-                master.wait_line("goes on to its end")
+                master.wait_line("being saved, and that continues")
                 master.send(signal.SIGINT)
                 assert master.wait() == INTERRUPTED
         finally:

@@ -321,9 +321,9 @@ class _Training:
 
     def train(self) -> None:
         job, nodes = self.job, list(self.clients)
-        rotation = job.plan_training(self.workers)
-        self.rotates = rotation is not None
-        job.begin_pass("train", 0.0, nodes, rotation=rotation)
+        plan = job.plan_training(self.workers)
+        self.rotates = plan is not None
+        job.begin_pass("train", 0.0, nodes, plan=plan)
         counted = job.as_counted(self.workers)
         workers = []
         for number, client in self.clients.items():

@@ -64,7 +64,7 @@ def read(model, text):
     [
         (
             {"loss": "multinomial"},
-            ["job.conf:loss", "needs the number of classes", "as --classes 3"],
+            ["job.conf:loss", "needs the number of classes", "for example --classes 3"],
         ),
         ({"classes": 3}, ["job.conf:classes", "classes", "multinomial"]),
         ({"format": "csv"}, ["job.conf:format", "columns"]),
