@@ -176,7 +176,9 @@ def test_signal_to_a_cluster_of_this_machine_does_what_the_table_says(tmp_path, 
             at_block.open()
             at_export.meet()
         run.send(getattr(signal, name))
-        run.wait_line("being saved, and that continues" if phase == "saving" else "interrupted: finishing")
+        run.wait_line(
+            "being saved, and that continues" if phase == "saving" else "interrupted: finishing"
+        )
         at_block.open()
         at_export.open()
         assert run.wait() == code
