@@ -58,5 +58,5 @@ def test_cluster_of_this_process_goes_on_from_its_own_checkpoint(tmp_path, monke
     with snailps.local_cluster(servers=2, **own) as cluster:  # saved as it ended
         assert list(cluster.tables()) == ["w"]
         assert cluster.table("w", dim=1).pull([1]).tolist() == [[5.0]]
-    with pytest.raises(ConfigError, match=r"goes on from a journal\. Set checkpoint_dir"):
+    with pytest.raises(ConfigError, match=r"continue from a journal\. Set checkpoint_dir"):
         snailps.cluster(journal_dir=tmp_path)
