@@ -6,10 +6,11 @@
 Sets: *packages* (a package: the names in its Depends and Recommends; one held out a user), *tags*
 (a package: its debtags; a fifth held out), *films* (a user of MovieLens 100k: films with 4 and 5
 stars; a fifth held out), users with five items at least.  One evaluation for all: the ten best
-items of each user but those of the training, among all items; recall is hits / min(10, held out),
-NDCG by the same length; means over users; a held-out item without any training pair is missed.
+items of each user, except items that the user has in the training.  Recall is
+hits / min(10, held out), NDCG by the same length; means over users.  A held-out item without any
+training pair is missed.
 
-Processor seconds are those of all threads and processes: `cpu_s` of the whole command (for implicit
+Processor seconds count all threads and processes: `cpu_s` of the whole command (for implicit
 reading its matrix and the fit), `fit_cpu_s` of the peer's fit alone.  Systems are interleaved
 (A B B A).
 
@@ -140,16 +141,16 @@ def ours(split: Split, o: argparse.Namespace, *more: str) -> Figures:
     words = ["--train", split.folder / "train.txt", "--output", output, "--dim", o.factors]
     words += ["--threads", o.threads, "--workers", o.workers, "--loss", "als", *more]
     command = [sys.executable, "-m", "snailps", "train", "mf", *map(str, words)]
-    told, seconds = timed([*command, "--overwrite", "--json"])
+    printed, seconds = timed([*command, "--overwrite", "--json"])
     with np.load(f"{output}.npz") as model:
         rows = []
         for kind, names in (("users", split.users), ("items", split.items)):
-            found = model[kind].tobytes().decode().split("\n")
-            place = {name: at for at, name in enumerate(found)}
-            mine = [place.get(name, len(found)) for name in names]
+            trained_names = model[kind].tobytes().decode().split("\n")
+            number = {name: i for i, name in enumerate(trained_names)}
+            numbers = [number.get(name, len(trained_names)) for name in names]
             lacking = np.full((1, model[f"{kind}.rows"].shape[1]), np.nan, np.float32)
-            rows.append(np.vstack((model[f"{kind}.rows"], lacking))[mine])
-    trained = json.loads(told.splitlines()[-1])
+            rows.append(np.vstack((model[f"{kind}.rows"], lacking))[numbers])
+    trained = json.loads(printed.splitlines()[-1])
     return {**seconds, "train_s": trained["train_s"], **split.figures(*rows)}
 
 
@@ -159,10 +160,10 @@ def implicit(alpha: float, regularization: float) -> Callable[..., Figures]:
         options |= {"iterations": o.iterations, "threads": o.threads}
         words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
         threads = {"OMP_NUM_THREADS": str(o.threads), "OPENBLAS_NUM_THREADS": "1"}
-        told, seconds = timed([o.peer_python, str(PEER), str(split.folder), *words], **threads)
+        printed, seconds = timed([o.peer_python, str(PEER), str(split.folder), *words], **threads)
         with np.load(split.folder / "peer.npz") as rows:
             figures = split.figures(rows["users"], rows["items"])
-        return {**seconds, **json.loads(told.splitlines()[-1]), **figures}
+        return {**seconds, **json.loads(printed.splitlines()[-1]), **figures}
 
     return fit
 

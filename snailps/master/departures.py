@@ -342,7 +342,7 @@ class Departures:
         text = f"failed: {message.text}"
         if member.stay is Stay.SENT_AWAY:  # its job has failed already
             return
-        if member.role == "worker" and self._fails_by_itself(member):
+        if self._fails_by_itself(member):
             self._event("lost", member, f"{text}; the others go on")
             stop = self._stop(member, text)
             if stop.again:
@@ -357,10 +357,8 @@ class Departures:
             self._out.say(away, logging.WARNING)
             self._out.put(Forget(member.number))
             member.was_lost()
-        elif member.role == "worker":
-            self._fail_job(f"{member.name} {text}", trace=message.trace)
         else:
-            self._lifecycle.fail(f"{member.name} {text}")
+            self._fail_job(f"{member.name} {text}", trace=message.trace)
 
     def _fails_by_itself(self, member: Member) -> bool:
         """Whether a worker's failure concerns that worker alone, and not the job."""
