@@ -118,9 +118,12 @@ class FilterJob:
         if command.scores:
             self.scores = ScoreFolder(Path(command.scores), command.models, command.column)
         # Before the models are opened: one that is replaced meanwhile is refused at the first
-        # batch, so no output has scores of a model that its manifest does not name.
-        paths = [path for path in command.models.values() if Path(path).exists()]
-        self._versions = {path: version_now(path) for path in paths}
+        # batch, so no output has scores of a model that its manifest does not name. A missing file
+        # has the version "": one that appears before it is opened counts as replaced.
+        self._versions = {
+            path: version_now(path) if Path(path).exists() else ""
+            for path in command.models.values()
+        }
         self.judge = command.judge()
         if self.scores is not None:
             self.scores.labels = self.judge.columns

@@ -576,14 +576,20 @@ def test_model_that_is_another_file_than_before_is_noticed(tmp_path):
     assert done["models"]["hq"]["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
 
 
-def test_model_that_is_replaced_while_it_is_opened_is_noticed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("appears", [False, True])
+def test_model_that_is_replaced_while_it_is_opened_is_noticed(tmp_path, monkeypatch, appears):
     """Else the manifest would name the new model, whose scores no output has."""
     (tmp_path / "a.txt").write_text("up\n")
     model, other = write_model(tmp_path / "hq.bin"), write_model(tmp_path / "new.bin", loss="ova")
+    if appears:  # between the look at its version and the opening
+        model.unlink()
 
     def opened(path, **options):
+        if appears:
+            other.replace(path)
         model = LabelModel(path, **options)
-        other.replace(path)
+        if not appears:
+            other.replace(path)
         return model
 
     monkeypatch.setattr(job, "LabelModel", opened)
