@@ -53,7 +53,7 @@ HINTS = {
     PARTS: "make one partition a value of the general case",
     ALONE: "make a single worker a value: of a pace, a rule, a room",
     POLICIES: "have the policy answer",
-    SCHEDULES: "ask `steps_of(settings)`, the schedule, or `Worker.clocked`",
+    SCHEDULES: "ask `steps_of(settings)`, the schedule, or `is_clocked`",
     NOT_ME: "make it a part, which a schedule has or lacks",
     PRIVATE: "use what the product's own callers use",
     "stubs": "tools/stubs.py makes them",

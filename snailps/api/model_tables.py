@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.block import Block, ClockSlot, CurrentClockSlots
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
-from snailps.api.traits import InRounds, trait_of
 from snailps.api.wire_choice import WireChoice
-from snailps.config.consistency import steps_of
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Forward, Pending
 
@@ -29,14 +27,6 @@ class ModelTables:
 
     Usable once the worker has declared the tables: from `survey` and `setup` on.
     """
-
-    _own_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that are plain fields of the model's class, or of its bases."""
-
-    @classmethod
-    def clocked(cls, settings: Any) -> bool:
-        """Whether blocks are contributions to common steps; default: with bsp, and in rounds."""
-        return steps_of(settings).are_sums or trait_of(cls, InRounds).rounds(settings) > 0
 
     def __init__(self) -> None:
         self._clocked = False
@@ -65,23 +55,22 @@ class ModelTables:
         Parameters
         ----------
         table : str
-            Name of a declared table.
-        keys : numpy.ndarray
-            uint64 (n,), or any other integers from 0 on, in an array or a list; may repeat.
-        out : numpy.ndarray, optional
-            float32 (n, dim) to be filled; each row contiguous, with any stride between rows.
+        keys : integers from 0 on, (n,)
+            May repeat.
+        out : float32 (n, dim), optional
+            Is filled and returned; rows contiguous, with any stride between them.
         state : bool
-            Append the optimiser's state to the weights: rows of ``dim + Table.state_floats``.
+            Append the optimiser's state: rows of ``dim + Table.state_floats``.
 
         Returns
         -------
-        numpy.ndarray
-            float32 (n, dim), or `out`.  A key that was never pushed has its first value.
+        float32 (n, dim)
+            A key that was never pushed has its first value.
 
         Raises
         ------
         MisuseError
-            No such table, keys that are no integers from 0 on, or `out` of another shape.
+            No such table, other keys, or `out` of another shape.
         """
         if self._clocked:
             self._clock_slots.now("pull", preparing=False)
@@ -98,16 +87,10 @@ class ModelTables:
         state: bool = False,
         ahead: bool = False,
     ) -> Pending:
-        """Start a pull; ``.wait()`` gives the rows.
+        """Start a `pull`; ``.wait()`` gives the rows.
 
-        With `ahead` the pull may overtake this worker's pushes that are still under way: `correct`
-        the rows with each of them.  In a job with clocks, pulls wait at the servers until the
-        block's step has begun, and read the rows as that step finds them, `ahead` or not.
-
-        Raises
-        ------
-        MisuseError
-            Wrong shape.
+        With `ahead` it may overtake this worker's pushes under way: `correct` the rows with each.
+        In a job with clocks it waits until the block's step begins, and reads as that finds them.
         """
         number, wanted, out, wire = self._pulled(table, keys, out, state)
         if not self._clocked:
@@ -143,32 +126,26 @@ class ModelTables:
         state: bool = False,
         lr_scale: float = 1.0,
     ) -> None:
-        """Have the table's access method change rows by `values`; returns when it is acknowledged.
-
-        A push is applied exactly once, also if its server is lost meanwhile.
+        """Change rows by the table's access method, exactly once; returns when acknowledged.
 
         Parameters
         ----------
         table : str
-            Name of a declared table.
-        keys : numpy.ndarray
-            As in `pull`.  The values of a repeated key count as their sum.
-        values : numpy.ndarray
-            float32 (n, dim), or numbers that become float32; (n, dim + 1) for access method
-            ``average``.
+        keys : integers from 0 on, (n,)
+            The values of a repeated key count as their sum.
+        values : numbers (n, dim)
+            Become float32; (n, dim + 1) for access method ``average``.
         state : bool
-            `values` are differences of weights and state, (n, dim + state_floats): the optimiser
-            ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``,
-            ``rowwise_adagrad``, ``ftrl``.
+            `values` are differences of weights and state, (n, dim + state_floats), where the
+            optimiser ran here.  For ``add``, ``sgd``, ``adagrad``, ``rowwise_adagrad``, ``ftrl``.
         lr_scale : float
-            Step size of this push as a multiple of `Table.lr`, 0 or more, for a schedule.  For
-            ``sgd``, ``momentum``, ``adagrad``, ``rowwise_adagrad``, ``adam``.  In a job with
-            clocks, the same in all pushes to a table in a clock.
+            Multiple of `Table.lr`, 0 or more.  For ``sgd``, ``momentum``, ``adagrad``,
+            ``rowwise_adagrad``, ``adam``.  With clocks, one for all pushes to a table in a clock.
 
         Raises
         ------
         MisuseError
-            Wrong shape, or the table's state does not add up, or it has no step size to scale.
+            Wrong shape, or an access method that does not take `state` or `lr_scale`.
         NotFinite
             A value is NaN or infinite, unless `Table.finite` is False; nothing was applied.
         """
@@ -199,19 +176,16 @@ class ModelTables:
         )
 
     def assign(self, table: str, keys: AnyKeys, values: Any) -> None:
-        """Replace rows by `values`: pretrained weights, or rows with their state.
-
-        Applied exactly once, and at the standby when this returns, like a push.
+        """Replace rows by `values`, exactly once; returns when acknowledged.
 
         Parameters
         ----------
         table : str
-            Name of a declared table.
-        keys : numpy.ndarray
-            As in `pull`.  The last value of a repeated key counts.
-        values : numpy.ndarray
-            Weights, float32 (n, dim): the optimiser's state starts anew.  Or weights and state, as
-            a pull with `state` gives them, (n, dim + state_floats).
+        keys : integers from 0 on, (n,)
+            The last value of a repeated key counts.
+        values : numbers (n, dim)
+            The optimiser's state starts anew; or weights and state, (n, dim + state_floats), as a
+            pull with `state` gives them.
 
         Raises
         ------
@@ -250,16 +224,16 @@ class ModelTables:
         Parameters
         ----------
         table : str
-            Name of a declared table, of any built-in access method but ``average``.
-        ptr : numpy.ndarray
-            int64 (m + 1,), starting at 0.
-        keys : numpy.ndarray
-            Integers from 0 on, (nnz,); may repeat, in any order.
-        values : numpy.ndarray, optional
-            float32 (nnz,); None: all are 1.
+            Of any built-in access method but ``average``.
+        ptr : int64 (m + 1,)
+            Starts at 0.
+        keys : integers from 0 on, (nnz,)
+            May repeat, in any order.
+        values : float32 (nnz,), optional
+            None: all are 1.
         keep : bool
-            True: `backward` will follow.  Each shard keeps up to 8 such batches of this worker, and
-            up to `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
+            `backward` will follow.  A shard keeps up to 8 batches of this worker, and up to
+            `BATCHES_BYTES`: 4 bytes a value of Z and 16 an entry.
 
         Raises
         ------
@@ -268,8 +242,8 @@ class ModelTables:
 
         Notes
         -----
-        Two batches at a time use the network best: start the `forward` of the next batch before
-        waiting for this one's.  It then lacks this batch's step, like a pull ahead.
+        To use the network best, start the next `forward` before waiting for this one.  It then
+        lacks this batch's step, like a pull ahead.
         """
         if self._clocked:
             raise MisuseError(
@@ -284,19 +258,17 @@ class ModelTables:
     def backward(self, forward: Forward, gradient: Rows, *, lr_scale: float = 1.0) -> Pending:
         """Start the way back of a batch: the shards step the rows that it has read.
 
-        Each row's gradient is summed over the whole batch, and given to the table's access method
-        exactly once, in the order of this worker's pushes, also if a server has lost the batch
-        meanwhile.
+        Each row's gradient, summed over the batch, goes to the table's access method exactly once,
+        in the order of this worker's pushes.
 
         Parameters
         ----------
         forward : Forward
-            What `forward` returned, after its ``.wait()``.
-        gradient : numpy.ndarray
-            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
-            Travels in the type of Z, scaled.
+            From `forward`, after its ``.wait()``.
+        gradient : float32 (m, dim), C-contiguous
+            dL/dZ; must not change until ``.wait()`` has returned.  Travels in the type of Z.
         lr_scale : float
-            As in `push`; a table without a step size to scale refuses the batch.
+            As in `push`.
 
         Raises
         ------
@@ -313,11 +285,9 @@ class ModelTables:
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """Hold this thread's asynchronous calls, to send them together when it waits or at the end.
+        """Hold this thread's asynchronous calls until it waits, or to the end of the context.
 
         For a loop that pulls, pushes and waits: each shard gets several requests in one packet.
-        Calls of other threads, like those in `prepare`, are sent at once.  A wait sends what is
-        held even if its own answer is there already.
         """
         self._client.cork()  # type: ignore[union-attr]
         try:
@@ -343,10 +313,9 @@ class ModelTables:
         return number, declared.keys(keys), rows, state, merge, wire, feedback, coarse
 
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
-        """Add to the rows of a pull what this worker's `push` added after they were read.
+        """Add to the rows of a pull `ahead` what this worker's `push` has added since.
 
-        For access method ``add``, after a pull `ahead`.  Returns how many rows were changed: none
-        in a job with clocks, where pulls read the rows of the block's step.
+        For access method ``add``.  Returns how many rows were changed: 0 in a job with clocks.
         """
         if self._clocked:
             return 0

@@ -460,3 +460,8 @@ def complete(cls: type[Any]) -> None:
     traits = [trait for trait in TRAITS if not issubclass(cls, trait)]
     if written := tuple(trait for trait in traits if any(hasattr(cls, n) for n in NAMES[trait])):
         cls.__bases__ += written
+
+
+def is_clocked(cls: type[Any], settings: Any) -> bool:
+    """Whether a job's blocks are contributions to common steps: with bsp, and in rounds."""
+    return steps_of(settings).are_sums or trait_of(cls, InRounds).rounds(settings) > 0

@@ -2,27 +2,27 @@
 
     class MyModel(snailps.Worker): Settings, tables(), train(block)   ->  worker_class: a:MyModel
 
-Owns the methods that most models override.  Methods of a survey, a rotation or rounds are traits
-(`traits.py`); pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
-arrays, never a socket, a lease or another worker.  `worker/training.py` calls its methods, and
-`master/job/job.py` the class methods, which concern the job as a whole.
+Owns the methods that a worker calls block by block (`worker/training.py`).  Its other parts:
+settings (`configured.py`), pulls and pushes (`model_tables.py`), what the master asks of the job
+as a whole (`at_master.py`), and traits like a survey, a rotation or rounds (`traits.py`).  A model
+gets settings, blocks and NumPy arrays, never a socket, a lease or another worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from snailps.api.at_master import AtMaster
 from snailps.api.block import Block
 from snailps.api.class_loading import load_named
+from snailps.api.configured import Configured
 from snailps.api.model_tables import ModelTables
-from snailps.api.results import Results, write_tables
+from snailps.api.results import Results
 from snailps.api.rotation import Checkouts, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import NAMES, complete
 from snailps.config import JobSettings, settings_of
-from snailps.config.fields import with_fields
 from snailps.errors import ConfigError
 from snailps.transport.client._client import Forward, Pending
 from snailps.transport.frame import BATCHES_BYTES
@@ -40,13 +40,12 @@ __all__ = [
 ]
 
 
-class Worker(ModelTables):
+class Worker(Configured, ModelTables, AtMaster):
     """A model.  Subclass it, declare its tables, and train a block at a time.
 
-    Only `train` must be written.  A worker calls `tables`, [`survey` of each leased block],
-    `setup`, `prepare` and `train` of each leased block, `finish`.  The master calls class methods,
-    with the class's `Settings` or with `Results`.  What else a model may write, like a survey, a
-    rotation or rounds, is in docs/workers.md, and with its arguments in `snailps.api.traits`.
+    Only `train` must be written.  Each worker calls `tables`, [`survey` of leased blocks], `setup`,
+    `prepare` and `train` of leased blocks, `finish`.  The master calls the class methods.  What
+    else a model may write is a trait: `snailps.api.traits`, docs/workers.md.
 
     Examples
     --------
@@ -58,43 +57,6 @@ class Worker(ModelTables):
     ...         self.push("lengths", keys, np.ones((len(keys), 1)))
     ...         return {"units": len(keys)}
     """
-
-    Settings: ClassVar[type[JobSettings]] = JobSettings
-    """Settings of the model: a frozen dataclass derived from `JobSettings`.
-
-    Plain fields of the model's class are settings, too: ``width: int = 8`` is ``self.width``.
-    """
-
-    def __init_subclass__(cls) -> None:
-        # Gives the class its traits, and makes settings of its plain fields, ``width: int = 8``.
-        super().__init_subclass__()
-        if "owes" in vars(cls):  # until 0.1
-            raise TypeError(f"{cls.__name__}.owes is called unpushed now")
-        complete(cls)
-        if isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings):
-            settings, own = with_fields(cls.Settings, cls, _TAKEN)
-            if own:  # else the settings of a mixin would hide those of the class beside it
-                cls.Settings = settings
-                cls._own_settings = (*cls._own_settings, *own)
-
-    def __init__(self, settings: JobSettings, threads: int = 1) -> None:
-        super().__init__()
-        self.settings = settings
-        for name in self._own_settings:
-            setattr(self, name, getattr(settings, name))
-        self.threads = threads
-        self.workers = 1
-        """How many workers train the job, this one included; changes between blocks only.  With
-        ``consistency: bsp`` it is `micro_batches`, the number of blocks that read the same rows."""
-        self.prefetch = 1
-        """How many blocks are leased and prepared ahead, at least 1; `setup` may raise it."""
-        self.summary = b""
-        """Result of the survey; empty without one."""
-        self.slowest = 0
-        """With ``consistency: ssp``: how many blocks the slowest worker has finished, as far as the
-        master has reported it."""
-
-    # --- overridden by the model -----------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:
         """Declare the model's tables and tensors; every worker must declare the same."""
@@ -110,53 +72,21 @@ class Worker(ModelTables):
         return None
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Train on a block.  Returns ``units`` (examples or words in it) and, if there are any,
-        ``loss`` (a sum) with ``examples`` (how many losses), ``lr``, ``bad_lines`` (malformed, in
-        the first epoch), ``count NAME`` (added up for `counted`); other numbers are ignored.  A
-        ``loss`` that is NaN or infinite fails the job.
+        """Train on a block; return ``units`` (examples or words in it) and, if any, ``loss`` (a
+        finite sum) with ``examples`` (how many losses), ``lr``, ``bad_lines`` (malformed, in the
+        first epoch), ``count NAME`` (added up for `counted`).  Other numbers are ignored.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
     def finish(self) -> None:
         """End the training; called once after the last block: push what is left here."""
 
-    @classmethod
-    def model_name(cls, settings: Any) -> str:
-        """Name the job in a status; default: the name of the class."""
-        return cls.__name__
 
-    @classmethod
-    def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Compute figures of the finished model, with or without output: numbers, text, paths,
-        lists and dicts of these, NumPy's scalars and small arrays.  Else the job fails.
-        """
-        return {}
-
-    @classmethod
-    def check(cls, settings: Any) -> None:
-        """Raise `ConfigError` for settings that contradict each other, before the job starts."""
-
-    @classmethod
-    def result_files(cls, settings: Any) -> Sequence[str]:
-        """List the paths `export` will write, so that no file is replaced without ``overwrite``.
-        Default: ``OUTPUT.npz``, or nothing if the class has its own `export`.
-        """
-        own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
-        return () if own else (f"{settings.output}.npz",)
-
-    @classmethod
-    def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write the finished model, and return figures as `judge` does.  Default: ``OUTPUT.npz``
-        with ``NAME.keys`` and ``NAME.rows`` of every table.
-        """
-        path = Path(f"{results.settings.output}.npz")
-        write_tables(path, results)
-        return {"files": [str(path)]}
-
-
-_TAKEN = {*dir(Worker), "settings", "threads", "workers", "prefetch", "summary", "slowest"}
-_TAKEN.update(*NAMES.values())
-"""Names that a model's plain fields may not take: they mean something else in a model."""
+Worker._reserved = frozenset(
+    {*dir(Worker), "settings", "threads", "workers", "prefetch", "summary", "slowest"}.union(
+        *NAMES.values()
+    )
+)
 
 
 def load_class(path: str, origin: str) -> type[Worker]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from snailps.api.tables import Keys, Rows, Table
+from snailps.api.traits import is_clocked
 from snailps.api.worker import Worker
 from snailps.errors import ConfigError, MisuseError
 from snailps.local.cluster import default_cluster
@@ -142,7 +143,7 @@ class WorkerRows(_Named):
 
     @property
     def clocked(self) -> bool:
-        return type(self._worker).clocked(self._worker.settings)
+        return is_clocked(type(self._worker), self._worker.settings)
 
     def declare(self, table: Table) -> None:
         if self.tables.setdefault(table.name, table) != table:

@@ -20,6 +20,7 @@ from snailps.api.block import Block
 from snailps.api.results import Results, write_tables
 from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Table, Tensor
+from snailps.api.traits import is_clocked
 from snailps.config import JobSettings, setting
 from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass
@@ -154,7 +155,7 @@ class Worker(api.Worker):
 
     def setup(self) -> None:
         """Set PyTorch's threads and take over the pushes; an override must call it first."""
-        torch.set_num_threads(1 if type(self).clocked(self.settings) else self.threads)
+        torch.set_num_threads(1 if is_clocked(type(self), self.settings) else self.threads)
         for module in self._modules:
             module.exchange.hold(self)
 

@@ -25,6 +25,7 @@ from snailps.api.traits import (
     Adopted,
     Cut,
     InRounds,
+    is_clocked,
     trait_of,
 )
 from snailps.api.wire_choice import WireChoice
@@ -264,7 +265,7 @@ class WorkerProcess(Node):
             )
         tables = TableCopies(trait_of(cls, Cut).reading(settings))
         scratch = Scratch(settings.scratch_dir, settings.scratch_bytes, tables=tables)
-        clocked = cls.clocked(settings)
+        clocked = is_clocked(cls, settings)
         one_thread = clocked and not trait_of(cls, InRounds).rounds(settings)
         if clocked:  # sums must not depend on how many threads this host has
             blas_threads.set_threads(1)

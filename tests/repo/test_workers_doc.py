@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from snailps.api.at_master import AtMaster
+from snailps.api.configured import Configured
 from snailps.api.traits import NAMES, TRAITS, trait_of
 from snailps.api.worker import Worker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text(encoding="utf-8")
 
 
-SCREEN = 88
-"""Lines of `help` about `Worker` itself, with its example, before the calls for its tables."""
+def public(cls):
+    """What a class itself defines, by name."""
+    return {name: value for name, value in vars(cls).items() if not name.startswith("_")}
 
 
 def listed(heading):
@@ -26,13 +29,13 @@ def listed(heading):
 
 
 def test_page_lists_what_a_model_may_override():
-    own = {name: value for name, value in vars(Worker).items() if not name.startswith("_")}
-    at_master = {name for name, value in own.items() if isinstance(value, classmethod)}
-    in_worker = {name for name, value in own.items() if inspect.isfunction(value)}
+    in_worker, at_master = public(Worker), public(AtMaster)
+    assert all(inspect.isfunction(value) for value in in_worker.values())
+    assert all(isinstance(value, classmethod) for value in at_master.values())
     for heading, names in (
         ("In each worker", in_worker),
         ("At the master", at_master),
-        ("Attributes of the class", own.keys() - at_master - in_worker),
+        ("Attributes of the class", public(Configured)),
         *((f".*: `{trait.__name__}`", NAMES[trait]) for trait in TRAITS),
     ):
         found = listed(heading)
@@ -49,9 +52,17 @@ def test_class_that_writes_what_the_page_names_has_the_trait(trait):
         assert trait_of(derived, trait) is derived
 
 
-def test_help_of_a_worker_fits_a_screen():
+def test_help_of_a_worker_begins_with_the_five_methods_of_most_models():
     text = pydoc.plain(pydoc.render_doc(Worker))
-    assert len(text.partition(" |  Methods inherited from ")[0].splitlines()) <= SCREEN
+    own = text.partition(" |  Methods defined here:")[2].partition(" inherited from ")[0]
+    names = set(re.findall(r"^ \|  (\w+)(?:\(| =)", own, re.MULTILINE))
+    assert {name for name in names if name[0] != "_"} == {
+        "tables",
+        "setup",
+        "prepare",
+        "train",
+        "finish",
+    }
 
 
 def test_worked_example_is_a_model():

@@ -11,7 +11,7 @@ from attach import attach
 
 from snailps import JobSettings, Table, Worker
 from snailps.api import class_loading
-from snailps.api.traits import Cut, InRounds, Reported, trait_of
+from snailps.api.traits import Cut, InRounds, Reported, is_clocked, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import load_class
 from snailps.config import RawConfig, settings_of
@@ -401,8 +401,8 @@ def test_class_that_writes_a_method_of_a_trait_has_the_trait_and_its_other_metho
     assert trait_of(Short, Cut) is Short
     assert trait_of(Short, InRounds) is InRounds
     assert Short(settings).unpushed == 0
-    assert not Short.clocked(settings)
-    assert Shorter.clocked(settings)
+    assert not is_clocked(Short, settings)
+    assert is_clocked(Shorter, settings)
     assert (Shorter.fraction(settings), Shorter.unit, Short.unit) == (1.0, "word", "line")
 
 

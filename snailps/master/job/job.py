@@ -37,6 +37,7 @@ from snailps.api.traits import (
     Reported,
     Rotated,
     Surveyed,
+    is_clocked,
     trait_of,
 )
 from snailps.api.worker import Worker, load_class
@@ -134,7 +135,7 @@ class Job:
         # Asked here, once: in the loop the core calls nothing of the model's class that computes.
         in_rounds = trait_of(self.cls, InRounds)
         self.name = self._asked(self.cls, "model_name", str)
-        self.clocked = bool(self.cls.clocked(self.settings))
+        self.clocked = is_clocked(self.cls, self.settings)
         self.rounds = self._asked(in_rounds, "rounds", int)
         self.needs_workers = self.rounds > 0
         """The indices of rounds are the workers at the begin of the training: it needs some."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from snailps.api.plain_values import plain
-from snailps.api.traits import Adopted, InRounds, Limited, trait_of
+from snailps.api.traits import Adopted, InRounds, Limited, is_clocked, trait_of
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.config.fields import Settings
@@ -76,7 +76,7 @@ def job_settings(
     for notice in refuse_unread(cls, settings, raw):
         log.warning("%s", notice)
     cls.check(settings)
-    if cls.clocked(settings) and trait_of(cls, Limited).expires(settings):
+    if is_clocked(cls, settings) and trait_of(cls, Limited).expires(settings):
         raise ConfigError(
             "rows cannot expire in a job with clocks (consistency: bsp, or rounds): which rows do "
             "would depend on the speed of workers. Leave expire_after at 0, or use async or ssp"

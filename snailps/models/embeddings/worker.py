@@ -27,7 +27,7 @@ from snailps.abi.key_hash import MASK64
 from snailps.api.passes import Passes
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows, Table
-from snailps.api.traits import Adopted, Reported, SurveyPart
+from snailps.api.traits import Adopted, Reported, SurveyPart, is_clocked
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
@@ -388,7 +388,9 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             others_least=self.others_least(),
         )
         self.span_least = s.shared
-        apart = None if self.clocked(s) else lines_apart  # with clocks, a step reads its rows once
+        apart = (
+            None if is_clocked(type(self), s) else lines_apart
+        )  # with clocks, a step reads its rows once
         self.rows = (CopiedRows(self.sgd, TABLE, apart=apart),)
         if steps_of(s).rows_may_stay:
             self.prefetch = 2
