@@ -23,7 +23,7 @@ from snailps.abi._row_ops cimport (
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
-    SELF_ADVERSARIAL, SOFTMAX, TURNS, CbowNet, Csr, KernelTable, LabelsJob, RatingsJob,
+    SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, Csr, KernelTable, LabelsJob, RatingsJob,
     Contexts, SolveJob, SortedBundle, SortJob, SparseJob, TriplesJob, Window, WordsJob,
 )
 
@@ -1317,24 +1317,51 @@ cdef class Kernels:
                                 &out[0, 0])
             free(room)
 
-    def top_columns(self, const float[:, ::1] scores,
-                    Py_ssize_t top) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The `top` best scores of each row, best first, and their columns: int32, float32[n, top].
+    def best_products(self, const float[:, ::1] queries, const float[:, :, ::1] across,
+                      const float[::1] longest, const int32_t[::1] numbers,
+                      const int64_t[::1] ptr, const int32_t[::1] without, *, Py_ssize_t top,
+                      Py_ssize_t first, Py_ssize_t last
+                      ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The rows with the `top` best products with queries `first` to ``last - 1``, best first, and
+        these: int32, float32[last - first, top].
 
-        Among equal scores the lower column comes first.  -1 fills a row with fewer scores above -inf.
+        queries float32[n, dim].  Rows lie in groups, across float32[groups, dim, GROUP], with their
+        `numbers`; `longest` bounds their lengths in each group, and falls.  Query i leaves out the
+        numbers ``without[ptr[i] : ptr[i + 1]]``, which ascend.  Of equal products the lower number
+        comes first.  -1 fills a list with fewer products above -inf.
         """
-        cdef Py_ssize_t n = scores.shape[0], columns = scores.shape[1]
-        if top < 0 or columns > 0x7fffffff:
-            raise ValueError(f"top must be at least 0, columns fewer than 2^31; got {top}, {columns}")
-        numbers = np.full((n, top), -1, np.int32)
-        best = np.full((n, top), -np.inf, np.float32)
-        if n == 0 or top == 0 or columns == 0:
-            return numbers, best
-        cdef int32_t[:, ::1] of = numbers
-        cdef float[:, ::1] high = best
+        cdef BestJob job
+        cdef Py_ssize_t n = queries.shape[0], dim = queries.shape[1], groups = across.shape[0]
+        cdef char *scratch
+        if groups and (across.shape[1] != dim or across.shape[2] != _jobs.GROUP):
+            raise ValueError(f"across must be groups of ({dim}, {GROUP}), got "
+                             f"({across.shape[1]}, {across.shape[2]})")
+        if longest.shape[0] != groups or (numbers.shape[0] + _jobs.GROUP - 1) // _jobs.GROUP != groups:
+            raise ValueError(f"expected {groups} bounds and the numbers of as many groups, got "
+                             f"{longest.shape[0]} and {numbers.shape[0]} numbers")
+        if ptr.shape[0] != n + 1:
+            raise ValueError(f"ptr must be of the {n} queries, got {ptr.shape[0] - 1}")
+        if top < 0 or not 1 <= dim <= C_DIM_MAX:
+            raise ValueError(f"top must be at least 0, dim 1 to {C_DIM_MAX}; got {top}, {dim}")
+        check_span("queries", first, last, n)
+        self.check_ptr(ptr, without, 0, "ptr", "without", first, last)
+        best = np.full((last - first, top), -1, np.int32)
+        scores = np.full((last - first, top), -np.inf, np.float32)
+        if best.size == 0 or groups == 0:
+            return best, scores
+        cdef int32_t[:, ::1] out = best
+        cdef float[:, ::1] high = scores
+        job.queries, job.dim = &queries[0, 0], dim
+        job.across, job.longest, job.numbers = &across[0, 0, 0], &longest[0], &numbers[0]
+        job.row_num = numbers.shape[0]
+        job.ptr, job.without = &ptr[0], ints(without)
+        job.first, job.last, job.top = first, last, top
+        job.best, job.scores = &out[0, 0], &high[0, 0]
+        scratch = taken(self.table.best_scratch())
         with nogil:
-            self.table.top_columns(&scores[0, 0], n, columns, top, &of[0, 0], &high[0, 0])
-        return numbers, best
+            self.table.best_products(&job, scratch)
+            free(scratch)
+        return best, scores
 
     # ---- sparse products ---------------------------------------------------------------------------
 

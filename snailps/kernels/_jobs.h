@@ -242,6 +242,21 @@ typedef struct { /* rows of one side, by least squares */
     int steps;
 } snail_solve_job;
 
+typedef struct { /* the best products of queries and rows */
+    const float *queries; /* n x dim */
+    int64_t dim;
+    const float *across;    /* groups of SNAIL_GROUP rows, the longest first: dim x SNAIL_GROUP each */
+    const float *longest;   /* a bound of the lengths of each group, which falls */
+    const int32_t *numbers; /* of rows */
+    int64_t row_num;
+    const int64_t *ptr;     /* where the numbers begin that a query leaves out */
+    const int32_t *without; /* ascending for each query */
+    int64_t first, last;    /* queries first..last-1 */
+    int64_t top;
+    int32_t *best; /* written, like the next: (last - first) x top */
+    float *scores;
+} snail_best_job;
+
 typedef struct {
     float *weights, *first, *second; /* Adam's moments; NULL where only the loss is wanted */
 } snail_moments;
@@ -291,8 +306,8 @@ typedef struct {
     void (*solve_rows)(const snail_solve_job *job, char *scratch, double *loss);
     void (*add_gram)(const float *rows, int64_t count, int64_t stride, int64_t first, int64_t last,
                      float *room, double *out);
-    void (*top_columns)(const float *scores, int64_t rows, int64_t columns, int64_t top,
-                        int32_t *numbers, float *best);
+    int64_t (*best_scratch)(void);
+    void (*best_products)(const snail_best_job *job, char *scratch);
     void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate, float base,
                          float l1);
 

@@ -236,6 +236,21 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t last
         int steps
 
+    ctypedef struct BestJob "snail_best_job":
+        const float *queries
+        int64_t dim
+        const float *across
+        const float *longest
+        const int32_t *numbers
+        int64_t row_num
+        const int64_t *ptr
+        const int32_t *without
+        int64_t first
+        int64_t last
+        int64_t top
+        int32_t *best
+        float *scores
+
     ctypedef struct Csr "snail_csr":
         int64_t n
         int64_t columns
@@ -296,8 +311,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*solve_rows)(const SolveJob *job, char *scratch, double *loss) noexcept nogil
         void (*add_gram)(const float *rows, int64_t count, int64_t stride, int64_t first,
                          int64_t last, float *room, double *out) noexcept nogil
-        void (*top_columns)(const float *scores, int64_t rows, int64_t columns, int64_t top,
-                            int32_t *numbers, float *best) noexcept nogil
+        int64_t (*best_scratch)() noexcept nogil
+        void (*best_products)(const BestJob *job, char *scratch) noexcept nogil
         void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate,
                              float base, float l1) noexcept nogil
         void (*csr_times_rows)(const Csr *x, const float *table, int64_t stride,

@@ -1,7 +1,7 @@
 /* Alternating least squares: rows of one side from the rows of the other, and sums of outer products.
  *
  * entries of a name (places of other rows, weights), Gram matrix, penalty -> conjugate gradients -> its row
- * rows -> sum of r r^T            scores of all columns -> the best of each row
+ * rows -> sum of r r^T
  *
  * A name's row x minimises
  *
@@ -157,32 +157,6 @@ static void snail_add_gram(const float *rows, int64_t count, int64_t stride, int
             for (int64_t i = first; i < last; i++)
                 snail_add_one(room + (i - first) * n, n, rows + k * n, rows[k * n + i]);
         for (int64_t j = 0; j < size; j++) out[first * n + j] += room[j];
-    }
-}
-
-#define SNAIL_LOOKED 64 /* scores of which one pass finds whether any is among the best */
-
-/* The `top` best of each row's scores, best first, of equal ones the lower column first; columns of
- * scores that are -inf or no numbers are never among them, and places without any are -1. */
-static void snail_top_columns(const float *scores, int64_t rows, int64_t columns, int64_t top,
-                              int32_t *numbers, float *best) {
-    for (int64_t i = 0; i < rows; i++) {
-        const float *row = scores + i * columns;
-        int32_t *of = numbers + i * top;
-        float *high = best + i * top;
-        for (int64_t k = 0; k < top; k++) of[k] = -1, high[k] = -INFINITY;
-        for (int64_t at = 0; at < columns; at += SNAIL_LOOKED) {
-            const int64_t to = at + SNAIL_LOOKED < columns ? at + SNAIL_LOOKED : columns;
-            const float least = high[top - 1];
-            int any = 0; /* nearly always 0: soon the best so far are hard to beat */
-            for (int64_t j = at; j < to; j++) any |= row[j] > least;
-            for (int64_t j = at; any && j < to; j++) {
-                int64_t k = top - 1;
-                if (!(row[j] > high[k])) continue;
-                for (; k && row[j] > high[k - 1]; k--) high[k] = high[k - 1], of[k] = of[k - 1];
-                high[k] = row[j], of[k] = (int32_t)j;
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 #ifndef SNAILPS_TABLE_H
 #define SNAILPS_TABLE_H
 
+#include "_best_products.h"
 #include "_cbow.h"
 #include "_classifier.h"
 #include "_csr.h"
@@ -91,7 +92,8 @@ static snail_kernels snail_table = {
     .solve_scratch = snail_solve_scratch,
     .solve_rows = snail_solve_rows,
     .add_gram = snail_add_gram,
-    .top_columns = snail_top_columns,
+    .best_scratch = snail_best_scratch,
+    .best_products = snail_best_products,
     .ftrl_weights = snail_ftrl_weights_of,
     .csr_times_rows = snail_csr_times_rows,
     .csr_columns = snail_csr_columns,

@@ -98,18 +98,3 @@ def test_solve_rows_refuses_what_it_would_read_outside_of(name, value, message):
     setattr(system, name, value)
     with pytest.raises(ValueError, match=message):
         system.solve()
-
-
-@builds
-@pytest.mark.parametrize(("columns", "top"), [(5, 3), (200, 10), (64, 64), (3, 5)])
-def test_top_columns_are_those_of_a_sort(build, columns, top):
-    scores = np.random.default_rng(top).integers(0, 9, (20, columns)).astype(np.float32)
-    scores[:, ::3] = -np.inf
-    scores[3, 1] = np.nan
-    numbers, best = kernels.load(build).top_columns(scores, top)
-    for row, (own, high) in enumerate(zip(numbers, best, strict=True)):
-        good = np.flatnonzero(scores[row] > -np.inf)
-        wanted = good[np.argsort(-scores[row, good], kind="stable")][:top]
-        np.testing.assert_array_equal(own[: len(wanted)], wanted)
-        np.testing.assert_array_equal(high[: len(wanted)], scores[row, wanted])
-        assert (own[len(wanted) :] == -1).all()

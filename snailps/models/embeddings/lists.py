@@ -1,9 +1,9 @@
 """The best items of all users of a model, block by block, and files of them.
 
-    FactorModel -> best_lists -> users, items, values, a block a core -> ListWriter -> a file
+    FactorModel -> best_lists -> users, items, values, block by block -> ListWriter -> a file
 
-Exact: every item that is not left out is scored, by products of blocks.  Memory is that of the
-model and of some blocks, whatever the number of users.  Must not know the command line.
+Memory is that of the model, a copy of the items' rows and some blocks, whatever the number of
+users.  Must not know the command line.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
 from snailps.data.extras import optional_module
-from snailps.data.in_order import in_order
 from snailps.errors import DataError
+from snailps.models.embeddings import ranking
 from snailps.models.embeddings.queries import FactorModel
-from snailps.models.embeddings.ranking import BLOCK_SCORES
+from snailps.models.embeddings.ranking import Candidates
 from snailps.vectors.words import to_bytes
 
-INSERTED = 1000
-"""Items of the longest lists that the kernel makes; longer ones are sorted."""
 Format = Literal["tsv", "parquet"]
 Lists = tuple[int, NDArray[np.int32], NDArray[np.floating[Any]]]
 """First user of a block; items (users, k) and their values.  -1: no item is left."""
@@ -43,46 +40,18 @@ def best_lists(
     arrays of pairs, numbers of users and items (2, n).  `only` restricts the lists to these items;
     DataError if the model knows none of them.
     """
-    allowed = np.arange(len(model.items), dtype=np.int32)
+    allowed = None
     if only is not None:
         numbers = model.numbers("items", only)
         allowed = np.unique(numbers[numbers >= 0]).astype(np.int32)
         if not len(allowed):
             raise DataError(f"{model.path}: knows none of the {len(only):,} items to choose from")
-    k = min(k, len(allowed))  # lists are as long as can be, memory is not that of a wish
-    column = np.full(len(model.items), -1, np.int32)
-    column[allowed] = np.arange(len(allowed), dtype=np.int32)
-    pairs = [np.asarray(some, np.int64) for some in (*model.known_pairs(), *known)]
-    users, items = np.concatenate(pairs, axis=1) if pairs else np.zeros((2, 0), np.int64)
-    users, columns = users[column[items] >= 0], column[items]
-    columns = columns[columns >= 0]
-    order = np.argsort(users, kind="stable")
-    users, columns = users[order], columns[order]
-    queries, candidates, shift = model.factors_to_rank()
-    candidates = np.ascontiguousarray(candidates[allowed])
-
-    def of(at: slice) -> Lists:
-        scores = queries[at] @ candidates.T
-        begin, end = np.searchsorted(users, [at.start, at.stop])
-        scores[users[begin:end] - at.start, columns[begin:end]] = -np.inf
-        places, values = _top(scores, k)
-        chosen = np.where(places >= 0, allowed[places], -1).astype(np.int32)
-        return at.start, chosen, values + shift[at, None]
-
-    threads = threads or kernels.cores()
-    step = max(1, min(BLOCK_SCORES // max(1, len(allowed)), -(-len(queries) // threads)))
-    blocks = (slice(at, min(len(queries), at + step)) for at in range(0, len(queries), step))
-    yield from in_order(of, blocks, threads)
-
-
-def _top(scores: NDArray[np.float32], k: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """`kernels.top_columns`, by a sort where lists are long: the kernel inserts into a list, whose
-    time grows with its length (20,000 of 20,000 items: 234 ms a user, sorted 2)."""
-    if k <= INSERTED:
-        return kernels.top_columns(scores, k)
-    places = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    values = np.take_along_axis(scores, places, axis=1)
-    return np.where(values > -np.inf, places, -1), values
+    queries, rows, shift = model.factors_to_rank()
+    candidates = Candidates(rows if allowed is None else rows[allowed], allowed)
+    for first, items, products in ranking.best_lists(
+        queries, candidates, k, model.left_out(known), threads
+    ):
+        yield first, items, products + shift[first : first + len(items), None]
 
 
 class ListWriter:

@@ -177,8 +177,8 @@ class NamedRows(ABC):
         without: Iterable[Name] = (),
         known: Iterable[Name] = (),
     ) -> Best:
-        """Find the best names, leaving out `without` and `known`; an unknown name in `without`
-        gives a warning, in `known` it is ignored.
+        """Find the best names, of equal ones the more frequent, leaving out `without` and `known`;
+        an unknown name in `without` gives a warning, in `known` it is ignored.
         """
         if k < 0:
             raise DataError(f"k: expected at least 0 answers, got {k}")
@@ -186,9 +186,12 @@ class NamedRows(ABC):
         scores[
             [*self._left_out(kind, without), *self._left_out(kind, known, warns=False)]
         ] = -np.inf
+        scores[np.isnan(scores)] = -np.inf
         k = min(k, len(scores))
-        best = np.argpartition(-scores, k - 1)[:k] if k else np.zeros(0, np.int64)
-        ordered = best[np.argsort(-scores[best], kind="stable")]
+        worst = np.partition(scores, len(scores) - k)[len(scores) - k] if k else np.inf
+        # More than k where several are as good as the last one: the more frequent name counts.
+        best = np.flatnonzero(scores >= worst)
+        ordered = best[np.argsort(-scores[best], kind="stable")][:k]
         names = self._names[kind]
         return [(names[at], float(scores[at])) for at in ordered.tolist() if scores[at] > -np.inf]
 
@@ -481,6 +484,15 @@ class FactorModel(NamedRows):
         """Give the pairs of the training, as numbers of users and items (2, n); empty if the file
         has none."""
         return [] if self._known is None else [np.stack(self._known.pairs())]
+
+    def left_out(self, known: Sequence[NDArray[np.int32]] = ()) -> ranking.LeftOut:
+        """Give the items that the lists of all users leave out: those in the training, if the file
+        has them, and those in `known` pairs, numbers of users and items (2, n)."""
+        if self._known is not None and not known:
+            return ranking.LeftOut(self._known.ptr, self._known.items)
+        none = np.zeros((2, 0), np.int32)
+        users, items = np.concatenate([none, *self.known_pairs(), *known], axis=1)
+        return ranking.LeftOut.of(users, items, len(self.users))
 
     def pairs_in(self, path: str) -> NDArray[np.int32]:
         """Read pairs from a file, as numbers of users and items (2, n); skips unknown names.

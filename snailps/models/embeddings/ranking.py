@@ -1,7 +1,7 @@
 """Exact ranks of true answers among all candidates, by blocks of queries, in threads.
 
     queries, candidates, known answers -> ranks -> raw, filtered -> figures_of -> MRR, hits@k
-    users, items, seen pairs -> top_lists -> best items of each user -> recall, NDCG
+    users, Candidates, LeftOut -> best_lists -> best items of each user -> files, recall, NDCG
 
 No names, no settings: arrays in, arrays out.
 """
@@ -16,9 +16,14 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data.in_order import in_order
+from snailps.dataclass import dataclass
 
 BLOCK_SCORES = 1 << 22
 """Scores of a block of queries: 16 MB."""
+LISTED = 1024
+"""Most lists of a block: they share the rows that they read."""
+PACKED = 1 << 12
+"""Groups of candidates that are packed together: a copy of so many rows is all that it takes."""
 PRODUCT, L1, L2, MODULUS = 0, 1, 2, 3
 
 Floats = NDArray[np.float32]
@@ -123,22 +128,81 @@ def figures_of(raw: NDArray[np.float64], filtered: NDArray[np.float64]) -> dict[
     }
 
 
+class Candidates:
+    """Rows to choose the best of, packed for `kernels.best_products`: the longest first.
+
+    Takes as much memory as the rows.  `numbers` are what lists call the rows; by default their
+    places.
+    """
+
+    def __init__(self, rows: Floats, numbers: Ids | None = None) -> None:
+        numbers = np.arange(len(rows), dtype=np.int32) if numbers is None else numbers
+        dim = rows.shape[1]
+        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        lengths = np.sqrt(np.where(np.isnan(squares), np.inf, squares))
+        order = np.argsort(-lengths, kind="stable")
+        groups = -(-len(rows) // kernels.GROUP)
+        self.across = np.zeros((groups, dim, kernels.GROUP), np.float32)
+        for at in range(0, groups, PACKED):
+            some = order[at * kernels.GROUP : (at + PACKED) * kernels.GROUP]
+            packed = np.zeros((-(-len(some) // kernels.GROUP) * kernels.GROUP, dim), np.float32)
+            packed[: len(some)] = rows[some]
+            self.across[at : at + PACKED] = packed.reshape(-1, kernels.GROUP, dim).swapaxes(1, 2)
+        # A sum of `dim` rounded products may be longer than the exact one, by so much.
+        slack = 1 + (dim + 8) * 2.0**-23
+        self.longest = (lengths[order[:: kernels.GROUP]] * slack).astype(np.float32)
+        self.numbers = np.ascontiguousarray(numbers[order])
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What queries leave out: query i ``numbers[ptr[i] : ptr[i + 1]]``, which ascend."""
+
+    ptr: Numbers
+    numbers: Ids
+
+    @classmethod
+    def of(cls, queries: Ids, numbers: Ids, query_num: int) -> LeftOut:
+        """Make it from pairs in any order."""
+        pairs = np.sort(queries.astype(np.int64) << 32 | numbers)
+        counts = np.bincount(pairs >> 32, minlength=query_num)
+        return cls(np.concatenate(([0], np.cumsum(counts))), (pairs & 0xFFFFFFFF).astype(np.int32))
+
+
+def best_lists(
+    queries: Floats, candidates: Candidates, top: int, left_out: LeftOut, threads: int = 0
+) -> Iterator[tuple[int, Ids, Floats]]:
+    """Yield ranges of queries as (first query, numbers, products): each query's best candidates.
+
+    Exact: the best come first, of equal products the lower number.  -1 stands for no candidate,
+    where a query has fewer than `top` left.  Neither the bits nor the order depend on `threads`.
+    """
+    queries = np.ascontiguousarray(queries)
+    top, threads = min(top, len(candidates)), threads or kernels.cores()
+
+    def of(at: slice) -> tuple[int, Ids, Floats]:
+        lists = kernels.best_products(
+            queries, candidates.across, candidates.longest, candidates.numbers, left_out.ptr,
+            left_out.numbers, top=top, first=at.start, last=at.stop,
+        )  # fmt: skip
+        return at.start, *lists
+
+    most = min(LISTED, BLOCK_SCORES // max(1, top))
+    step = max(1, min(-(-len(queries) // threads), most))
+    ranges = (slice(at, min(len(queries), at + step)) for at in range(0, len(queries), step))
+    yield from in_order(of, ranges, threads)
+
+
 def top_lists(
     users: Floats, items: Floats, count: int, seen_users: Ids, seen_items: Ids
 ) -> Iterator[tuple[int, Ids]]:
     """Yield ranges of users as (first user, items): each user's best items that it has not seen.
 
-    Items are best first.  `seen_users` and `seen_items` are pairs; users are rows of `users`.  -1
-    stands for no item, where a user has fewer than `count` items left.
+    `seen_users` and `seen_items` are pairs; users are rows of `users`.  Lists as in `best_lists`.
     """
-    order = np.argsort(seen_users, kind="stable")
-    seen_users, seen_items = seen_users[order], seen_items[order]
-    count = min(count, len(items))
-
-    def of(at: slice) -> tuple[int, Ids]:
-        found = users[at] @ items.T
-        begin, end = np.searchsorted(seen_users, [at.start, at.stop])
-        found[seen_users[begin:end] - at.start, seen_items[begin:end]] = -np.inf
-        return at.start, kernels.top_columns(found, count)[0]
-
-    yield from _in_threads(of, len(users), len(items))
+    seen = LeftOut.of(seen_users, seen_items, len(users))
+    for first, numbers, _ in best_lists(users, Candidates(items), count, seen):
+        yield first, numbers
