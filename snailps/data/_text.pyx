@@ -3,7 +3,7 @@
 
     bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
     bytes -> Lexicon.encode -> word ids, sentence by sentence
-    names, any bytes -> NameTable -> counts, numbers
+    names, any bytes -> NameTable -> counts, numbers          names -> hashes_of
     words with tails (PackedWords.with_tails) -> without_tails -> words, tails
 
 Counts are exactly fastText's (version 0.9).  Must not know files (`blocks`), which words a vocabulary has
@@ -414,6 +414,29 @@ cdef class NameTable:
     def counts(self) -> NDArray[np.int64]:
         """How often each was added (int64 (n,), a copy)."""
         return self.counts_array[:self.table.words].copy()
+
+
+def hashes_of(words: Sequence[bytes], uint64_t seed) -> NDArray[np.uint64]:
+    """A hash of each word, uint64 (n,), that depends on its bytes and the seed alone."""
+    packed = PackedWords.of(words)
+    cdef const uint8_t[::1] text = packed.text
+    cdef const uint64_t[::1] starts = packed.starts
+    cdef int64_t count = len(packed), i
+    hashes = np.empty(count, np.uint64)
+    cdef uint64_t[::1] out = hashes
+    cdef uint64_t begin, end, at, piece, mixed, length
+    with nogil:
+        for i in range(count):
+            begin, end = starts[i], starts[i + 1]
+            mixed = hash_key(seed ^ (end - begin))
+            at = begin
+            while at < end:
+                piece, length = 0, end - at
+                memcpy(&piece, &text[at], 8 if length > 8 else length)
+                mixed = mix64(mixed ^ piece) + GOLDEN
+                at += 8
+            out[i] = mix64(mixed)
+    return hashes
 
 
 # ---- encoding ----

@@ -12,8 +12,10 @@ MovieLens's ``::``; the first line of a file shows which, and how many columns t
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,39 +26,50 @@ from snailps.data.columns import Column, Kind, is_number
 from snailps.data.examples import ExampleReader, format_of_rows, lines_before
 from snailps.data.file_kinds import CELLS, first_line_of
 from snailps.data.packed_words import PackedWords
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")
+_KINDS = struct.Struct("<Q")
 _VALUES = struct.Struct("<6d")
 _COLONS = b"::"
+_ZONE = re.compile(rb"\+|T.*-")
+"""An offset of a time zone, which NumPy's dates do not have."""
 _MALFORMED = "a survey's part is no list of names and counts"
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a block: by column, the names line by line; values (float64), empty if none."""
+    """Columns of a block: by column, the names line by line.
+
+    `values` and `times`, float64 (n,), are empty if lines have none, or if no times were asked for.
+    """
 
     names: Sequence[Sequence[bytes]]
     values: NDArray[np.float64]
+    times: NDArray[np.float64] = field(default_factory=partial(np.zeros, 0))
 
     def __len__(self) -> int:
         return len(self.names[0])
 
     def choices(self) -> Columns:
         """The lines that a ranking learns from: all, or, if there are values, those above 0."""
-        return self._lines(self.values > 0)
+        return self.take(self.values > 0) if len(self.values) else self
 
     def weighted(self) -> Columns:
         """The lines that have a weight, where values are weights: those whose value is not 0."""
-        return self._lines(self.values != 0)
+        return self.take(self.values != 0) if len(self.values) else self
 
-    def _lines(self, wanted: NDArray[np.bool_]) -> Columns:
+    def take(self, wanted: NDArray[np.bool_]) -> Columns:
+        """The lines where `wanted`, bool (n,), is true."""
         chosen = np.flatnonzero(wanted)
-        if len(chosen) == len(self.values):
+        if len(chosen) == len(self):
             return self
         names = [PackedWords.of(names).take(chosen) for names in self.names]
-        return Columns(names, self.values[chosen])
+        values, times = (
+            numbers[chosen] if len(numbers) else numbers for numbers in (self.values, self.times)
+        )
+        return Columns(names, values, times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +151,13 @@ class NameColumns:
 
     `expected`: what the columns are, for messages.  `valued`: a number may follow the names, and
     further columns, which are ignored, may follow it; if a file's first line has no number at that
-    place, the line is a header.
+    place, the line is a header.  `time`: the column with the time of a line, counted from 1; in the
+    place of the value, there is no value.  0: times are not read.
     """
 
     expected: tuple[str, ...]
     valued: bool = False
+    time: int = 0
 
     def read(
         self, data: bytes, path: str, start: int, head: bytes, *, may_lack: bool = False
@@ -168,11 +183,18 @@ class NameColumns:
                 f"{path}: expected {self._shape}, got {width} columns in the first line"
             )
         columns = [Column(f"name of {what}", Kind.TEXT) for what in self.expected]
-        if width > names:
-            columns.append(Column("value", Kind.LABEL))
-            columns += [Column(f"column {place}", Kind.IGNORE) for place in range(names + 1, width)]
+        for place in range(names, width):
+            if place == self.time - 1:
+                columns.append(Column("time", Kind.TEXT))
+            elif place == names:
+                columns.append(Column("value", Kind.LABEL))
+            else:
+                columns.append(Column(f"column {place}", Kind.IGNORE))
+        has_values = width > names and self.time != names + 1
         first = 0
         has_names = width > names and cells[names].strip() and not is_number(cells[names])
+        if has_names and not has_values:
+            has_names = len(times_of([cells[names]])) == 0
         if start <= head.index(line) and has_names:
             first = data.index(line) + len(line) if line in data else len(data)
         reader = ExampleReader(format, columns=columns, needs_labels=False, may_skip=False)
@@ -181,7 +203,7 @@ class NameColumns:
         except DataError as error:
             raise DataError(f"{error}: by its first line the file has {self._shape}") from None
         if not may_lack:
-            for what, column in zip(self.expected, examples.cells, strict=True):
+            for what, column in zip(self.expected, examples.cells, strict=False):
                 if (row := _first_empty(column)) >= 0:
                     line_names = " ".join(repr(cells[row])[1:] for cells in examples.cells)
                     where = place_of_row(data, path, start, row, len(examples.cells[0]))
@@ -189,16 +211,51 @@ class NameColumns:
                         f"{where}: expected a name as {what}, got an empty one in "
                         f"{line_names:.80}. Leave such lines out, or name what is missing"
                     )
-        values = examples.labels if width > names else np.zeros(0)
-        return Columns(examples.cells, np.asarray(values, np.float64))
+        values = examples.labels if has_values else np.zeros(0)
+        times = np.zeros(0)
+        if self.time:
+            cells_of_times = examples.cells[names]
+            times = times_of(cells_of_times)
+            if len(times) < len(cells_of_times):
+                row = next(i for i, cell in enumerate(cells_of_times) if not len(times_of([cell])))
+                where = place_of_row(data, path, start, row, len(cells_of_times))
+                raise DataError(
+                    f"{where}: expected a time in column {self.time}, a number or a date such as "
+                    f"2024-05-31 or 2024-05-31T18:00:00, got {cells_of_times[row]!r:.60}. Set "
+                    "time_column to the column with times"
+                )
+        return Columns(examples.cells[:names], np.asarray(values, np.float64), times)
 
     def _fits(self, cells: int) -> bool:
+        if self.time:
+            return cells >= max(self.time, len(self.expected) + 1)
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
 
     @property
     def _shape(self) -> str:
         shape = " ".join(self.expected) + (" [value]" if self.valued else "")
-        return f"lines of {shape}, separated by tabs, commas, blanks or ::"
+        times = f" with a time in column {self.time}" if self.time else ""
+        return f"lines of {shape}{times}, separated by tabs, commas, blanks or ::"
+
+
+def times_of(cells: Sequence[bytes]) -> NDArray[np.float64]:
+    """Convert times to numbers: as they are, or seconds since 1970 of dates in ISO 8601, UTC.
+
+    Empty if a cell is neither.
+    """
+    texts = list(cells)
+    try:
+        times = np.array(texts, np.bytes_).astype(np.float64)
+    except ValueError:
+        if any(map(_ZONE.search, texts)):
+            return np.zeros(0)
+        try:
+            named = [text.decode("ascii").strip().removesuffix("Z") for text in texts]
+            dates = np.array(named, "datetime64[us]")
+        except ValueError:
+            return np.zeros(0)
+        times = np.where(np.isnat(dates), np.nan, dates.astype(np.float64) / 1e6)
+    return times if np.isfinite(times).all() else np.zeros(0)
 
 
 def lines_of_rows(data: bytes, rows: int) -> list[int]:
@@ -262,14 +319,28 @@ class NameCounts:
     def add_values(self, values: NDArray[np.float64]) -> None:
         self.values += Values.of(values)
 
-    def merge(self, part: bytes) -> None:
-        """Add another object's `dump`; DataError: malformed, and nothing was added."""
+    def merge(self, part: bytes) -> Names:
+        """Add another object's `dump`, and return it; DataError: malformed, nothing was added."""
         names = Names(part)
         if len(names.names) != len(self.counts):
             raise DataError(f"{_MALFORMED}: {len(names.names)} kinds, not {len(self.counts)}")
         for table, of_kind, counts in zip(self.counts, names.names, names.counts, strict=True):
             table.add(of_kind, counts)
         self.values += names.values
+        return names
+
+    def less(self, counts: Sequence[NDArray[np.int64]]) -> NameCounts:
+        """The names without some of their lines, and without names that have no other line.
+
+        `counts`: by kind, int64 (names,), the lines of each name in the order of its table.
+        """
+        others = NameCounts(len(self.counts))
+        others.values = self.values
+        for table, whole, fewer in zip(others.counts, self.counts, counts, strict=True):
+            left = whole.counts() - fewer
+            has_lines = np.flatnonzero(left)
+            table.add(whole.names().take(has_lines), left[has_lines])
+        return others
 
     @property
     def size_bytes(self) -> int:
@@ -282,7 +353,7 @@ class NameCounts:
         `first`: by kind, names that come before all others, in this order: a model to start from
         has numbered them already.
         """
-        pieces = [self.values.dump()]
+        pieces = [self.values.dump(), _KINDS.pack(len(self.counts))]
         for kind, table in enumerate(self.counts):
             names, counts = table.names(), table.counts()
             order = names.order(counts)
@@ -302,6 +373,7 @@ class Names:
     """Names by kind in the order of their numbers, with int64 counts, from `NameCounts.dump`.
 
     The bytes come from another process: DataError if lengths and counts do not fit together.
+    `rest` has what follows the names, of whoever has added it.
     """
 
     def __init__(self, dumped: bytes) -> None:
@@ -309,8 +381,9 @@ class Names:
         self.counts: list[NDArray[np.int64]] = []
         try:
             self.values = Values(*_VALUES.unpack_from(dumped))
-            offset = _VALUES.size
-            while offset < len(dumped):
+            (kinds,) = _KINDS.unpack_from(dumped, _VALUES.size)
+            offset = _VALUES.size + _KINDS.size
+            for _ in range(min(kinds, len(dumped))):
                 number, length = _HEAD.unpack_from(dumped, offset)
                 offset += _HEAD.size
                 text = dumped[offset : offset + length]
@@ -322,6 +395,7 @@ class Names:
                     raise ValueError
         except (ValueError, struct.error):
             raise DataError(_MALFORMED) from None
+        self.rest = dumped[offset:]
         self._tables: list[NameTable] | None = None
 
     def numbers(self, kind: int, names: Sequence[bytes]) -> NDArray[np.int64]:

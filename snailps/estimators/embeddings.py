@@ -26,6 +26,7 @@ from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.models.embeddings import files, kge, mf, ranking, warm_start
+from snailps.models.embeddings.held_out import TIMED
 from snailps.models.embeddings.queries import Best, FactorModel, GraphModel, Name, NamedRows
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.node.phrases import untested
@@ -65,6 +66,13 @@ class NameEstimator(Estimator):
             yield Source(paths, attributes=self._of_columns(every, before, data.continues))
             return
         finds_values = data.continues and y is None
+        by = getattr(self, "held_out_by", "")
+        if getattr(self, "held_out_from", "") or by in TIMED:
+            raise DataError(
+                "held_out_by: lines are held out by the times in a file, and rows of "
+                f"{a_kind(X)} have none: sort them by time and choose held_out_by='user_order', "
+                "or give a file"
+            )
         rows = self._rows_of(X, y, columns=columns, usual=before, finds_values=finds_values)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             choices = self._lines.valued and self.loss not in ("auto", "squared")
@@ -510,6 +518,9 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         where rows have values, else "als".
     top : int
         Length of the lists that `evaluate` judges, K in its figures.
+    held_out : float
+        Rows that `fit` does not train on, but tests the model on: a share below 1, or a number of
+        rows of each user; `held_out_by` says which.  The figures are in ``figures_["test"]``.
     dim, negatives, shared, lr, l2, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
     cluster, workers, callbacks, verbose

@@ -35,6 +35,7 @@ _ELSEWHERE = {
     "penalty": "l2", "fit_intercept": "bias", "class_weights": "class_weight", "tol": "target_loss",
     "reg_alpha": "l1", "reg_lambda": "l2", "n_iter": "epochs", "iterations": "epochs",
     "embedding_dim": "dim", "num_epochs": "epochs", "n_epochs": "epochs", "lr_all": "lr",
+    "validation_fraction": "held_out", "validation_split": "held_out", "test_size": "held_out",
     "reg_all": "l2", "regularization": "l2", "num_negs_per_pos": "negatives",
 }  # fmt: skip
 """Our names for the parameters of other libraries (in lower case), for hints in errors."""

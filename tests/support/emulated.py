@@ -142,10 +142,16 @@ class _Emulated:
             backward=late(model.backward), forward=forwarded, correct=corrected,
         )  # fmt: skip
 
+    @property
+    def _stops_inside(self) -> bool:
+        """Whether a block has stops inside; a range that is solved has none."""
+        solves = self._job.schedule.ranges is not None
+        return isinstance(self.model, BlockTrainer | Net | Mlp) and not solves
+
     def _stop_between(self) -> None:
         """Stop between spans, batches or checkouts, and train with this thread alone."""
         model: Any = self.model
-        if isinstance(model, BlockTrainer) and not isinstance(model, Net):
+        if self._stops_inside and not isinstance(model, Net | Mlp):
             model.sgd.pool.shutdown()
             model.sgd.pool = AtOnce()
             for rows in model.rows:
@@ -192,7 +198,7 @@ class _Emulated:
             if checkouts is not None:
                 checkouts.end()
             units = int(metrics.pop("units", metrics.get("examples", 0)))
-            if checkouts is None and not isinstance(model, BlockTrainer | Net | Mlp):
+            if checkouts is None and not self._stops_inside:
                 self.stop(units)
             if block.clock >= 0 or checkouts or model.settings.consistency != "async":
                 client.flush(60.0)

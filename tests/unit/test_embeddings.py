@@ -115,7 +115,7 @@ def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
         after = model.pull(TABLE, keys, state=True)
 
         # The same block by hand: rows in the order of keys, the order of lines drawn from its seed.
-        columns = KnowledgeGraph.read(block_of(TRIPLES))
+        columns = model.read(block_of(TRIPLES))
         ids = [
             names.numbers(kind, column)
             for kind, column in zip((0, 1, 0), columns.names, strict=True)

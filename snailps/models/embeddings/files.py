@@ -116,20 +116,33 @@ def read_lines(
     With `keep_unknown`, lines with unknown names are kept, with -1 for the name.  `select` gives
     the lines that are wanted; default: all.
     """
-    ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0)], 0
+    numbered = LineNumbering(kinds, names, keep_unknown=keep_unknown)
     for lines, _ in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
-        found = lines if select is None else select(lines)
-        some = np.array(
-            [names.numbers(kind, column) for kind, column in zip(kinds, found.names, strict=True)],
-            np.int32,
-        )
-        known = (some >= 0).all(0)
-        unknown += int((~known).sum())
-        kept = slice(None) if keep_unknown else known
-        ids.append(some[:, kept])
-        if len(found.values):
-            values.append(found.values[kept])
-    return Known(np.concatenate(ids, axis=1), np.concatenate(values), unknown)
+        numbered.add(lines if select is None else select(lines))
+    return numbered.known()
+
+
+class LineNumbering:
+    """Numbers lines, some at a time; as `read_lines`."""
+
+    def __init__(self, kinds: Sequence[int], names: Names, *, keep_unknown: bool = False) -> None:
+        self._kinds, self._names, self._keep_unknown = kinds, names, keep_unknown
+        self._ids, self._values = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0)]
+        self._unknown = 0
+
+    def add(self, lines: Columns) -> None:
+        columns = zip(self._kinds, lines.names, strict=True)
+        ids = np.array([self._names.numbers(kind, names) for kind, names in columns], np.int32)
+        known = (ids >= 0).all(0)
+        self._unknown += int((~known).sum())
+        kept = slice(None) if self._keep_unknown else known
+        self._ids.append(ids[:, kept])
+        if len(lines.values):
+            self._values.append(lines.values[kept])
+
+    def known(self) -> Known:
+        """All lines so far."""
+        return Known(np.concatenate(self._ids, axis=1), np.concatenate(self._values), self._unknown)
 
 
 def columns_of(

@@ -41,9 +41,11 @@ from snailps.errors import DataError
 from snailps.kernels.quota import memory
 from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
+from snailps.models.embeddings.held_out import HeldOut, Split
 from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrainer
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
+from snailps.models.embeddings.tested_lines import Reading, TestedLines
 from snailps.models.embeddings.worker import (
     BLOCK_BYTES_MAX,
     Batch,
@@ -165,6 +167,16 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             self.rotating.close()
         super().finish()
 
+    @classmethod
+    def held_out(cls, settings: Any) -> HeldOut | None:
+        return HeldOut.of(settings)
+
+    @classmethod
+    def columns_of(cls, settings: Any) -> NameColumns:
+        held_out = HeldOut.of(settings)
+        reads_times = held_out is not None and held_out.reads_times
+        return replace(cls.columns, time=settings.time_column) if reads_times else cls.columns
+
     def learnt(self, lines: Columns) -> Columns:
         return selected(self.settings, lines)
 
@@ -218,7 +230,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         assert isinstance(settings, MfSettings)
         known = partial(warm_start.known_names, cls, settings)
         if not ranks(settings):
-            return NameSurveyor(len(cls.kinds), known)
+            return NameSurveyor(len(cls.kinds), known, cls.held_out(settings))
         surveyor = WeightSurveyor if settings.weighs else ChoiceSurveyor
         return surveyor(settings, len(cls.kinds), known)
 
@@ -245,7 +257,8 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         """
         adopted: Any = warm_start.adopt(cls, settings, explicit)
         if adopted.loss == "auto":
-            rated = adopted.weights == "one" and files.have_values(cls.columns, adopted.input)
+            columns = cls.columns_of(adopted)
+            rated = adopted.weights == "one" and files.have_values(columns, adopted.input)
             adopted = replace(adopted, loss="squared" if rated else "als")
         chosen: JobSettings = adopted
         return chosen
@@ -269,13 +282,14 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def check(cls, settings: MfSettings) -> None:
         """Refuse malformed lines, and lines without the values that are learnt, or are weights."""
         if solves(settings):
-            files.check_heads(cls.columns, "input", settings.input)
+            files.check_heads(cls.columns_of(settings), "input", settings.input)
             least_squares.check(settings)
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
         if settings.weighs:
             cls._check_values(
+                cls.columns_of(settings),
                 "input",
                 settings.input,
                 "weights: values takes the weight of a line from its value. Add a third column, or "
@@ -284,16 +298,16 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         if ranks(settings):
             return
         why = "loss squared predicts values. Set loss: als, softmax or pairwise, which rank items"
-        cls._check_values("input", settings.input, why)
-        cls._check_values("test", settings.test, why)
+        cls._check_values(cls.columns_of(settings), "input", settings.input, why)
+        cls._check_values(cls.columns, "test", settings.test, why)
 
     @classmethod
-    def _check_values(cls, name: str, paths: Sequence[str], why: str) -> None:
+    def _check_values(cls, columns: NameColumns, name: str, paths: Sequence[str], why: str) -> None:
         """Refuse files whose first lines have no values."""
         if paths:
             for path in files_of(paths)[: files.HEADS_MAX]:
                 head = head_of(path)
-                found = cls.columns.read(head, path, 0, head)
+                found = columns.read(head, path, 0, head)
                 if len(found) and not len(found.values):
                     raise DataError(
                         f"{name}: {path}: lines of users and items without values: {why}"
@@ -303,29 +317,37 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def judge(cls, results: Results) -> Mapping[str, Any]:
         s = results.settings
         assert isinstance(s, MfSettings)
-        if not s.test:
+        held_out = cls.held_out(s)
+        if not s.test and held_out is None:
             return {}
         names = cls.names(results)
-        rated = not ranks(s)
-        test = files.read_lines(
-            cls.columns, cls.kind_of_column, names, s.test, s,
-            keep_unknown=True, select=None if rated else Columns.choices,
-        )  # fmt: skip
-        if not len(test) or (not rated and test.unknown == len(test)):
-            return {"test": {"unknown": test.unknown}}
+        tested = cls._tested(s, names)
+        test = tested.lines
+        counts = {"unknown": test.unknown}
+        if held_out is not None:
+            counts["held_out"] = len(test)
+        if not len(test) or (ranks(s) and test.unknown == len(test)):
+            return {"test": counts}
         users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
-        if rated:
+        if ranks(s):
+            figures = list_figures(users, items, test.ids, tested.seen, s.top)
+        else:
             found = ratings(encoding_of(names, s).centre, users, items, test.ids)
             figures = rating_figures(found, test.values)
-            return {"test": {**figures, "unknown": test.unknown}}
-        seen = files.read_lines(
-            cls.columns, cls.kind_of_column, names, s.input, s, select=partial(selected, s)
+        return {"test": figures | counts}
+
+    @classmethod
+    def _tested(cls, s: MfSettings, names: Names) -> TestedLines:
+        """Read the lines to test on, and what lists leave out: pairs of this training and of the
+        model that it continues."""
+        reading = Reading(
+            cls.columns, cls.columns_of(s), cls.kind_of_column, partial(selected, s), ranks(s)
         )
-        pairs = [seen.ids]
+        tested = TestedLines.read(reading, s, names, Split.of(cls.held_out(s), names.rest))
         if s.continue_from and (before := Known.in_file(warm_start.arrays_of(cls, s))) is not None:
-            pairs.append(np.stack(before.pairs()))  # its names have the same numbers here
-        figures = list_figures(users, items, test.ids, np.concatenate(pairs, axis=1), s.top)
-        return {"test": figures | {"unknown": test.unknown}}
+            pairs = np.stack(before.pairs())  # its names have the same numbers here
+            tested = replace(tested, seen=np.concatenate([tested.seen, pairs], axis=1))
+        return tested
 
     @classmethod
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
@@ -367,7 +389,7 @@ class RankingSurveyor(NameSurveyor):
     def __init__(
         self, settings: Any, kinds: int, known: Callable[[], Sequence[Sequence[bytes]]] = list
     ) -> None:
-        super().__init__(kinds, known)
+        super().__init__(kinds, known, HeldOut.of(settings))
         self._settings = settings
 
     def result(self) -> bytes:

@@ -122,6 +122,11 @@ class EmbeddingSettings(JobSettings):
         return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
+    def predicts(self) -> bool:
+        """Whether values of lines are predicted."""
+        return False
+
+    @property
     def rate(self) -> float:
         return self.lr or 0.1
 
@@ -298,6 +303,39 @@ class MfSettings(EmbeddingSettings):
         low=1,
         high=10_000,
         read_if=LISTS,
+    )
+    held_out: float = setting(
+        0.0,
+        help="Lines held out of the training, and tested. Below 1: a share of the input. A whole "
+        "number: lines of each user; 1 leaves one out. `held_out_by` says which. 0: none.",
+        when="There is no file of test lines.",
+        low=0.0,
+        high=1e6,
+        aliases=["validation_fraction", "test_size"],
+    )
+    held_out_by: Literal["line", "user", "user_time", "user_order", "time"] = setting(
+        "line",
+        help="Which lines are held out. `line`: drawn from all. `user`: drawn from those of each "
+        "user. `user_time`: the latest of each user. `user_order`: the last in the input of each "
+        "user. `time`: the latest of all.",
+        when="`user_time` with `held_out: 1` leaves the last one out; `time` is nearest to what a "
+        "model in use meets.",
+    )
+    held_out_from: str = setting(
+        "",
+        help="Hold out lines from this time on, a number or a date such as 2024-05-31. Empty: "
+        "`held_out` says how many.",
+        when="To train on the past and test on what came after it.",
+        unit="time",
+    )
+    time_column: int = setting(
+        4,
+        help="Column with the time of a line, counted from 1: a number, or a date in ISO 8601, in "
+        "UTC. Only read to hold out by time. 3: lines have no value.",
+        when="Times are not in the column after the value.",
+        unit="column number",
+        low=3,
+        high=1 << 16,
     )
     encoding: str = setting(
         "",

@@ -17,7 +17,7 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from snailps.api.traits import Adopted, Reported, SurveyPart, is_clocked
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
+from snailps.data._text import NameTable
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import (
     Columns,
@@ -46,6 +47,7 @@ from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.embeddings import files, warm_start
+from snailps.models.embeddings.held_out import DrawnLines, HeldOut, LineKeys, Split, draws_of
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
 from snailps.models.exchange_times import SPAN_MIN, ExchangeRule
 from snailps.models.kept_rows import FAR, KeptRows
@@ -101,6 +103,8 @@ SAMPLE = 1 << 15
 """Most lines of a block whose steps are counted."""
 
 Numbers = NDArray[np.int64]
+_NO_NAMES = np.zeros(0, np.int32)
+NO_LINES = LineKeys(_NO_NAMES, _NO_NAMES, np.zeros(0, np.uint64), np.zeros(0), np.zeros(0))
 
 
 @dataclass(slots=True)
@@ -134,11 +138,19 @@ class Batch:
 class NameSurveyor:
     """Counts names; ``known()`` gives the names of each kind that a continued model has."""
 
-    def __init__(self, kinds: int, known: Callable[[], Sequence[Sequence[bytes]]] = list) -> None:
+    def __init__(
+        self,
+        kinds: int,
+        known: Callable[[], Sequence[Sequence[bytes]]] = list,
+        held_out: HeldOut | None = None,
+    ) -> None:
         self._counts, self._known = NameCounts(kinds), known
+        self._lines = None if held_out is None or held_out.is_rule else DrawnLines(held_out)
 
     def add(self, part: bytes) -> None:
-        self._counts.merge(part)
+        names = self._counts.merge(part)
+        if self._lines is not None:
+            self._lines.add(names, self._counts)
 
     @property
     def counted(self) -> list[int]:
@@ -150,32 +162,71 @@ class NameSurveyor:
         return self._counts.values
 
     def result(self) -> bytes:
-        """Give all names: known names in their order, then others, the most frequent first."""
-        return self._counts.dump(self._known())
+        """Give all names: known names in their order, then others, the most frequent first; then
+        what is held out, if the survey decides it."""
+        if self._lines is None:
+            return self._counts.dump(self._known())
+        counts, split = self._lines.decide(self._counts)
+        return counts.dump(self._known()) + split.dump()
 
 
 class NamePart:
-    """Counts the names of a worker's blocks."""
+    """Counts the names of a worker's blocks; lists their lines if the survey decides which are held
+    out."""
 
     def __init__(self, model: EmbeddingWorker) -> None:
-        self._model, self._counts = model, NameCounts(len(model.kinds))
+        self._model = model
+        self._held_out = model.held_out(model.settings)
+        self._counts, self._lines = NameCounts(len(model.kinds)), list[LineKeys]()
 
     @property
     def size_bytes(self) -> int:
-        return self._counts.size_bytes
+        return self._counts.size_bytes + sum(lines.size_bytes for lines in self._lines)
 
     def add(self, block: Block) -> None:
         refuse_other_text(block.data, block.path, block.start)
         lines = self._model.read(block)
         columns = self._model.learnt(lines)
+        decides = self._held_out is not None and not self._held_out.is_rule
+        if self._held_out is not None and not decides:
+            columns = self._held_out.split.trained(columns)
         for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
             self._counts.add(kind, names)
-        self._counts.add_values(lines.values)
+        if decides:
+            self._lines.append(self._keys(columns, block.number))
+        # Predicted values: of the lines that are trained. Others are counted for warnings.
+        predicts = self._model.settings.predicts
+        self._counts.add_values(columns.values if predicts else lines.values)
+
+    def _keys(self, lines: Columns, block: int) -> LineKeys:
+        assert self._held_out is not None
+        users, items = (
+            self._counts.counts[kind].numbers(names).astype(np.int32)
+            for names, kind in zip(lines.names, self._model.kind_of_column, strict=True)
+        )
+        order = lines.times
+        if self._held_out.by == "user_order":
+            order = np.arange(len(lines), dtype=np.float64) + block * 2.0**32
+        values = lines.values if self._model.settings.predicts else NO_LINES.values
+        return LineKeys(users, items, draws_of(lines, self._held_out.seed), order, values)
 
     def take(self) -> bytes:
         """The counts; counting begins anew."""
-        part, self._counts = self._counts.dump(), NameCounts(len(self._model.kinds))
+        part, counts = self._counts.dump(), self._counts.counts
+        if self._held_out is not None and not self._held_out.is_rule:
+            users, items = map(_places_in_dump, counts)
+            lines = LineKeys.joined(self._lines or [NO_LINES])
+            part += lines.numbered(users, items).dump()
+        self._counts, self._lines = NameCounts(len(counts)), []
         return part
+
+
+def _places_in_dump(table: NameTable) -> Numbers:
+    """The place of each name of a table in `NameCounts.dump`."""
+    order = table.names().order(table.counts())
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return places
 
 
 class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
@@ -221,6 +272,16 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         """`DriftEstimate.others_least`."""
         return OTHERS_LEAST
 
+    @classmethod
+    def held_out(cls, settings: Any) -> HeldOut | None:
+        """What is held out of the input; default: nothing."""
+        return None
+
+    @classmethod
+    def columns_of(cls, settings: Any) -> NameColumns:
+        """The columns of the input; default: `columns`."""
+        return cls.columns
+
     def learnt(self, lines: Columns) -> Columns:
         """Select the lines that are trained; default: all."""
         return lines
@@ -240,15 +301,11 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
-    def read(cls, block: Block) -> Columns:
-        return cls.columns.read(block.data, block.path, block.start, block.head())
-
-    @classmethod
     def check(cls, settings: Any) -> None:
         """Refuse optimisers whose deltas do not add up, and malformed first lines."""
         why = f"{cls.__name__}, whose workers run the optimiser and push differences"
         check_optimizer(settings, METHODS, why)
-        files.check_heads(cls.columns, "input", settings.input)
+        files.check_heads(cls.columns_of(settings), "input", settings.input)
 
     @classmethod
     def pace(cls, settings: EmbeddingSettings, workers: int) -> Pace:
@@ -278,7 +335,8 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
-        return NameSurveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
+        known = partial(warm_start.known_names, cls, settings)
+        return NameSurveyor(len(cls.kinds), known, cls.held_out(settings))
 
     @classmethod
     def names(cls, results: Results) -> Names:
@@ -371,6 +429,15 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     def survey_part(self) -> SurveyPart:
         return NamePart(self)
 
+    def read(self, block: Block) -> Columns:
+        columns = self.columns_of(self.settings)
+        return columns.read(block.data, block.path, block.start, block.head())
+
+    @cached_property
+    def split(self) -> Split | None:
+        """What is held out of the training; None: nothing."""
+        return Split.of(self.held_out(self.settings), self._names.rest)
+
     def setup(self) -> None:
         s = self.settings
         self._names = Names(self.summary)
@@ -442,6 +509,8 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     def numbered(self, block: Block) -> tuple[list[Numbers], Floats]:
         """Number the names in each column of a block, and encode its values."""
         columns = self.learnt(self.read(block))
+        if self.split is not None:
+            columns = self.split.trained(columns)
         block._data = None
         pairs = zip(self.kind_of_column, columns.names, strict=True)
         ids = [self._names.numbers(kind, names) for kind, names in pairs]
