@@ -654,15 +654,68 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         rows = self._rows_of_names(seen)
         return self.factors_.recommend(user, topn, without, rows, items=items, known=known)
 
-    def most_similar(self, name: Name, topn: int = 10, *, of: str = "items") -> Best:
+    def audience(
+        self,
+        item: Name | None = None,
+        topn: int = 10,
+        without: Iterable[Name] = (),
+        seen: Any = None,
+        *,
+        users: Iterable[Name] | None = None,
+        known: bool = False,
+    ) -> Best:
+        """Return the `topn` users whom an item suits best: the counterpart of `recommend`.
+
+        Parameters
+        ----------
+        item : str or int, optional
+        topn : int
+        without : iterable of names
+            Users to leave out; an unknown one gives a warning.
+        seen : object, optional
+            Pairs as in `fit`: the item's users in them are left out.
+        users : iterable of names, optional
+            In the place of `item`: the users of an item that the training did not have; loss
+            "als".
+        known : bool
+            Do not leave out who has the item in the training, which loss "als" does by default,
+            `users` too; models of the other losses do not know it.
+
+        Returns
+        -------
+        list of (name, value)
+            Best first.
+
+        Raises
+        ------
+        UnknownWord
+            The item, or one of `users`, is unknown.
+        DataError
+            Neither `item` nor `users` is given, or both; or the loss has no `users`.
+        """
+        rows = self._rows_of_names(seen)
+        return self.factors_.audience(item, topn, without, rows, users=users, known=known)
+
+    def most_similar(
+        self,
+        name: Name | None = None,
+        topn: int = 10,
+        *,
+        of: str = "items",
+        users: Iterable[Name] | None = None,
+        items: Iterable[Name] | None = None,
+    ) -> Best:
         """Return the items, or users, whose vectors are most similar to a name's.
 
         Parameters
         ----------
-        name : str or int
+        name : str or int, optional
         topn : int
         of : {"items", "users"}
             Where to look the name up.
+        users, items : iterable of names, optional
+            In the place of `name`, with loss "als": the users of an item that the training did not
+            have, for items like it; or the items of a new user, for users like it.
 
         Returns
         -------
@@ -672,9 +725,12 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Raises
         ------
         UnknownWord
-            The name is unknown.
+            The name, or one of `users` or `items`, is unknown.
+        DataError
+            Not exactly one of `name`, `users` and `items` is given; or the loss has no new names.
         """
-        return self.factors_.neighbours(name, topn, of)
+        kind = of if name is not None else ""
+        return self.factors_.neighbours(name, topn, kind, users=users, items=items)
 
     def evaluate(self, X: Any, y: Any = None, *, seen: Any = None) -> dict[str, float]:
         """Evaluate the model on held-out pairs.

@@ -283,7 +283,9 @@ def model_of(tmp_path, lines, **changed):
     users, items, _ = rows_of(lines)
     names = Names(summary_of(lines))
     pairs = [names.numbers(kind, [line.split()[kind] for line in lines]) for kind in (0, 1)]
-    arrays = {"mean": np.zeros(1), "solver": least_squares.solver_of(SETTINGS, names)}
+    arrays = {"mean": np.zeros(1)}
+    if changed.get("loss", "als") == "als":
+        arrays["solver"] = least_squares.solver_of(SETTINGS, names)
     arrays |= Known.of(*[column.astype(np.int32) for column in pairs], len(users)).arrays()
     for kind, rows in enumerate((users, items)):
         name = MatrixFactorization.kinds[kind]
@@ -303,15 +305,57 @@ def test_a_user_is_solved_from_a_list_of_items_as_in_training(tmp_path):
     places = np.array([model.items.index(item) for item in chosen])
     gram = weights.a0 * rows.T @ rows
     (row,), _ = twin.solve_rows(rows, gram, [0, len(chosen)], places, [], penalties, 5)
-    np.testing.assert_allclose(model.solved(chosen), row, atol=1e-4)
+    np.testing.assert_allclose(model.solved("users", chosen), row, atol=1e-4)
     assert not {item for item, _ in model.recommend(user, 20)} & {*chosen}
     assert not {item for item, _ in model.recommend(items=chosen, k=20)} & {*chosen}
     assert {item for item, _ in model.recommend(user, 25, known=True)} > {*chosen}
     assert len(model.recommend(items=chosen, k=25, known=True)) == len(model.items)
 
 
+def test_an_item_is_solved_from_a_list_of_users_as_in_training(tmp_path):
+    lines = sorted(set(lines_of()))
+    model = model_of(tmp_path, lines)
+    item, owners = "i3", [line.split()[0].decode() for line in lines if line.split()[1] == b"i3"]
+    weights = Weights.of(SETTINGS, Names(summary_of(lines)))
+    rows = model.user_rows
+    penalties = weights.penalties(np.array([len(owners)]), len(rows))
+    places = np.array([model.users.index(user) for user in owners])
+    gram = weights.a0 * rows.T @ rows
+    (row,), _ = twin.solve_rows(rows, gram, [0, len(owners)], places, [], penalties, 5)
+    np.testing.assert_allclose(model.solved("items", owners), row, atol=1e-4)
+    everyone = model.audience(item, len(model.users), known=True)
+    assert {user for user, _ in everyone} == {*model.users}
+    others = [(user, value) for user, value in everyone if user not in owners]
+    assert model.audience(item, len(model.users)) == others
+    seen = [("u0", "i3"), (others[0][0], "i3"), (others[1][0], "i4")]
+    assert model.audience(item, 1, seen=seen) == others[1:2]
+    assert list(model.answers([b"?\ti3\n"], 2)) == [others[:2]]
+    of_new = dict(model.audience(users=owners, k=len(model.users)))
+    assert not {*owners} & of_new.keys()
+    for user, value in of_new.items():
+        assert value == pytest.approx(row @ rows[model.users.index(user)], abs=1e-4)
+    cosines = model.item_rows @ row / np.linalg.norm(model.item_rows, axis=1)
+    alike = model.neighbours(users=owners, k=3)
+    assert [name for name, _ in alike] == [model.items[at] for at in np.argsort(-cosines)[:3]]
+    assert len(model.neighbours(items=["i3", "i4"], k=4)) == 4
+
+
+def test_audience_of_ratings_has_predicted_values(tmp_path):
+    model = model_of(tmp_path, lines_of(), loss="squared", dim=SETTINGS.dim - 1)
+    for user, value in model.audience("i3", 4, known=True):
+        assert value == pytest.approx(model.predict(user, "i3"))
+    with pytest.raises(DataError, match="an item that the training did not have needs a model of"):
+        model.audience(users=["u3"])
+
+
 def test_recommend_refuses_what_it_cannot_answer(tmp_path):
     model = model_of(tmp_path, lines_of())
+    with pytest.raises(DataError, match="expected an item, or its users"):
+        model.audience("i1", users=["u1"])
+    with pytest.raises(DataError, match="only one of these"):
+        model.neighbours("i1", users=["u1"])
+    with pytest.raises(DataError, match="users: expected the users of an item, got none"):
+        model.neighbours(users=[])
     with pytest.raises(DataError, match="expected a user, or the items of one"):
         model.recommend()
     with pytest.raises(DataError, match="expected a list of names, got 'i1'"):
@@ -331,7 +375,7 @@ def test_known_pairs_are_each_kept_once_and_joined():
     assert known.ptr.tolist() == [0, 1, 3, 3]
     assert known.items.tolist() == [2, 3, 5]
     before = Known.of(np.array([0, 1], np.int32), np.array([7, 3], np.int32), 2)
-    assert [known.joined(before).of_user(user).tolist() for user in range(3)] == [
+    assert [known.joined(before).partners(USER, user).tolist() for user in range(3)] == [
         [2, 7],
         [3, 5],
         [],

@@ -165,31 +165,31 @@ def tables(settings: MfSettings) -> tuple[Table, ...]:
 
 
 def solver_of(settings: MfSettings, names: Names) -> NDArray[np.float64]:
-    """Give `FactorModel` what it needs to solve a new user: a0, and l2 times its scale."""
+    """Give `NewRows` its weights: a0, and l2 times its scale."""
     weights = Weights.of(settings, names)
     return np.array([weights.a0, weights.l2 * weights.scale])
 
 
-class NewUsers:
-    """Solves rows of users that the training did not have, from the rows of all items.
+class NewRows:
+    """Solves rows of names that the training did not have, from all rows of the other side.
 
-    The Gram matrix of a million items takes half a second, once; each user then some microseconds.
+    The Gram matrix of a million rows takes half a second, once; each name then some microseconds.
     """
 
-    def __init__(self, items: Floats, solver: NDArray[np.float64]) -> None:
-        self._items, (self._a0, self._factor) = items, solver.tolist()
-        rows = _padded(items)
+    def __init__(self, others: Floats, solver: NDArray[np.float64]) -> None:
+        self._others, (self._a0, self._factor) = others, solver.tolist()
+        rows = _padded(others)
         gram = np.zeros((rows.shape[1],) * 2)
         kernels.add_gram(rows, gram, first=0, last=len(gram))
         self._gram = (self._a0 * gram).astype(np.float32)
 
     def solve(self, places: NDArray[np.int64]) -> Floats:
-        """Solve the row, float32 (dim,), of a user who has the items with these numbers."""
-        dim = self._items.shape[1]
+        """Solve the row, float32 (dim,), of a name that has lines with these others."""
+        dim = self._others.shape[1]
         row = kernels.padded(1, dim)
-        frequency = len(places) + self._a0 * len(self._items)
+        frequency = len(places) + self._a0 * len(self._others)
         kernels.solve_rows(
-            _padded(np.ascontiguousarray(self._items[places])),
+            _padded(np.ascontiguousarray(self._others[places])),
             self._gram,
             np.array([0, len(places)]),
             np.arange(len(places), dtype=np.int32),
@@ -340,8 +340,11 @@ class Known:
         """Pairs of each of the `number` names of a side."""
         return np.diff(self.ptr) if side == USER else np.bincount(self.items, minlength=number)
 
-    def of_user(self, user: int) -> Ids:
-        return self.items[self.ptr[user] : self.ptr[user + 1]]
+    def partners(self, side: int, name: int) -> NDArray[np.int64]:
+        """Find the items of a user, or the users of an item, which reads all pairs."""
+        if side == USER:
+            return self.items[self.ptr[name] : self.ptr[name + 1]].astype(np.int64)
+        return np.searchsorted(self.ptr, np.flatnonzero(self.items == name), side="right") - 1
 
 
 @dataclass(frozen=True, slots=True)

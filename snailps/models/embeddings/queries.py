@@ -13,7 +13,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from snailps.data.name_columns import NameColumns, lines_of_rows
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.models.embeddings import files, kge, mf, ranking
-from snailps.models.embeddings.least_squares import Known, NewUsers
+from snailps.models.embeddings.least_squares import Known, NewRows
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
 from snailps.vectors.words import (
     SPELLING_WORDS,
@@ -37,6 +37,7 @@ SCORED = 1 << 16
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 ASKED = "?"
 """The cell of a line that asks for the best names."""
+_OTHER = {"users": "items", "items": "users"}
 Floats = NDArray[np.float32]
 Name = str | int
 Best = list[tuple[Any, float]]
@@ -411,6 +412,7 @@ class FactorModel(NamedRows):
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]
         self._solver = arrays.get("solver")
         self._known = Known.in_file(arrays)
+        self._new_rows: dict[str, NewRows] = {}
 
     @property
     def users(self) -> list[Any]:
@@ -463,22 +465,23 @@ class FactorModel(NamedRows):
             )
         return found
 
-    @cached_property
-    def _new_users(self) -> NewUsers:
+    def solved(self, kind: str, others: Iterable[Name]) -> Floats:
+        """Solve the row of a new name, float32 (dim,), as the training would: of a user from the
+        items that it has (`kind` is "users"), of an item from its users ("items").
+
+        DataError: the model's loss is not `als`.  UnknownName: one of `others` is unknown.
+        """
         if self._solver is None:
+            new = "a user" if kind == "users" else "an item"
             raise DataError(
-                f"{self.path}: a user that the training did not have needs a model of "
+                f"{self.path}: {new} that the training did not have needs a model of "
                 f"loss als, not {self.settings.loss}: train one with --loss als"
             )
-        return NewUsers(self.item_rows, self._solver)
-
-    def solved(self, items: Iterable[Name]) -> Floats:
-        """Solve the row of a new user with these items, float32 (dim,), as the training would.
-
-        DataError: the model's loss is not `als`.  UnknownName: an item is unknown.
-        """
-        places = [self.place("items", item) for item in items]
-        return self._new_users.solve(np.array(places, np.int64))
+        of = _OTHER[kind]
+        places = [self.place(of, name) for name in others]
+        if of not in self._new_rows:
+            self._new_rows[of] = NewRows(self._rows[of], self._solver)
+        return self._new_rows[of].solve(np.array(places, np.int64))
 
     def known_pairs(self) -> list[NDArray[np.int32]]:
         """Give the pairs of the training, as numbers of users and items (2, n); empty if the file
@@ -535,34 +538,116 @@ class FactorModel(NamedRows):
         For a user that the training did not have, pass the user's `items` instead of `user`; they
         are left out, too, unless `known`.
         """
-        if (user is None) == (items is None):
-            raise DataError("recommend: expected a user, or the items of one, and not both")
-        if items is not None:
-            if isinstance(items, (str, bytes)):
-                raise DataError(f"items: expected a list of names, got {items!r:.60}")
-            items = list(items)
-            if not items:
-                raise DataError(
-                    "items: expected the items of a user, got none: every item would be as good. "
-                    "Leave out users without items, or recommend what is frequent"
-                )
-            row, others = self.solved(items), [] if known else items
-            return self._best("items", self.item_rows @ row, k, without, others)
-        assert user is not None
-        place = self.place("users", user)
-        others = [row[1] for row in seen if _same(row[:1], [user])]
+        return self._partners("users", user, items, k, without, seen, known)
+
+    def audience(
+        self,
+        item: Name | None = None,
+        k: int = 10,
+        without: Iterable[Name] = (),
+        seen: Triples = (),
+        *,
+        users: Iterable[Name] | None = None,
+        known: bool = False,
+    ) -> Best:
+        """Find the `k` users whom an item suits best, with their values.
+
+        The counterpart of `recommend`: leaves out the users in `without`, and who has the item in
+        `seen` pairs or, unless `known`, in the training.  For an item that the training did not
+        have, pass the `users` who have it instead of `item`.
+        """
+        return self._partners("items", item, users, k, without, seen, known)
+
+    def neighbours(
+        self,
+        name: Name | None = None,
+        k: int = 10,
+        kind: str = "",
+        *,
+        users: Iterable[Name] | None = None,
+        items: Iterable[Name] | None = None,
+    ) -> Best:
+        """Find the `k` names of a kind with the most similar rows, by their cosine.
+
+        `kind` is "users" or "items"; empty: the kind that has the name.  In the place of a name:
+        the `users` of an item that the training did not have, for items like it; or the `items` of
+        a new user, for users like it.  Raises `DataError` if the model lacks the name or the kind,
+        if both kinds have the name, or if a new name meets a loss other than `als`.
+        """
+        if users is None and items is None and name is not None:
+            return super().neighbours(name, k, kind)
+        if name is not None or kind or (users is None) == (items is None):
+            raise DataError(
+                "neighbours: expected a name, or the users of an item, or the items of a user, and "
+                "only one of these; kind goes with a name"
+            )
+        of, others = ("items", users) if users is not None else ("users", items)
+        assert others is not None
+        row = self.solved(of, _listed(_OTHER[of], others))
+        return self._best(of, self._cosines(of, row), k)
+
+    def _partners(
+        self,
+        of: str,
+        name: Name | None,
+        given: Iterable[Name] | None,
+        k: int,
+        without: Iterable[Name],
+        seen: Triples,
+        known: bool,
+    ) -> Best:
+        """Find the best names of the other kind for a name of kind `of`, or for those `given`."""
+        to, side = _OTHER[of], self.kinds.index(of)
+        if (name is None) == (given is None):
+            wanted = "a user, or the items of one" if to == "items" else "an item, or its users"
+            raise DataError(f"expected {wanted}, and not both")
+        if given is not None:
+            given = _listed(to, given)
+            row, others = self.solved(of, given), [] if known else given
+            return self.best_for(of, row, k, without, others)
+        assert name is not None
+        place = self.place(of, name)
+        others = [pair[1 - side] for pair in seen if _same(pair[side : side + 1], [name])]
         if self._known is not None and not known:
-            others += [self._texts["items"][item] for item in self._known.of_user(place).tolist()]
-        if self.settings.predicts:
-            pairs = np.full((2, len(self.items)), place, np.int32)
-            pairs[1] = np.arange(len(self.items))
-            return self._best("items", self.scores(pairs), k, without, others)
-        return self._best("items", self.item_rows @ self.user_rows[place], k, without, others)
+            partners = self._known.partners(side, place).tolist()
+            others += [self._texts[to][partner] for partner in partners]
+        return self.best_for(of, self._rows[of][place], k, without, others)
+
+    def best_for(
+        self, of: str, row: Floats, k: int, without: Iterable[Name], others: Iterable[Name]
+    ) -> Best:
+        """Find the best names of the other kind for a row of kind `of`; leaves out `without`, with
+        a warning for unknown names, and `others`."""
+        to = _OTHER[of]
+        rows = self._rows[to]
+        if not self.settings.predicts:
+            return self._best(to, rows @ row, k, without, others)
+        pairs = np.zeros((2, len(rows)), np.int32)
+        pairs[self.kinds.index(to)] = np.arange(len(rows))
+        users, items = (row[None], rows) if to == "items" else (rows, row[None])
+        return self._best(to, mf.ratings(self.mean, users, items, pairs), k, without, others)
 
     def _answer(self, k: int, *cells: str) -> Best:
-        """Answer ``user item`` by its value, and ``user ?`` by the best items."""
+        """Answer ``user item`` by its value, ``user ?`` by the best items, ``? item`` by the users
+        whom it suits best."""
         user, item = cells
-        return self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]
+        if item == ASKED:
+            return self.recommend(user, k)
+        return self.audience(item, k) if user == ASKED else [(item, self.predict(user, item))]
+
+
+def _listed(kind: str, names: Iterable[Name]) -> list[Name]:
+    """The names of a kind that stand for a new name of the other; `DataError` if there are none."""
+    if isinstance(names, (str, bytes)):
+        raise DataError(f"{kind}: expected a list of names, got {names!r:.60}")
+    listed = list(names)
+    if not listed:
+        of = "a user" if kind == "items" else "an item"
+        raise DataError(
+            f"{kind}: expected the {kind} of {of}, got none: all answers would be equally good. "
+            f"Leave out names without {kind}, or recommend what is frequent"
+        )
+    return listed
 
 
 def _same(names: Sequence[Name], others: Sequence[Name]) -> bool:
