@@ -177,7 +177,7 @@ class UnknownWord(DataError, KeyError):
     __str__ = Exception.__str__  # KeyError's own would put the sentence in quotes
 
 
-class ModelFileError(SnailError):
+class ModelFileError(SnailError, ValueError):
     """A vector or model file cannot be read, or a model cannot be written."""
 
     exit_code = EXIT_WRONG

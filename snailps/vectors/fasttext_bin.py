@@ -30,6 +30,7 @@ from snailps.errors import ModelFileError, shown_bytes
 from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
 
 MAGIC = 793712314
+MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 VERSION = 12
 # Version 11 has the same bytes; only its supervised models, which had no subwords, differ.
 VERSION_OLDEST = 11
@@ -177,18 +178,16 @@ def write_bin(
 
     `words` are most frequent first, as fastText requires, with counts of at least 1.  The input
     chunks have ``n + header.bucket`` rows in all; the output chunks have n rows or, for a
-    classifier, one row per label.
+    classifier, one row per label.  fastText's word vectors of a text with labels name these, too.
     """
     _check_header(path, header)
     check_words(path, words)
     if labels:
         check_words(path, labels)
-    if (header.model == "supervised") != bool(labels):
-        raise ModelFileError(
-            f"{path}: only a supervised model has labels: got model {header.model!r} "
-            f"and {len(labels)} labels"
-        )
-    rows = (len(words) + header.bucket, len(labels) or len(words))
+    if header.model == "supervised" and not labels:
+        raise ModelFileError(f"{path}: expected a supervised model's labels, got none")
+    outputs = labels if header.model == "supervised" else words
+    rows = (len(words) + header.bucket, len(outputs))
     dictionary = _pack_entries(path, words, counts, _WORD)
     dictionary += _pack_entries(path, labels, label_counts, _LABEL)
     tokens = header.tokens or int(np.sum(counts) + np.sum(label_counts))
@@ -293,7 +292,7 @@ def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> 
 
 def is_bin(start: bytes) -> bool:
     """Whether a file begins like a .bin of any version."""
-    return start.startswith(MAGIC.to_bytes(4, "little")) or _is_unversioned(start)
+    return start.startswith(MAGIC_BYTES) or _is_unversioned(start)
 
 
 def _is_unversioned(start: bytes) -> bool:

@@ -30,7 +30,7 @@ from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
-from snailps.vectors.fasttext_bin import is_bin, read_bin
+from snailps.vectors.fasttext_bin import BinModel, is_bin, read_bin
 from snailps.vectors.files import identify
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.label_scores import LabelScores, Ranking, Sums, scores_of
@@ -127,16 +127,22 @@ class LabelModel:
         self._path = os.path.abspath(os.fspath(path))  # noqa: PTH100
         if file is None:
             with opened(path) as source:
-                self._open(path, source)
+                self._take(_opened_bin(path, source, mapped), path)
         else:
-            self._open(path, file)
+            self._take(_opened_bin(path, file, mapped), path)
 
-    def _open(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
-        if not is_bin(file.read(START_BYTES)):
-            kind = identify(path, file) or "a file of another format: fetch or export it again"
-            raise ModelFileError(f"{path}: not a classifier (a .bin), but {kind}")
-        file.seek(0)
-        model = read_bin(path, quantised=True, file=file, mapped=self._mapped)
+    @classmethod
+    def of_model(cls, model: BinModel, path: str | os.PathLike[str] = "the model") -> LabelModel:
+        """Make one of an opened .bin file, or of one whose matrices were changed.
+
+        Errors name `path`.  It cannot be pickled, because other processes have no file to open.
+        """
+        made = cls.__new__(cls)
+        made._mapped, made._path = True, ""
+        made._take(model, path)
+        return made
+
+    def _take(self, model: BinModel, path: str | os.PathLike[str]) -> None:
         header = model.header
         if header.model != "supervised":
             raise ModelFileError(
@@ -190,6 +196,8 @@ class LabelModel:
 
     def __reduce__(self) -> tuple[Callable[[str | bytes], LabelModel], tuple[str | bytes]]:
         """For pickle: the other process opens the file again, and shares its pages if mapped."""
+        if not self._path:
+            raise TypeError("a LabelModel without a file cannot be pickled: save and load it first")
         return partial(LabelModel, mapped=self._mapped), (self._path,)
 
     def __repr__(self) -> str:
@@ -510,6 +518,25 @@ class LabelModel:
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
+    def answers(
+        self, texts: Iterable[bytes], k: int, where: str
+    ) -> Iterator[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]:
+        """Yield the features and labels of some lines, with their `predict_arrays`."""
+        warn = partial(warn_of_unread, where=where)
+        return self._labelled_answers(self._best(k), texts, self.number_of(k), warn)
+
+    def _labelled_answers(
+        self,
+        ask: Callable[[Lines], T],
+        texts: Iterable[bytes],
+        width: int,
+        warn: Callable[[int], object] = lambda words: None,
+    ) -> Iterator[tuple[Lines, T]]:
+        """Yield lines and their answers, of `width` scores a line."""
+        rows = _SCORES_MAX // width
+        pieces = (piece for text in texts for piece in pieces_of(text, rows=rows))
+        return self._answers(lambda lines: (lines, ask(lines)), [pieces], warn=warn)
+
     def scores(
         self,
         texts: Callable[[], Iterable[bytes]],
@@ -525,24 +552,19 @@ class LabelModel:
         `texts` yields them from the start at each call: a ranking reads them three times, because
         keeping the probabilities of all labels would take lines x labels floats.
         """
-        threshold, best, sums = as_threshold(threshold), self._best(k), Sums(len(self.labels))
-        rows = _SCORES_MAX // (len(self.labels) if ranking else self.number_of(k))
+        threshold, sums = as_threshold(threshold), Sums(len(self.labels))
         ranked = Ranking(len(self.labels)) if ranking else None
-
-        def asked(
-            ask: Callable[[Lines], T], warn: Callable[[int], object] = lambda words: None
-        ) -> Iterator[tuple[Lines, T]]:
-            pieces = (piece for text in texts() for piece in pieces_of(text, rows=rows))
-            return self._answers(lambda lines: (lines, ask(lines)), [pieces], warn=warn)
-
-        for lines, answer in asked(best, partial(warn_of_unread, where=where)):
+        for lines, answer in self.answers(texts(), k, where):
             sums.add(lines, *answer, threshold)
         if ranked is not None and sums.lines:
             chances = self._labelling.chances
             for is_again in (False, True):
                 if is_again:
                     ranked.again()
-                for lines, (_, likely) in asked(lambda x: chances(x.feature_ptr, x.features)):
+                answers = self._labelled_answers(
+                    lambda x: chances(x.feature_ptr, x.features), texts(), len(self.labels)
+                )
+                for lines, (_, likely) in answers:
                     ranked.add(lines, likely)
         return scores_of(self.labels, sums, k, ranked, recall)
 
@@ -568,6 +590,14 @@ class LabelModel:
                 text = next(iter(first(common[:size])), b"")
                 labels_read[common[:size]] = len(self._read(text).labels)
         return max(labels_read, key=lambda prefix: labels_read[prefix])
+
+
+def _opened_bin(path: str | os.PathLike[str], file: IO[bytes], mapped: bool) -> BinModel:
+    if not is_bin(file.read(START_BYTES)):
+        kind = identify(path, file) or "a file of another format: fetch or export it again"
+        raise ModelFileError(f"{path}: not a classifier (a .bin), but {kind}")
+    file.seek(0)
+    return read_bin(path, quantised=True, file=file, mapped=mapped)
 
 
 def threads_of(threads: int) -> int:
@@ -635,9 +665,9 @@ def evaluate_labels(
         raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
     prefix = LABEL_PREFIX.decode()
     if label_column:
-        prefix = model.label_prefix(lambda text: _pieces(where, column, label_column, text))
+        prefix = model.label_prefix(lambda text: labelled_text(where, column, label_column, text))
     scores = model.scores(
-        lambda: _pieces(where, column, label_column, prefix),
+        lambda: labelled_text(where, column, label_column, prefix),
         k,
         threshold,
         where,
@@ -652,8 +682,10 @@ def evaluate_labels(
     return scores
 
 
-def _pieces(where: str, column: str, label_column: str, prefix: str) -> Iterator[bytes]:
-    """Yield whole lines of files or tables."""
+def labelled_text(
+    where: str, column: str = "", label_column: str = "", prefix: str = LABEL_PREFIX.decode()
+) -> Iterator[bytes]:
+    """Yield whole lines of files or tables; the names of columns are those of tables."""
     from snailps.data.formats.text import File as TextFile
     from snailps.data.table_files import text_of
 

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import compress
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,7 @@ from snailps.vectors.words import (
     Words,
     close_spellings,
     did_you_mean,
+    ngrams,
     one_line,
     to_bytes,
     to_text,
@@ -339,11 +341,48 @@ class Vectors:
         """
         if not isinstance(word, (str, bytes)):
             raise DataError(f"expected a word, as str or bytes, got {word!r}")
+        rows = self.row_numbers(word)
+        if not len(rows) and (raw := to_bytes(word)) not in self.index:
+            raise self._unknown(raw)
+        return self.mean(rows)
+
+    def row_numbers(self, word: str | bytes) -> Int32:
+        """Return the numbers of the rows whose mean is a word's vector, int32[k].
+
+        Its own row, if it is in the vocabulary, then the rows of its n-grams: fastText's ids.
+        Empty for a word that has no vector; it is not an error here.
+        """
         raw = to_bytes(word)
         number = self.index.get(raw)
-        if number is None:
-            return self._mean(self._unknown_ids(raw))
-        return self._mean(self._known_ids(number, raw))
+        if number is not None:
+            return self._known_ids(number, raw)
+        return self._gram_ids(raw) if self.has_subwords else np.empty(0, np.int32)
+
+    def subwords(self, word: str | bytes) -> tuple[list[bytes], Int32]:
+        """Return a word and its n-grams as bytes, and the number of the row of each, int32[k].
+
+        The rows are those of `row_numbers`; n-grams whose rows a pruned model lacks are left out.
+
+        Examples
+        --------
+        >>> wv = Vectors(["ab"], np.zeros((9, 2), np.float32), minn=3, maxn=3, bucket=8)
+        >>> wv.subwords("ab")
+        ([b'ab', b'<ab', b'ab>'], array([0, 5, 5], dtype=int32))
+        """
+        raw = to_bytes(word)
+        number = self.index.get(raw)
+        own = [raw] if number is not None and not (self._hashes and number) else []
+        grams: Iterable[bytes] = ()
+        if self.has_subwords and raw != END_OF_LINE:
+            grams = ngrams(raw, *self._subwords[:2])
+            if self._hashes:
+                whole = b"<" + raw + b">"
+                grams = (gram for gram in (whole, *grams) for _ in range(self._hashes))
+            elif self._pruned is not None:
+                grams = compress(
+                    grams, self._pruned.rows(subword_ids(raw, *self._subwords, 0)) >= 0
+                )
+        return [*own, *grams], self.row_numbers(raw)
 
     def get_vector(self, word: str | bytes, norm: bool = False) -> Float32:
         """gensim's name for `vector`; `norm` scales the vector to length 1."""
@@ -445,8 +484,8 @@ class Vectors:
         norms[norms == 0] = 1
         return self._search(matrix / norms[:, None], topn, 0, None)
 
-    def neighbours(self, word: str | bytes, k: int = 10) -> list[Neighbour]:
-        """Find the `k` words nearest by cosine, best first, without `word`.
+    def neighbours(self, word: Query, k: int = 10) -> list[Neighbour]:
+        """Find the `k` words nearest to a word or vector by cosine, best first, without `word`.
 
         Scores equal fastText's ``get_nearest_neighbors`` to the last bit; `most_similar` equals
         gensim.  An index is not used.
@@ -458,7 +497,8 @@ class Vectors:
         DataError
             `k` is below 1.
         """
-        return self._neighbours(self.vector(word), k, [word])
+        banned = [word] if isinstance(word, (str, bytes)) else []
+        return self._neighbours(vector_of(word, self.vector, self.dim), k, banned)
 
     def similarity(self, a: Query, b: Query) -> float:
         """Return the cosine of two words or vectors, -1 to 1; 0 if one of them is zero.
@@ -569,13 +609,10 @@ class Vectors:
 
         Unlike `vector` it never looks for close spellings, which takes milliseconds a word.
         """
-        number = self.index.get(word)
-        if number is not None:
-            vector = self._mean(self._known_ids(number, word))
-        elif self.has_subwords and len(ids := self._gram_ids(word)):
-            vector = self._mean(ids)
-        else:
+        rows = self.row_numbers(word)
+        if not len(rows):
             return None
+        vector = self.mean(rows)
         norm = np.linalg.norm(vector)
         return vector / norm if norm > 0 else None
 
@@ -833,12 +870,9 @@ class Vectors:
         unpruned: Int32 = rows[rows >= first]  # -1: the n-gram's row was pruned
         return unpruned
 
-    def _unknown_ids(self, raw: bytes) -> Int32:
-        """Return the n-gram rows of a word outside the vocabulary; UnknownWord: there are none."""
+    def _unknown(self, raw: bytes) -> UnknownWord:
+        """Make the error for a word outside the vocabulary without rows of n-grams."""
         if self.has_subwords:
-            ids = self._gram_ids(raw)
-            if len(ids):
-                return ids
             letters = max(self._subwords[0], 1)
             reason = f"is not in the model, and has no n-grams of {letters} or more letters"
             if self._pruned is not None:
@@ -846,12 +880,15 @@ class Vectors:
         else:
             reason = "is not in the model, which has no subwords to compose it from"
         hint = did_you_mean(self.close_spellings(raw))
-        raise UnknownWord(f"the word {to_text(raw)!r} {reason}{hint}")
+        return UnknownWord(f"the word {to_text(raw)!r} {reason}{hint}")
 
-    def _mean(self, ids: npt.NDArray[np.int32]) -> Float32:
-        """Average rows, float32[dim]; summed in order, so that it equals `_means` to the bit."""
-        total: Float32 = np.add.reduce(np.asarray(self._rows[ids]), axis=0, dtype=np.float32)
-        total *= np.float32(1.0 / max(len(ids), 1))
+    def mean(self, rows: npt.NDArray[np.int32]) -> Float32:
+        """Average rows by their numbers, float32[dim]; zeros for none.
+
+        Summed in order, so that it equals the rows of `vectors` to the bit.
+        """
+        total: Float32 = np.add.reduce(np.asarray(self._rows[rows]), axis=0, dtype=np.float32)
+        total *= np.float32(1.0 / max(len(rows), 1))
         return total
 
     def _means(self, ids: Sequence[npt.NDArray[np.int32]]) -> Float32:

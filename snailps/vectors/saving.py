@@ -45,7 +45,12 @@ def save_vectors(
     elif ending == ".vec":
         write_vec(path, words, chunks, dim)
     elif ending == ".bin":
-        _write_bin(path, model)
+        if model is None:
+            raise ModelFileError(
+                f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
+                "these vectors do not have; save them as .npz or .vec"
+            )
+        save_bin(path, model)
     else:
         raise ModelFileError(
             f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
@@ -78,12 +83,8 @@ def write_npz(
         file.add_pieces("vectors", np.float32, (len(words), dim), rows)
 
 
-def _write_bin(path: Path_, model: BinModel | None) -> None:
-    if model is None:
-        raise ModelFileError(
-            f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
-            "these vectors do not have; save them as .npz or .vec"
-        )
+def save_bin(path: Path_, model: BinModel) -> None:
+    """Write an opened fastText model, whatever the ending of `path`."""
     if isinstance(model.input, QuantisedRows) or isinstance(model.output, QuantisedRows):
         raise ModelFileError(
             f"{path}: these vectors are of a quantised model, whose .ftz is smaller; copy that, or "

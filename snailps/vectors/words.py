@@ -2,6 +2,7 @@
 
 bytes -> to_text -> str, with lone surrogates for what is not UTF-8 -> to_bytes -> the same bytes
 list of bytes -> Words -> a sequence of str
+word -> ngrams -> its n-grams of characters     text -> tokens_of -> words
 mapping of bytes to numbers -> WordNumbers -> a mapping of str to numbers
 an unknown word and known words -> close_spellings -> did_you_mean: the end of a message
 """
@@ -13,6 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import overload
 
+from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError
 
 SPELLING_WORDS = 20_000
@@ -39,6 +41,35 @@ def to_bytes(word: str | bytes) -> bytes:
 def to_text(word: bytes) -> str:
     """Decode a word; bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`."""
     return word.decode("utf-8", "surrogateescape")
+
+
+def tokens_of(text: bytes) -> list[bytes]:
+    """Split a text as fastText does: words, and ``</s>`` for each newline.
+
+    >>> tokens_of(b"north wind\\n")
+    [b'north', b'wind', b'</s>']
+    """
+    tokens: list[bytes] = []
+    for number, line in enumerate(text.replace(b"\0", b" ").split(b"\n")):
+        tokens += ([END_OF_LINE] if number else []) + line.split()
+    return tokens
+
+
+def ngrams(word: bytes, minn: int, maxn: int) -> Iterator[bytes]:
+    """Yield the n-grams of `minn` to `maxn` characters of a word in brackets, as fastText does.
+
+    `data._subwords.subword_ids` has the row of each.  A bracket alone is no n-gram.
+
+    >>> list(ngrams(b"ab", 1, 2))
+    [b'<a', b'a', b'ab', b'b', b'b>']
+    """
+    text = b"<" + word + b">"
+    ends = [place for place, byte in enumerate(text) if byte & 0xC0 != 0x80] + [len(text)]
+    characters = len(ends) - 1
+    for first in range(characters):
+        for last in range(first + max(minn, 1), min(first + maxn, characters) + 1):
+            if last - first > 1 or 0 < first < characters - 1:
+                yield text[ends[first] : ends[last]]
 
 
 def close_spellings(

@@ -50,6 +50,8 @@ ALLOWED = {
     "local": {*PLANES, "api", "node", "server", "worker", "master"},
     # Models as objects: parameters, data of this process, jobs of a cluster.
     "estimators": {*PLANES, "api", "node", "models", "local"},
+    # fastText's names for them.
+    "fasttext": {*NUMERIC, "local", "models", "estimators", "__init__"},
     # Trained rows, read only.
     "serving": {*PLANES, "api", "node", "local"},
     # PyTorch on rows of a session, or of a model on workers.  Nothing imports it.
@@ -76,7 +78,7 @@ LAYERS = [
     {"models", "filtering", "server", "worker", "master"},
     {"diagnostics", "local"},
     {"estimators", "serving"},
-    {"torch"},
+    {"torch", "fasttext"},
     {"cli"},
 ]
 """The rooms from the bottom up: none is imported by a lower one."""

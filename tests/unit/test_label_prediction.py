@@ -238,10 +238,10 @@ def test_model_of_word_vectors_is_refused_in_a_sentence(tmp_path):
         LabelModel(tmp_path / "m.bin")
 
 
-def test_write_bin_of_labels_without_a_supervised_model_refuses(tmp_path):
-    rows = np.ones((1, 3), np.float32)
-    with pytest.raises(ModelFileError, match="supervised"):
-        write_bin(tmp_path / "m.bin", BinHeader(dim=3), [b"a"], [1], [rows], [rows], [b"x"], [1])
+def test_write_bin_of_a_supervised_model_without_labels_refuses(tmp_path):
+    header, rows = BinHeader(dim=3, model="supervised", loss="softmax"), np.ones((1, 3), np.float32)
+    with pytest.raises(ModelFileError, match="expected a supervised model's labels"):
+        write_bin(tmp_path / "m.bin", header, [b"a"], [1], [rows], [rows])
 
 
 # --- a model whose answers can be worked out ---------------------------------------------------

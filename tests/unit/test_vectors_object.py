@@ -303,7 +303,7 @@ def test_sentence_vectors_are_those_of_the_single_ones(both, monkeypatch):
 
 def test_sentence_vectors_compose_a_word_once_and_look_for_no_spellings(compass, monkeypatch):
     asked = []
-    monkeypatch.setattr(Vectors, "_mean", lambda self, ids: asked.append(ids) or self._rows[ids][0])
+    monkeypatch.setattr(Vectors, "mean", lambda self, ids: asked.append(ids) or self._rows[ids][0])
     monkeypatch.setattr(Vectors, "close_spellings", lambda *_: pytest.fail("50 ms a word"))
     found = compass.sentence_vectors(["north by east", "north by north"] * 10)
     assert found.shape == (20, 2)
