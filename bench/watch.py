@@ -102,18 +102,21 @@ def run(
         Stop the clock and the memory watch at the first line of output that starts with ``{``
         instead of at the end of the program: what follows is conversion for our evaluation.
     env : dict, optional
-        Its environment, default ours.
+        Its environment, default ours.  In both, Python may write compiled modules: a package that
+        pip has installed has them, a checkout whose first run may not write them never does.
 
     Returns
     -------
     Watched
     """
     watched = Watched()
+    environment = {**(os.environ if env is None else env)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     begin_s = time.monotonic()
     with open(log, "wb") as errors:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            text=True, start_new_session=True, env=env,
+            text=True, start_new_session=True, env=environment,
         )  # fmt: skip
     memory = MemoryPeak(child.pid)
     watchdog = threading.Timer(limit_s, _end_group, [child.pid])
