@@ -59,11 +59,13 @@ class MemoryTables:
         """Adds to rows; each key comes once."""
         with self.lock:
             self.moved[table] += len(keys)
-            if table == "text":
-                for key, row in zip(keys.tolist(), values, strict=True):
-                    self.text[key] = self.text.get(key, np.float32(0)) + row
-            else:
-                self.rows[table][self.places(keys)] += values
+            self.rows[table][self.places(keys)] += values
+
+    def assign(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Replaces rows of the text."""
+        with self.lock:
+            self.moved["text"] += len(keys)
+            self.text.update(zip(keys.tolist(), values, strict=True))
 
 
 class MemoryWorker(WordVectors):
@@ -95,6 +97,11 @@ class MemoryWorker(WordVectors):
     def push(self, table: str, keys: Any, values: Any, *, state: bool = False) -> None:
         """Adds at once."""
         self.memory.push(table, keys, values)
+
+    def assign(self, table: str, keys: Any, values: Any) -> None:
+        """Replaces rows at once."""
+        assert table == "text"
+        self.memory.assign(keys, values)
 
     def push_async(self, table: str, keys: Any, values: Any, *, state: bool = False) -> Any:
         """A push that is done at once."""

@@ -121,6 +121,15 @@ def test_bits_do_not_depend_on_workers_threads_blocks_or_repetition(small_ranges
         np.testing.assert_array_equal(alone[kind], shared[kind])
 
 
+def test_bits_do_not_depend_on_the_room_for_pulled_rows(small_ranges, monkeypatch):
+    lines = lines_of()
+    kept = rows_of(lines)
+    monkeypatch.setattr(least_squares, "ROWS_BYTES", 1)  # each range pulls all that it reads
+    pulled_again = rows_of(lines)
+    for kind in (USER, ITEM):
+        np.testing.assert_array_equal(kept[kind], pulled_again[kind])
+
+
 WEIGHING = replace(SETTINGS, weights="values")
 
 

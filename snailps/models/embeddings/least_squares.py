@@ -3,8 +3,8 @@
     pass 0: lines of a block -> numbers, by range of their user, and of their item -> table `LINES`
     pass 1: rows of a range of items -> their Gram matrix -> table `GRAMS`
     pass 2, 4, ...: users      pass 3, 5, ...: items
-        lines of a range (kept for later passes), rows of the other side -> PULL
-        Gram matrices of all ranges of the other side -> summed in the order of the ranges
+        lines of a range (kept for later passes), rows of the other side -> PULL, once a pass
+        Gram matrices of all ranges of the other side -> summed in the order of the ranges, once
         -> conjugate gradients -> rows, Gram matrix of the range -> assigned
 
 A pass reads what the one before has written, and every push assigns, so a range that is trained
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -44,11 +45,11 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.models.embeddings.files import rows_of
 from snailps.models.embeddings.settings import MfSettings
-from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, EmbeddingWorker
+from snailps.models.embeddings.worker import KIND_KEY, TABLE, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
-from snailps.models.rows import Ids, distinct
+from snailps.models.rows import Ids, ascending
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +76,17 @@ KNOWN_PTR, KNOWN_ITEMS = "known.ptr", "known.items"
 KNOWN_MAX = 1 << 24
 """Most lines of a training whose pairs the model's file keeps, 4 bytes each: recommendations leave
 them out."""
+LINES_BYTES = 512 << 20
+"""Lines that a worker keeps for later passes, 4 bytes each and side: 60 M of one worker."""
+ROWS_BYTES = 512 << 20
+"""Rows of the other side that a worker keeps during a pass; beyond, it pulls them again."""
 NO_WEIGHTS = np.zeros(0, np.float32)
 """All lines have weight 1."""
 NAMES_END = 1 << 24
 """Numbers of names are below this, up to which float32 is exact."""
+
+AskRows = Callable[[Ids, Floats], Pending]
+"""Starts to pull the rows of some names into an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,38 +359,103 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class RangeLines:
-    """Lines of a range of names: name i of it has ``places[ptr[i] : ptr[i + 1]]``.
+    """Lines of a range of names: name i of it has ``others[ptr[i] : ptr[i + 1]]``, numbers of names
+    of the other side.
 
-    `others` are the distinct names of the other side, ascending, and `places` indices into them.
     `weights` has one a line, or none where all are 1.
     """
 
     ptr: NDArray[np.int64]
-    places: Ids
-    others: NDArray[np.int64]
+    others: Ids
     weights: Floats
 
     @property
     def size_bytes(self) -> int:
-        arrays = (self.ptr, self.places, self.others, self.weights)
-        return sum(array.nbytes for array in arrays)
+        return self.ptr.nbytes + self.others.nbytes + self.weights.nbytes
+
+
+class OtherSide:
+    """What the ranges of a pass read: rows of the other side, and the sum of its Gram matrices.
+
+    Nothing in a pass writes them, so its ranges share what was pulled: each row once, as long as
+    there is room for `ROWS_BYTES`.  `places` runs in `prepare`, `wait` in `train`.
+    """
+
+    def __init__(self, pass_index: int, count: int, dim: int, ask: AskRows, grams: Pending) -> None:
+        self.pass_index = pass_index
+        self._count, self._dim, self._ask, self._grams = count, dim, ask, grams
+        self._gram: Floats | None = None
+        self._pulls: deque[Pending] = deque()
+        self._asked = self._waited = 0
+        self._begin()
+
+    def _begin(self, least: int = 0) -> None:
+        """Make room for rows, of which pages are taken when they are first written."""
+        stride = -(-self._dim // kernels.PAD) * kernels.PAD
+        self._rows = kernels.padded(
+            min(self._count, max(least, ROWS_BYTES // (4 * stride))), self._dim
+        )
+        self._place, self._held = np.full(self._count, -1, np.int32), 0
+
+    def places(self, others: Ids) -> tuple[Floats, Ids, int]:
+        """Ask for rows that no range has asked for: rows, places of `others`, pulls to wait for."""
+        places = self._place[others]
+        lacking = ascending(others[places < 0], self._count)
+        if self._held + len(lacking) > len(self._rows):
+            lacking = ascending(others, self._count)
+            self._begin(len(lacking))
+        if len(lacking):
+            stop = self._held + len(lacking)
+            self._place[lacking] = np.arange(self._held, stop, dtype=np.int32)
+            self._pulls.append(self._ask(lacking, self._rows[self._held : stop]))
+            self._held, self._asked = stop, self._asked + 1
+            places = self._place[others]
+        return self._rows, places, self._asked
+
+    def wait(self, pulls: int, a0: float) -> Floats:
+        """Wait for the first pulls; return a0 times the sum of Gram matrices, padded."""
+        while self._waited < pulls:
+            self._pulls.popleft().wait()
+            self._waited += 1
+        if self._gram is None:
+            whole = np.zeros((self._dim, self._dim))
+            for matrix in self._grams.wait().reshape(-1, self._dim, self._dim):
+                whole += matrix
+            stride = self._rows.shape[1]
+            self._gram = np.zeros((stride, stride), np.float32)
+            self._gram[: self._dim, : self._dim] = a0 * whole
+        return self._gram
 
 
 @dataclass(slots=True)
-class RangeTask:
-    """A prepared range: its lines, and the pulls of rows of the other side and of Gram matrices.
+class GramTask:
+    """A prepared range of the preparing pass: its own rows, on their way."""
 
-    `lines` None: a range of the preparing pass, whose own rows are pulled.
+    rows: Pending
+
+
+@dataclass(slots=True)
+class SolveTask:
+    """A prepared range: its lines, the rows of the other side that it waits for, and their places.
+
+    `idle`: own rows without lines, on their way; None if there are none.
     """
 
-    lines: RangeLines | None
-    pulls: tuple[Pending, ...]
+    lines: RangeLines
+    other: OtherSide
+    rows: Floats
+    places: Ids
+    pulls: int
+    idle: Pending | None
+
+
+RangeTask = GramTask | SolveTask
 
 
 class RangeTrainer:
     """Prepares and trains ranges for a `MatrixFactorization` worker, after its `setup`.
 
-    `prepare` runs beside `train`; it changes `_kept` alone, which `train` does not read.
+    `prepare` runs beside `train`; it changes `_kept` and `_other`, which `train` does not read.
     """
 
     def __init__(self, model: EmbeddingWorker, settings: MfSettings, names: Names) -> None:
@@ -396,8 +469,12 @@ class RangeTrainer:
                 f"loss als: expected fewer than {NAMES_END:,} users and items, got "
                 f"{len(names.counts[USER]):,} and {len(names.counts[ITEM]):,}: use loss softmax"
             )
+        self._part_of = [
+            np.repeat(np.arange(ranges, dtype=np.uint8), np.diff(bounds)) for bounds in self._bounds
+        ]
         self._kept: dict[tuple[int, int], RangeLines] = {}
         self._kept_bytes = 0
+        self._other: OtherSide | None = None
         self._pool = ThreadPoolExecutor(model.threads, "snailps-solve")
 
     def close(self) -> None:
@@ -413,14 +490,19 @@ class RangeTrainer:
             return None
         side = _side(terms)
         if terms.pass_index <= PREPARING:
-            return RangeTask(None, (self._pull_own(side, terms.range_index),))
+            own = np.arange(*self._names_in(side, terms.range_index))
+            return GramTask(self._model.pull_async(TABLE, _keys(side, own)))
+        if self._other is None or self._other.pass_index != terms.pass_index:
+            grams = self._model.pull_async(GRAMS, self._gram_keys(1 - side))
+            self._other = OtherSide(
+                terms.pass_index, len(self._counts[1 - side]), self._dim,
+                partial(self._pull, 1 - side), grams,
+            )  # fmt: skip
         lines = self._lines_of(side, terms)
-        others = _keys(1 - side, lines.others)
+        rows, places, pulls = self._other.places(lines.others)
         idle = self._idle(side, terms.range_index)
-        pulls = [self._pull(others, TABLE), self._pull(self._gram_keys(1 - side), GRAMS)]
-        if len(idle):
-            pulls.append(self._pull(_keys(side, idle), TABLE))
-        return RangeTask(lines, tuple(pulls))
+        kept = self._model.pull_async(TABLE, _keys(side, idle)) if len(idle) else None
+        return SolveTask(lines, self._other, rows, places, pulls, kept)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Solve a range, and assign its rows and their Gram matrix: acknowledged on return."""
@@ -429,29 +511,28 @@ class RangeTrainer:
         if task is None:
             return {"units": 0}
         side, part = _side(terms), terms.range_index
-        if task.lines is None:
-            self._assign_gram(side, part, _padded(task.pulls[0].wait()))
+        if isinstance(task, GramTask):
+            self._assign_gram(side, part, _padded(task.rows.wait()))
             return {"units": 0}
-        others, grams, *idle = (pull.wait() for pull in task.pulls)
+        gram = task.other.wait(task.pulls, self.weights.a0)
         first, stop = self._names_in(side, part)
         counts = self._counts[side][first:stop]
         rows = kernels.padded(stop - first, self._dim)
         penalties = self.weights.penalties(counts, len(self._counts[1 - side]))
         arguments = (
-            _padded(others), self._summed(grams), task.lines.ptr, task.lines.places,
-            task.lines.weights, penalties, rows,
+            task.rows, gram, task.lines.ptr, task.places, task.lines.weights, penalties, rows,
         )  # fmt: skip
         solve = partial(kernels.solve_rows, *arguments, steps=STEPS)
         loss = sum(self._in_threads(solve, _equal_parts(task.lines.ptr, self._model.threads)))
-        lines = len(task.lines.places)
+        lines = len(task.places)
         if not np.isfinite(loss):
             return {"loss": float("nan"), "examples": float(lines)}
         solved = np.flatnonzero(counts)
         self._model.assign(
             TABLE, _keys(side, first + solved), np.ascontiguousarray(rows[solved, : self._dim])
         )
-        if idle:  # names without lines keep the rows that they have
-            rows[counts == 0, : self._dim] = idle[0]
+        if task.idle:  # names without lines keep the rows that they have
+            rows[counts == 0, : self._dim] = task.idle.wait()
         self._assign_gram(side, part, rows)
         return {"units": float(lines), "loss": loss, "examples": float(lines)}
 
@@ -464,13 +545,9 @@ class RangeTrainer:
         first, stop = self._names_in(side, part)
         return first + np.flatnonzero(self._counts[side][first:stop] == 0)
 
-    def _pull(self, keys: Keys, table: str) -> Pending:
-        if self._dim % kernels.PAD or table != TABLE:
-            return self._model.pull_async(table, keys)
-        return self._model.pull_async(table, keys, kernels.padded(len(keys), self._dim))
-
-    def _pull_own(self, side: int, part: int) -> Pending:
-        return self._pull(_keys(side, np.arange(*self._names_in(side, part))), TABLE)
+    def _pull(self, side: int, names: Ids, out: Floats) -> Pending:
+        """Pull rows of names into the first columns of `out`."""
+        return self._model.pull_async(TABLE, _keys(side, names), out[:, : self._dim])
 
     def _in_threads(self, function: Callable[..., Any], edges: list[int]) -> list[Any]:
         """Call a kernel on ranges of rows, one range a thread; no row depends on another."""
@@ -497,16 +574,6 @@ class RangeTrainer:
         values = gram[: self._dim, : self._dim].astype(np.float32)
         self._model.assign(GRAMS, keys, values)
 
-    def _summed(self, grams: Floats) -> Floats:
-        """a0 times the sum of the matrices of all ranges, padded."""
-        whole = np.zeros((self._dim, self._dim))
-        for matrix in grams.reshape(-1, self._dim, self._dim):
-            whole += matrix
-        stride = -(-self._dim // kernels.PAD) * kernels.PAD
-        padded = np.zeros((stride, stride), np.float32)
-        padded[: self._dim, : self._dim] = self.weights.a0 * whole
-        return padded
-
     # --- lines, in a table ------------------------------------------------------------------------
 
     def _store(self, block: Block, terms: PassRange) -> None:
@@ -519,7 +586,7 @@ class RangeTrainer:
             )
         for side in (USER, ITEM):
             own, other = numbered[side], numbered[1 - side]
-            parts = np.searchsorted(self._bounds[side], own, side="right") - 1
+            parts = self._part_of[side][own]
             order = np.argsort(parts, kind="stable")
             numbers = np.empty((len(order), self._width), np.float32)
             numbers[:, 0], numbers[:, 1] = own[order], other[order]
@@ -539,13 +606,16 @@ class RangeTrainer:
         if lines is None:
             first, stop = self._names_in(side, part)
             own, other, weights = self._read(side, part, terms.block_count)
-            # Whatever blocks the input was cut into; a pair may come twice, with two weights.
-            order = np.lexsort((weights, other, own) if len(weights) else (other, own))
-            others, (places,) = distinct([other[order]], len(self._counts[1 - side]))
             ptr = np.zeros(stop - first + 1, np.int64)
             np.cumsum(np.bincount(own - first, minlength=stop - first), out=ptr[1:])
-            weights = weights[order] if len(weights) else NO_WEIGHTS
-            lines = RangeLines(ptr, places, others.astype(np.int64), weights)
+            pairs = own * NAMES_END + other
+            # Whatever blocks the input was cut into; a pair may come twice, with two weights.
+            if len(weights):
+                order = np.lexsort((weights, pairs))
+                pairs, weights = pairs[order], weights[order]
+            else:
+                pairs.sort()  # four times as fast as their order
+            lines = RangeLines(ptr, (pairs % NAMES_END).astype(np.int32), weights)
             if self._kept_bytes + lines.size_bytes <= LINES_BYTES:
                 self._kept[side, part] = lines
                 self._kept_bytes += lines.size_bytes
@@ -584,7 +654,7 @@ def _side(terms: PassRange) -> int:
     return ITEM if terms.pass_index <= PREPARING else (terms.pass_index - PREPARING - 1) % 2
 
 
-def _keys(side: int, names: NDArray[np.int64]) -> Keys:
+def _keys(side: int, names: NDArray[np.integer]) -> Keys:
     keys: Keys = names.astype(np.uint64) + np.uint64(side * KIND_KEY)
     return keys
 

@@ -6,7 +6,7 @@
 
 Owns the layout: in a slot of a ring, a block has a row for its head, then rows of its numbers.  The
 model decides what a head says.  With `replication: async` the new primary of a shard may lack the
-last pushes to the lost one: it then has rows of an earlier chunk, or sums that belong to none.  So
+last pushes to the lost one: it then has rows of an earlier chunk, or none.  So
 each row is stamped with its chunk, and a reader notices.
 """
 
@@ -73,8 +73,8 @@ def put(
 ) -> None:
     """Write a block; returns when servers have acknowledged it.
 
-    One worker at a time may write a block.  The difference to what is there is pushed, so a block
-    may be written again, also where a lost worker has written a part of it.
+    It is assigned, so a block may be written again, also where a lost worker has written a part
+    of it.
     """
     rows = np.zeros((1 + -(-len(numbers) // ROW_NUMBERS), ROW_FLOATS), np.float32)
     rows[0, : len(head)] = head
@@ -83,9 +83,7 @@ def put(
     rows[1 : 1 + full_rows, :ROW_NUMBERS] = full
     rows[-1, :last_count] = numbers[full_rows * ROW_NUMBERS :]
     rows[:, ROW_NUMBERS] = place.stamp
-    keys = place.keys(index, 0, len(rows))
-    rows -= worker.pull(place.table, keys)
-    worker.push(place.table, keys, rows)
+    worker.assign(place.table, place.keys(index, 0, len(rows)), rows)
 
 
 def heads(worker: Puller, place: ChunkPlace, indices: Sequence[int]) -> Floats:
