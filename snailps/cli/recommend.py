@@ -70,6 +70,13 @@ def command(
         refuse_existing([str(output)], unfinished=False, option="--output")
     factors = FactorModel(model)
     pairs = [factors.pairs_in(path) for path in known or ()]
+    for path, found in zip(known or (), pairs, strict=True):
+        if not found.size:
+            typer.echo(
+                f"--known {path}: no line names a user and an item of the model: nothing more is "
+                "left out",
+                err=True,
+            )
     items = None
     if only is not None:
         try:

@@ -36,6 +36,8 @@ _COLONS = b"::"
 _ZONE = re.compile(rb"\+|T.*-")
 """An offset of a time zone, which NumPy's dates do not have."""
 _MALFORMED = "a survey's part is no list of names and counts"
+Counted = tuple[Sequence[bytes], NDArray[np.int64]]
+"""Names, and how often each has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,11 +349,11 @@ class NameCounts:
         """About the bytes of `dump`."""
         return sum(table.letters + 9 * len(table) for table in self.counts)
 
-    def dump(self, first: Sequence[Sequence[bytes]] = ()) -> bytes:
+    def dump(self, first: Sequence[Counted] = ()) -> bytes:
         """All names with their counts, the most frequent first, as bytes for `Names`.
 
-        `first`: by kind, names that come before all others, in this order: a model to start from
-        has numbered them already.
+        `first`: by kind, names that come before all others, in this order, and the counts that are
+        added to theirs: a model to start from has numbered them already.
         """
         pieces = [self.values.dump(), _KINDS.pack(len(self.counts))]
         for kind, table in enumerate(self.counts):
@@ -360,7 +362,7 @@ class NameCounts:
             names, counts = names.take(order), counts[order]
             if first:
                 whole = NameTable()
-                whole.add(first[kind], np.zeros(len(first[kind]), np.int64))
+                whole.add(*first[kind])
                 whole.add(names, counts)
                 names, counts = whole.names(), whole.counts()
             text = names.with_tails(np.full((len(names), 1), ord("\n"), np.uint8))

@@ -100,11 +100,12 @@ NAMED = {
     "kge": (snailps.KnowledgeGraph, "kge", ["--dim", "8"]),
     "ratings": (snailps.MatrixFactorization, "mf", ["--dim", "4"]),
     "rankings": (snailps.MatrixFactorization, "mf", ["--dim", "4", "--loss", "softmax"]),
+    "choices": (snailps.MatrixFactorization, "mf", ["--dim", "4", "--loss", "als"]),
 }
 
 
 def write_names(path, model, seed):
-    """600 lines of 40 names, or of 60 in a later file."""
+    """600 lines of 40 names, or of 60 or 80 in later files."""
     rng, names = np.random.default_rng(seed), 20 * (1 + seed)
     rows = rng.integers(0, names, (600, 2)).tolist()
     if model == "kge":
@@ -118,18 +119,19 @@ def write_names(path, model, seed):
 @pytest.mark.parametrize("case", NAMED)
 def test_command_goes_on_with_names_as_partial_fit_does_to_the_bit(tmp_path, cluster, case):
     estimator, model, options = NAMED[case]
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         write_names(tmp_path / f"{seed}.tsv", model, seed)
     common = ["--epochs", "2", "--threads", "1", "--json"]
 
     def train(number, *more):
         words = ["train", model, "--train", f"{number}.tsv", "--output", f"{number}", *more]
-        done = run_snailps(*words, "--test", "2.tsv", *common, cwd=tmp_path)
+        done = run_snailps(*words, "--test", "3.tsv", *common, cwd=tmp_path)
         return json.loads(done.stdout.splitlines()[-1])["test"]
 
     train(1, *options)
     figures = train(2, "--continue-from", "1.npz")
-    judged = run_snailps("test", "2.npz", "2.tsv", "--known", "2.tsv", "--json", cwd=tmp_path)
+    known = ["--known", "2.tsv"] * (case != "choices")  # whose file has all lines
+    judged = run_snailps("test", "2.npz", "3.tsv", *known, "--json", cwd=tmp_path)
     assert json.loads(judged.stdout).items() >= figures.items()
     first = estimator.load(tmp_path / "1.npz", cluster=cluster, verbose=False)
     first.partial_fit(tmp_path / "2.tsv", epochs=2).save(tmp_path / "python.npz")

@@ -325,6 +325,11 @@ class _Training:
         if not job.settings.block_bytes:
             job.input.fit(job.summary)
 
+    def load(self) -> None:
+        """Set the rows of a model that the job continues."""
+        if loader := trait_of(self.job.cls, Surveyed).loader(self.job.settings):
+            loader(self.results())
+
     def train(self) -> None:
         job, nodes = self.job, list(self.clients)
         plan = job.plan_training(self.workers)
@@ -375,6 +380,7 @@ def trained(settings: dict[str, Any], workers: int) -> Iterator[tuple[type[Worke
         training = _Training(settings, workers, cluster)
         try:
             training.survey()
+            training.load()
             training.train()
             yield training.job.cls, training.results()
         finally:

@@ -16,6 +16,7 @@ from snailps.abi.key_hash import seed_of
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS_AUTO, Passes
+from snailps.api.range_passes import RangePasses
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
@@ -741,6 +742,22 @@ def test_job_gives_no_advice_against_the_number_of_epochs_that_its_model_chose(b
         figures = train_on(begun(**AUTO)).figures({})
         assert (figures["ended_by"], figures["epochs"]) == ("epochs", 4)
         assert ("loss_falls" in figures) == falls
+
+
+@pytest.mark.parametrize("ranges", [8, 9, 11, 12])
+def test_losses_of_passes_over_ranges_are_of_whole_epochs_and_give_no_advice(make, ranges):
+    job = make(**AUTO | {"epochs": "3"})
+    Job.begin_pass(job, "train", 0.0, plan=RangePasses(2, 6, per_epoch=2, before=1))
+    for _ in range(len(job.input.blocks) + 2 + ranges):
+        lease = job.lease(1)
+        assert job.done(done(lease.number, loss=60.0 - lease.number, examples=1.0), 1)
+    if ranges < 12:
+        job.end_early("max_seconds")
+    figures = job.figures({})
+    known = [loss is not None for loss in figures["loss_by_epoch"]]
+    assert known == [True] * (ranges // 4) + [False] * (ranges % 4 > 0)
+    assert figures["train_loss"] == figures["loss_by_epoch"][ranges // 4 - 1]
+    assert "loss_falls" not in figures
 
 
 def test_job_that_learns_less_than_a_constant_says_so(begun, monkeypatch):

@@ -8,14 +8,13 @@ from connected import connected, results_of
 from twins import least_squares as twin
 
 from snailps.data.name_columns import NameCounts, Names
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.master.leases import RangeSchedule
 from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.least_squares import Known, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import FactorModel
 from snailps.models.embeddings.settings import MfSettings
-from snailps.models.embeddings.worker import TABLE
 from snailps.pieces import Piece
 from tests.support.blocks import HeldContent, held_block
 
@@ -30,12 +29,15 @@ def lines_of(seed=1, count=400):
     return [b"u%d\ti%d\n" % (user, item) for user, item in pairs]
 
 
-def summary_of(lines, known=()):
+def summary_of(lines, settings=SETTINGS):
+    """What the survey of lines gives, with the names of a file that is continued."""
     counts = NameCounts(2)
     for kind in (USER, ITEM):
         counts.add(kind, [line.split()[kind] for line in lines])
     counts.add_values(values_of(lines))
-    return counts.dump(known)
+    surveyor = MatrixFactorization.surveyor(settings)
+    surveyor.add(counts.dump())
+    return surveyor.result()
 
 
 def values_of(lines):
@@ -47,17 +49,21 @@ def small_ranges(monkeypatch):
     monkeypatch.setattr(least_squares, "RANGE_LINES", 100)
 
 
-def rows_of(lines, workers=1, blocks=3, again=(), settings=SETTINGS, threads=1, known=(), put=()):
-    """Rows of users and of items; entries `again` are trained twice, by different workers."""
-    summary = summary_of(lines, known)
+def rows_of(lines, workers=1, blocks=3, again=(), settings=SETTINGS, threads=1):
+    """Rows of users and of items; entries `again` are trained twice, by different workers.
+
+    As in a job, the rows of a file that is continued are set before, and `output` is written.
+    """
+    summary = summary_of(lines, settings)
     parts = [b"".join(part) for part in np.array_split(np.array(lines, object), blocks)]
     pieces = [Piece("text", 100 * at, 100 * at + 50) for at in range(blocks)]
     schedule = RangeSchedule(pieces, MatrixFactorization.range_passes(settings, summary))
     with connected(MatrixFactorization, shards=2) as make:
         models = [make(settings, threads=threads, summary=summary)]
         models += [make(settings, summary=summary, beside=models[0]) for _ in range(workers - 1)]
-        for keys, rows in put:
-            models[0].assign(TABLE, keys, rows)
+        names, results = Names(summary), results_of(models[0], summary)
+        if loader := MatrixFactorization.loader(settings):
+            loader(results)
         step, loss = 0, {}
         while not schedule.over:
             node = step % workers
@@ -75,8 +81,8 @@ def rows_of(lines, workers=1, blocks=3, again=(), settings=SETTINGS, threads=1, 
             loss[terms.pass_index] = loss.get(terms.pass_index, 0) + figures.get("loss", 0)
             schedule.done(entry.number, node + 1)
             step += 1
-        names = Names(summary)
-        results = results_of(models[0], summary)
+        if settings.output:
+            MatrixFactorization.export(results)
         found = [MatrixFactorization.rows_of_kind(results, names, kind) for kind in (USER, ITEM)]
     return (*found, loss)
 
@@ -232,17 +238,157 @@ def test_weights_need_values(tmp_path):
         MatrixFactorization.check(settings)
 
 
-def test_names_without_lines_keep_their_rows_and_count_in_the_gram_matrix(small_ranges):
-    """As where a model goes on with other lines."""
+def saved(tmp_path, lines, name="before", settings=SETTINGS):
+    """The path of a trained model, and its names."""
+    rows_of(lines, settings=replace(settings, output=str(tmp_path / name)))
+    path = str(tmp_path / f"{name}.npz")
+    model = FactorModel(path)
+    return path, (model.users, model.items)
+
+
+def changed(path, names=(), **arrays):
+    """A copy of a model's file with other arrays, and without those of `names`."""
+    with np.load(path) as before:
+        kept = {name: before[name] for name in before.files if name not in names}
+    np.savez(path + "-changed.npz", **kept | arrays)
+    return path + "-changed.npz"
+
+
+LISTS = ("known.ptr", "known.items", "known.weights")
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, weights="values")])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_line_of_the_continued_file_counts_as_one_of_the_input(
+    small_ranges, tmp_path, settings, workers
+):
+    """To the bit: a third of the lines is taken out of the file, and given as input."""
+    lines = weighted_lines() if settings.weighs else lines_of()
+    users, items, _ = rows_of(lines, settings=replace(settings, epochs=3))
+    path, _ = saved(tmp_path, lines, settings=settings)
+    names = Names(summary_of(lines))
+    ids = np.stack([names.numbers(kind, [line.split()[kind] for line in lines]) for kind in (0, 1)])
+    weights = values_of(lines).astype(np.float32)
+    before = Known.of(*ids[:, 130:].astype(np.int32), len(names.names[USER]), weights[130:])
+    settings = replace(settings, continue_from=changed(path, LISTS, **before.arrays()), epochs=1)
+    settings = replace(settings, output=str(tmp_path / "after"))
+    again = rows_of(lines[:130], workers, settings=settings)
+    np.testing.assert_array_equal(users, again[USER])
+    np.testing.assert_array_equal(items, again[ITEM])
+    with np.load(path) as of_all, np.load(tmp_path / "after.npz") as after:
+        for name in {*LISTS} & {*of_all.files}:  # all lines, as in a file that had them at once
+            np.testing.assert_array_equal(of_all[name], after[name])
+
+
+def test_new_lines_of_known_names_and_new_names_move_all_rows(small_ranges, tmp_path):
+    """The example of a user with one new line, who keeps what the others say."""
     lines = lines_of()
-    known = [[b"old user"], [b"old item"]]
-    old = np.full((1, 5), 3, np.float32)
-    keys = [MatrixFactorization.keys_of_kind(kind, 1) for kind in (USER, ITEM)]
-    users, items, _ = rows_of(lines, known=known, put=[(key, old) for key in keys])
-    assert (users[0] == 3).all()
-    assert (items[0] == 3).all()
-    others, *_ = rows_of(lines, known=known)
-    assert np.linalg.norm(users[1:]) < np.linalg.norm(others[1:])  # a heavy item draws to 0
+    path, (users, items) = saved(tmp_path, lines)
+    new = [b"u3\tnew\n", b"fresh\ti1\n", b"fresh\tnew\n"]
+    settings = replace(SETTINGS, continue_from=path, output=str(tmp_path / "after"))
+    rows_of(new, settings=settings)
+    before, after = FactorModel(path), FactorModel(tmp_path / "after.npz")
+    assert (after.users, after.items) == ([*users, "fresh"], [*items, "new"])
+    (pairs,) = before.known_pairs()
+    known = after.known_pairs()[0]
+    assert known.shape[1] == pairs.shape[1] + 3 == len(lines) + 3
+    own = [item for user, item in pairs.T.tolist() if users[user] == "u3"]
+    places = np.array([*own, len(items)])
+    np.testing.assert_allclose(
+        after.user_rows[users.index("u3")],
+        after.solved("users", [after.items[at] for at in places]),
+        atol=0.1,
+    )
+    moved = np.abs(after.user_rows[:-1] - before.user_rows).max(1)
+    assert (moved > 0).all()  # whoever has no new line, too
+    kept = [before.scores(np.array([[users.index("u3")] * len(own), own])).mean()]
+    kept.append(after.scores(np.array([[users.index("u3")] * len(own), own])).mean())
+    assert kept[1] > 0.8 * kept[0]
+
+
+def test_training_on_gives_about_the_rows_of_training_anew(small_ranges, tmp_path):
+    """After enough epochs; compared by scores, as rows may be turned."""
+    lines = sorted(set(lines_of(count=1200)))
+    first, later = lines[::2], lines[1::2]
+    path, _ = saved(tmp_path, first, settings=replace(SETTINGS, epochs=40))
+    settings = replace(SETTINGS, epochs=40)
+    saved(tmp_path, later, "after", replace(settings, continue_from=path))
+    saved(tmp_path, lines, "anew", settings)
+    scores = []
+    for name in ("after", "anew"):
+        model = FactorModel(tmp_path / f"{name}.npz")
+        orders = np.argsort(model.users), np.argsort(model.items)
+        scores.append(model.user_rows[orders[0]] @ model.item_rows[orders[1]].T)
+    np.testing.assert_allclose(*scores, atol=0.02)
+
+
+def test_names_keep_their_rows_where_the_file_lacks_their_lines(small_ranges, tmp_path, caplog):
+    """As files of an earlier version do; they count in the Gram matrix."""
+    lines = lines_of()
+    path, (users, items) = saved(tmp_path, lines)
+    old = changed(path, LISTS)
+    settings = replace(SETTINGS, continue_from=old, output=str(tmp_path / "after"))
+    after = rows_of([b"u3\tnew\n", b"fresh\ti1\n"], settings=settings)
+    before = FactorModel(path)
+    still = [user != "u3" for user in users]
+    np.testing.assert_array_equal(after[USER][:-1][still], before.user_rows[still])
+    still = [item != "i1" for item in items]
+    np.testing.assert_array_equal(after[ITEM][:-1][still], before.item_rows[still])
+    assert "the file lacks the lines of its training" in caplog.text
+    assert "1 of its users and 1 of its items are solved from the lines of this" in caplog.text
+    assert "has no list of the 2 lines of its training (and " in caplog.text
+    with np.load(tmp_path / "after.npz") as written:
+        assert not {*LISTS} & {*written.files}  # or the next training would take it for complete
+
+
+def test_a_training_that_goes_on_has_fewer_epochs():
+    assert MatrixFactorization.passes(SETTINGS, None).most == 6
+    assert MatrixFactorization.passes(replace(SETTINGS, continue_from="x"), None).most == 2
+
+
+def test_earlier_lines_given_again_are_warned_of(small_ranges, tmp_path, caplog):
+    lines = sorted(set(lines_of()))
+    path, _ = saved(tmp_path, lines)
+    rows = {}
+    for more in (lines[:20], lines):
+        caplog.clear()
+        settings = replace(SETTINGS, continue_from=path, output=str(tmp_path / "after"))
+        rows[len(more)] = rows_of(more, settings=settings)
+        assert ("come again in this input" in caplog.text) == (more is lines)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"known.ptr": np.array([0, 3])},
+        {"known.items": np.array([7])},
+        {"known.items": np.full(400, 99)},
+        {"known.items": np.full(400, -1)},
+        {"known.weights": np.ones(3)},
+    ],
+)
+def test_lists_of_lines_that_do_not_fit_the_names_are_refused(tmp_path, arrays):
+    path, _ = saved(tmp_path, lines_of())
+    damaged = changed(path, arrays, **arrays)
+    with pytest.raises(ModelFileError, match=r"changed.npz: expected lines of \d+ users"):
+        FactorModel(damaged)
+    with pytest.raises(ModelFileError, match=r"changed.npz: expected lines of \d+ users"):
+        summary_of(lines_of(), replace(SETTINGS, continue_from=damaged))
+
+
+def test_a_training_that_ended_while_it_read_its_input_keeps_the_lines_of_the_file(
+    tmp_path, caplog
+):
+    path, _ = saved(tmp_path, lines_of())
+    settings = replace(SETTINGS, continue_from=path, output=str(tmp_path / "after"))
+    summary = summary_of([b"u3\tnew\n"], settings)
+    with connected(MatrixFactorization, shards=2) as make:
+        results = results_of(make(settings, summary=summary), summary)
+        MatrixFactorization.loader(settings)(results)
+        MatrixFactorization.export(results)
+    assert "ended before it had read all lines" in caplog.text
+    (before,) = FactorModel(path).known_pairs()
+    np.testing.assert_array_equal(FactorModel(tmp_path / "after.npz").known_pairs()[0], before)
 
 
 def test_rule_for_weights_follows_the_share_of_pairs_with_a_line():
@@ -379,43 +525,24 @@ def test_recommend_refuses_what_it_cannot_answer(tmp_path):
     assert again.recommend(items=["i1"]) == model.recommend(items=["i1"])
 
 
-def test_known_pairs_are_each_kept_once_and_joined():
-    known = Known.of(np.array([1, 0, 1, 1], np.int32), np.array([5, 2, 5, 3], np.int32), 3)
-    assert known.ptr.tolist() == [0, 1, 3, 3]
-    assert known.items.tolist() == [2, 3, 5]
-    before = Known.of(np.array([0, 1], np.int32), np.array([7, 3], np.int32), 2)
-    assert [known.joined(before).partners(USER, user).tolist() for user in range(3)] == [
-        [2, 7],
-        [3, 5],
-        [],
-    ]
-
-
-def test_going_on_says_whose_earlier_lines_are_forgotten(tmp_path):
-    lines = sorted(set(lines_of()))
-    path = model_of(tmp_path, lines).path
-    known = list(Names(summary_of(lines)).names)
-
-    def said_of(lines, *without):
-        with np.load(path) as arrays:
-            before = {name: arrays[name] for name in arrays.files if name not in without}
-        return least_squares.forgetting(before, Names(summary_of(lines, known)))
-
-    assert said_of(lines) == said_of([]) == said_of([b"new\tnew\n"]) == ""
-    few = [line for line in lines if line.startswith(b"u3\t")]  # all of this user
-    assert said_of(few).startswith("0 of its users and ")
-    assert said_of(few[1:]).startswith("1 of its users and ")
-    assert said_of(lines, "known.ptr").startswith(f"{USERS} of its users and ")  # cannot say
+def test_known_lines_are_sorted_by_user_item_and_weight():
+    users, items = np.array([1, 0, 1, 1], np.int32), np.array([5, 2, 5, 3], np.int32)
+    known = Known.of(users, items, 3)
+    assert known.ptr.tolist() == [0, 1, 4, 4]
+    assert known.items.tolist() == [2, 3, 5, 5]
+    assert [counts.tolist() for counts in known.counts(6)] == [[1, 3, 0], [0, 0, 1, 1, 0, 2]]
+    weighted = Known.of(users, items, 3, np.array([4, 3, -2, 1], np.float32))
+    assert weighted.weights.tolist() == [3, 1, -2, 4]
 
 
 def test_pairs_of_the_model_that_goes_on_are_not_judged(tmp_path):
     lines, new = sorted(set(lines_of())), [b"u3\tnew\n"]
-    path, known = model_of(tmp_path, lines).path, Names(summary_of(lines)).names
+    path = model_of(tmp_path, lines).path
     settings = replace(SETTINGS, continue_from=path, input=(str(tmp_path / "new.txt"),))
     settings = replace(settings, test=(str(tmp_path / "test.txt"),))
     (tmp_path / "new.txt").write_bytes(b"".join(new))
     (tmp_path / "test.txt").write_bytes(b"".join(lines[:5]))
-    summary = summary_of(new, known)
+    summary = summary_of(new, settings)
     with connected(MatrixFactorization, shards=2) as make:
         results = results_of(make(settings, summary=summary), summary)
         judged = MatrixFactorization.judge(results)

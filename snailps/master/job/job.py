@@ -875,7 +875,9 @@ class Job:
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
         epochs = math.ceil(self.schedule.progress * self.settings.epochs - 1e-9)  # that were begun
-        by_schedule = self.schedule.figures()
+        by_schedule, passes = self.schedule.figures(), self.schedule.ranges
+        if passes is not None:  # parts of an epoch do not compare: ranges are cut by frequency
+            losses = losses[: int(self.schedule.progress * self.settings.epochs + 1e-9)]
         if (rounds := self.schedule.rounds) is not None:  # rounds that were applied
             losses, units = losses[: rounds.round], self._at_round[0]
             by_schedule["by_round"] = self.by_round
@@ -887,7 +889,8 @@ class Job:
         ended_by = self.ended_by or self._end()
         constant = self._constant_loss()
         is_poor = len(losses_known) > 1 and 0 < 1.001 * constant < losses_known[-1]
-        is_reported = ended_by == "epochs" and self._is_judged and not self._is_whole
+        judges = self._is_judged and not self._is_whole and passes is None  # its passes solve
+        is_reported = ended_by == "epochs" and judges
         falls = self.metrics.falling(constant) if is_reported else 0.0
         return {
             **bad,

@@ -1,5 +1,6 @@
 """Alternating least squares of choices: ranges of names are solved, pass after pass.
 
+    lines of the file that the training continues -> table `LINES`                 (at the master)
     pass 0: lines of a block -> numbers, by range of their user, and of their item -> table `LINES`
     pass 1: rows of a range of items -> their Gram matrix -> table `GRAMS`
     pass 2, 4, ...: users      pass 3, 5, ...: items
@@ -36,17 +37,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.passes import Passes
 from snailps.api.range_passes import PassRange, RangePasses
 from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Pending
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.embeddings.files import rows_of
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
+from snailps.models.packed_tables import Packed
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
 from snailps.models.rows import Ids, ascending
@@ -61,7 +64,8 @@ range that is solved again would start from its own result, and write other bits
 64 factors): .792 with 3 steps, .799 with 5."""
 NU = 0.5
 """Exponent of a row's frequency in its penalty."""
-EPOCHS = 6
+EPOCHS, EPOCHS_ON = 6, 2
+"""Epochs of a training, and of one that continues a model whose rows are nearly right."""
 RANGE_LINES = 1 << 16
 """Lines of a range on average, at least: some 40 ms of one core.  With a quarter as many, pulls of
 rows that several ranges name cost a single worker as much again."""
@@ -72,10 +76,16 @@ PREPARING = 1
 LINE_NUMBERS = 2
 """Numbers of a line in the table: the name on its own side, and the name on the other side; then
 its weight, where values are weights."""
-KNOWN_PTR, KNOWN_ITEMS = "known.ptr", "known.items"
+KNOWN_PTR, KNOWN_ITEMS, KNOWN_WEIGHTS = "known.ptr", "known.items", "known.weights"
 KNOWN_MAX = 1 << 24
-"""Most lines of a training whose pairs the model's file keeps, 4 bytes each: recommendations leave
-them out."""
+"""Most lines of a training that the model's file keeps, 4 bytes each, 8 with weights:
+recommendations leave their pairs out, and a training that continues the model learns them again."""
+OF_INPUT, OF_FILE = 0, 2
+"""Where lines come from: blocks of the input, or the file that the training continues."""
+FILE_BLOCK_LINES = 1 << 18
+"""Lines of a block that the master makes from a file."""
+FILE_BLOCKS_AT = RANGES_MAX
+"""Place in the head of such a block of their number."""
 LINES_BYTES = 512 << 20
 """Lines that a worker keeps for later passes, 4 bytes each and side: 60 M of one worker."""
 ROWS_BYTES = 512 << 20
@@ -132,6 +142,12 @@ def passes_of(settings: MfSettings, names: Names) -> RangePasses:
     fewest = min(map(len, names.names))
     ranges = max(1, min(RANGES_MAX, lines // RANGE_LINES, fewest))
     return RangePasses(ranges, 2 * settings.epochs, per_epoch=2, before=PREPARING)
+
+
+def epochs_of(settings: Any) -> Passes:
+    """Choose the epochs of a training, or of one that continues a model."""
+    epochs = EPOCHS_ON if settings.continue_from else EPOCHS
+    return Passes(epochs, epochs)
 
 
 def check(settings: MfSettings) -> None:
@@ -223,29 +239,84 @@ def _padded(rows: Floats) -> Floats:
 
 
 def known_lines(results: Results, settings: MfSettings, names: Names) -> Known | None:
-    """Collect the items of each user in the training; None if it has more than `KNOWN_MAX` lines,
-    or ended before it had read all of them."""
-    total, ranges = int(names.counts[USER].sum()), passes_of(settings, names).ranges
-    if total > KNOWN_MAX:
-        log.warning(
-            "the model's file has no list of the %s lines of the training: recommendations do not "
-            "leave out items that a user has, unless they are given",
-            f"{total:,}",
-        )
-        return None
-    place, counts = ChunkPlace(LINES, USER, USER), list[int]()
-    width = _width(settings)
-    numbers = np.empty(width * total, np.float32)
+    """Collect the lines of the training, with those of the file that it continues.
+
+    None, with a warning, if they are more than `KNOWN_MAX`, the file lacked its own, or servers
+    have lost some.
+    """
+    total = int(names.counts[USER].sum())
     try:
-        while sum(counts) < total:
-            head = shared_blocks.heads(results, place, [len(counts)])
-            counts.append(int(head[0, ranges - 1]))
-        stops = [width * count for count in counts]
-        shared_blocks.read(results, place, [0] * len(stops), stops, numbers)
+        if total > KNOWN_MAX:
+            _unlisted(total, f"more than {KNOWN_MAX:,}")
+            return None
+        blocks = _blocks_of_all(results, settings, passes_of(settings, names).ranges, total)
+        of_file = sum(blocks[OF_FILE])
+        if settings.continue_from and not of_file:
+            _unlisted(total, f"and {settings.continue_from} lacks its own")
+            return None
+        pieces, width = list[Floats](), _width(settings)
+        for source, counts in blocks.items():
+            pieces.append(np.empty((sum(counts), width), np.float32))
+            stops, out = [width * count for count in counts], pieces[-1].reshape(-1)
+            shared_blocks.read(results, _place(USER, source), [0] * len(stops), stops, out)
     except LostBlocks:
+        _unlisted(total, "and servers have lost some")
         return None
-    users, items = numbers.reshape(-1, width)[:, :LINE_NUMBERS].T.astype(np.int32)
-    return Known.of(users, items, len(names.names[USER]))
+    columns = np.concatenate(pieces).T
+    users, items = columns[:LINE_NUMBERS].astype(np.int32)
+    weights = columns[LINE_NUMBERS] if settings.weighs else NO_WEIGHTS
+    if _come_again(users, items, of_file):
+        log.warning(
+            "most pairs of %s come again in this input, and each line weighs beside the earlier "
+            "one: give new lines alone",
+            settings.continue_from,
+        )
+    return Known.of(users, items, len(names.names[USER]), weights)
+
+
+def _unlisted(lines: int, why: str) -> None:
+    log.warning(
+        "the model's file has no list of the %s lines of its training (%s): recommendations do not "
+        "leave out items that a user has, unless they are given, and a training that continues it "
+        "forgets these lines",
+        f"{lines:,}",
+        why,
+    )
+
+
+def _blocks_of_all(
+    results: Results, settings: MfSettings, ranges: int, total: int
+) -> dict[int, list[int]]:
+    """Count the lines of each block in `LINES`, by source; `total` is the sum, but of a training
+    that ended in pass 0, which has the blocks before the first that it lacks."""
+    blocks = {OF_FILE: list[int](), OF_INPUT: list[int]()}
+    if settings.continue_from:
+        blocks[OF_FILE] = _heads_of_file(results, USER)[:, ranges - 1].astype(int).tolist()
+    while sum(map(sum, blocks.values())) < total:
+        try:
+            head = shared_blocks.heads(results, _place(USER, OF_INPUT), [len(blocks[OF_INPUT])])
+        except LostBlocks:
+            log.warning(
+                "the training ended before it had read all lines of the input: its model's file "
+                "lists those that it had read"
+            )
+            break
+        blocks[OF_INPUT].append(int(head[0, ranges - 1]))
+    return blocks
+
+
+def _come_again(users: Ids, items: Ids, of_file: int) -> bool:
+    """Whether most pairs of the first `of_file` lines are among the others."""
+    if not of_file or 2 * (len(users) - of_file) < of_file:
+        return False
+    pairs = _pairs(users, items)
+    before = np.unique(pairs[:of_file])
+    return 2 * int(np.isin(before, pairs[of_file:]).sum()) > len(before)
+
+
+def _pairs(users: Ids, items: Ids) -> NDArray[np.int64]:
+    """Number pairs, so that they sort by user, then by item."""
+    return users.astype(np.int64) << 32 | items
 
 
 def check_memory(settings: MfSettings, users: int, items: int, free: int, why: str) -> None:
@@ -272,26 +343,88 @@ def _width(settings: MfSettings) -> int:
     return LINE_NUMBERS + settings.weighs
 
 
-def forgetting(before: Mapping[str, NDArray[Any]], names: Names) -> str:
-    """Warn that a model is continued with some lines of names, but fewer than it has seen of them;
-    "" if there is no such name.
+def lines_in_file(settings: MfSettings, arrays: Mapping[str, NDArray[Any]]) -> Known | None:
+    """Get the lines of the file that a training continues; None if it lacks them, or weights."""
+    known = Known.in_file(arrays, settings.continue_from)
+    lacks_weights = known is not None and settings.weighs and not len(known.weights)
+    return None if lacks_weights else known
+
+
+def table_of_file(settings: MfSettings, names: Names, known: Known | None) -> Packed:
+    """Make blocks of `LINES` from the lines of the file that a training continues.
+
+    There is a block without lines if the file has none, as workers do not know that.
+    """
+    ranges = passes_of(settings, names).ranges
+    keys, rows = list[Keys](), list[Floats]()
+    users, items = known.pairs() if known else np.zeros((2, 0), np.int32)
+    weights = known.weights if known else NO_WEIGHTS
+    edges = range(0, max(1, len(users)), FILE_BLOCK_LINES)
+    for side in (USER, ITEM):
+        part_of = _part_of(bounds_of(names.counts[side], ranges))
+        for index, at in enumerate(edges):
+            of_block = slice(at, at + FILE_BLOCK_LINES)
+            own, other = (column[of_block] for column in (users, items)[:: -1 if side else 1])
+            ends, numbers = _by_range(own, other, weights[of_block], part_of, ranges)
+            head = np.zeros(FILE_BLOCKS_AT + 1, np.float32)
+            head[:ranges], head[FILE_BLOCKS_AT] = ends, len(edges)
+            some = shared_blocks.rows_of(_place(side, OF_FILE), index, head, numbers)
+            keys.append(some[0])
+            rows.append(some[1])
+    return Packed(np.concatenate(keys), np.concatenate(rows))
+
+
+def _heads_of_file(puller: shared_blocks.Puller, side: int) -> Floats:
+    """Read the heads of the blocks that `table_of_file` made."""
+    place = _place(side, OF_FILE)
+    first = shared_blocks.heads(puller, place, [0])
+    return shared_blocks.heads(puller, place, range(int(first[0, FILE_BLOCKS_AT])))
+
+
+def forgetting(names: Names, users: int, items: int) -> str:
+    """Warn that a model is continued whose file lacks the lines of its training; "" if none of its
+    `users` and `items`, the first of `names`, has a line in the input.
 
     A row is a function of its own lines: a new line of a user, trained alone, takes the place of
-    all earlier ones.  `before`: arrays of the model's file, whose names come first in `names`.
+    all earlier ones.
     """
-    known = Known.in_file(before)
-    fewer = []
-    for side, kind in ((USER, "users"), (ITEM, "items")):
-        now = names.counts[side][: len(before[rows_of(kind)])]
-        seen = now + 1 if known is None else known.counts(side, len(now))
-        fewer.append(f"{np.count_nonzero((now > 0) & (now < seen)):,} of its {kind}")
-    if all(text.startswith("0 ") for text in fewer):
+    counts = [
+        int(np.count_nonzero(of_kind[:number]))
+        for of_kind, number in zip(names.counts, (users, items), strict=True)
+    ]
+    if not any(counts):
         return ""
     return (
-        f"{' and '.join(fewer)} have lines in this input, but fewer than in the training of that "
-        "file: loss als solves their rows anew, from the lines of the input alone. Give their "
+        "the file lacks the lines of its training (they were more than "
+        f"{KNOWN_MAX:,}, or an earlier version wrote it): {counts[USER]:,} of its users and "
+        f"{counts[ITEM]:,} of its items are solved from the lines of this input alone. Give their "
         "earlier lines again, as a further file of input; names without lines keep their rows"
     )
+
+
+def _by_range(
+    own: NDArray[Any], other: NDArray[Any], weights: Floats, part_of: NDArray[Any], ranges: int
+) -> tuple[Floats, Floats]:
+    """Sort lines by the range of their own names, which `part_of` gives; return head and numbers of
+    their block."""
+    parts = part_of[own]
+    order = np.argsort(parts, kind="stable")
+    numbers = np.empty((len(order), LINE_NUMBERS + bool(len(weights))), np.float32)
+    numbers[:, 0], numbers[:, 1] = own[order], other[order]
+    if len(weights):
+        numbers[:, LINE_NUMBERS] = weights[order]
+    head = np.bincount(parts, minlength=ranges).cumsum().astype(np.float32)
+    return head, numbers.ravel()
+
+
+def _place(side: int, source: int) -> ChunkPlace:
+    """Where blocks of lines are, sorted by ranges of a side; `source`: `OF_INPUT` or `OF_FILE`."""
+    return ChunkPlace(LINES, source + side, source + side)
+
+
+def _part_of(bounds: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Give the range of each name."""
+    return np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
 
 
 def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
@@ -310,45 +443,70 @@ def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Items of each user, once and ascending: user i has ``items[ptr[i] : ptr[i + 1]]``."""
+    """Lines of a training: user i has ``items[ptr[i] : ptr[i + 1]]``, ascending.
+
+    An item that has two lines comes twice.  `weights` (float32) has one a line, or none where all
+    are 1.
+    """
 
     ptr: NDArray[np.int64]
     items: Ids
+    weights: Floats
 
     @classmethod
-    def of(cls, users: Ids, items: Ids, user_num: int) -> Known:
-        """Make it from pairs in any order; repeated pairs are kept once."""
-        pairs = users.astype(np.int64) << 32 | items
-        pairs.sort()  # np.unique takes twenty times as long
-        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+    def of(cls, users: Ids, items: Ids, user_num: int, weights: Floats = NO_WEIGHTS) -> Known:
+        """Make it from lines in any order."""
+        pairs = _pairs(users, items)
+        if len(weights):
+            order = np.lexsort((weights, pairs))
+            pairs, weights = pairs[order], weights[order]
+        else:
+            pairs.sort()
         counts = np.bincount(pairs >> 32, minlength=user_num)
-        return cls(np.concatenate(([0], np.cumsum(counts))), (pairs & 0xFFFFFFFF).astype(np.int32))
+        ptr = np.concatenate(([0], np.cumsum(counts)))
+        return cls(ptr, (pairs & 0xFFFFFFFF).astype(np.int32), weights)
 
     @classmethod
-    def in_file(cls, arrays: Mapping[str, NDArray[Any]]) -> Known | None:
-        """Read it from a model's file; None if the file lacks it: other loss, or too many lines."""
+    def in_file(cls, arrays: Mapping[str, NDArray[Any]], path: str) -> Known | None:
+        """Read it from the arrays of a model's file; None if the file lacks it: other loss, or too
+        many lines.
+
+        ModelFileError: it does not fit the names of the file.
+        """
         if not {KNOWN_PTR, KNOWN_ITEMS} <= arrays.keys():
             return None
-        return cls(arrays[KNOWN_PTR].astype(np.int64), arrays[KNOWN_ITEMS].astype(np.int32))
+        ptr, items = arrays[KNOWN_PTR].astype(np.int64), arrays[KNOWN_ITEMS].astype(np.int32)
+        weights = arrays.get(KNOWN_WEIGHTS, NO_WEIGHTS).astype(np.float32)
+        users, item_num = (len(arrays[rows_of(kind)]) for kind in ("users", "items"))
+        fits = (
+            ptr.shape == (users + 1,)
+            and items.ndim == 1
+            and weights.shape in ((0,), items.shape)
+            and ptr[0] == 0 <= np.diff(ptr).min(initial=0)
+            and ptr[-1] == len(items)
+            and items.min(initial=0) >= 0
+            and items.max(initial=-1) < item_num
+        )
+        if not fits:
+            raise ModelFileError(
+                f"{path}: expected lines of {users:,} users and {item_num:,} items, got others: "
+                f"{KNOWN_PTR} {ptr.shape}, {KNOWN_ITEMS} {items.shape}. Train that model again"
+            )
+        return cls(ptr, items, weights)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Give the arrays for a model's file."""
-        return {KNOWN_PTR: self.ptr, KNOWN_ITEMS: self.items}
-
-    def joined(self, other: Known) -> Known:
-        """Merge the pairs of both; `other` may have fewer users."""
-        (users, items), (more_users, more_items) = self.pairs(), other.pairs()
-        both = np.concatenate((users, more_users)), np.concatenate((items, more_items))
-        return Known.of(*both, len(self.ptr) - 1)
+        weights = {KNOWN_WEIGHTS: self.weights} if len(self.weights) else {}
+        return {KNOWN_PTR: self.ptr, KNOWN_ITEMS: self.items, **weights}
 
     def pairs(self) -> tuple[Ids, Ids]:
-        """Give all pairs, as their users and their items."""
+        """Give the pairs of all lines, as their users and their items."""
         users = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int32), np.diff(self.ptr))
         return users, self.items
 
-    def counts(self, side: int, number: int) -> NDArray[np.int64]:
-        """Pairs of each of the `number` names of a side."""
-        return np.diff(self.ptr) if side == USER else np.bincount(self.items, minlength=number)
+    def counts(self, item_num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Count the lines of each user, and of each of the `item_num` items."""
+        return np.diff(self.ptr), np.bincount(self.items, minlength=item_num)
 
     def partners(self, side: int, name: int) -> NDArray[np.int64]:
         """Find the items of a user, or the users of an item, which reads all pairs."""
@@ -460,7 +618,7 @@ class RangeTrainer:
 
     def __init__(self, model: EmbeddingWorker, settings: MfSettings, names: Names) -> None:
         self._model, self._dim, self._width = model, settings.dim, _width(settings)
-        self._counts = names.counts
+        self._counts, self._continues = names.counts, bool(settings.continue_from)
         self.weights = Weights.of(settings, names)
         ranges = passes_of(settings, names).ranges
         self._bounds = [bounds_of(counts, ranges) for counts in names.counts]
@@ -469,9 +627,7 @@ class RangeTrainer:
                 f"loss als: expected fewer than {NAMES_END:,} users and items, got "
                 f"{len(names.counts[USER]):,} and {len(names.counts[ITEM]):,}: use loss softmax"
             )
-        self._part_of = [
-            np.repeat(np.arange(ranges, dtype=np.uint8), np.diff(bounds)) for bounds in self._bounds
-        ]
+        self._part_of = list(map(_part_of, self._bounds))
         self._kept: dict[tuple[int, int], RangeLines] = {}
         self._kept_bytes = 0
         self._other: OtherSide | None = None
@@ -586,18 +742,12 @@ class RangeTrainer:
             )
         for side in (USER, ITEM):
             own, other = numbered[side], numbered[1 - side]
-            parts = self._part_of[side][own]
-            order = np.argsort(parts, kind="stable")
-            numbers = np.empty((len(order), self._width), np.float32)
-            numbers[:, 0], numbers[:, 1] = own[order], other[order]
-            if self._width > LINE_NUMBERS:
-                numbers[:, LINE_NUMBERS] = weights[order]
             ranges = len(self._bounds[side]) - 1
-            head = np.bincount(parts, minlength=ranges).cumsum().astype(np.float32)
-            if len(order) >= NAMES_END:
-                raise DataError(f"{block.path}: {len(order):,} lines in a block: lower block_bytes")
-            place = ChunkPlace(LINES, side, side)
-            shared_blocks.put(self._model, place, terms.range_index, head, numbers.ravel())
+            if len(own) >= NAMES_END:
+                raise DataError(f"{block.path}: {len(own):,} lines in a block: lower block_bytes")
+            head, numbers = _by_range(own, other, weights, self._part_of[side], ranges)
+            place = _place(side, OF_INPUT)
+            shared_blocks.put(self._model, place, terms.range_index, head, numbers)
 
     def _lines_of(self, side: int, terms: PassRange) -> RangeLines:
         """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read."""
@@ -629,21 +779,25 @@ class RangeTrainer:
 
         DataError: servers have lost some of them.
         """
-        place = ChunkPlace(LINES, side, side)
+        pieces = []
         try:
-            heads = shared_blocks.heads(self._model, place, range(blocks))
-            ends = np.zeros((blocks, part + 2), np.int64)
-            ends[:, 1:] = heads[:, : part + 1]
-            begins, stops = self._width * ends[:, part], self._width * ends[:, part + 1]
-            numbers = np.empty(int((stops - begins).sum()), np.float32)
-            shared_blocks.read(self._model, place, begins.tolist(), stops.tolist(), numbers)
+            place = _place(side, OF_INPUT)
+            sources = [(place, shared_blocks.heads(self._model, place, range(blocks)))]
+            if self._continues:
+                sources.append((_place(side, OF_FILE), _heads_of_file(self._model, side)))
+            for place, heads in sources:
+                ends = np.zeros((len(heads), part + 2), np.int64)
+                ends[:, 1:] = heads[:, : part + 1]
+                begins, stops = self._width * ends[:, part], self._width * ends[:, part + 1]
+                pieces.append(np.empty(int((stops - begins).sum()), np.float32))
+                shared_blocks.read(self._model, place, begins.tolist(), stops.tolist(), pieces[-1])
         except LostBlocks as lost:
             raise DataError(
                 f"servers have lost lines of blocks {lost.indices[:3]} of the input, as one was "
                 "lost without its last pushes (replication: async, or none): start again, from a "
                 "checkpoint if there is one, or with replication: sync"
             ) from None
-        columns = numbers.reshape(-1, self._width).T
+        columns = np.concatenate(pieces).reshape(-1, self._width).T
         own, other = columns[:LINE_NUMBERS].astype(np.int64)
         weights = columns[LINE_NUMBERS] if self._width > LINE_NUMBERS else NO_WEIGHTS
         return own, other, weights

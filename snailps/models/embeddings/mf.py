@@ -35,7 +35,7 @@ from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
 from snailps.data.input_files import InputFiles
-from snailps.data.name_columns import Columns, NameColumns, Names
+from snailps.data.name_columns import Columns, Counted, NameColumns, Names
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.kernels.quota import memory
@@ -46,6 +46,7 @@ from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrain
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
 from snailps.models.embeddings.tested_lines import Reading, TestedLines
+from snailps.models.embeddings.warm_start import Arrays
 from snailps.models.embeddings.worker import (
     BLOCK_BYTES_MAX,
     Batch,
@@ -53,6 +54,7 @@ from snailps.models.embeddings.worker import (
     NameSurveyor,
 )
 from snailps.models.local_sgd import Floats, RowLayout
+from snailps.models.packed_tables import Packed
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.trainer import Lease
 
@@ -121,7 +123,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
         if solves(settings):
-            return Passes(least_squares.EPOCHS, least_squares.EPOCHS)
+            return least_squares.epochs_of(settings)
         return super().passes(settings, files)
 
     def tables(self) -> Sequence[Table]:
@@ -235,18 +237,25 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return surveyor(settings, len(cls.kinds), known)
 
     @classmethod
-    def loader(cls, settings: Any) -> Callable[[Results], None] | None:
-        go_on = settings.continue_from and solves(settings)
-        return cls._go_on if go_on else super().loader(settings)
+    def lines_in(cls, settings: Any, arrays: Arrays) -> Sequence[NDArray[np.int64]]:
+        """Lines whose rows are solved are trained again, or their rows would forget them."""
+        if solves(settings) and (known := least_squares.lines_in_file(settings, arrays)):
+            return known.counts(len(arrays[files.rows_of("items")]))
+        return super().lines_in(settings, arrays)
 
     @classmethod
-    def _go_on(cls, results: Results) -> None:
-        """Set the rows of the file; warn of those that are now solved from fewer lines."""
-        warm_start.put(cls, results)
+    def other_tables(cls, results: Results, arrays: Arrays) -> Mapping[str, Packed]:
+        """Lines of the file; warns where it lacks them."""
         s, names = results.settings, cls.names(results)
         assert isinstance(s, MfSettings)
-        if text := least_squares.forgetting(warm_start.arrays_of(cls, s), names):
-            log.warning("%s: %s", s.continue_from, text)
+        if not solves(s):
+            return {}
+        known = least_squares.lines_in_file(s, arrays)
+        if known is None:
+            sizes = (len(arrays[files.rows_of(kind)]) for kind in cls.kinds)
+            if text := least_squares.forgetting(names, *sizes):
+                log.warning("%s: %s", s.continue_from, text)
+        return {least_squares.LINES: least_squares.table_of_file(s, names, known)}
 
     @classmethod
     def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
@@ -344,9 +353,11 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             cls.columns, cls.columns_of(s), cls.kind_of_column, partial(selected, s), ranks(s)
         )
         tested = TestedLines.read(reading, s, names, Split.of(cls.held_out(s), names.rest))
-        if s.continue_from and (before := Known.in_file(warm_start.arrays_of(cls, s))) is not None:
-            pairs = np.stack(before.pairs())  # its names have the same numbers here
-            tested = replace(tested, seen=np.concatenate([tested.seen, pairs], axis=1))
+        if s.continue_from:
+            arrays = warm_start.arrays_of(cls, s)
+            if (before := Known.in_file(arrays, s.continue_from)) is not None:
+                pairs = np.stack(before.pairs())  # its names have the same numbers here
+                tested = replace(tested, seen=np.concatenate([tested.seen, pairs], axis=1))
         return tested
 
     @classmethod
@@ -361,19 +372,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         s: Any = results.settings
         if solves(s):
             arrays["solver"] = least_squares.solver_of(s, names)
-            if (known := cls._known(results, names)) is not None:
+            if (known := least_squares.known_lines(results, s, names)) is not None:
                 arrays |= known.arrays()
         return {"mean": np.array([encoding_of(names, results.settings).centre]), **arrays}
-
-    @classmethod
-    def _known(cls, results: Results, names: Names) -> Known | None:
-        """The items of each user in this training and in the model that it continues."""
-        s: Any = results.settings
-        known = least_squares.known_lines(results, s, names)
-        if known is None or not s.continue_from:
-            return known
-        before = Known.in_file(warm_start.arrays_of(cls, s))
-        return known if before is None else known.joined(before)
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:
@@ -387,7 +388,7 @@ class RankingSurveyor(NameSurveyor):
     """Refuses more names than the master can hold, where rows are solved."""
 
     def __init__(
-        self, settings: Any, kinds: int, known: Callable[[], Sequence[Sequence[bytes]]] = list
+        self, settings: Any, kinds: int, known: Callable[[], Sequence[Counted]] = list
     ) -> None:
         super().__init__(kinds, known, HeldOut.of(settings))
         self._settings = settings

@@ -411,7 +411,7 @@ class FactorModel(NamedRows):
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]
         self._solver = arrays.get("solver")
-        self._known = Known.in_file(arrays)
+        self._known = Known.in_file(arrays, str(path))
         self._new_rows: dict[str, NewRows] = {}
 
     @property

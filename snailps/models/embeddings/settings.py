@@ -344,7 +344,7 @@ class MfSettings(EmbeddingSettings):
         hidden=True,
     )
 
-    shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "encoding")
+    shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "weights", "encoding")
 
     @property
     def weighs(self) -> bool:

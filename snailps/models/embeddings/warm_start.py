@@ -2,7 +2,7 @@
 
     settings + an .npz -> adopt -> settings
     names of the .npz + names of the input -> known_names -> NameSurveyor: the file's come first
-    .npz -> put -> rows with state, before the training
+    .npz -> put -> rows with state [, its lines], before the training
 
 Runs once, at the master, so that no lost worker has written a row that another writes again.
 """
@@ -10,7 +10,7 @@ Runs once, at the master, so that no lost worker has written a row that another 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.api.tables import Keys, Rows
 from snailps.api.worker import Results, Worker
 from snailps.config import JobSettings, RawConfig, settings_of
-from snailps.data.name_columns import Names
+from snailps.data.name_columns import Counted, Names
 from snailps.dataclass import replace
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.embeddings import files
@@ -34,6 +34,7 @@ from snailps.models.packed_tables import (
 )
 from snailps.vectors.model_file import OF_THE_RUN
 
+Arrays = Mapping[str, NDArray[Any]]
 _OF_EACH = {"keep_state"}
 """Settings that are never taken from the file."""
 
@@ -64,6 +65,19 @@ class Continued(Worker):
     @abstractmethod
     def keys_of_kind(cls, kind: int, count: int) -> Keys:
         """Keys of the first `count` names of a kind."""
+
+    @classmethod
+    def lines_in(cls, settings: Any, arrays: Arrays) -> Sequence[NDArray[np.int64]]:
+        """Lines of each name, by kind, that the file has and that are trained again; default: none.
+
+        `arrays` are those of the file.
+        """
+        return [np.zeros(len(arrays[files.rows_of(kind)]), np.int64) for kind in cls.kinds]
+
+    @classmethod
+    def other_tables(cls, results: Results, arrays: Arrays) -> Mapping[str, Packed]:
+        """Make rows of further tables from the arrays of the file; default: none."""
+        return {}
 
 
 def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
@@ -97,25 +111,27 @@ def adopt(cls: type[Continued], s: Any, explicit: Callable[[str], str | None]) -
     return cls.in_units_of(before, adopted, explicit)
 
 
-def known_names(cls: type[Continued], s: Any) -> list[list[bytes]]:
-    """The names of each kind in the file, which keep their numbers; empty without a file."""
+def known_names(cls: type[Continued], s: Any) -> list[Counted]:
+    """The names of each kind in the file, which keep their numbers, with their lines in it; empty
+    without a file."""
     if not s.continue_from:
         return []
     _, arrays = _read(cls, s)
-    return [files.names_of(arrays[kind], arrays[files.rows_of(kind)]) for kind in cls.kinds]
+    names = [files.names_of(arrays[kind], arrays[files.rows_of(kind)]) for kind in cls.kinds]
+    return list(zip(names, cls.lines_in(s, arrays), strict=True))
 
 
-def _read(cls: type[Continued], s: Any) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
+def _read(cls: type[Continued], s: Any) -> tuple[JobSettings, Arrays]:
     return files.read(opened(s), f"a model of {cls.model_name(s)}", cls.Settings, cls.kinds)
 
 
-def arrays_of(cls: type[Continued], s: Any) -> dict[str, NDArray[Any]]:
+def arrays_of(cls: type[Continued], s: Any) -> Arrays:
     """Arrays of the file that a training continues from."""
     return _read(cls, s)[1]
 
 
 def put(cls: type[Continued], results: Results) -> None:
-    """Set all rows with their state."""
+    """Set all rows with their state, and what else the model takes from the file."""
     s: Any = results.settings
     _, arrays = _read(cls, s)
     names, keys, rows = cls.names(results), [], []
@@ -131,7 +147,8 @@ def put(cls: type[Continued], results: Results) -> None:
             of_kind = np.hstack((of_kind, arrays[files.state_of(kind)]))
         keys.append(cls.keys_of_kind(number, len(of_file)))
         rows.append(of_kind)
-    put_tables(results, {cls.table: Packed(np.concatenate(keys), np.concatenate(rows))})
+    whole = Packed(np.concatenate(keys), np.concatenate(rows))
+    put_tables(results, {cls.table: whole, **cls.other_tables(results, arrays)})
 
 
 def needs_encoding(before: Any, path: str) -> None:

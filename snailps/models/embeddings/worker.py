@@ -35,6 +35,7 @@ from snailps.data._text import NameTable
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import (
     Columns,
+    Counted,
     NameColumns,
     NameCounts,
     Names,
@@ -136,12 +137,13 @@ class Batch:
 
 
 class NameSurveyor:
-    """Counts names; ``known()`` gives the names of each kind that a continued model has."""
+    """Counts names; ``known()`` gives the names of each kind that a continued model has, with the
+    lines of each that are trained again."""
 
     def __init__(
         self,
         kinds: int,
-        known: Callable[[], Sequence[Sequence[bytes]]] = list,
+        known: Callable[[], Sequence[Counted]] = list,
         held_out: HeldOut | None = None,
     ) -> None:
         self._counts, self._known = NameCounts(kinds), known

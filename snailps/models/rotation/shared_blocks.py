@@ -76,6 +76,13 @@ def put(
     It is assigned, so a block may be written again, also where a lost worker has written a part
     of it.
     """
+    worker.assign(place.table, *rows_of(place, index, head, numbers))
+
+
+def rows_of(
+    place: ChunkPlace, index: int, head: Floats, numbers: NDArray[np.generic]
+) -> tuple[Keys, Floats]:
+    """Make the rows of a block, with their keys."""
     rows = np.zeros((1 + -(-len(numbers) // ROW_NUMBERS), ROW_FLOATS), np.float32)
     rows[0, : len(head)] = head
     full_rows, last_count = divmod(len(numbers), ROW_NUMBERS)
@@ -83,7 +90,7 @@ def put(
     rows[1 : 1 + full_rows, :ROW_NUMBERS] = full
     rows[-1, :last_count] = numbers[full_rows * ROW_NUMBERS :]
     rows[:, ROW_NUMBERS] = place.stamp
-    worker.assign(place.table, place.keys(index, 0, len(rows)), rows)
+    return place.keys(index, 0, len(rows)), rows
 
 
 def heads(worker: Puller, place: ChunkPlace, indices: Sequence[int]) -> Floats:
