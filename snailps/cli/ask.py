@@ -1,7 +1,8 @@
-"""Questions to a file of vectors: ``snailps nn``, ``similarity``, ``analogy`` and ``vector``.
+"""Questions to a model's file: ``snailps nn``, ``similarity``, ``analogy``, ``vector``, ``dump``.
 
     MODEL, words -> Vectors -> rows of words and figures
     MODEL.npz of kge or mf, names, their kind -> GraphModel, FactorModel -> the same
+    MODEL.bin -> dump -> what the file has, row by row
 
 Parses and prints; the work is done in `snailps.vectors` and `snailps.models.embeddings`.
 """
@@ -9,23 +10,30 @@ Parses and prints; the work is done in `snailps.vectors` and `snailps.models.emb
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from snailps.cli.printing import JsonRowsOption, print_json, print_rows
 from snailps.dataclass import dataclass
 from snailps.errors import EXIT_WRONG, ConfigError, DataError
-from snailps.vectors.files import load
-from snailps.vectors.words import to_text
+from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.files import load, load_model
+from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.opening import opened as opened_file
+from snailps.vectors.words import Words, to_text
 
 if TYPE_CHECKING:
     from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.query import Vectors
 
 COLUMNS = ("word", "neighbour", "cosine")
+_ROWS_TOGETHER = 4096
+"""Rows of a matrix that are read and printed at a time."""
 ModelArgument = Annotated[
     Path,
     typer.Argument(help="Model file: word vectors (.bin, .vec, .npz), or a .npz of kge or mf."),
@@ -100,17 +108,27 @@ def ask_nn(
 
     In a pipe: word, neighbour and cosine, separated by tabs.
     """
-    rows, all_known = opened(model, of), True
-    for word in words or _input_words():
+    rows = opened(model, of)
+
+    def answer(word: str) -> None:
+        neighbours = [(word, other, score) for other, score in rows.neighbours(word, k)]
+        print_rows(COLUMNS, neighbours, as_json=as_json)
+
+    _ask_each("nn", words, answer)
+
+
+def _ask_each(command: str, questions: list[str] | None, answer: Callable[[str], None]) -> None:
+    """Answer the questions of the command line, or each line of standard input."""
+    all_known = True
+    for question in questions or _input_words():
         try:
-            neighbours = [(word, other, score) for other, score in rows.neighbours(word, k)]
-            print_rows(COLUMNS, neighbours, as_json=as_json)
+            answer(question)
         except DataError as error:
-            if words:
+            if questions:
                 raise
             # In a stream of words one unknown word must not end the answers to the others: the
             # exit code at the end, 2, says that there was one.
-            typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
+            typer.echo(f"snailps {command}: {error}".encode("utf-8", "replace"), err=True)
             all_known = False
     if not all_known:
         raise typer.Exit(EXIT_WRONG)
@@ -150,9 +168,14 @@ def ask_similarity(
 
 def ask_analogy(
     model: Annotated[Path, typer.Argument(help="Word vectors: a .bin, .vec or .npz file.")],
-    a: Annotated[str, typer.Argument(metavar="A", help="Word that is added: berlin.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Word that is subtracted: germany.")],
-    c: Annotated[str, typer.Argument(metavar="C", help="Word that is added: france.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A B C]",
+            help="A is added, B subtracted, C added: berlin germany france. By default standard "
+            "input is read, three words per line.",
+        ),
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of answers.")] = 10,
     as_json: JsonRowsOption = False,
 ) -> None:
@@ -164,14 +187,45 @@ def ask_analogy(
 
     In a pipe: word and cosine, separated by a tab.
     """
-    answers = load(model).analogy(a, b, c, k)
-    print_rows(("word", "cosine"), answers, title=f"{a} - {b} + {c}", as_json=as_json)
+    vectors = load(model)
+
+    def answer(question: str) -> None:
+        asked = question.split(" ") if words else question.split()
+        if len(asked) != 3:
+            raise DataError(f"expected three words, A - B + C, got {len(asked)}: {question!r:.60}")
+        a, b, c = asked
+        answers = vectors.analogy(a, b, c, k)
+        print_rows(("word", "cosine"), answers, title=f"{a} - {b} + {c}", as_json=as_json)
+
+    _ask_each("analogy", [" ".join(words)] if words else None, answer)
 
 
 def ask_vector(
     model: ModelArgument,
-    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words or names.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...",
+            help="Words or names. By default standard input is read, one per line.",
+        ),
+    ] = None,
     of: KindOption = "",
+    sentences: Annotated[
+        bool,
+        typer.Option(
+            "--sentences",
+            metavar="",
+            help="Each WORD, or line of standard input, is a sentence: print its vector alone.",
+        ),
+    ] = False,
+    ngrams: Annotated[
+        bool,
+        typer.Option(
+            "--ngrams",
+            metavar="",
+            help="Print each WORD's own row and the rows of its n-grams, whose mean is its vector.",
+        ),
+    ] = False,
     as_json: JsonRowsOption = False,
 ) -> None:
     """Print the vector of each WORD.
@@ -183,15 +237,90 @@ def ask_vector(
 
     For example: snailps vector out/corpus.bin snail
 
-    In a pipe: one line per word, the word and its numbers separated by tabs.
+    With --sentences: the vector of a line. Of a classifier: the mean of the rows of its words and
+    n-grams; else the mean of the words' vectors at length 1.
+
+    In a pipe: one line per word, the word and its numbers separated by tabs; of sentences the
+    numbers alone.
     """
-    rows = opened(model, of)
-    vectors = [(word, rows.vector(word)) for word in words]
+    if sentences or ngrams:
+        if of or (sentences and ngrams):
+            raise ConfigError("give one of --of, --sentences and --ngrams")
+        rows: Any = load_model(model)
+    else:
+        rows = opened(model, of)
+    vectors = rows.wv if ngrams and isinstance(rows, LabelModel) else rows
+
+    def answer(word: str) -> None:
+        if ngrams:
+            texts, numbers = vectors.subwords(word)
+            found = [
+                (to_text(text), vectors.mean(np.array([number])))
+                for text, number in zip(texts, numbers.tolist(), strict=True)
+            ]
+        else:
+            found = [(word, rows.sentence_vector(word) if sentences else rows.vector(word))]
+        _print_vectors(found, named=not sentences, as_json=as_json)
+
+    _ask_each("vector", words, answer)
+
+
+def _print_vectors(found: list[tuple[str, Any]], *, named: bool, as_json: bool) -> None:
+    """Print names and vectors; unless `named`, a pipe gets the numbers alone."""
     if as_json:
-        for word, vector in vectors:
-            print_json({"word": word, "vector": vector.tolist()})
+        for word, vector in found:
+            print_json({"word" if named else "sentence": word, "vector": vector.tolist()})
     elif sys.stdout.isatty():  # five digits, as in a .vec file
-        texts = [(word, " ".join(f"{value:.5g}" for value in vector)) for word, vector in vectors]
+        texts = [(word, " ".join(f"{value:.5g}" for value in vector)) for word, vector in found]
         print_rows(("word", "vector"), texts)
     else:
-        print_rows((), [(word, *vector) for word, vector in vectors])
+        print_rows((), [(word, *vector)[0 if named else 1 :] for word, vector in found])
+
+
+def ask_dump(
+    model: Annotated[Path, typer.Argument(help="A .bin or .ftz of snailps or fastText.")],
+    part: Annotated[
+        Literal["args", "dict", "input", "output"],
+        typer.Argument(
+            help="args: arguments of the training, by fastText's names. dict: words and labels "
+            "with their counts. input: the rows of words, then of n-grams. output: the rows of "
+            "labels, or of words as contexts."
+        ),
+    ],
+    as_json: JsonRowsOption = False,
+) -> None:
+    """Print a part of a .bin or .ftz file, one row per line.
+
+    For example: snailps dump out/sections.bin dict
+
+    In a pipe: columns are separated by tabs. Rows of input and output begin with their word, or
+    their number if they are of n-grams.
+    """
+    from snailps.fasttext.arguments import arguments_in
+
+    with opened_file(model) as file:
+        found = read_bin(model, quantised=True, file=file)
+    labels = [to_text(label) for label in found.labels]
+    names: Sequence[str] = Words(found.words)
+    if part == "args":
+        values = arguments_in(found.header).items()
+        rows = [(name, getattr(value, "name", value)) for name, value in values]
+        print_rows(("argument", "value"), rows, as_json=as_json)
+    elif part == "dict":
+        words = zip(names, found.counts.tolist(), strict=True)
+        of_labels = zip(labels, found.label_counts.tolist(), strict=True)
+        print_rows(
+            ("entry", "count", "kind"),
+            chain(((*word, "word") for word in words), ((*label, "label") for label in of_labels)),
+            as_json=as_json,
+        )
+    else:
+        is_output = part == "output"
+        matrix = found.output if is_output else found.input
+        if is_output and found.header.model == "supervised":
+            names = labels
+        for start in range(0, len(matrix), _ROWS_TOGETHER):
+            piece = np.array(matrix[start : start + _ROWS_TOGETHER])
+            of_rows = [*names[start : start + len(piece)]]
+            of_rows += [str(start + row) for row in range(len(of_rows), len(piece))]
+            _print_vectors(list(zip(of_rows, piece, strict=True)), named=True, as_json=as_json)

@@ -46,6 +46,7 @@ _PANELS = {
         "similarity",
         "analogy",
         "vector",
+        "dump",
         "predict",
         "recommend",
         "filter",
@@ -55,7 +56,7 @@ _PANELS = {
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel.  A command is the module of its name, unless `_MODULES` has another."""
-_MODULES = dict.fromkeys(("nn", "similarity", "analogy", "vector"), "ask")
+_MODULES = dict.fromkeys(("nn", "similarity", "analogy", "vector", "dump"), "ask")
 
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (

@@ -58,7 +58,7 @@ def command(
         str,
         typer.Argument(
             help="Labelled test data in the format of the training: for a classifier lines of "
-            "labels and words."
+            "labels and words. `-`: standard input."
         ),
     ],
     k: KOption = 1,
@@ -139,8 +139,12 @@ def command(
         return
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
+    if file == "-" and (average_precision or at_recall is not None):
+        raise ConfigError(
+            "--average-precision and --at-recall read the lines three times: give a file, not -"
+        )
     scores = evaluate_labels(
-        LabelModel(model), file, k, threshold, column=column, label_column=label_column,
+        LabelModel(model), readable(file), k, threshold, column=column, label_column=label_column,
         ranking=average_precision, recall=at_recall,
     )  # fmt: skip
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]

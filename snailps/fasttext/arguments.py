@@ -1,7 +1,7 @@
 """The arguments of fastText's trainings: names, aliases, defaults.
 
     arguments, by place or by name -> taken -> a value for each
-    header of a model's file -> arguments_of -> the same names
+    header of a model's file -> arguments_in, arguments_of -> the same names
 
 Must not know what an argument means for a job: that is `training`.
 """
@@ -113,11 +113,9 @@ def taken(
     return every
 
 
-def arguments_of(header: BinHeader) -> dict[str, Any]:
-    """Return fastText's arguments in a model's file; those that it lacks have their defaults."""
+def arguments_in(header: BinHeader) -> dict[str, Any]:
+    """Return the arguments that a model's file has, by fastText's names."""
     return {
-        **{name: unsupervised_default[name] for name in KEPT},
-        "thread": kernels.cores(),
         "dim": header.dim,
         "ws": header.window,
         "epoch": header.epochs,
@@ -132,6 +130,12 @@ def arguments_of(header: BinHeader) -> dict[str, Any]:
         "lrUpdateRate": header.lr_update_rate,
         "t": header.sample,
     }
+
+
+def arguments_of(header: BinHeader) -> dict[str, Any]:
+    """Return all arguments of a model's file; those that it lacks have their defaults."""
+    defaults = {name: unsupervised_default[name] for name in KEPT}
+    return {**defaults, "thread": kernels.cores(), **arguments_in(header)}
 
 
 def signed(names: tuple[str, ...], defaults: Mapping[str, Any]) -> Callable[[Any], Any]:

@@ -26,13 +26,13 @@ from snailps.data.extras import optional_module
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.gensim_names import GensimNames
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.questions import Query, mean_query, query_matrix, unit, vector_of
 from snailps.vectors.saving import save_vectors
 from snailps.vectors.search import IndexReport, NeighbourIndex, nearest_rows, nearest_to
 from snailps.vectors.words import (
     SPELLING_WORDS,
-    WordNumbers,
     Words,
     close_spellings,
     did_you_mean,
@@ -67,7 +67,7 @@ class Neighbour(NamedTuple):
     score: float
 
 
-class Vectors:
+class Vectors(GensimNames):
     """Word vectors: a mapping from words to vectors, with nearest-neighbour search.
 
     `snailps.load` opens one from a file.
@@ -243,21 +243,6 @@ class Vectors:
         """All n words as the bytes in the file, in the order of the rows."""
         return self._raw
 
-    @property
-    def index_to_key(self) -> Words:
-        """gensim's name for `words`."""
-        return self.words
-
-    @property
-    def key_to_index(self) -> WordNumbers:
-        """gensim's mapping from a word to its row number."""
-        return WordNumbers(self.index)
-
-    @property
-    def vector_size(self) -> int:
-        """gensim's name for `dim`."""
-        return self.dim
-
     @cached_property
     def vectors(self) -> Float32:
         """The vectors of all words in order, float32[n, dim], read-only.
@@ -383,10 +368,6 @@ class Vectors:
                     grams, self._pruned.rows(subword_ids(raw, *self._subwords, 0)) >= 0
                 )
         return [*own, *grams], self.row_numbers(raw)
-
-    def get_vector(self, word: str | bytes, norm: bool = False) -> Float32:
-        """gensim's name for `vector`; `norm` scales the vector to length 1."""
-        return unit(self.vector(word)) if norm else self.vector(word)
 
     def most_similar(
         self,

@@ -43,7 +43,7 @@ def mean_query(
     weights = 0.0
     words: list[bytes] = []
     for side, sign in ((positive, 1.0), (negative, -1.0)):
-        for element in _items(side):
+        for element in query_items(side):
             item, weight = _weighted(element, sign)
             item_vector = vector_of(item, vector, dim)
             if isinstance(item, (str, bytes)):
@@ -61,7 +61,7 @@ def mean_query(
 
 def query_matrix(queries: Any, vector: VectorOf, dim: int) -> Float32:
     """Convert q queries of any form to float32[q, dim]; raises the errors of `mean_query`."""
-    items = _items(queries)
+    items = query_items(queries)
     if any(isinstance(item, (str, bytes)) for item in items):
         return np.stack([vector_of(item, vector, dim) for item in items])
     if not isinstance(queries, np.ndarray) or queries.ndim != 2:
@@ -76,7 +76,7 @@ def vector_of(item: Any, vector: VectorOf, dim: int) -> Float32:
     return _checked(item, 1, dim)
 
 
-def _items(query: Any) -> list[Any]:
+def query_items(query: Any) -> list[Any]:
     """Return the items of a query: one word, one vector, or the elements of a list."""
     if query is None:
         return []

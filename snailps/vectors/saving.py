@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
 from snailps.vectors.fasttext_bin import BinModel, check_words, checked_chunks, write_bin
@@ -81,6 +82,20 @@ def write_npz(
             file.add("counts", numbers)
         rows = checked_chunks(path, "vectors", chunks, len(words), dim)
         file.add_pieces("vectors", np.float32, (len(words), dim), rows)
+
+
+def write_word2vec(
+    path: Path_, words: Sequence[bytes], chunks: Iterable[Float32], dim: int
+) -> None:
+    """Write word2vec's binary: ``n dim``, then a word, a blank and float32[dim] for each row."""
+    check_words(path, words, newlines_only=True)
+    done = 0
+    with atomic_file(path) as file:
+        file.write(b"%d %d\n" % (len(words), dim))
+        for chunk in checked_chunks(path, "vectors", chunks, len(words), dim):
+            for word, row in zip(words[done : done + len(chunk)], chunk, strict=True):
+                file.write(word + b" " + row.astype("<f4").tobytes())
+            done += len(chunk)
 
 
 def save_bin(path: Path_, model: BinModel) -> None:

@@ -45,7 +45,8 @@ COMMANDS = {
     "nn": ["-k"],
     "similarity": [],
     "analogy": [],
-    "vector": [],
+    "vector": ["--sentences", "--ngrams"],
+    "dump": ["args|dict|input|output"],
     "predict": [
         *("-k", "--threshold", "--input", "--output", "--format", "--column", "--threads"),
         *("--overwrite", "--metrics", "--json"),

@@ -257,3 +257,57 @@ def test_what_a_factorisation_cannot_answer_is_told(run, ratings, words, error, 
     result = run(words[0], ratings, *words[1:])
     assert isinstance(result.exception, error)
     assert text in str(result.exception)
+
+
+def test_vectors_of_sentences_and_ngrams_and_words_of_standard_input(run, model, subwords):
+    wv = load(model)
+    result = run("vector", model, input="queen\nnobody\nking\n")
+    assert result.exit_code == 2
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["queen", "king"]
+    assert "'nobody' is not in the model" in result.stderr
+    (line,) = run("vector", model, "--sentences", input="king queen\n").stdout.splitlines()
+    numbers = np.float32(line.split("\t"))
+    np.testing.assert_array_equal(numbers, wv.sentence_vector("king queen"))
+    (row,) = run("vector", model, "king queen", "--sentences", "--json").stdout.splitlines()
+    assert json.loads(row)["sentence"] == "king queen"
+    rows = [
+        line.split("\t") for line in run("vector", subwords, "été", "--ngrams").stdout.splitlines()
+    ]
+    names = [name.decode() for name in load(subwords).subwords("été")[0]]
+    assert [row[0] for row in rows] == names
+    assert names[:2] == ["été", "<ét"]
+    mean = np.mean(np.float32([row[1:] for row in rows]), axis=0)
+    np.testing.assert_allclose(mean, load(subwords)["été"], atol=1e-6)
+    result = run("vector", model, "king", "--sentences", "--ngrams")
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_analogies_of_standard_input(run, model):
+    result = run("analogy", model, "-k", 1, input="king man woman\ntwo words\n")
+    assert result.exit_code == 2
+    assert result.stdout == run("analogy", model, "king", "man", "woman", "-k", 1).stdout
+    assert "expected three words, A - B + C, got 2: 'two words'" in result.stderr
+    assert isinstance(run("analogy", model, "king", "man").exception, DataError)
+
+
+def test_dump_prints_each_part_of_a_file(run, tmp_path):
+    header = BinHeader(dim=2, bucket=3, minn=2, maxn=3, model="supervised", loss="ova", epochs=7)
+    rows = np.arange(10, dtype=np.float32).reshape(5, 2)
+    words, labels = [b"a", b"\xff"], [b"__label__x"]
+    write_bin(tmp_path / "m.bin", header, words, [5, 4], [rows], [rows[:1]], labels, [3])
+
+    def dump(part):
+        return [
+            line.split("\t") for line in run("dump", tmp_path / "m.bin", part).stdout.splitlines()
+        ]
+
+    arguments = dict(dump("args"))
+    assert (arguments["loss"], arguments["epoch"], arguments["maxn"]) == ("ova", "7", "3")
+    assert run("dump", tmp_path / "m.bin", "dict").stdout_bytes == (
+        b"a\t5\tword\n\xff\t4\tword\n__label__x\t3\tlabel\n"
+    )
+    assert [row[0] for row in dump("input")][2:] == ["2", "3", "4"]
+    assert np.float32([row[1:] for row in dump("input")]).tolist() == rows.tolist()
+    assert dump("output") == [["__label__x", "0.0", "1.0"]]
+    (first, *_) = run("dump", tmp_path / "m.bin", "input", "--json").stdout.splitlines()
+    assert json.loads(first) == {"word": "a", "vector": [0.0, 1.0]}

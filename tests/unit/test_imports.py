@@ -58,7 +58,7 @@ ALLOWED = {
     "torch": {*PLANES, "api", "local", "serving", "__init__"},
     "cli": {
         *PLANES, "api", "node", "models", "server", "worker", "master", "diagnostics", "local",
-        "estimators", "monitor", "filtering", "__init__",
+        "estimators", "monitor", "filtering", "fasttext", "__init__",
     },
     "__main__": {"cli"},
     # What users write `snailps.` before.
