@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from snailps.local.session import Cluster as LocalCluster
     from snailps.models.parameters import Parameters
     from snailps.serving.reader import TableReader, reader
+    from snailps.serving.recommender import Recommender, recommender
     from snailps.serving.saved_tables import SavedTables, open_checkpoint
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
@@ -48,6 +49,7 @@ __all__ = [
     "LabelModel",
     "LocalCluster",
     "Parameters",
+    "Recommender",
     "Results",
     "Rotation",
     "SavedTables",
@@ -66,6 +68,7 @@ __all__ = [
     "local_cluster",
     "open_checkpoint",
     "reader",
+    "recommender",
     "setting",
     "write_matrix",
 ]
@@ -88,6 +91,7 @@ _HOMES = {
     "api.worker": ("Block", "Results", "Worker"),
     "vectors.label_prediction": ("LabelModel",),
     "serving.reader": ("TableReader", "reader"),
+    "serving.recommender": ("Recommender", "recommender"),
     "serving.saved_tables": ("SavedTables", "open_checkpoint"),
     "vectors.query": ("Vectors",),
     "estimators": estimators.__all__,

@@ -147,6 +147,12 @@ class Driver(ModelTables, Node):
         assert isinstance(answer, messages.Report)
         return answer.data
 
+    def newest_job(self) -> tuple[int, dict[str, str]]:
+        """Number and settings of the job that runs, or ran last; no settings if there is none."""
+        answer = self._ask(messages.Ask("job"), self.settings.request_timeout)
+        assert isinstance(answer, messages.Report)
+        return int(answer.data["job"]), dict(answer.data["settings"])
+
     def when_ended(self, number: int, do: Callable[[], object]) -> None:
         """Call `do`, in another thread, once a running job has ended.
 
@@ -161,7 +167,8 @@ class Driver(ModelTables, Node):
         self.control.call_async(messages.AskJob(number), heard)
 
     def summary(self, number: int) -> bytes:
-        """The merged survey of a job; empty if it had none, or the next job has begun."""
+        """The merged survey of a job; empty if it had none, has not merged it yet, or the next job
+        has begun."""
         answer = self._ask(messages.Summarise(number), self.settings.request_timeout)
         assert isinstance(answer, messages.Summary)
         return answer.blob

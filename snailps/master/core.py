@@ -605,6 +605,8 @@ class MasterCore:
         if ask.what == "tables":
             tables = self.members.table_registry.named()
             self.out.reply(call, messages.Report({"tables": tables}))
+        elif ask.what == "job":
+            self.out.reply(call, messages.Report(self.job_controller.newest()))
         elif ask.what == "map":
             if job is None or self.reported_phase != "training":
                 self.out.reply(call, messages.Report({}))

@@ -199,7 +199,8 @@ class LiveRows:
     """Pulls rows of one table of a running cluster, and rejoins after a loss.
 
     Options are as in `reader`.  A `patient` lookup waits for a lost shard until its limit; others
-    skip a shard that did not answer for `AGAIN_S`, since they can be answered without it.
+    skip a shard that did not answer for `AGAIN_S`, since they can be answered without it.  `driver`
+    asks for more than rows.
 
     The keeper thread alone writes `_joined`, `_joins` and `table`; lookups set `_lost` to wake it.
     """
@@ -239,6 +240,11 @@ class LiveRows:
             name="snailps-reader", daemon=True,
         )  # fmt: skip
         self._keeper.start()
+
+    @property
+    def driver(self) -> Driver:
+        """The member of the cluster that was joined last."""
+        return self._joined[0]
 
     @property
     def connected(self) -> bool:

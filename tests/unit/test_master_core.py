@@ -18,6 +18,7 @@ from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_
 from snailps.node.effects import WorkDone
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
+from snailps.transport.control.encoded import Encoded
 from snailps.transport.messages.terms import ChunkBlock, Partition
 
 
@@ -513,6 +514,38 @@ def test_part_of_several_blocks_is_merged_once_and_that_of_a_lost_worker_counted
     world.tick()
     assert job.summary == b"part"
     assert world.core.reported_phase == "training"
+
+
+def test_driver_reads_settings_and_survey_of_the_job_at_work_once_that_is_merged(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job)
+    _, worker, _ = world.forms()
+    driver = world.join("driver")
+    asked = world.ask(driver, m.Ask("job")).data
+    assert asked["settings"]["worker_class"] == "cluster_models:Surveyed"
+    assert world.ask(driver, m.Summarise(asked["job"])) == m.Summary(b"")
+    numbers = []
+    while (lease := leases(world, worker, 9)).number >= 0:
+        numbers.append(lease.number)
+    world.ask(worker, m.Done("survey", numbers[0], 5, 0.1, {}, b"part", numbers[1:]))
+    world.tick()
+    merged = world.ask(driver, m.Summarise(asked["job"]))
+    assert merged.body == Encoded(m.Summary(b"part")).body
+    assert "no job 9" in str(world.ask(driver, m.Summarise(9)))
+
+
+def test_session_names_its_job_until_the_tables_are_gone(make_job):
+    world = World(session=True)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    assert world.ask(driver, m.Ask("job")).data == {"job": 0, "settings": {}}
+    for number, epochs in ((1, "5"), (2, "2")):
+        world.ask(driver, m.Submit({**make_job.values, "epochs": epochs}))
+        world.tick()
+        for _ in range(2):  # at work, and ended
+            asked = world.ask(driver, m.Ask("job")).data
+            assert (asked["job"], asked["settings"]["epochs"]) == (number, epochs)
+            finishes(world, workers)
 
 
 def test_block_that_came_back_is_counted_by_a_worker_that_waits_for_its_turn(make_job):

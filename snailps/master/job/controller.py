@@ -18,7 +18,7 @@ waits for it, and `_side_done` handles its error. Must not know how calls of wor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -60,6 +60,7 @@ from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.replication.shard_reports import ShardReports
 from snailps.master.services import Opened, Services
 from snailps.node.effects import OnDone, WorkDone
+from snailps.outward import outward, without_secrets
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -563,11 +564,15 @@ class JobController:
             self.round.lost(now)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
-        """Send a worker the summary of the survey once all is merged; a driver the summary of an
-        ended job."""
+        """Send a worker the summary of the survey once all is merged; a driver that of an ended
+        job, or of the present one, empty while that is surveyed."""
         if member.role == "driver":
-            ended = self.ended_jobs[message.job]
-            self._out.reply(call, ended.summary or messages.Summary(b""))
+            nothing = messages.Summary(b"")
+            if (present := self._at_work(message.job)) is not None:
+                merged = present.summary is not None and present.pass_ == "train"
+                self._out.reply(call, present.summary_message() if merged else nothing)
+            else:
+                self._out.reply(call, self.ended_jobs[message.job].summary or nothing)
             return
         job, schedule = self.leases.running()
         if job.summary is not None and job.pass_ == "train":
@@ -747,12 +752,26 @@ class JobController:
 
     def report_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
         """Answer a driver that asks what a job has left; for the present job, at its end."""
-        newest = self.ended_jobs.newest
-        at_work = self.job is not None and newest not in self.ended_jobs
-        if at_work and message.job == newest:
+        if self._at_work(message.job) is not None:
             self.ended_jobs.wait(call)
         else:
             self._out.reply(call, self.ended_jobs[message.job].report())
+
+    def _at_work(self, number: int) -> Job | None:
+        """The present job, if that is its number."""
+        newest = self.ended_jobs.newest
+        return self.job if number == newest and newest not in self.ended_jobs else None
+
+    def newest(self) -> dict[str, Any]:
+        """Number and settings of the present job, or of the last one while its tables are there;
+        without settings if there is none."""
+        number = self.ended_jobs.newest
+        settings: Mapping[str, str] = {}
+        if (present := self._at_work(number)) is not None:
+            settings = to_mapping(present.settings)
+        elif number in self.ended_jobs and self.ended_jobs[number].tables is not None:
+            settings = self.ended_jobs[number].settings
+        return {"job": number, "settings": outward(settings, without_secrets)}
 
     def cancel(self, now: float) -> bool:
         """Cancel the export of a job whose driver gives it up; False: no export is under way."""

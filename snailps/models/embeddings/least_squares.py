@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.passes import Passes
 from snailps.api.range_passes import PassRange, RangePasses
-from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Pending
 from snailps.data.name_columns import Names
@@ -238,31 +237,29 @@ def _padded(rows: Floats) -> Floats:
     return padded
 
 
-def known_lines(results: Results, settings: MfSettings, names: Names) -> Known | None:
+def known_lines(results: shared_blocks.Puller, settings: MfSettings, names: Names) -> Known | None:
     """Collect the lines of the training, with those of the file that it continues.
 
     None, with a warning, if they are more than `KNOWN_MAX`, the file lacked its own, or servers
     have lost some.
     """
     total = int(names.counts[USER].sum())
+    if total > KNOWN_MAX:
+        _unlisted(total, f"more than {KNOWN_MAX:,}")
+        return None
     try:
-        if total > KNOWN_MAX:
-            _unlisted(total, f"more than {KNOWN_MAX:,}")
-            return None
-        blocks = _blocks_of_all(results, settings, passes_of(settings, names).ranges, total)
-        of_file = sum(blocks[OF_FILE])
-        if settings.continue_from and not of_file:
-            _unlisted(total, f"and {settings.continue_from} lacks its own")
-            return None
-        pieces, width = list[Floats](), _width(settings)
-        for source, counts in blocks.items():
-            pieces.append(np.empty((sum(counts), width), np.float32))
-            stops, out = [width * count for count in counts], pieces[-1].reshape(-1)
-            shared_blocks.read(results, _place(USER, source), [0] * len(stops), stops, out)
+        columns, of_file = written_lines(results, settings, names)
     except LostBlocks:
         _unlisted(total, "and servers have lost some")
         return None
-    columns = np.concatenate(pieces).T
+    if settings.continue_from and not of_file:
+        _unlisted(total, f"and {settings.continue_from} lacks its own")
+        return None
+    if columns.shape[1] < total:
+        log.warning(
+            "the training ended before it had read all lines of the input: its model's file "
+            "lists those that it had read"
+        )
     users, items = columns[:LINE_NUMBERS].astype(np.int32)
     weights = columns[LINE_NUMBERS] if settings.weighs else NO_WEIGHTS
     if _come_again(users, items, of_file):
@@ -272,6 +269,25 @@ def known_lines(results: Results, settings: MfSettings, names: Names) -> Known |
             settings.continue_from,
         )
     return Known.of(users, items, len(names.names[USER]), weights)
+
+
+def written_lines(
+    results: shared_blocks.Puller, settings: MfSettings, names: Names
+) -> tuple[Floats, int]:
+    """Read the lines that servers have by now: the numbers of each, float32 (`LINE_NUMBERS`, and 1
+    for weights; n), and how many are of the continued file, which come first.
+
+    In pass 0 they are those of the blocks before the first that is not written.  `LostBlocks`: a
+    block lacks a part.
+    """
+    total, width = int(names.counts[USER].sum()), _width(settings)
+    blocks = _blocks_of_all(results, settings, passes_of(settings, names).ranges, total)
+    pieces = list[Floats]()
+    for source, counts in blocks.items():
+        pieces.append(np.empty((sum(counts), width), np.float32))
+        stops, out = [width * count for count in counts], pieces[-1].reshape(-1)
+        shared_blocks.read(results, _place(USER, source), [0] * len(stops), stops, out)
+    return np.concatenate(pieces).T, sum(blocks[OF_FILE])
 
 
 def _unlisted(lines: int, why: str) -> None:
@@ -285,7 +301,7 @@ def _unlisted(lines: int, why: str) -> None:
 
 
 def _blocks_of_all(
-    results: Results, settings: MfSettings, ranges: int, total: int
+    results: shared_blocks.Puller, settings: MfSettings, ranges: int, total: int
 ) -> dict[int, list[int]]:
     """Count the lines of each block in `LINES`, by source; `total` is the sum, but of a training
     that ended in pass 0, which has the blocks before the first that it lacks."""
@@ -296,10 +312,6 @@ def _blocks_of_all(
         try:
             head = shared_blocks.heads(results, _place(USER, OF_INPUT), [len(blocks[OF_INPUT])])
         except LostBlocks:
-            log.warning(
-                "the training ended before it had read all lines of the input: its model's file "
-                "lists those that it had read"
-            )
             break
         blocks[OF_INPUT].append(int(head[0, ranges - 1]))
     return blocks

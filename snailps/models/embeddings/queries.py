@@ -8,6 +8,7 @@ Owns names, their spellings and the lines of questions.  The whole model is in m
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import warnings
@@ -406,6 +407,28 @@ class FactorModel(NamedRows):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         settings, arrays = files.read(path, "a matrix factorisation", MfSettings, self.kinds)  # type: ignore[arg-type]
         assert isinstance(settings, MfSettings)
+        self._take(path, settings, arrays)
+
+    @classmethod
+    def of(cls, path: str, settings: MfSettings, arrays: Mapping[str, NDArray[Any]]) -> FactorModel:
+        """Make a model of the arrays that a file would have; `path` is for messages."""
+        model = cls.__new__(cls)
+        model._take(path, settings, arrays)
+        return model
+
+    def with_items(self, rows: Floats) -> FactorModel:
+        """Return this model with other rows of its items; names and all else are shared."""
+        model = copy.copy(self)
+        model._rows = {**self._rows, "items": rows}
+        model.item_rows, model._new_rows = rows, {}
+        return model
+
+    def _take(
+        self,
+        path: str | os.PathLike[str],
+        settings: MfSettings,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
         self.settings = settings
         super().__init__(path, settings, arrays)
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0

@@ -279,8 +279,8 @@ class Ask(Message):
     """Ask for a report.
 
     `what` is "stats" to a server or worker; to the master "status", "history" (of the training),
-    "settings", "tables" (number and declaration of each), "log" (its last lines) or "map" (places
-    of the model's named rows in a plane).
+    "settings", "tables" (number and declaration of each), "job" (number and settings of the newest
+    one), "log" (its last lines) or "map" (places of the model's named rows in a plane).
     """
 
     what: Label

@@ -351,7 +351,8 @@ class Durable(Message):
 @message(by="worker driver", answers="Summary Again")
 @dataclass(frozen=True, slots=True)
 class Summarise(Message):
-    """Ask for the merged survey: a worker waits for it; a driver names the `job`."""
+    """Ask for the merged survey: a worker waits for it; a driver names the `job`, and gets nothing
+    while the survey is under way."""
 
     job: Id32 = 0
 

@@ -1,0 +1,370 @@
+"""Recommends items by the rows of a running matrix factorisation, at bounded age.
+
+    recommender(address) -> LiveRows, a driver that joins, and joins again
+        names, settings: once a job     rows of all items: once in `max_age_s`     -> FactorModel
+        row of a user: CachedRows       items of a user: its row solved            -> best items
+
+Exact: all items are scored, by the rows of one moment or of a pull that saw pushes.  Owns when the
+rows of items are pulled again, and what is answered when that fails.  Must not know how rows are
+trained.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.tables import Keys, Rows, Table
+from snailps.config import RawConfig, settings_of
+from snailps.data.name_columns import Names
+from snailps.dataclass import dataclass
+from snailps.errors import ClusterError, ConfigError, DataError, SnailError
+from snailps.local.driver import Driver
+from snailps.models.embeddings import files, least_squares, mf
+from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
+from snailps.models.embeddings.queries import Best, FactorModel, Name
+from snailps.models.embeddings.settings import MfSettings
+from snailps.models.embeddings.worker import PULLED_BYTES, TABLE
+from snailps.models.rotation.shared_blocks import LostBlocks
+from snailps.serving import reader
+from snailps.serving.cached_rows import CachedRows, check_options
+from snailps.serving.row_reader import RowReader
+
+ItemsUnreachable = Literal["error", "stale"]
+
+
+def recommender(
+    address: str,
+    *,
+    max_age_s: float | None = reader.MAX_AGE_S,
+    unreachable: ItemsUnreachable = "error",
+    cache_bytes: int = reader.CACHE_BYTES,
+    timeout_s: float | None = None,
+    secret_file: str = "",
+    tls: str = "",
+    **settings: Any,
+) -> Recommender:
+    """Recommend items by the rows of a matrix factorisation that a cluster trains.
+
+    Parameters
+    ----------
+    address : str
+        The master's ``host:port``.
+    max_age_s : float or None
+        Rows older than this many seconds are pulled again, of all items and of a user; None: never,
+        until another cluster is joined.
+    unreachable : {"error", "stale"}
+        What is answered when rows do not come within `timeout_s`.  "error": it raises.  "stale": by
+        the rows that were pulled last, of any age; it raises where there are none.
+    cache_bytes : int
+        Memory in bytes of the cache of users' rows, 64 MiB by default.
+    timeout_s : float, optional
+        Limit in seconds of a pull of 16 MB of rows.  By default 1, or with "error"
+        `request_timeout` (60).
+    secret_file, tls : str
+        As in the settings of the cluster's processes (docs/security.md).
+    **settings
+        Other settings of every process, as in `reader`.
+
+    Returns
+    -------
+    Recommender
+
+    Raises
+    ------
+    ConfigError
+        A setting is wrong, or the cluster trains no matrix factorisation.
+    ClusterError
+        Nothing listens at the address, the cluster refuses this process, or its names are not
+        counted yet.
+
+    Examples
+    --------
+    >>> with snailps.recommender("node1:16831", max_age_s=30) as shop:  # doctest: +SKIP
+    ...     shop.recommend(items=["i4", "i9"])
+    """
+    if unreachable not in ("error", "stale"):
+        raise ConfigError(f"unreachable: expected error or stale, got {unreachable!r}")
+    check_options(cache_bytes, max_age_s, unreachable)
+    live = reader.LiveRows(
+        address, TABLE, timeout_s, patient=unreachable == "error", secret_file=secret_file,
+        tls=tls, settings=settings,
+    )  # fmt: skip
+    try:
+        users = RowReader(
+            CachedRows(live, cache_bytes=cache_bytes, max_age_s=max_age_s), unreachable
+        )
+        return Recommender(address, live, users, max_age_s, unreachable)
+    except BaseException:
+        live.close()
+        raise
+
+
+class JobRows:
+    """Summary, settings and rows of the job that a cluster trains, as its model's methods read
+    them (`shared_blocks.Puller`)."""
+
+    def __init__(self, driver: Driver, address: str) -> None:
+        number, texts = driver.newest_job()
+        if not settings_of(MfSettings).keys() <= texts.keys():
+            what = texts.get("worker_class", "nothing")
+            raise ConfigError(
+                f"the cluster at {address} trains {what}: expected a matrix factorisation"
+            )
+        wanted = {name: texts[name] for name in settings_of(MfSettings)}
+        settings = RawConfig.from_mapping(wanted, f"the job at {address}").build(MfSettings)
+        assert isinstance(settings, MfSettings)
+        self.settings, self.summary = settings, driver.summary(number)
+        if not self.summary:
+            raise ClusterError(f"the names of the job at {address} are not counted yet: try again")
+        self._driver = driver
+        self._tables: dict[str, tuple[int, Table]] = driver.all_tables()
+
+    def pull(self, table: str, keys: Keys) -> Rows:
+        number, declared = self._tables[table]
+        return self._driver.client.pull(
+            number, keys, np.empty((len(keys), declared.dim), np.float32)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A job's model with the rows of items of a moment; its rows of users are zeros."""
+
+    model: FactorModel
+    names: Names
+    rows: JobRows
+    joins: int
+    pulled_at: float
+
+
+class Recommender:
+    """The items that suit a user best, by a running training; `snailps.recommender` makes one.
+
+    A context manager that leaves the cluster at the end.  Thread-safe: one thread at a time pulls
+    the items, and others wait for it.  A process that forks must make its own afterwards.
+
+    Examples
+    --------
+    >>> with snailps.recommender("node1:16831", unreachable="stale") as shop:  # doctest: +SKIP
+    ...     best = shop.recommend("u17", k=5)
+    ...     print(best[0], shop.age_s, shop.connected)
+    """
+
+    def __init__(
+        self,
+        address: str,
+        live: reader.LiveRows,
+        users: RowReader,
+        max_age_s: float | None,
+        unreachable: ItemsUnreachable,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address, self._live, self._users = address, live, users
+        self._max_age_s, self._stale_too, self._clock = max_age_s, unreachable == "stale", clock
+        self._lock = threading.Lock()
+        self._known: tuple[JobRows, least_squares.Known] | None = None
+        self._not_before = 0.0  # of the next attempt, after a vain one
+        self._snapshot: Snapshot | None = None
+        self._newest()
+
+    def __repr__(self) -> str:
+        state = "connected" if self.connected else "not connected"
+        return f"<recommender of {self._address}, items {self.age_s:.1f} s old: {state}>"
+
+    def __enter__(self) -> Recommender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the cluster is joined; if not, it is tried again and again."""
+        return self._live.connected
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the rows of the items were asked for."""
+        snapshot = self._snapshot
+        return self._clock() - snapshot.pulled_at if snapshot is not None else float("inf")
+
+    def recommend(
+        self,
+        user: Name | None = None,
+        k: int = 10,
+        without: Iterable[Name] = (),
+        *,
+        items: Iterable[Name] | None = None,
+        known: bool = False,
+    ) -> Best:
+        """Return the `k` best items of a user, by rows of at most `max_age_s`.
+
+        Parameters
+        ----------
+        user : str or int, optional
+        k : int
+        without : iterable of names
+            Items to leave out; an unknown one gives a warning.
+        items : iterable of names, optional
+            In the place of `user`: the items of someone whom the training has or not; the row is
+            solved from those of the items.  Loss "als".
+        known : bool
+            Do not leave out the user's items in this training, which loss "als" leaves out by
+            default (up to 16 million lines), `items` too.
+
+        Returns
+        -------
+        list of (name, value)
+            Best first, of equal values the more frequent item.
+
+        Raises
+        ------
+        UnknownWord
+            The user, or one of `items`, is unknown.
+        DataError
+            Neither `user` nor `items` is given, or both; or the loss has no `items`.
+        SnailError
+            Rows did not come in time, and `unreachable` does not allow older ones.
+        """
+        snapshot = self._newest()
+        model = snapshot.model
+        if user is None or items is not None:
+            return model.recommend(user, k, without, items=items, known=known)
+        place = model.place("users", user)
+        others: list[Name] = []
+        if not known and (pairs := self._known_of(snapshot)) is not None:
+            others = [model.items[item] for item in pairs.partners(USER, place).tolist()]
+        row = self._user_row(snapshot, place)
+        return model.best_for("users", row, k, without, others)
+
+    def neighbours(self, item: Name, k: int = 10) -> Best:
+        """Return the `k` items with the most similar rows, by their cosine.
+
+        Raises `UnknownWord` for an unknown item; else as `recommend`.
+        """
+        return self._newest().model.neighbours(item, k, "items")
+
+    def refresh(self) -> None:
+        """Pull the rows of the items now, whatever their age; raises if they do not come."""
+        with self._lock:
+            self._snapshot = self._pulled(self._snapshot)
+
+    def close(self) -> None:
+        """Leave the cluster; later answers are as those without it."""
+        self._live.close()
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _newest(self) -> Snapshot:
+        """The rows of items, pulled again if they are too old."""
+        with self._lock:
+            snapshot = self._snapshot
+            if snapshot is not None and self._is_good(snapshot):
+                return snapshot
+            try:
+                self._snapshot = self._pulled(snapshot)
+            except SnailError:
+                if snapshot is None or not self._stale_too:
+                    raise
+                self._not_before = self._clock() + reader.AGAIN_S
+                return snapshot
+            return self._snapshot
+
+    def _is_good(self, snapshot: Snapshot) -> bool:
+        now = self._clock()
+        if self._stale_too and now < self._not_before:
+            return True
+        if snapshot.joins != self._live.joins():
+            return False
+        return self._max_age_s is None or now - snapshot.pulled_at < self._max_age_s
+
+    def _pulled(self, before: Snapshot | None) -> Snapshot:
+        """Pull the rows of all items; names and settings only of another job than before."""
+        now, joins = self._clock(), self._live.joins()
+        if before is None or before.joins != joins:
+            rows = JobRows(self._live.driver, self._address)
+            names = MatrixFactorization.names(rows)  # type: ignore[arg-type]
+            before = Snapshot(_model_of(self._address, rows, names), names, rows, joins, now)
+        count, dim = before.model.item_rows.shape
+        keys = MatrixFactorization.keys_of_kind(ITEM, count)
+        items = np.empty((count, dim), np.float32)
+        step = max(1, PULLED_BYTES // (4 * dim))
+        for at in range(0, count, step):
+            come, why = self._live.pull(keys[at : at + step], items[at : at + step])
+            if why is not None or not come.all():
+                raise why or ClusterError(f"the cluster at {self._address} sent too few rows")
+        if joins != self._live.joins():  # another cluster, perhaps with other items
+            raise ClusterError(
+                f"the cluster at {self._address} was joined anew meanwhile: ask again"
+            )
+        settings, encoding = (
+            before.rows.settings,
+            mf.encoding_of(before.names, before.rows.settings),
+        )
+        if settings.predicts:
+            items = mf.in_units(items, encoding)
+        return Snapshot(before.model.with_items(items), before.names, before.rows, joins, now)
+
+    def _user_row(self, snapshot: Snapshot, place: int) -> Rows:
+        settings = snapshot.rows.settings
+        key = MatrixFactorization.keys_of_kind(USER, place + 1)[-1:]
+        row = self._users.pull(key)
+        if snapshot.joins != self._live.joins():
+            # The number of this user may be another one's in the job of that cluster.
+            raise ClusterError(
+                f"the cluster at {self._address} was joined anew, and its names are not read yet: "
+                "ask again, or pass the items of the user"
+            )
+        if settings.predicts:
+            row = mf.in_units(row, mf.encoding_of(snapshot.names, settings))
+        own: Rows = row[0]
+        return own
+
+    def _known_of(self, snapshot: Snapshot) -> least_squares.Known | None:
+        """The items of users in this training, read when they are first needed; None: the loss does
+        not know them, or there are too many."""
+        names, rows = snapshot.names, snapshot.rows
+        lines = int(names.counts[USER].sum())
+        if rows.settings.loss != "als" or lines > least_squares.KNOWN_MAX:
+            return None
+        with self._lock:
+            if self._known is None or self._known[0] is not rows:
+                try:
+                    columns, _ = least_squares.written_lines(rows, rows.settings, names)
+                    lacking = lines - columns.shape[1]
+                except LostBlocks:
+                    lacking = lines
+                if lacking:
+                    raise DataError(
+                        f"the servers at {self._address} do not have all lines of the training "
+                        "yet, so that what a user has cannot be left out: ask again, or pass "
+                        "known=True"
+                    )
+                users, items = columns[: least_squares.LINE_NUMBERS].astype(np.int32)
+                pairs = least_squares.Known.of(users, items, len(names.names[USER]))
+                self._known = rows, pairs
+            return self._known[1]
+
+
+def _model_of(address: str, rows: JobRows, names: Names) -> FactorModel:
+    """A model with the job's names, whose rows are zeros that take no memory."""
+    settings = rows.settings
+    arrays: dict[str, NDArray[Any]] = {}
+    for kind, own in zip(MatrixFactorization.kinds, names.names, strict=True):
+        zeros = np.broadcast_to(np.float32(0), (len(own), settings.row_dim))
+        arrays |= {kind: files.packed_names(own), files.rows_of(kind): zeros}
+    arrays |= _weights_of(settings, names)
+    return FactorModel.of(f"the job at {address}", settings, arrays)
+
+
+def _weights_of(settings: MfSettings, names: Names) -> Mapping[str, NDArray[Any]]:
+    mean = np.array([mf.encoding_of(names, settings).centre])
+    if settings.loss != "als":
+        return {"mean": mean}
+    return {"mean": mean, "solver": least_squares.solver_of(settings, names)}
