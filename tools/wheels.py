@@ -3,6 +3,7 @@
 
     interpreters -> a copy of the sources -> a wheel each -> auditwheel: manylinux tag -> checks
     wheel -> a new environment, no compiler on its path -> tests/wheels/smoke.py
+    tools/dist/fasttext-snailps -> a wheel for all Pythons that installs the name `fasttext`
 
     python tools/wheels.py                      builds into dist/, says which Pythons are missing
     python tools/wheels.py --python PATH ...    only for these
@@ -46,6 +47,8 @@ PAGE = "snailps/monitor/static/"
 FAULTS = "SNAIL_FAULTS"
 """In the C of modules that a build in place compiles otherwise (setup.py)."""
 KERNELS = {"x86_64": ("avx2", "avx512", "base")}
+NAME = "fasttext-snailps"
+"""The distribution in tools/dist that installs the name ``fasttext``."""
 LIMIT_S = 3600.0
 PROBE = """
 import importlib.util, json, os, sys, sysconfig
@@ -264,7 +267,29 @@ def build(
             flush=True,
         )
         made.append(target)
+    if made:
+        made.append(build_name(programs / "python", out, work))
     return made
+
+
+def build_name(python: str | Path, out: Path, work: Path) -> Path:
+    """Builds the wheel of `NAME`, which needs the snailps of this version; its path in `out`."""
+    source, raw = work / NAME, work / f"raw-{NAME}"
+    for folder in (source, raw):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "tools" / "dist" / NAME, source, ignore=shutil.ignore_patterns(*MADE))
+    text = (ROOT / "snailps" / "_version.py").read_text()
+    version = text.partition('__version__ = "')[2].partition('"')[0]
+    (source / "VERSION").write_text(version)
+    (source / "DEPENDENCIES").write_text(f"snailps=={version}\n")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", raw, source])
+    (wheel,) = raw.glob("*.whl")
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("fasttext_snailps-*.whl"):
+        old.unlink()
+    shutil.move(wheel, out / wheel.name)
+    return out / wheel.name
 
 
 # --- what a wheel has ---------------------------------------------------------------------------
@@ -339,6 +364,9 @@ def try_wheel(wheel: Path, python: str, work: Path) -> None:
         installed = time.monotonic()
         smoke = ROOT / "tests" / "wheels" / "smoke.py"
         run([programs / "python", smoke, "--no-compiler"], **options)
+        for name in wheel.parent.glob("fasttext_snailps-*.whl"):
+            run([*pip, "install", "--quiet", "--no-deps", name], **options)
+            run([programs / "python", "-c", "import fasttext, fasttext.util"], **options)
     print(
         f"{wheel.name}  installed in {installed - begun:.1f} s, smoke test"
         f" {time.monotonic() - installed:.1f} s",

@@ -6,6 +6,7 @@ Building takes minutes: `make wheels` and `make test-wheels`, as .ci/run does.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -287,6 +288,55 @@ def test_command_that_fails_is_shown_with_its_words(wheels):
     with pytest.raises(wheels.WheelError, match=r"(?s)^out\n.*: failed with 3$"):
         wheels.run([sys.executable, "-c", code])
     wheels.run([sys.executable, "-c", "pass"])
+
+
+# --- the name fasttext --------------------------------------------------------------------------
+
+
+def imported(folder, code):
+    """What a Python prints or raises that finds the packages of a folder first."""
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_wheel_of_the_name_fasttext_needs_the_snailps_of_its_version(wheels, tmp_path, monkeypatch):
+    def run(words, **options):
+        source = Path(words[-1])
+        version = re.search('__version__ = "(.*)"', (ROOT / "snailps/_version.py").read_text())[1]
+        assert (source / "VERSION").read_text() == version
+        assert (source / "DEPENDENCIES").read_text() == f"snailps=={version}\n"
+        raw = Path(words[words.index("--wheel-dir") + 1])
+        raw.mkdir(parents=True)
+        (raw / "fasttext_snailps-2-py3-none-any.whl").touch()
+
+    monkeypatch.setattr(wheels, "run", run)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "fasttext_snailps-1-py3-none-any.whl").touch()
+    wheel = wheels.build_name(sys.executable, out, tmp_path / "work")
+    assert list(out.iterdir()) == [wheel]
+
+
+def test_name_fasttext_is_ours_and_is_not_shared(tmp_path):
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "tools" / "dist" / "fasttext-snailps" / "fasttext", site / "fasttext")
+    code = (
+        "import fasttext, fasttext.util, snailps.fasttext as ours; "
+        "from fasttext.FastText import _FastText; "
+        "print(fasttext is ours, fasttext.util is ours.util, _FastText.__module__)"
+    )
+    assert imported(site, code) == "True True snailps.fasttext.model\n"
+    (site / "fasttext" / "FastText.py").write_text("")  # of another package
+    (site / "other-1.dist-info").mkdir()
+    (site / "other-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\n")
+    (site / "other-1.dist-info" / "top_level.txt").write_text("fasttext\n")
+    told = imported(site, "import fasttext")
+    assert "ImportError: fasttext-snailps: another package named fasttext is installed" in told
+    assert re.search(r"pip uninstall -y .*fasttext-snailps .*other; pip install", told)
 
 
 # --- the same versions everywhere ----------------------------------------------------------------
