@@ -43,7 +43,7 @@ from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SnailError
 from snailps.master.checkpoint_files import folder_of
-from snailps.master.process import Master
+from snailps.master.process import Launch, Master
 from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
 from snailps.transport.control import show
@@ -142,13 +142,15 @@ def command(
     master = Master(
         settings,
         raw,
+        Launch(
+            session=session,
+            lasting=session and not with_driver,
+            nodes_stay=document_fd < 0,  # a launcher ends its children
+            any_port=ready_fd >= 0,
+            source_key=source_key,
+            secret=secret,
+        ),
         known_classes(raw),
-        session=session,
-        lasting=session and not with_driver,
-        source_key=source_key,
-        secret=secret,
-        any_port=ready_fd >= 0,
-        nodes_stay=document_fd < 0,  # a launcher ends its children
         on_listening=listening,
         on_status=None if progress is None else draw,
     )

@@ -31,6 +31,7 @@ from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output
+from snailps.dataclass import dataclass
 from snailps.errors import (
     ClusterError,
     ConfigError,
@@ -148,6 +149,24 @@ class _Services:
             self._journal.keep_base(pack(state))
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a master was launched, beside its settings: by hand, or by a launcher of a cluster."""
+
+    session: bool = False
+    """Wait for jobs of drivers, instead of running the file's own and ending."""
+    lasting: bool = False
+    """The session outlives its drivers."""
+    nodes_stay: bool = True
+    """False: servers and workers end with this process."""
+    any_port: bool = False
+    """`listen_addr` without a port means any free one, not the port of `master_addr`."""
+    source_key: str = ""
+    """Admits the source of a class, whatever `accept_source` is."""
+    secret: bytes = b""
+    """Of the cluster, made by its launcher: used where the settings name none."""
+
+
 class Master:
     core: MasterCore
 
@@ -155,27 +174,17 @@ class Master:
         self,
         settings: MasterSettings,
         raw: RawConfig,  # where the job's settings come from
+        launch: Launch,
         also_known: Iterable[type[Any]] = (),  # settings classes whose keys may be in the same file
         *,
-        # wait for jobs of drivers, instead of running the file's own and ending
-        session: bool = False,
-        lasting: bool = False,  # the session outlives its drivers
-        nodes_stay: bool = True,  # False: servers and workers end with this process
-        # `listen_addr` without a port means any free one, not that of `master_addr`
-        any_port: bool = False,
-        source_key: str = "",  # admits the source of a class, whatever `accept_source` is
-        # of the cluster, made by its launcher: used where the settings name none
-        secret: bytes = b"",
         # called with the address
         on_listening: Callable[[str, int], None] = lambda host, port: None,
         # called with a `Status` a few times a second
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
-        self.trust = Trust.of(settings, secret=secret)
-        self._session, self._lasting, self._any_port = session, lasting, any_port
-        self._nodes_stay = nodes_stay
-        self._source_key = source_key
+        self._launch = launch
+        self.trust = Trust.of(settings, secret=launch.secret)
         self._on_listening, self._on_status = on_listening, on_status
         self._journal = Journal(None)
         self.session_job: SessionJob | None = None
@@ -203,7 +212,7 @@ class Master:
         """Run the cluster to its end; returns the exit code. SnailError if the master cannot begin
         (settings, address, input), or the cluster failed."""
         job: Job | None = None
-        if not self._session:
+        if not self._launch.session:
             check_driver_files({entry.key: entry.value for entry in self._raw.entries})
             with _beginning():
                 job = Job(self._raw, self._also_known, time.monotonic())
@@ -212,7 +221,7 @@ class Master:
         address = self._settings.listen_addr or self._settings.master_addr
         raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
-        if port == 0 and not self._any_port:
+        if port == 0 and not self._launch.any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
         listener = listen(host, port, self.trust)
         try:
@@ -293,7 +302,7 @@ class Master:
         A session that ends with its driver has nobody who could start its master again.
         """
         job_or_session = job or self.session_job
-        keeps = job is not None or self._lasting
+        keeps = job is not None or self._launch.lasting
         if job_or_session is None or not keeps or self._settings.on_node_loss != "recover":
             return None
         return journal_path(self._settings, job_or_session)
@@ -345,15 +354,15 @@ class Master:
                 cluster_id,
                 now,
                 session,
-                self._lasting,
-                self._nodes_stay,
+                self._launch.lasting,
+                self._launch.nodes_stay,
             ),
             _Services(
                 self._reader,
                 self._journal,
                 keeps_base=job is not None,
                 accept_source=settings.accept_source,
-                source_key=self._source_key,
+                source_key=self._launch.source_key,
             ),
             past,
             peak_rss_mb,

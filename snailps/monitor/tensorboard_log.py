@@ -111,7 +111,7 @@ class TensorboardLog:
 
     # --- beside the loop -------------------------------------------------------------------------
 
-    def looked(self, results: Results) -> None:
+    def read(self, results: Results) -> None:
         """Note the norms of rows of all tables, which takes as long as reading these."""
         step = self._step
         for name in results.tables:

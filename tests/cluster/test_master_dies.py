@@ -237,7 +237,7 @@ def test_master_that_takes_over_keeps_the_rows_of_n_grams_that_the_survey_chose(
     assert 0 < read_bin(folder / "out.bin").header.bucket < 2_000_000
 
 
-def test_master_killed_while_a_round_is_looked_at_applies_it_once(tmp_path):
+def test_master_killed_while_a_round_is_inspected_applies_it_once(tmp_path):
     (tmp_path / "gates").mkdir()
     gate = Gate(tmp_path / "gates", 2, "look")
     job = {

@@ -14,7 +14,7 @@ from waiting import until
 
 from snailps.api.tables import Table
 from snailps.config import ROLE_CLASSES, MasterSettings, RawConfig
-from snailps.master.process import Master
+from snailps.master.process import Launch, Master
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
 from snailps.transport.frame import Frame, Kind
@@ -46,10 +46,8 @@ class Running:
                 MasterSettings
             ),
             raw,
-            session=True,
-            lasting=lasting,
+            Launch(session=True, lasting=lasting, any_port=True),
             also_known=[cls for _, cls in ROLE_CLASSES],
-            any_port=True,
             on_listening=on_listening,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)

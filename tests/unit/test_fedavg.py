@@ -384,7 +384,7 @@ def test_arrays_are_written_once_a_second_and_at_the_end(folder):
     settings = settings_of(folder, output=str(folder / "out"))
     evaluator, found = RoundEvaluator(settings), []
     for round_, seconds in enumerate((0.1, 0.2, 1.3, 1.4)):
-        evaluator.look(Tables(settings, seconds), round_)
+        evaluator.inspect(Tables(settings, seconds), round_)
         evaluator.wait()
         lines = read_history(folder / "out.history.jsonl")[1]
         found.append((saved_round(folder), len(lines)))
@@ -419,6 +419,6 @@ def test_arrays_of_the_last_good_round_are_written_when_a_loss_is_no_number(fold
     settings = settings_of(folder, output=str(folder / "out"))
     evaluator = RoundEvaluator(settings)
     for round_, value in enumerate((0.0, 0.0, np.nan)):
-        evaluator.look(Tables(settings, 0.1, value), round_)
+        evaluator.inspect(Tables(settings, 0.1, value), round_)
     evaluator.wait()
     assert saved_round(folder) == 2

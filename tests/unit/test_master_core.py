@@ -924,11 +924,11 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     inspection, told = controller.inspection, []
     world.slow = True
     world.services.reader.landmarks = lambda job, reading, sharp: {"of": job}
+    inspection.begin(-1)  # one is due
     inspection.map(controller.job, told.append, world.now)
-    inspection._looks = -1
     inspection.step(controller.job, {}, world.now)
     world.tick()
-    assert inspection.looking
+    assert inspection.running
     replication.standbys.redundancy.metrics.moves = 3
     controller.job.ticks, controller.expiry._tick = [0, 7], 7
     assert world.ask(driver, m.Cancel()) == m.Ok()
@@ -938,7 +938,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.tick(times=3)
     late, world.works, world.slow = list(world.works), [], False
     assert world.ask(driver, m.Submit(make_job.values)) == m.Submitted(2)
-    assert not inspection.looking  # its training ends with no look under way
+    assert not inspection.running  # its training ends with no inspection under way
     world.works = late
     world.work()  # what the first job began beside the loop ends now
     assert inspection.last_map == {}

@@ -29,27 +29,27 @@ class Job:
 
 
 class Rounds:
-    """A controller whose shards and looks are answered by the test."""
+    """A controller whose shards and inspections are answered by the test."""
 
     def __init__(self, workers=(5,), deadline_s=0.0):
         self.job = Job(list(workers), deadline_s)
-        self.facts, self.closed, self.looks, self.failed, self.said = [], [], [], [], []
+        self.facts, self.closed, self.inspections, self.failed, self.said = [], [], [], [], []
         self.rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
         out = SimpleNamespace(
             note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append
         )
         self.checkpoints = SimpleNamespace(running=False, is_due=lambda now: False)
         self.control = RoundController(
-            out, self.job, self.job.schedule.rounds, self.rows, self.checkpoints, self._look,
-            self.failed.append,
+            out, self.job, self.job.schedule.rounds, self.rows, self.checkpoints,
+            self._begin_inspection, self.failed.append,
         )  # fmt: skip
 
     def _close(self, clock, parts, now):
         self.closed.append(clock)
         self.rows.clocks_set = False
 
-    def _look(self, round_, then, now):
-        self.looks.append((round_, then))
+    def _begin_inspection(self, round_, then, now):
+        self.inspections.append((round_, then))
 
     def train(self, worker=5, now=0.0):
         """A worker trains its part of the present round; whether there was one."""
@@ -63,8 +63,8 @@ class Rounds:
         self.rows.clocks_set = True
         self.control.step(0.0)
 
-    def looked(self, loss, now=0.0):
-        _, then = self.looks.pop(0)
+    def inspected(self, loss, now=0.0):
+        _, then = self.inspections.pop(0)
         then(WorkDone(0, {"loss": loss}), now)
         self.control.step(now)
 
@@ -74,27 +74,27 @@ def rounds():
     return Rounds()
 
 
-def test_next_round_is_trained_while_the_last_is_looked_at_and_closed_behind_that(rounds):
+def test_next_round_is_trained_while_the_last_is_inspected_and_closed_behind_that(rounds):
     assert rounds.train()
     assert rounds.closed == [0]
     assert not rounds.train()  # not before the shards have applied it
     rounds.apply()
     assert rounds.train()
-    assert (rounds.closed, [round_ for round_, _ in rounds.looks]) == ([0], [0])
+    assert (rounds.closed, [round_ for round_, _ in rounds.inspections]) == ([0], [0])
     assert rounds.control.busy
-    rounds.looked(3.0)
+    rounds.inspected(3.0)
     assert rounds.closed == [0, 1]
     assert rounds.job.figures == [(0, {"loss": 3.0})]
 
 
 def test_round_that_is_ready_waits_for_a_checkpoint_that_is_due(rounds):
-    """It would never come where rounds are shorter than the looks at them."""
+    """It would never come where rounds are shorter than the inspections at them."""
     checkpoints = rounds.checkpoints
     rounds.train()
     rounds.apply()
     checkpoints.is_due = lambda now: True
     rounds.train()
-    rounds.looked(3.0)
+    rounds.inspected(3.0)
     assert rounds.closed == [0]
     assert not rounds.control.busy  # so that it may begin
     checkpoints.is_due, checkpoints.running = lambda now: False, True
@@ -110,28 +110,28 @@ def test_what_is_trained_behind_the_target_is_never_closed(rounds):
     rounds.train()
     rounds.apply()
     rounds.train()
-    rounds.looked(TARGET)
+    rounds.inspected(TARGET)
     rounds.job.schedule.close()
     rounds.control.step(0.0)
     assert rounds.closed == [0]
     assert not rounds.control.busy
 
 
-def test_round_that_is_ready_at_an_interrupt_is_closed_behind_the_look(rounds):
+def test_round_that_is_ready_at_an_interrupt_is_closed_behind_the_inspection(rounds):
     rounds.train()
     rounds.apply()
     rounds.train()
     rounds.job.schedule.close()
-    rounds.looked(3.0)
+    rounds.inspected(3.0)
     assert rounds.closed == [0, 1]
     rounds.apply()
-    rounds.looked(2.0)
+    rounds.inspected(2.0)
     assert not rounds.control.busy
     assert rounds.job.schedule.over
 
 
-def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
-    """The round could not be closed before the look has ended: a late worker may still come."""
+def test_deadline_cuts_nobody_off_while_the_last_round_is_inspected():
+    """The round could not be closed before the inspection ends: a late worker may still come."""
     rounds = Rounds(workers=(5, 6), deadline_s=1.0)
     assert rounds.train(5)
     assert rounds.train(6)
@@ -140,17 +140,17 @@ def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
     assert rounds.job.schedule.take(6) is not None
     rounds.control.step(2.0)
     assert rounds.said == []
-    rounds.looked(3.0, now=3.0)
+    rounds.inspected(3.0, now=3.0)
     assert rounds.said == ["round 2 goes on without worker 6"]
     assert rounds.closed == [0, 1]
 
 
 @pytest.mark.parametrize("error", [ValueError("no rows"), SystemExit(0)])
-def test_look_that_fails_fails_the_job_and_names_its_round(rounds, error):
+def test_inspection_that_fails_fails_the_job_and_names_its_round(rounds, error):
     rounds.train()
     rounds.apply()
     rounds.train()
-    _, then = rounds.looks.pop()
+    _, then = rounds.inspections.pop()
     then(WorkDone(0, None, error=error), 0.0)
     (text,) = rounds.failed
     assert "round 1: after_round failed" in text
@@ -162,6 +162,6 @@ def test_journal_that_begins_anew_says_what_is_under_way(rounds):
     assert rounds.control.facts() == [Fact("close", {"parts": [0]})]
     rounds.apply()
     assert rounds.control.facts() == [Fact("look", {"round": 0})]
-    rounds.looked(3.0)
+    rounds.inspected(3.0)
     assert rounds.control.facts() == []
     assert [kind for kind, _ in rounds.facts] == ["close", "look", "round"]

@@ -78,7 +78,7 @@ def test_a_step_has_one_point_of_each_tag(tmp_path):
     board = TensorboardLog(str(tmp_path))
     for step, loss in ((0, None), (0, None), (100, 3.0), (100, 3.0), (200, None), (200, 2.0)):
         board.on_status(status_of(units=step, loss=loss))
-        board.looked(tables(words=np.ones((10, 2), np.float32)))
+        board.read(tables(words=np.ones((10, 2), np.float32)))
     board.close()
     tags = [(value.tag, step) for step, value in values_in(tmp_path)]
     assert len(tags) == len(set(tags))
@@ -113,7 +113,7 @@ def test_scalars_leave_out_what_is_not_known(tmp_path):
 
 def test_histograms_are_of_the_norms_of_rows(tmp_path):
     board = TensorboardLog(str(tmp_path))
-    board.looked(tables(input=np.full((3000, 4), 2.0, np.float32), empty=np.zeros((0, 4))))
+    board.read(tables(input=np.full((3000, 4), 2.0, np.float32), empty=np.zeros((0, 4))))
     board.close()
     ((_, value),) = values_in(tmp_path)
     assert value.tag == "row_norms/input"
@@ -122,7 +122,7 @@ def test_histograms_are_of_the_norms_of_rows(tmp_path):
 
 def test_histograms_look_at_a_sample_of_large_tables(tmp_path):
     board = TensorboardLog(str(tmp_path))
-    board.looked(tables(input=np.ones((ROWS_MAX + 5000, 2), np.float32)))
+    board.read(tables(input=np.ones((ROWS_MAX + 5000, 2), np.float32)))
     board.close()
     ((_, value),) = values_in(tmp_path)
     assert value.histo.num == ROWS_MAX
@@ -209,7 +209,7 @@ def test_tensorboards_own_reader_takes_it(tmp_path):
     board = TensorboardLog(str(tmp_path))
     for step in (100, 200):
         board.on_status(status_of(units=step, loss=10.0 / step))
-    board.looked(tables(input=np.ones((3000, 2), np.float32)))
+    board.read(tables(input=np.ones((3000, 2), np.float32)))
     board.close()
     read = accumulator.EventAccumulator(str(tmp_path))
     read.Reload()

@@ -43,7 +43,7 @@ from snailps.master.effects import CancelExport, Compact, Fact, LeaveRounds, Sna
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
-from snailps.master.job.inspection import LOOKS, Inspection
+from snailps.master.job.inspection import INSPECTIONS, Inspection
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.round_controller import RoundController
@@ -414,8 +414,10 @@ class JobController:
         """Advance the training. Once its schedule is over, the export begins when nothing changes
         rows or reads them any more: no worker is late, no inspection, round or checkpoint is under
         way, each lost worker is fenced at all shards, and no shard changes over."""
-        looks = self.round is not None and self.round.looks
-        if job.diverged and not looks:  # an inspection may report that an earlier round diverged
+        inspecting = self.round is not None and self.round.inspecting
+        if (
+            job.diverged and not inspecting
+        ):  # an inspection may report that an earlier round diverged
             self._above.fail_job(job.diverged)
             return
         if job.refused:
@@ -433,8 +435,8 @@ class JobController:
         late = self.leases.wait_for_late(schedule, workers, now)
         if schedule.over:
             self.leases.answer(now)
-            looking = self.inspection.looking or (self.round is not None and self.round.busy)
-            if late or looking or self.checkpoints.running:
+            inspecting = self.inspection.running or (self.round is not None and self.round.busy)
+            if late or inspecting or self.checkpoints.running:
                 return
             # A lost worker may push until all shards have fenced it, and no server serves a shard
             # that changes over: the export would read a torn model, or wait.
@@ -490,7 +492,7 @@ class JobController:
     def in_haste(self) -> bool:
         """Whether the loop is not to sleep: calls may be answered now, or workers wait for work
         beside the loop that ends soon."""
-        return self.leases.busy or (self.round is not None and self.round.looks)
+        return self.leases.busy or (self.round is not None and self.round.inspecting)
 
     @property
     def holds_rows(self) -> bool:
@@ -524,7 +526,7 @@ class JobController:
         job = self.job
         if job is None or self.phase is not JobPhase.TRAINING:
             return
-        self.inspection.begin(int(job.progress(now) * LOOKS))
+        self.inspection.begin(int(job.progress(now) * INSPECTIONS))
         self.report(now)  # a new worker gets the job before any message about it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.schedule.over:

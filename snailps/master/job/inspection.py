@@ -18,7 +18,7 @@ from snailps.master.membership import Membership
 from snailps.master.services import ModelAccess, Reader
 from snailps.node.effects import WorkDone
 
-LOOKS = 10
+INSPECTIONS = 10
 """Inspections during one training."""
 NUMBERS = 3
 """Incarnations for one reading of the tables: an export connects up to three times."""
@@ -35,22 +35,22 @@ class Inspection:
         # reads the tables, beside the loop
         self._members, self._out, self._reader = members, out, reader
         self._begun = 0  # jobs begun; an older result is ignored
-        self._looks = 0  # inspections of this training so far
-        self._looking = 0  # number of the work of an inspection; 0: none
+        self._count = 0  # inspections of this training so far
+        self._work = 0  # number of the work of an inspection; 0: none
         self._mapping = False
         self.last_map: Mapping[str, Any] = {}  # of this job; empty before the first
         self._map_due = 0.0
         self._numbers: Iterator[int] | None = None  # of the connection that serves all rounds
 
-    def begin(self, looks: int = 0) -> None:
-        """Begin a job, or resume it after `looks` inspections."""
+    def begin(self, count: int = 0) -> None:
+        """Begin a job, or resume it after `count` inspections."""
         self._begun += 1
-        self._looks, self._looking = looks, 0  # the result of another job's inspection is ignored
+        self._count, self._work = count, 0  # the result of another job's inspection is ignored
         self.last_map = {}
 
     @property
-    def looking(self) -> bool:
-        return bool(self._looking)
+    def running(self) -> bool:
+        return bool(self._work)
 
     def reading(self, figures: dict[str, Any]) -> ModelAccess:
         """What a reading of the tables that begins now needs."""
@@ -59,15 +59,15 @@ class Inspection:
 
     def step(self, job: Job, figures: dict[str, Any], now: float) -> None:
         """Have the model's inspector run, once for each tenth of the training."""
-        looks = int(job.progress(now) * LOOKS)
-        if looks > self._looks and not self._looking:
-            self._looks = looks
-            look = partial(self._reader.inspect, job, self.reading(figures))
-            self._looking = self._out.work(look, partial(self._looked, self._begun))
+        due = int(job.progress(now) * INSPECTIONS)
+        if due > self._count and not self._work:
+            self._count = due
+            inspect = partial(self._reader.inspect, job, self.reading(figures))
+            self._work = self._out.work(inspect, partial(self._done, self._begun))
 
-    def _looked(self, begun: int, done: WorkDone, now: float) -> None:
+    def _done(self, begun: int, done: WorkDone, now: float) -> None:
         if begun == self._begun:
-            self._looking = 0
+            self._work = 0
 
     def map(self, job: Job, then: Callable[[Mapping[str, Any]], None], now: float) -> None:
         """Place named rows in a map; `then` gets it, or the last map of this job if one is not due
@@ -103,7 +103,7 @@ class Inspection:
         now: float,
     ) -> None:
         """Have the model inspect its tables after a round."""
-        if not job.looks_after_rounds:
+        if not job.inspects_rounds:
             then(WorkDone(0, {}), now)
             return
         if self._numbers is None:

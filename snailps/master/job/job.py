@@ -148,7 +148,7 @@ class Job:
         self.concurrency = Concurrency()
         self.counts = trait_of(self.cls, Reported).counts
         after_round = in_rounds.after_round.__func__  # type: ignore[attr-defined]
-        self.looks_after_rounds = after_round is not InRounds.after_round.__func__  # type: ignore[attr-defined]
+        self.inspects_rounds = after_round is not InRounds.after_round.__func__  # type: ignore[attr-defined]
         self._ask_for_survey()
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
@@ -795,7 +795,7 @@ class Job:
         if examples > 0 and "loss" in message.metrics and not self.diverged:
             loss = message.metrics["loss"] / examples
             where = f"{named_method(self.cls, 'train')}, block {message.number}"
-            self.diverged = self._watch.look(where, loss, self._counted_workers)
+            self.diverged = self._watch.check(where, loss, self._counted_workers)
 
     @property
     def _watch(self) -> LossWatch:
@@ -853,7 +853,7 @@ class Job:
         loss = figures.get("loss")
         if loss is None:
             return
-        if diverged := self._watch.look(f"round {round_ + 1}", loss):
+        if diverged := self._watch.check(f"round {round_ + 1}", loss):
             raise ClusterError(diverged)
         if self.settings.target_loss and loss <= self.settings.target_loss:
             self._reached_in, self._reached = round_, "target_loss"

@@ -1,6 +1,6 @@
 """Detects by the losses that a training diverges, and advises what to change.
 
-    mean loss of each block, in the order of reports -> LossWatch.look -> why it must end, or ""
+    mean loss of each block, in the order of reports -> LossWatch.check -> why it must end, or ""
 
 One loss that is not finite is enough. A finite loss counts if it exceeds `bound` times the loss of
 the first block (or 1, or the loss of the best constant) in several blocks in a row: a single block
@@ -27,7 +27,7 @@ class LossWatch:
         self._first: float | None = None
         self._beyond = 0  # blocks, the last ones
 
-    def look(self, where: str, loss: float, workers: int = 1) -> str:
+    def check(self, where: str, loss: float, workers: int = 1) -> str:
         """Take the mean loss of a block or round; returns why the training must end, or ""."""
         if math.isfinite(loss):
             if self._first is None:

@@ -45,7 +45,7 @@ LANDMARKS = 150
 class Observer(Protocol):
     """Sees the tables when the master reads them, and the files of the export."""
 
-    def looked(self, results: Results) -> None:
+    def read(self, results: Results) -> None:
         """Look at the tables, which can be read now."""
 
     def exported(self, files: Sequence[str]) -> None:
@@ -94,21 +94,21 @@ class ModelReader:
     def inspect(self, job: Job, reading: ModelAccess) -> None:
         """Have the model's inspector run; its result becomes `Job.validation`. An error is only
         logged: no training is lost for an inspection."""
-        look, observer = trait_of(job.cls, Reported).inspector(job.settings), self.observer
-        if look is None and observer is None:
+        inspector, observer = trait_of(job.cls, Reported).inspector(job.settings), self.observer
+        if inspector is None and observer is None:
             return
 
         def both(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
-            looked = look(results) if look is not None else {}
+            inspected = inspector(results) if inspector is not None else {}
             if observer is not None:
-                observer.looked(results)
-            return looked
+                observer.read(results)
+            return inspected
 
         try:
-            looked = plain_figures(job.cls, "inspector", self.load(job, both, reading))
+            inspected = plain_figures(job.cls, "inspector", self.load(job, both, reading))
             validation = {
                 name: [(str(other), float(figure)) for other, figure in figures]
-                for name, figures in looked.items()
+                for name, figures in inspected.items()
             }
         except Exception as error:  # a failed inspection is no reason to lose the model
             log.error("the inspection of the model failed, the job goes on: %s", explain(error))

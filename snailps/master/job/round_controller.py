@@ -40,26 +40,26 @@ class RoundController:
         fail_job: Callable[[str], None],
     ) -> None:
         self._out, self._job, self._shard_orders = out, job, shard_orders
-        self._checkpoints, self._inspect, self._fail_job = checkpoints, inspect, fail_job
+        self._checkpoints, self._begin_inspection, self._fail_job = checkpoints, inspect, fail_job
         self._schedule, self._rounds = job.schedule, rounds
         self._deadline_s = job.deadline_s
         self._begun: float | None = None  # when a worker began with the round; None: none has
         self._forgotten = False
         self.closing = False
         """Servers have the order to apply the round."""
-        self._looks_at = -1  # the round that is inspected; -1: none
+        self._inspected = -1  # the round that is inspected; -1: none
         self._saved_in = -1  # the last round in which a checkpoint was made
 
     @property
-    def looks(self) -> bool:
+    def inspecting(self) -> bool:
         """Whether the model inspects the previous round: `InRounds.after_round` runs."""
-        return self._looks_at >= 0
+        return self._inspected >= 0
 
     @property
     def busy(self) -> bool:
         """Whether a round is being applied or inspected: the training does not end meanwhile, and
         no checkpoint begins."""
-        return self.closing or self.looks
+        return self.closing or self.inspecting
 
     def next(self) -> None:
         """Begin the next round: the previous one is applied."""
@@ -72,25 +72,25 @@ class RoundController:
             self._rounds.only(fact.data["parts"])
             self.closing = True
         elif fact.kind == "look":
-            self.closing, self._looks_at = False, fact.data["round"]
-            if self._rounds.round == self._looks_at:  # else the state was kept after the look
+            self.closing, self._inspected = False, fact.data["round"]
+            if self._rounds.round == self._inspected:  # else the state was kept after the fact
                 self.next()
         else:
-            self._job.round_done(self._looks_at, fact.data["figures"])
-            self._looks_at = -1
+            self._job.round_done(self._inspected, fact.data["figures"])
+            self._inspected = -1
 
     def repeat(self, now: float) -> None:
         """Repeat the step that an earlier master had begun, and whose end it did not note."""
         if self.closing:
             self.close(self._rounds.done_slots, now)
-        elif self.looks:
-            self.look(self._looks_at, now)
+        elif self.inspecting:
+            self.inspect(self._inspected, now)
 
     def facts(self) -> list[Fact]:
         """Facts that a compacted journal needs beside the schedule's state."""
         if self.closing:
             return [Fact("close", {"parts": self._rounds.done_slots})]
-        return [Fact("look", {"round": self._looks_at})] if self.looks else []
+        return [Fact("look", {"round": self._inspected})] if self.inspecting else []
 
     def lost(self, now: float) -> None:
         """A worker was lost with its entry: if no other has begun, begin the round again.
@@ -114,7 +114,7 @@ class RoundController:
             round_ = self._rounds.round
             self._out.note("look", {"round": round_})
             self.next()
-            self.look(round_, now)
+            self.inspect(round_, now)
         if self.closing or self._job.has_reached or not self._rounds.begun:
             return
         # At Ctrl-C a round that all workers have finished is still applied; another one is not.
@@ -125,11 +125,11 @@ class RoundController:
         late = self._deadline_s and now - self._begun >= self._deadline_s
         # Not during an inspection: the round could not be closed yet, so late workers may as well
         # finish meanwhile.
-        may_cut = late and not (self._rounds.ready or self.looks)
+        may_cut = late and not (self._rounds.ready or self.inspecting)
         if may_cut and (without := self._rounds.cut_off()):
             names = ", ".join(f"worker {node}" for node in without)
             self._out.say(f"round {self._rounds.round + 1} goes on without {names}")
-        if self._rounds.ready and not (self.looks or self._saves(now)):
+        if self._rounds.ready and not (self.inspecting or self._saves(now)):
             self.close(self._rounds.done_slots, now)
 
     def _saves(self, now: float) -> bool:
@@ -150,24 +150,24 @@ class RoundController:
         self.closing = True
         self._shard_orders.close_clock(self._rounds.round, slots, now)
 
-    def look(self, round_: int, now: float) -> None:
+    def inspect(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""
-        self._looks_at = round_
-        self._inspect(round_, self._looked, now)
+        self._inspected = round_
+        self._begin_inspection(round_, self._inspection_done, now)
 
     def forget(self) -> None:
         """Ignore the result of an inspection: the job is over."""
         self._forgotten = True
 
-    def _looked(self, look: WorkDone, now: float) -> None:
+    def _inspection_done(self, done: WorkDone, now: float) -> None:
         if self._forgotten:
             return
-        round_, self._looks_at = self._looks_at, -1
+        round_, self._inspected = self._inspected, -1
         number = round_ + 1  # for people
         try:
-            if look.error is not None:
-                raise look.error
-            figures = dict(look.result)
+            if done.error is not None:
+                raise done.error
+            figures = dict(done.result)
             self._out.note("round", {"figures": figures})
             self._job.round_done(round_, figures)
         except SnailError as error:

@@ -368,7 +368,7 @@ class ReplicationPlanner:
                 server.emptied = True
                 self._out.put(Emptied(number))
         if self.replicated:
-            self.redundancy.look(now)
+            self.redundancy.check(now)
         self._planned = (self.placement.version, self.held)
         self._again_at = self.placement.again_at(now)
 

@@ -1,6 +1,6 @@
 """Measures how long shards were without a standby or out of reach; reports it to users.
 
-    out_of_reach, followed, look -> Redundancy -> lines for the log, events; ReplicationMetrics
+    out_of_reach, followed, check -> Redundancy -> lines for the log, events; ReplicationMetrics
 
 Must not decide anything: `planner.py` and `actions.py` do. They ask here only whether a lost copy
 is still to be replaced (`hurt`), which makes copies run at full speed.
@@ -104,7 +104,7 @@ class Redundancy:
         """Another server has joined: log the next shard without standby again."""
         self._single_reported = False
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Log when shards have lost their standbys, and when all have one again. Moves alone are
         not logged before all shards are at their places."""
         if self.places.redundant:

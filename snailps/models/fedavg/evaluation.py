@@ -65,7 +65,7 @@ class RoundEvaluator:
         self._has_saved = False  # arrays
         self._history: list[dict[str, Any]] = []
 
-    def look(self, results: Results, round_: int) -> dict[str, Any]:
+    def inspect(self, results: Results, round_: int) -> dict[str, Any]:
         """Compute the round's figures, and start to write its files.
 
         Figures are mean loss, windows a learner, and seconds of training.

@@ -277,7 +277,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
         """Compute the loss on the test windows; files are written during the next round."""
         assert isinstance(results.settings, FedAvgSettings)
-        return evaluation.judge_of(results.settings).look(results, round_)
+        return evaluation.judge_of(results.settings).inspect(results, round_)
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
