@@ -6,8 +6,8 @@
 
 Sets: ratings with a time (4 and 5 stars; u.data or ratings.csv of MovieLens), or a git repository,
 whose authors choose the files that they change, each counted once.  Chains: *anew* trains on all
-lines so far, *on N* continues its own model of the period before with the lines of the period
-alone, N epochs; *never* keeps the first model.
+lines so far (*anew:N*: N epochs), *N* continues its own model of the period before with the lines
+of the period alone, N epochs; *never* keeps the first model.
 
 A period is judged by the users who have a line so far and choose, in the next period, items that
 have one: the ten best items, without those that the user has so far; recall is
@@ -93,12 +93,15 @@ class Chain:
         output = self._folder / f"{self.name}-{number}"
         words = ["--output", output, "--dim", self._o.factors, "--threads", self._o.threads]
         words += ["--workers", self._o.workers, "--loss", "als", "--overwrite", "--json"]
-        on = number > 0 and self.name != "anew"
+        kind, _, epochs = self.name.partition(":")
+        on = number > 0 and kind != "anew"
         words += ["--train", new_lines if on else all_lines]
+        words += ["--epochs", epochs] if epochs else []
         if on:
             words += ["--epochs", self.name]
             words += ["--continue-from", f"{self._folder / f'{self.name}-{number - 1}'}.npz"]
-        _, seconds = timed([sys.executable, "-m", "snailps", "train", "mf", *map(str, words)])
+        command = [sys.executable, "-m", "snailps", "train", "mf", *map(str, words)]
+        _, seconds = timed(command, self._folder / "log")
         if number:
             self.cpu_s.append(seconds["cpu_s"])
         with np.load(f"{output}.npz") as model:
