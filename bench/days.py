@@ -96,6 +96,7 @@ class Chain:
         kind, _, epochs = self.name.partition(":")
         on = number > 0 and kind != "anew"
         words += ["--train", new_lines if on else all_lines]
+        words += ["--l2", self._o.l2] if self._o.l2 else []
         words += ["--epochs", epochs] if epochs else []
         if on:
             words += ["--epochs", self.name]
@@ -144,6 +145,7 @@ def main() -> None:
     parser.add_argument("--first", type=float, default=0.5, help="share of the first training")
     parser.add_argument("--chains", default="anew,1,2,6,never", help="anew, never, or epochs")
     parser.add_argument("--factors", type=int, default=64)
+    parser.add_argument("--l2", type=float, default=0.0, help="of all chains; 0: auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     o = parser.parse_args()

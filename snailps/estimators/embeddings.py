@@ -167,6 +167,8 @@ class NameEstimator(Estimator):
         Notes
         -----
         The step size falls from `lr` in each call, and each call writes and reads the whole model.
+        A `MatrixFactorization` of loss "als" learns the rows of earlier calls again, with X: a row
+        that is given twice weighs twice.
         """
         return self._learn(Data(X, y, columns=columns, continues=True), epochs)
 

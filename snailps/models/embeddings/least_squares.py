@@ -282,12 +282,13 @@ def written_lines(
     """
     total, width = int(names.counts[USER].sum()), _width(settings)
     blocks = _blocks_of_all(results, settings, passes_of(settings, names).ranges, total)
-    pieces = list[Floats]()
+    numbers, filled = np.empty(width * sum(map(sum, blocks.values())), np.float32), 0
     for source, counts in blocks.items():
-        pieces.append(np.empty((sum(counts), width), np.float32))
-        stops, out = [width * count for count in counts], pieces[-1].reshape(-1)
+        stops = [width * count for count in counts]
+        out = numbers[filled : filled + sum(stops)]
         shared_blocks.read(results, _place(USER, source), [0] * len(stops), stops, out)
-    return np.concatenate(pieces).T, sum(blocks[OF_FILE])
+        filled += len(out)
+    return numbers.reshape(-1, width).T, sum(blocks[OF_FILE])
 
 
 def _unlisted(lines: int, why: str) -> None:
