@@ -63,16 +63,36 @@ SNAIL_INLINE const float *snail_other(const snail_solve_job *job, const float *g
                     : job->others + (int64_t)job->places[first + l] * job->stride;
 }
 
+/* out[at..] = G[at..] v + penalty v[at..], of `vecs` registers, a constant: sums stay in registers, two
+ * of each, as one alone would wait for the step before. */
+SNAIL_INLINE void snail_gram_part(const float *restrict gram, int64_t n, int64_t at, const int vecs,
+                                  float penalty, const float *restrict v, float *restrict out) {
+    snail_vec even[4], odd[4];
+    for (int k = 0; k < vecs; k++) {
+        even[k] = penalty * snail_load(v + at + k * SNAIL_LANES);
+        odd[k] = (snail_vec){0};
+    }
+    for (int64_t i = 0; i < n; i += 2) { /* n is a multiple of SNAIL_PAD */
+        const float *g = gram + i * n + at;
+        for (int k = 0; k < vecs; k++) {
+            even[k] += v[i] * snail_load(g + k * SNAIL_LANES);
+            odd[k] += v[i + 1] * snail_load(g + n + k * SNAIL_LANES);
+        }
+    }
+    for (int k = 0; k < vecs; k++) snail_store(out + at + k * SNAIL_LANES, even[k] + odd[k]);
+}
+
 /* out = (sum of |w| y y^T + G + penalty) v */
 SNAIL_INLINE void snail_solve_product(const snail_solve_job *job, const float *gathered,
                                       int64_t first, int64_t count, float penalty,
                                       const float *restrict v, float *restrict out) {
     const int64_t n = job->stride;
-    for (int64_t j = 0; j < n; j++) out[j] = penalty * v[j];
-    for (int64_t i = 0; i < n; i += 4) { /* a multiple of SNAIL_PAD */
-        const float *g = job->gram + i * n;
-        snail_add_four(out, n, g, v[i], g + n, v[i + 1], g + 2 * n, v[i + 2], g + 3 * n, v[i + 3]);
-    }
+    int64_t at = 0;
+    for (; at + 4 * SNAIL_LANES <= n; at += 4 * SNAIL_LANES)
+        snail_gram_part(job->gram, n, at, 4, penalty, v, out);
+    for (; at + 2 * SNAIL_LANES <= n; at += 2 * SNAIL_LANES)
+        snail_gram_part(job->gram, n, at, 2, penalty, v, out);
+    for (; at < n; at += SNAIL_LANES) snail_gram_part(job->gram, n, at, 1, penalty, v, out);
     int64_t l = 0;
     for (; l + 4 <= count; l += 4) {
         const float *rows[4];

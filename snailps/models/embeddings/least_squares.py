@@ -68,8 +68,9 @@ EPOCHS, EPOCHS_ON = 6, 2
 RANGE_LINES = 1 << 16
 """Lines of a range on average, at least: some 40 ms of one core.  With a quarter as many, pulls of
 rows that several ranges name cost a single worker as much again."""
-RANGES_MAX = 240
-"""Most ranges of a side: a block's head, a single row of `LINES`, has the end of each of them."""
+RANGES_MAX = 96
+"""Most ranges of a side.  A lease costs some 2 ms at master and worker, a tenth of 14 M lines' time
+with 215 ranges a side; of 96, eight workers still have a dozen each."""
 PREPARING = 1
 """Passes over ranges before the training: one, for the Gram matrices of the items' first rows."""
 LINE_NUMBERS = 2
