@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from snailps.errors import SnailError
 
 Item = TypeVar("Item")
+TESTING = "testing"
+"""Begins the name of each stage in which the model is tested."""
 SHARE_MIN = 0.01
 """Share of the export from which the remaining time is estimated."""
 

@@ -1,6 +1,6 @@
 """The model at the master: its rows, read and set before, during or after the training.
 
-    settings, summary, a client -> Results -> loader, inspector, after_round, judge, export
+    settings, summary, a client -> Results -> loader, inspector, tester, after_round, judge, export
     Results.scan -> RowSorter -> write_tables -> NAME.keys, NAME.rows of every table in one .npz
 
 Owns how many pieces are in memory at a time: a model may be larger than the master.  Does not own
@@ -45,6 +45,8 @@ class Results:
         The declared tables, by name.
     exporting : ExportProgress
         Gets the progress of an export, or of what a `loader` reads.
+    memo : dict
+        Kept for the job by this master: a class method may put here what a later one needs again.
     scanned : dict or None
         Keys of each table that `scan` has read to its end, so that `packed` need not read them
         again.  None, the default: they are not kept.
@@ -74,6 +76,7 @@ class Results:
         self._client, self._numbers, self._shards = client, numbers, shards
         self.tables = tables
         self.exporting = exporting or ExportProgress()
+        self.memo: dict[str, Any] = {}
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
         """Read the rows of keys, float32 (n, dim); a key that was never pushed has its first value.

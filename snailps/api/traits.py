@@ -420,7 +420,19 @@ class Reported:
         """Give a function that inspects the model at the master, during the training and after it.
 
         Its result is shown and logged: for each name a few other names with figures, such as the
-        nearest neighbours of a word.  None (the default): no inspection.
+        nearest neighbours of a word.  Called like `tester`.  None (the default): no inspection.
+        """
+        return None
+
+    @classmethod
+    def tester(cls, settings: Any) -> Callable[[Results], Mapping[str, float]] | None:
+        """Give a function that tests the model at the master, during the training.
+
+        Its figures, the most telling one first, are shown beside the loss, and logged.  It should
+        look at a sample: after each tenth of the training it is called again, unless that would
+        take more than a twentieth of the time.  It is first called when the training begins, for
+        it to read its data, which ``Results.memo`` may keep; those figures are not shown.  None
+        (the default): the model is not tested before its end.
         """
         return None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from snailps.cli.figures import seconds_text, short_seconds_text
 from snailps.cli.printing import end_lines, end_picture, live_picture
-from snailps.cli.view import SHARED, Ending, View, cluster_words, view_of
+from snailps.cli.view import SHARED, Ending, View, cluster_words, figures_text, view_of
 from snailps.node.course import Course
 from snailps.node.status import EventStatus, Phase, Status
 
@@ -106,6 +106,7 @@ class Progress:
         self._is_up = False
         self._earlier_s = 0.0
         self._validation: Mapping[str, Sequence[Sequence[Any]]] = {}
+        self._tests = 0
         self._silent = False
         self._live: Live | None = None
         self.last: Status | None = None
@@ -143,6 +144,14 @@ class Progress:
         self._guarded(lambda: self._say_news(status, view))
         self._guarded(lambda: self._draw(status, view, now))
         self.validate(status.get("validation", {}))
+        self._report_tests(status.get("tests", []))
+
+    def _report_tests(self, tests: Sequence[Mapping[str, float]]) -> None:
+        """Write the figures of each test during the training, a line each."""
+        first = self._tests if self._tests <= len(tests) else 0  # another job's tests are fewer
+        for test in tests[first:]:
+            self.say(f"  test after {test['progress']:.0%}: {figures_text(test)}")
+        self._tests = len(tests)
 
     def validate(self, validation: Mapping[str, Sequence[Sequence[Any]]]) -> None:
         """Write what the model's inspector found, one line per name; the same only once."""

@@ -20,7 +20,7 @@ from snailps.cli.figures import count_text, seconds_text, short_seconds_text, si
 from snailps.dataclass import dataclass, field
 from snailps.models import MODELS
 from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words, untested
-from snailps.node.status import NodeStatus, Phase, Status
+from snailps.node.status import FIGURED_AT, NodeStatus, Phase, Status
 
 SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
 """Phases whose progress is shown as a share."""
@@ -99,6 +99,8 @@ def view_of(status: Status, eta_s: float | None) -> View:
         figures.append(f"{count_text(status['units_per_s'])} {unit}/s")
     if counts and status["loss"] is not None:
         figures.append(f"loss {status['loss']:.4f}")
+    if counts and (tests := status.get("tests")):
+        figures.append(f"test {figures_text(tests[-1], 1)}")
     blocks = status["blocks"]
     most = "at most " if "at most" in status["pass_"] else ""
     is_shared = phase in SHARED and (status["progress"] or phase == "training")
@@ -120,6 +122,12 @@ def view_of(status: Status, eta_s: float | None) -> View:
         message=status["message"],
         processes=_processes(status),
     )
+
+
+def figures_text(test: Mapping[str, float], most: int = TESTS_MAX) -> str:
+    """Write the figures of a test during the training: ``rmse 0.9131``."""
+    names = [name for name in test if name not in FIGURED_AT]
+    return ", ".join(_figure(name, float(test[name])) for name in names[:most])
 
 
 def _processes(status: Status) -> tuple[Process, ...]:
@@ -509,7 +517,10 @@ def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
 
 
 def _times(figures: Mapping[str, Any], wall_s: float) -> str:
-    parts = [("counting", "survey_s"), ("training", "train_s"), ("saving", "export_s")]
+    parts = [
+        ("counting", "survey_s"), ("training", "train_s"), ("testing", "test_s"),
+        ("saving", "export_s"),
+    ]  # fmt: skip
     took = [f"{name} {short_seconds_text(figures[key])}" for name, key in parts if figures.get(key)]
     whole = f"{short_seconds_text(wall_s)} in all"
     return f"{whole}: {', '.join(took)}" if took else whole

@@ -496,7 +496,7 @@ class Master:
         self._probe_service.step()
         while self._scrapes:
             self._answer_scrape(self._scrapes.popleft())
-        news = self.job.validation if self.job is not None else None
+        news = self.job.inspected if self.job is not None else None
         self._observers.step(self._report.note_phase(now), len(core.members.all), news, now)
         server.flush()
         busy_s, cpu_s = time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at

@@ -9,7 +9,7 @@ The core must not call any of it: it only puts it into a `Work`. `process.py` ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
@@ -107,11 +107,20 @@ class Files(Protocol):
         """Close the folder; with a `why`, no job may resume from its checkpoints any more."""
 
 
+class InspectionResult(NamedTuple):
+    """What an inspection took, and the figures of the model's tester."""
+
+    seconds: float = 0.0
+    tested: Mapping[str, float] = {}
+
+
 class Reader(Protocol):
     """See `job.model_reader.ModelReader`."""
 
-    def inspect(self, job: Job, reading: ModelAccess) -> None:
-        """Have the model's inspector run."""
+    def inspect(
+        self, job: Job, reading: ModelAccess, *, inspects: bool, tests: bool
+    ) -> InspectionResult:
+        """Have the model's inspector run, if it `inspects`, and its tester, if it `tests`."""
 
     def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         """Have the model inspect its tables after a round."""

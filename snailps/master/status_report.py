@@ -9,7 +9,7 @@ Reads the core from outside, and must not change anything of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from snailps._version import __version__
@@ -18,6 +18,7 @@ from snailps.config.addresses import format_addr
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
+from snailps.master.job.job import Job
 from snailps.master.member import Member, cpu_share
 from snailps.master.phases import JobPhase, Reach, Stay, Work
 from snailps.monitor.event_log import EVENT, EventLog
@@ -165,7 +166,8 @@ class StatusReport:
             "checkpoint": self._checkpoints.status(now),
             "loop": self.times.status(),
             "message": self._core.lifecycle.verdict or self._job_controller.failed,
-            "validation": job.validation if job is not None else {},
+            "validation": dict(job.inspected.validation) if job is not None else {},
+            "tests": self._tests(job) if job is not None else [],
             "figures": dict(self._job_controller.figures),
             "events": self.events.listed(),
             "master": self._of_master(),
@@ -174,6 +176,10 @@ class StatusReport:
             "epochs": job.settings.epochs if job is not None else 0,
             "total_units": job.total_units if job is not None else None,
         }
+
+    def _tests(self, job: Job) -> list[Mapping[str, float]]:
+        begun = self._core.context.begun
+        return [{"at_s": round(at - begun, 3), **test} for at, test in job.inspected.tests]
 
     @property
     def _checkpoints(self) -> CheckpointController:

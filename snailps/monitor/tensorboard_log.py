@@ -28,7 +28,7 @@ from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, SnailError, explain
 from snailps.monitor.observers import job_number
 from snailps.node.background import Backlog
-from snailps.node.status import Status
+from snailps.node.status import FIGURED_AT, Status
 from snailps.outward import printable
 from snailps.vectors.files import Float32, load
 
@@ -62,6 +62,7 @@ class TensorboardLog:
         except OSError as error:
             raise ConfigError(f"tensorboard: cannot make {folder}: {error.strerror}") from None
         self._job, self._step = 1, 0
+        self._tests: tuple[int, int] = 1, 0  # a job, and how many of its tests are written
         self._first: tuple[int, int | None] = -1, None
         """A job, and the step at which this process has begun with it."""
         self._steps: dict[str, tuple[int, int]] = {}
@@ -89,6 +90,7 @@ class TensorboardLog:
             "cluster/waits": len(status["waits"]),
             "cluster/servers": sum(node["role"] == "server" for node in status["nodes"]),
             "cluster/workers": sum(node["role"] == "worker" for node in status["nodes"]),
+            **self._new_test(status),
         }
 
         new = {
@@ -103,6 +105,16 @@ class TensorboardLog:
 
         if new:
             self._put(scalars)
+
+    def _new_test(self, status: Status) -> dict[str, float | None]:
+        """The figures of a test that the last status did not have."""
+        tests = status["tests"]
+        before, self._tests = self._tests, (self._job, len(tests))
+        if not tests or before == self._tests:
+            return {}
+        return {
+            f"test/{name}": value for name, value in tests[-1].items() if name not in FIGURED_AT
+        }
 
     def _is_new(self, tag: str, step: int) -> bool:
         """Whether a tag has no point at a step yet; notes that it gets one."""

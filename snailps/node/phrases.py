@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from snailps.api.export_progress import TESTING
 from snailps.node.status import NodeStatus, Phase, Status
 
 NAME_MARK = "\x1e"
@@ -66,8 +67,8 @@ def phase_words(status: Status) -> str:
     words = PHASE_WORDS.get(status["phase"], status["phase"])
     if status["phase"] == "survey":
         return f"{words} {'words' if status['unit'] == 'words' else 'features'}"
-    if status["phase"] == "exporting" and status["pass_"].startswith(("testing", "reading")):
-        return "finishing"
+    if status["phase"] == "exporting" and status["pass_"].startswith(TESTING):
+        return "testing the model"
     return words
 
 

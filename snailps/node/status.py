@@ -210,6 +210,8 @@ class Status(Progress):
     message: str  # why the run ended or, in an idle session, why its last job failed; else empty
     # last result of the model's inspector (of word vectors: words and neighbours with cosines)
     validation: dict[str, list[tuple[str, float]]]
+    # figures of the model's tester so far, each with ``progress`` and ``at_s`` (see `FIGURED_AT`)
+    tests: list[Mapping[str, float]]
     figures: dict[str, object]
     events: list[EventStatus]  # the newest ones, the oldest first
     master: MasterStatus
@@ -227,6 +229,11 @@ class History(TypedDict):
     units: list[int]  # done so far
     units_per_s: list[float]
     loss: list[float | None]  # None: unknown
+
+
+FIGURED_AT = ("progress", "at_s")
+"""Keys of an entry of `Status.tests` that are no figures: the progress of the training, and the
+seconds since this master began, below 0 under an earlier one."""
 
 
 def json_text(value: Any) -> str:

@@ -50,8 +50,7 @@ class TestMlp(ModelContract):
     def check_learnt(self, folder, figures):
         assert figures["test"]["examples"] == 500
         assert figures["test"]["accuracy"] > 0.6  # untrained .25
-        (name,) = figures["validation"]
-        assert name == "test"
+        assert figures["tests"][-1]["accuracy"] > 0.4
         net = read_npz(folder / "out.npz")
         images, labels = pictures(500, seed=2)
         found = net.scores(images.reshape(500, -1).astype(np.float32)).argmax(axis=1)

@@ -260,6 +260,7 @@ def large_status(nodes):
             "counts": [[4.0, 9]], "cpu_counts": [[4.0, 9]],
         },
         "requests_per_s": 0.0, "checkpoint": None, "message": "", "validation": {}, "figures": {},
+        "tests": [],
         "job_name": "fasttext", "output": "out", "total_units": None,
     }  # fmt: skip
 

@@ -35,7 +35,7 @@ class Files:
 class Reader:
     """A reader that reads and writes nothing."""
 
-    def inspect(self, job, reading):
+    def inspect(self, job, reading, *, inspects, tests):
         pass
 
     def export(self, job, reading, told):

@@ -54,6 +54,7 @@ def status(servers=2, workers=2, shards=1, *, seed=1, at_s=60.0, word=HOSTILE) -
         },
         "message": "",
         "validation": {word: [(word + "2", 0.5)]},
+        "tests": [{"at_s": at, "progress": at / 600, "rmse": 1 / at} for at in (20.0, 40.0)],
         "figures": {"note": word},
         "session": None,
         "events": [{"at_s": 1.0, "kind": "joined", "who": "server 1", "text": f"{word} joined"}],

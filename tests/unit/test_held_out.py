@@ -9,7 +9,9 @@ from emulated import trained
 
 from snailps.data.name_columns import NameColumns, Names, times_of
 from snailps.errors import ConfigError, DataError
+from snailps.models.embeddings.files import Known
 from snailps.models.embeddings.held_out import HeldOut, LineKeys, Split, pairs_held_out
+from snailps.models.embeddings.lines_tested import LinesTested
 from snailps.models.embeddings.mf import MatrixFactorization
 from snailps.models.embeddings.settings import MfSettings
 from snailps.pieces import Piece
@@ -196,6 +198,45 @@ def test_model_is_bit_for_bit_that_of_a_file_without_the_held_out_lines(tmp_path
     (tmp_path / "test.csv").write_bytes(b"".join(held))
     _, beside = files_of_training(tmp_path, {"test": tmp_path / "test.csv"}, kept, 1)
     assert beside["test"] == {k: v for k, v in figures["test"].items() if k != "held_out"}
+
+
+def test_sample_has_some_users_with_all_their_lines_and_what_they_have_seen():
+    ids = np.array([[0, 0, 1, 3, 3, 4, -1, 5], [1, 2, 0, 4, 5, -1, 1, 1]], np.int32)
+    seen = np.array([[0, 1, 2, 3, 5], [3, 1, 1, 0, 2]], np.int32)
+    lines = LinesTested(Known(ids, np.arange(8.0), 2), seen)
+    for users_max, lines_max in ((2, 100), (100, 4), (100, 100), (1, 1)):
+        users, sample = lines.sample(users_max, lines_max, 1).of_users()
+        assert 1 <= len(users) <= min(users_max, 5)
+        assert sample.lines.ids.shape[1] <= max(lines_max, 2)
+        whole = [(user, item) for user, item in ids.T.tolist() if user in users]
+        assert [(users[user], item) for user, item in sample.lines.ids.T.tolist()] == whole
+        assert sample.lines.values.tolist() == [
+            place for place, user in enumerate(ids[0].tolist()) if user in users
+        ]
+        assert [users[user] for user in sample.seen[0]] == [u for u in seen[0] if u in users]
+    assert not len(LinesTested(Known(ids[:, 6:7], np.zeros(0), 1), seen).sample(3, 3, 1).lines)
+
+
+@pytest.mark.parametrize("loss", ["als", "squared", "softmax"])
+def test_test_during_the_training_has_the_figures_of_its_end_where_all_users_are_drawn(
+    tmp_path, loss
+):
+    (tmp_path / "in.csv").write_bytes(b"".join(lines_of()))
+    settings = {
+        "worker_class": "snailps.models.embeddings.mf:MatrixFactorization", "loss": loss,
+        "input": tmp_path / "in.csv", "dim": 4, "epochs": 2, "held_out": 0.2, "held_out_by": "user",
+    }  # fmt: skip
+    texts = {name: str(value) for name, value in settings.items()}
+    with trained(texts, 1) as (cls, results):
+        test = cls.tester(results.settings)
+        during, again = test(results), test(results)
+        assert during == again
+        end = cls.judge(results)["test"]
+        for name, value in during.items():
+            assert value == pytest.approx(end[name], abs=1e-5)
+        assert [*during] == (["rmse"] if loss == "squared" else ["ndcg_at_10", "recall_at_10"])
+        untested = replace(results.settings, held_out=0.0)
+        assert cls.tester(untested) is None
 
 
 def test_continued_training_holds_out_what_the_first_one_did(tmp_path):

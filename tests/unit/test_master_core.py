@@ -924,8 +924,8 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     inspection, told = controller.inspection, []
     world.slow = True
     world.services.reader.landmarks = lambda job, reading, sharp: {"of": job}
-    inspection.begin(-1)  # one is due
     inspection.map(controller.job, told.append, world.now)
+    controller.job.progress = lambda now: 0.1
     inspection.step(controller.job, {}, world.now)
     world.tick()
     assert inspection.running

@@ -6,6 +6,7 @@ import pytest
 
 from snailps.api.export_progress import ExportCancelled, ExportProgress
 from snailps.api.worker import Worker
+from snailps.master.job.job import Inspected
 from snailps.master.job.model_reader import ModelReader
 from snailps.transport.security.trust import OPEN
 
@@ -32,7 +33,11 @@ class Looks(Worker):
 
 def job(name):
     return SimpleNamespace(
-        name=name, cls=Looks, settings=None, schedule=SimpleNamespace(slots=None), validation={}
+        name=name,
+        cls=Looks,
+        settings=None,
+        schedule=SimpleNamespace(slots=None),
+        inspected=Inspected(),
     )
 
 

@@ -453,6 +453,29 @@ def test_text_of_known_numbers(text_of):
     assert {number: text_of(number) for number in TEXTS[text_of]} == TEXTS[text_of]
 
 
+def test_each_test_during_the_training_is_a_line_and_the_last_one_stands_beside_the_loss():
+    tests = [
+        {"at_s": 1.5, "progress": 0.1, "ndcg_at_10": 0.4, "recall_at_10": 0.5},
+        {"at_s": 3.5, "progress": 0.2, "ndcg_at_10": 0.45, "recall_at_10": 0.55},
+    ]
+    stream, progress = plain()
+    for count in (0, 1, 1, 2, 1):  # then another job's
+        progress.update(make_status(tests=tests[:count]))
+    lines = [line for line in stream.getvalue().splitlines() if line.startswith("  test")]
+    first = "  test after 10%: ndcg at 10 0.4, recall at 10 0.5"
+    assert lines == [first, "  test after 20%: ndcg at 10 0.45, recall at 10 0.55", first]
+    assert ", loss 2.3456, test ndcg at 10 0.45, " in line_of(make_status(tests=tests), None)
+
+
+def test_test_of_the_finished_model_is_a_step_of_its_own():
+    text = "testing: lists, 1,024 of 4,096 users"
+    status = make_status(phase="exporting", pass_=text, progress=0.25, elapsed_s=3.0, eta_s=7.0)
+    assert line_of(status, 7.0) == f"[3 s] testing the model 25.0%, {text}, 7 s left"
+    figures = {"wall_s": 9.0, "train_s": 4.0, "test_s": 3.0, "export_s": 1.0}
+    ending = str(ending_of(figures))
+    assert "9.0 s in all: training 4.0 s, testing 3.0 s, saving 1.0 s" in ending
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_validation_is_written_once_a_line_a_name(terminal):
     stream, progress = plain(terminal=terminal)

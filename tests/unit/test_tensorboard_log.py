@@ -57,6 +57,17 @@ def tables(**rows):
     return SimpleNamespace(tables=dict.fromkeys(rows), scan=scan)
 
 
+def test_each_test_during_the_training_is_one_point(tmp_path):
+    board, tests = TensorboardLog(str(tmp_path)), []
+    for step in (100, 200, 300, 400):
+        if step in (200, 400):
+            tests = [*tests, {"at_s": 1.0, "progress": step / 1000, "rmse": 100 / step}]
+        board.on_status(status_of(units=step, tests=tests))
+    board.close()
+    found = [(step, v.tag, v.simple_value) for step, v in values_in(tmp_path) if "test" in v.tag]
+    assert found == [(200, "test/rmse", 0.5), (400, "test/rmse", 0.25)]
+
+
 def test_scalars_are_curves_over_the_words(tmp_path):
     board = TensorboardLog(str(tmp_path / "runs" / "a"))
     for step in (100, 200):

@@ -87,6 +87,25 @@ def _result(message: messages.Done | messages.CheckIn) -> BlockResult:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inspected:
+    """What the master has found in the model's tables; replaced as a whole.
+
+    `validation`: the last result of the model's inspector.  `tests`: when its tester had made
+    figures, monotonic seconds, and these, with the ``progress`` of the training then.
+    """
+
+    validation: Mapping[str, list[tuple[str, float]]] = dataclasses.field(default_factory=dict)
+    tests: tuple[tuple[float, Mapping[str, float]], ...] = ()
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """For the figures of the run, what there is."""
+        tests = [dict(test) for _, test in self.tests]
+        figures = {"validation": dict(self.validation), "tests": tests}
+        return {name: value for name, value in figures.items() if value}
+
+
 def plan_of(fields: Mapping[str, Any] | None) -> TrainingPlan | None:
     """The plan of a training from the fields of a `Rotation` or of `RangePasses`; None without."""
     if not fields:
@@ -170,7 +189,8 @@ class Job:
         """Epochs after which the training may end once the loss stops falling."""
         self._relative = False  # the loss has stopped falling by its own scale, not the first one's
         self._is_whole = False  # the model chose a number of epochs, all of which are trained
-        self.validation: dict[str, list[tuple[str, float]]] = {}
+        self.inspected = Inspected()
+        self.memo: dict[str, Any] = {}  # what the model's class methods keep
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
 

@@ -25,9 +25,10 @@ from snailps.api.plain_values import is_users, plain_figures
 from snailps.api.results import Results
 from snailps.api.traits import InRounds, Reported, trait_of
 from snailps.api.worker import Worker
+from snailps.dataclass import replace
 from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
 from snailps.master.job.job import Job
-from snailps.master.services import ModelAccess
+from snailps.master.services import InspectionResult, ModelAccess
 from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
@@ -91,29 +92,38 @@ class ModelReader:
 
     # --- beside the loop -------------------------------------------------------------------------
 
-    def inspect(self, job: Job, reading: ModelAccess) -> None:
-        """Have the model's inspector run; its result becomes `Job.validation`. An error is only
-        logged: no training is lost for an inspection."""
-        inspector, observer = trait_of(job.cls, Reported).inspector(job.settings), self.observer
-        if inspector is None and observer is None:
-            return
+    def inspect(
+        self, job: Job, reading: ModelAccess, *, inspects: bool, tests: bool
+    ) -> InspectionResult:
+        """Have the model's inspector run, if it `inspects`, whose result goes into `Job.inspected`,
+        and its tester, if it `tests`. An error is only logged: no training is lost for an
+        inspection."""
+        trait = trait_of(job.cls, Reported)
+        observer = self.observer if inspects else None
+        inspector = trait.inspector(job.settings) if inspects else None
+        test = trait.tester(job.settings) if tests else None
+        if inspector is None and test is None and observer is None:
+            return InspectionResult()
 
-        def both(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
-            inspected = inspector(results) if inspector is not None else {}
+        def all_of(results: Results) -> Mapping[str, float]:
+            if inspector is not None:
+                inspected = plain_figures(job.cls, "inspector", inspector(results))
+                validation = {
+                    name: [(str(other), float(figure)) for other, figure in figures]
+                    for name, figures in inspected.items()
+                }
+                job.inspected = replace(job.inspected, validation=validation)
             if observer is not None:
                 observer.read(results)
-            return inspected
+            tested = plain_figures(job.cls, "tester", test(results)) if test is not None else {}
+            return {name: float(figure) for name, figure in tested.items()}
 
+        begin, tested = time.monotonic(), dict[str, float]()
         try:
-            inspected = plain_figures(job.cls, "inspector", self.load(job, both, reading))
-            validation = {
-                name: [(str(other), float(figure)) for other, figure in figures]
-                for name, figures in inspected.items()
-            }
+            tested |= self.load(job, all_of, reading)
         except Exception as error:  # a failed inspection is no reason to lose the model
             log.error("the inspection of the model failed, the job goes on: %s", explain(error))
-            return
-        job.validation = validation
+        return InspectionResult(time.monotonic() - begin, tested)
 
     def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         if self._of_rounds is not None and self._of_rounds[0] is not job:
@@ -144,13 +154,12 @@ class ModelReader:
         }
 
     def export(self, job: Job, reading: ModelAccess, progress: ExportProgress) -> dict[str, Any]:
-        begin = time.monotonic()
         self._progress = progress
         try:
             if (slots := job.schedule.slots) is not None:
                 self._reach(slots.open, reading)
-            self.inspect(job, reading)
-            figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+            self.inspect(job, reading, inspects=True, tests=False)
+            figures = job.inspected.figures
             progress.check()
             judge = partial(_judge_and_export, job)
             figures |= self.load(job, judge, reading, progress)
@@ -158,8 +167,6 @@ class ModelReader:
             self._progress = None  # if it was cancelled, later readings are not
         if self.observer is not None:
             self._show_exported(self.observer, figures.get("files", []))
-        if job.settings.output:
-            figures["export_s"] = round(time.monotonic() - begin, 3)
         return figures
 
     def _show_exported(self, observer: Observer, files: Sequence[str]) -> None:
@@ -246,11 +253,13 @@ class ModelReader:
             [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
             progress,
         )
+        results.memo = job.memo
         return results, close
 
 
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
     wrong: ClusterError | None = None
+    begin = time.monotonic()
     try:
         judged = _called(job.cls, "judge", results)
         try:
@@ -271,8 +280,12 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
                 f"the finished model's {name} on the test data is {value}: the training has "
                 "diverged, and nothing is written. Lower lr"
             )
+    tested = time.monotonic()
+    if "test" in figures or "judged" in figures:
+        figures["test_s"] = round(tested - begin, 3)
     if job.settings.output:
         figures |= plain_figures(job.cls, "export", _called(job.cls, "export", results))
+        figures["export_s"] = round(time.monotonic() - tested, 3)
     if wrong is not None:
         if job.settings.output:
             raise ClusterError(f"{wrong}. The model is written to {job.settings.output}") from None

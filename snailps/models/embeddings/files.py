@@ -13,7 +13,7 @@ estimators save also have ``columns``, the names of their table's columns.  ``kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.export_progress import TESTING, ExportProgress
 from snailps.config import JobSettings, RawConfig
 from snailps.data.blocks import (
     cut,
@@ -44,6 +45,7 @@ from snailps.data.name_columns import (
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.pieces import Piece
 from snailps.vectors.model_file import HEADER, model_settings, write_model
 from snailps.vectors.model_reading import read_model
 from snailps.vectors.words import to_text
@@ -147,20 +149,32 @@ class LineNumbering:
 
 
 def columns_of(
-    columns: NameColumns, paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
+    columns: NameColumns,
+    paths: Sequence[str],
+    scratch_dir: str = "",
+    scratch_bytes: int = 0,
+    progress: ExportProgress | None = None,
 ) -> Iterator[tuple[Columns, Callable[[int], str]]]:
-    """Yield the lines of some files, a block at a time, with file and line of each for messages."""
+    """Yield the lines of some files, a block at a time, with file and line of each for messages.
+
+    `progress` gets a stage of a test with the bytes of all files.
+    """
     if not paths:
         return
     with Scratch(scratch_dir, scratch_bytes) as scratch:
-        for source in expand(paths, scratch):
-            head = read_head(source.path, scratch)
-            for block in cut([source], BLOCK_BYTES):
-                data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-                found = columns.read(data, block.path, block.start, head)
-                if len(found):
-                    where = partial(place_of_row, data, block.path, block.start, rows=len(found))
-                    yield found, where
+        sources = expand(paths, scratch)
+        heads = {source.path: read_head(source.path, scratch) for source in sources}
+        blocks: Iterable[Piece] = cut(sources, BLOCK_BYTES)
+        if progress is not None:
+            total = sum(source.bytes for source in sources)
+            what = f"{TESTING}: reading {'the files' if sources[1:] else sources[0].path}"
+            blocks = progress.count(what, total, "bytes", blocks, lambda b: b.stop - b.start)
+        for block in blocks:
+            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+            found = columns.read(data, block.path, block.start, heads[block.path])
+            if len(found):
+                where = partial(place_of_row, data, block.path, block.start, rows=len(found))
+                yield found, where
 
 
 def rows_of(kind: str) -> str:

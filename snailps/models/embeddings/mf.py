@@ -17,7 +17,7 @@ After Y. Koren et al., "Matrix factorization techniques for recommender systems"
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.export_progress import TESTING, ExportProgress
 from snailps.api.passes import Passes
 from snailps.api.range_passes import PassRange, RangePasses
 from snailps.api.rotation import Rotation
@@ -43,12 +44,13 @@ from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
 from snailps.models.embeddings.held_out import HeldOut, Split
 from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrainer
+from snailps.models.embeddings.lines_tested import LinesTested, Reading
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
-from snailps.models.embeddings.tested_lines import Reading, TestedLines
 from snailps.models.embeddings.warm_start import Arrays
 from snailps.models.embeddings.worker import (
     BLOCK_BYTES_MAX,
+    TABLE,
     Batch,
     EmbeddingWorker,
     NameSurveyor,
@@ -57,14 +59,22 @@ from snailps.models.local_sgd import Floats, RowLayout
 from snailps.models.packed_tables import Packed
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.trainer import Lease
+from snailps.models.rows import Ids
 
 log = logging.getLogger(__name__)
 
 LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
+TESTED, SAMPLE = "tested lines", "sample of them"
+"""What the class keeps in `Results.memo`."""
+SAMPLE_SCORES, SAMPLE_USERS, SAMPLE_LINES = 1 << 23, 100, 1 << 16
+"""Scores of the lists of the users that a ranking is tested on during the training, about; fewest
+users; most lines."""
 MEAN_BITS = 20
 """The mean of values is rounded to this many binary digits below their deviation."""
+Lists = tuple[int, Ids]
+"""First user of a block, and the items of each of its users: see `ranking.top_lists`."""
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
@@ -329,8 +339,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         held_out = cls.held_out(s)
         if not s.test and held_out is None:
             return {}
-        names = cls.names(results)
-        tested = cls._tested(s, names)
+        if TESTED not in results.memo:
+            results.exporting.plan([1.0] * (bool(s.test) + bool(ranks(s) or not s.test)) + [2.0])
+        names, tested = cls._tested(results)
         test = tested.lines
         counts = {"unknown": test.unknown}
         if held_out is not None:
@@ -339,20 +350,67 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             return {"test": counts}
         users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
         if ranks(s):
-            figures = list_figures(users, items, test.ids, tested.seen, s.top)
+            judged = partial(_counted, results.exporting)
+            figures = list_figures(users, items, test.ids, tested.seen, s.top, judged)
         else:
             found = ratings(encoding_of(names, s).centre, users, items, test.ids)
             figures = rating_figures(found, test.values)
         return {"test": figures | counts}
 
     @classmethod
-    def _tested(cls, s: MfSettings, names: Names) -> TestedLines:
+    def tester(cls, settings: MfSettings) -> Callable[[Results], Mapping[str, float]] | None:
+        """Test on the lines of some users, the same ones during the whole training."""
+        return cls._test if settings.test or cls.held_out(settings) is not None else None
+
+    @classmethod
+    def _test(cls, results: Results) -> Mapping[str, float]:
+        s = results.settings
+        assert isinstance(s, MfSettings)
+        memo = results.memo
+        if SAMPLE not in memo:
+            names, tested = cls._tested(results)
+            items = len(names.names[ITEM])
+            fits = SAMPLE_SCORES // max(1, items)
+            users_max = max(SAMPLE_USERS, fits) if ranks(s) else SAMPLE_LINES
+            sample = tested.sample(users_max, SAMPLE_LINES, s.seed)
+            memo[SAMPLE] = items, encoding_of(names, s), sample.of_users()
+        items, encoding, (users, sample) = memo[SAMPLE]
+        if not len(users):
+            return {}
+        user_rows = results.pull(TABLE, users.astype(np.uint64))
+        item_rows = cls.first_rows(results, ITEM, items)
+        if ranks(s):
+            figures = list_figures(user_rows, item_rows, sample.lines.ids, sample.seen, s.top)
+            shown = [f"ndcg_at_{s.top}", f"recall_at_{s.top}"]
+        else:
+            rows = in_units(user_rows, encoding), in_units(item_rows, encoding)
+            predicted = ratings(encoding.centre, *rows, sample.lines.ids)
+            figures, shown = rating_figures(predicted, sample.lines.values), ["rmse"]
+        return {name: round(figures[name], 5) for name in shown if name in figures}
+
+    @classmethod
+    def _tested(cls, results: Results) -> tuple[Names, LinesTested]:
+        """Read the names and the lines to test on, once for a job if they are not too many."""
+        if TESTED in results.memo:
+            names, tested = results.memo[TESTED]
+            return names, tested
+        s = results.settings
+        assert isinstance(s, MfSettings)
+        names = cls.names(results)
+        tested = cls._read_tested(s, names, results.exporting)
+        if tested.seen.shape[1] + len(tested.lines) <= least_squares.KNOWN_MAX:
+            results.memo[TESTED] = names, tested
+        return names, tested
+
+    @classmethod
+    def _read_tested(cls, s: MfSettings, names: Names, progress: ExportProgress) -> LinesTested:
         """Read the lines to test on, and what lists leave out: pairs of this training and of the
         model that it continues."""
         reading = Reading(
             cls.columns, cls.columns_of(s), cls.kind_of_column, partial(selected, s), ranks(s)
         )
-        tested = TestedLines.read(reading, s, names, Split.of(cls.held_out(s), names.rest))
+        split = Split.of(cls.held_out(s), names.rest)
+        tested = LinesTested.read(reading, s, names, split, progress)
         if s.continue_from:
             arrays = warm_start.arrays_of(cls, s)
             if (before := Known.in_file(arrays, s.continue_from)) is not None:
@@ -520,8 +578,18 @@ def rating_figures(found: NDArray[np.float64], values: NDArray[np.float64]) -> d
     }
 
 
+def _counted(progress: ExportProgress, lists: Iterable[Lists], users: int) -> Iterable[Lists]:
+    """Count the users whose lists are made, as a stage of a test."""
+    return progress.count(f"{TESTING}: lists", users, "users", lists, lambda some: len(some[1]))
+
+
 def list_figures(
-    users: Rows, items: Rows, pairs: NDArray[np.int32], seen: NDArray[np.int32], top: int
+    users: Rows,
+    items: Rows,
+    pairs: NDArray[np.int32],
+    seen: NDArray[np.int32],
+    top: int,
+    counted: Callable[[Iterable[Lists], int], Iterable[Lists]] = lambda lists, users: lists,
 ) -> dict[str, float]:
     """Judge each user's list of `top` best items, without `seen` pairs, by held-out `pairs`.
 
@@ -531,7 +599,7 @@ def list_figures(
     discounted gain / that of a perfect list.  Coverage is the share of all items that their lists
     have.  ``users`` counts these users, ``users_without`` users of `pairs` without a relevant item,
     ``seen`` pairs that are left out because `seen` has them.  Without a user to judge there is no
-    figure but ``seen``.
+    figure but ``seen``.  ``counted(lists, users)`` passes lists on, and may count them.
     """
     pairs = pairs[:, pairs[0] >= 0]
     asked, of = np.unique(pairs[0], return_inverse=True)
@@ -552,7 +620,8 @@ def list_figures(
     best = np.concatenate([[0.0], np.cumsum(gains)])
     recall, precision, average, ndcg = np.zeros((4, len(asked)))
     listed = np.zeros(len(items), bool)
-    for first, lists in ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1]):
+    made = ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1])
+    for first, lists in counted(made, len(asked)):
         here, length = np.arange(first, first + len(lists)), lists.shape[1]
         hits = np.isin(here[:, None] * len(items) + lists, truth) & (lists >= 0)
         perfect = np.minimum(counts[here], length)

@@ -346,8 +346,13 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def rows_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
-        pieces = cls._pieces_of_keys(results, names, kind)
-        return _whole(results.pulls(TABLE, pieces), len(names.names[kind]))
+        return cls.first_rows(results, kind, len(names.names[kind]))
+
+    @classmethod
+    def first_rows(cls, results: Results, kind: int, count: int) -> Rows:
+        """Read the rows of the first `count` names of a kind, float32 (count, dim)."""
+        pieces = cls._pieces_of_keys(results, kind, count)
+        return _whole(results.pulls(TABLE, pieces), count)
 
     @classmethod
     def keys_of_kind(cls, kind: int, count: int) -> Keys:
@@ -356,17 +361,18 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return keys
 
     @classmethod
-    def _pieces_of_keys(cls, results: Results, names: Names, kind: int) -> Iterator[Keys]:
-        keys = cls.keys_of_kind(kind, len(names.names[kind]))
+    def _pieces_of_keys(cls, results: Results, kind: int, count: int) -> Iterator[Keys]:
+        keys = cls.keys_of_kind(kind, count)
         step = max(1, PULLED_BYTES // (4 * results.tables[TABLE].dim))
         return (keys[at : at + step] for at in range(0, len(keys), step))
 
     @classmethod
     def _state_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
         """Read the optimizer's state of all rows of a kind, float32 (n, dim)."""
-        dim, pieces = results.tables[TABLE].dim, cls._pieces_of_keys(results, names, kind)
+        dim, count = results.tables[TABLE].dim, len(names.names[kind])
+        pieces = cls._pieces_of_keys(results, kind, count)
         states = (rows[:, dim:] for _, rows in results.packed(TABLE, pieces))
-        return _whole(states, len(names.names[kind]))
+        return _whole(states, count)
 
     @classmethod
     def _keeps_state(cls, results: Results, names: Names) -> bool:

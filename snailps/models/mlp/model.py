@@ -162,10 +162,8 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         return put_tables if settings.continue_from else None
 
     @classmethod
-    def inspector(
-        cls, settings: MlpSettings
-    ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
-        return _look if settings.test else None
+    def tester(cls, settings: MlpSettings) -> Callable[[Results], Mapping[str, float]] | None:
+        return _tested if settings.test else None
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
@@ -350,10 +348,9 @@ def trained_steps(results: Results) -> int:
     return int(results.pull(STEP.name, STEP_KEYS).sum(dtype=np.float64))
 
 
-def _look(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
+def _tested(results: Results) -> Mapping[str, float]:
     figures = figures_of_test(results, JUDGED)
-    shown = [(name, round(figures[name], 4)) for name in ("accuracy", "log_loss")]
-    return {"test": [*shown, ("step", float(trained_steps(results)))]}
+    return {name: round(figures[name], 4) for name in ("accuracy", "log_loss")}
 
 
 def figures_of_test(results: Results, most: int = 0) -> dict[str, Any]:

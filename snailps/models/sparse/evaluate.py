@@ -142,7 +142,7 @@ def texts_of(
         if progress is not None:
             total = sum(block.stop - block.start for block in blocks)
             blocks = progress.count(
-                "judging by the test files", total, "bytes", blocks, lambda b: b.stop - b.start
+                "testing on the test files", total, "bytes", blocks, lambda b: b.stop - b.start
             )
         for block in blocks:
             data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)

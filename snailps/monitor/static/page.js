@@ -23,6 +23,7 @@ function start() {
   view.curves = {
     speed: new Curve(byId("curves"), { title: "Speed", kind: "", zero: true, unit: "words a second" }),
     loss: new Curve(byId("curves"), { title: "Loss", kind: "c-worker", text: decimals }),
+    test: new Curve(byId("curves"), { title: "Test", kind: "c-worker", text: decimals }),
     cpu: new Curve(byId("curves"), { title: "Processor", kind: "c-master", zero: true, unit: "cores busy" }),
     memory: new Curve(byId("curves"), { title: "Memory", kind: "c-master", zero: true, text: bytes }),
   };
@@ -215,6 +216,7 @@ function showHead(picture, status) {
     [`${unit} a second`, count(status.units_per_s), status.rate_note],
     [`${unit} trained`, count(status.units), total.trim()],
     status.loss !== null && ["loss", decimals(status.loss), known(status.lr) && `learning rate ${decimals(status.lr)}`],
+    tested(status) && [`test ${testName(status).replaceAll("_", " ")}`, decimals(tested(status)[testName(status)]), `after ${percent(tested(status).progress)}`],
     ["time", seconds(status.elapsed_s), ""],
     [`blocks done`, blocks.done.toLocaleString("en"), `${blocks.leased.toLocaleString("en")} in work, ${blocks.left.toLocaleString("en")} left`],
     busy.length && ["cores busy", busy.reduce((a, b) => a + b, 0).toFixed(2), memory.length ? `${bytes(memory.reduce((a, b) => a + b, 0))} of memory` : ""],
@@ -223,6 +225,10 @@ function showHead(picture, status) {
     ["requests a second", count(status.requests_per_s), "pulls and pushes"],
   ].filter(Boolean));
 }
+
+// The last test during the training, and the name of its first figure.
+const tested = (status) => (status.tests || []).at(-1);
+const testName = (status) => Object.keys(tested(status)).find((name) => !["progress", "at_s"].includes(name));
 
 function tiles(wanted) {
   const list = byId("tiles");
@@ -239,7 +245,7 @@ function tiles(wanted) {
 const FIGURES = {
   chunks: "", parts_max: "", block_words_max: "", report: "", progress: "",
   words_per_s: "words a second", examples_per_s: "examples a second", train_loss: "loss",
-  survey_s: "counting, s", load_s: "loading, s", train_s: "training, s", export_s: "saving, s", wall_s: "in all, s",
+  survey_s: "counting, s", load_s: "loading, s", train_s: "training, s", test_s: "testing, s", export_s: "saving, s", wall_s: "in all, s",
   peak_rss_mb: "peak memory, MB", bytes_per_word: "bytes a word sent", bytes_per_example: "bytes an example sent",
   blocks_per_epoch: "blocks an epoch", vocabulary: "words in the vocabulary", ended_by: "ended by",
 };
@@ -283,11 +289,18 @@ function showCurves(picture, status) {
   speed.unit = `${status.unit} a second`;
   speed.update(series.at_s, series.units_per_s, marks);
   loss.update(series.at_s, series.loss, marks);
+  showTests(status, marks);
   for (const [curve, values] of [[cpu, series.cpu], [memory, series.rss_bytes]]) {
     const any = (values || []).some(known);
     curve.svg.parentNode.hidden = !any;
     if (any) curve.update(series.at_s, values, marks);
   }
+}
+
+function showTests(status, marks) {
+  const tests = status.tests || [], curve = view.curves.test;
+  curve.svg.parentNode.hidden = tests.length < 2;
+  if (tests.length > 1) curve.update(tests.map((test) => test.at_s), tests.map((test) => test[testName(status)]), marks);
 }
 
 function sumOf(status) {

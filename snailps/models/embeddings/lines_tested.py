@@ -1,7 +1,7 @@
 """Lines that a factorisation is tested on, and those that its lists leave out.
 
-    settings, names -> TestedLines.read: lines of `test` files, or held out of the input
-    TestedLines.sample -> those of some users, for figures during the training
+    settings, names -> LinesTested.read: lines of `test` files, or held out of the input
+    LinesTested.sample -> those of some users, for figures during the training
 
 Reads the input again, at the master; the figures are made by `mf`.
 """
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from snailps.api.export_progress import ExportProgress
 from snailps.data.name_columns import Columns, NameColumns, Names
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.models.embeddings.files import Known, LineNumbering, columns_of
 from snailps.models.embeddings.held_out import Split
 from snailps.models.rows import Ids
@@ -36,7 +37,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class TestedLines:
+class LinesTested:
     """Lines to test on; an unknown name is -1.  `seen`: pairs of the training, of a ranking."""
 
     lines: Known
@@ -44,20 +45,28 @@ class TestedLines:
 
     @classmethod
     def read(
-        cls, reading: Reading, settings: Any, names: Names, split: Split | None
-    ) -> TestedLines:
-        """Read the lines of `test` files, or what `split` holds out of the input."""
-        scratch = settings.scratch_dir, settings.scratch_bytes
+        cls,
+        reading: Reading,
+        settings: Any,
+        names: Names,
+        split: Split | None,
+        progress: ExportProgress,
+    ) -> LinesTested:
+        """Read the lines of `test` files, or what `split` holds out of the input.
+
+        `progress` gets a stage for each of both.
+        """
+        more = settings.scratch_dir, settings.scratch_bytes, progress
         tested = LineNumbering(reading.kinds, names, keep_unknown=True)
         trained = LineNumbering(reading.kinds, names)
 
         def test(lines: Columns) -> None:
             tested.add(lines.choices() if reading.ranks else lines)
 
-        for lines, _ in columns_of(reading.columns, settings.test, *scratch):
+        for lines, _ in columns_of(reading.columns, settings.test, *more):
             test(lines)
         paths = settings.input if reading.ranks or split is not None else ()
-        for lines, _ in columns_of(reading.input_columns, paths, *scratch):
+        for lines, _ in columns_of(reading.input_columns, paths, *more):
             learnt = reading.learnt(lines)
             if split is not None:
                 is_held = split.held(learnt)
@@ -67,7 +76,7 @@ class TestedLines:
                 trained.add(learnt)
         return cls(tested.known(), trained.known().ids)
 
-    def sample(self, users_max: int, lines_max: int, seed: int) -> TestedLines:
+    def sample(self, users_max: int, lines_max: int, seed: int) -> LinesTested:
         """The lines of some users whose names are known, drawn by `seed`: of `users_max` users, or
         of as many as have about `lines_max` lines."""
         ids = self.lines.ids
@@ -80,4 +89,11 @@ class TestedLines:
         values = self.lines.values[wanted] if len(self.lines.values) else self.lines.values
         unknown = int((ids[:, wanted] < 0).any(0).sum())
         seen = self.seen[:, np.isin(self.seen[0], drawn)]
-        return TestedLines(Known(ids[:, wanted], values, unknown), seen)
+        return LinesTested(Known(ids[:, wanted], values, unknown), seen)
+
+    def of_users(self) -> tuple[Ids, LinesTested]:
+        """Number the users of the lines from 0 on; returns their numbers so far, ascending."""
+        users, places = np.unique(self.lines.ids[0], return_inverse=True)
+        ids = np.stack([places.astype(np.int32), self.lines.ids[1]])
+        seen = np.stack([np.searchsorted(users, self.seen[0]).astype(np.int32), self.seen[1]])
+        return users, LinesTested(replace(self.lines, ids=ids), seen)
