@@ -387,6 +387,16 @@ cdef class Kernels:
         self.check_bags(bag_ptr, bag_rows, row_num, 1)
         return False
 
+    cdef const float *check_weights(self, const float[::1] weights,
+                                    const int32_t[::1] bag_rows) except? NULL:
+        """Check that there is a weight for each entry of the bags; NULL if there are no weights."""
+        if weights is None:
+            return NULL
+        if weights.shape[0] != bag_rows.shape[0]:
+            raise ValueError(f"weights must be as many as bag_rows ({bag_rows.shape[0]}), got "
+                             f"{weights.shape[0]}")
+        return &weights[0] if weights.shape[0] else NULL
+
     cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                              const int32_t[::1] noise, const float[::1] noise_logit,
                              int negatives):
@@ -411,7 +421,8 @@ cdef class Kernels:
     cdef object take_words(self, WordsJob *job, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                            const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                            const int32_t[::1] noise, const float[::1] noise_logit, int negatives,
-                           squares, float eps, float lr_start, float lr_stop, uint64_t seed):
+                           const float[::1] weights, squares, float eps, float lr_start,
+                           float lr_stop, uint64_t seed):
         """Check what `train_words` and `train_pairs` share, except AdaGrad's sums.
 
         The job points into the arrays, so the caller keeps them alive.
@@ -424,6 +435,7 @@ cdef class Kernels:
         job.outputs = &outputs[0, 0]
         job.bag_ptr = &bag_ptr[0]
         job.bag_rows = &bag_rows[0]
+        job.bag_weights = self.check_weights(weights, bag_rows)
         job.noise = &noise[0]
         job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
         job.noise_num = noise.shape[0]
@@ -457,7 +469,8 @@ cdef class Kernels:
                     float lr_stop, uint64_t seed,
                     targets: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
-                    float eps=1e-8, CheckedBags bags=None) -> tuple[float, int]:
+                    float eps=1e-8, CheckedBags bags=None,
+                    weights: NDArray[np.float32] | None = None) -> tuple[float, int]:
         """Train CBOW word vectors on `tokens`, in place; returns (sum of losses, centres with a
         context).
 
@@ -465,7 +478,8 @@ cdef class Kernels:
         `outputs` is the output vector of word w; rows after the words serve as noise only.  Tokens:
         word numbers, already subsampled, -1 ends a sentence.  Word w is the mean of the rows
         ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]`` (one or more), each of which gets the whole
-        gradient.  `noise`: rows of `outputs`, drawn from the noise distribution.  `noise_logit`
+        gradient.  `weights` float32, as many as `bag_rows` and above 0: how often each entry counts in
+        the mean, as it stands for so many equal rows; None: once.  `noise`: rows of `outputs`, drawn from the noise distribution.  `noise_logit`
         float32[n_out] is subtracted from scores: ``log(negatives * q(w))`` for NCE; empty for
         negative sampling.
 
@@ -474,9 +488,11 @@ cdef class Kernels:
         order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
         with the rows.  `bags`: result of `checked_bags` for these arrays.
 
-        GROUP centres share SHARED noise words, each weighted ``negatives / SHARED``; a noise word
-        that is the centre does not count for it.  A group reads all its rows before it changes one, and
-        ends early before a centre would repeat: several steps at once from the same row overshoot.
+        GROUP centres share CBOW_NOISE noise words, each weighted ``negatives / CBOW_NOISE``; a noise
+        word that is the centre does not count for it.  A group reads all its rows before it changes one:
+        several steps at once from the same row overshoot.  So a centre that repeats waits for a later
+        group; where bags have several rows, one lane in six is judged in turn, and the next such centre
+        ends the group.
         Writers may race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with `squares`,
         unless the build is base, also only on processors of one maker, because these builds use the
         processor's estimates of roots and reciprocals.
@@ -502,7 +518,7 @@ cdef class Kernels:
         cdef int64_t examples = 0
         cdef const int32_t[::1] places, rows
         self.take_words(&job, inputs, outputs, dim, pointers, bag_rows, noise, noise_logit, negatives,
-                        squares, eps, lr_start, lr_stop, seed)
+                        weights, squares, eps, lr_start, lr_stop, seed)
         if targets is not None:
             places, rows = targets
             if places.shape[0] != rows.shape[0]:
@@ -520,8 +536,9 @@ cdef class Kernels:
         job.tokens = &tokens[0]
         job.token_num = tokens.shape[0]
         job.window = window
-        # None is empty, so as many rows as bags are one each.
-        job.single = pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1
+        # No bag is empty, so as many rows as bags are one each; a weight makes it several.
+        job.single = job.bag_weights == NULL and \
+            pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1
         job.own = own
         scratch = zeros(self.table.words_scratch(&job))
         with nogil:
@@ -687,7 +704,8 @@ cdef class Kernels:
                     const float[::1] noise_logit, *, int negatives, float lr_start, float lr_stop,
                     uint64_t seed,
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
-                    float eps=1.0, CheckedBags bags=None, int lanes=16) -> tuple[float, int]:
+                    float eps=1.0, CheckedBags bags=None, int lanes=16,
+                    weights: NDArray[np.float32] | None = None) -> tuple[float, int]:
         """Train skip-gram word vectors on sorted pairs, in place; returns (sum of losses, pairs).
 
         Bundles are those of `sort_pairs` or a range of them with all of `contexts`; the rest is as
@@ -726,7 +744,7 @@ cdef class Kernels:
         cdef double loss = 0
         cdef int64_t examples = 0
         self.take_words(&job, inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, negatives,
-                        squares, eps, lr_start, lr_stop, seed)
+                        weights, squares, eps, lr_start, lr_stop, seed)
         job.centres = &centres[0]
         job.starts = &starts[0]
         job.contexts = ints(contexts)
@@ -1555,9 +1573,10 @@ cdef class Kernels:
             self.table.copy_rows(source, dim, &dst[0, 0], stride, n)
 
     def bag_means(self, const float[:, ::1] inputs, bag_ptr: NDArray[np.int64] | NDArray[np.int32],
-                  const int32_t[::1] bag_rows, float[:, ::1] out) -> None:
+                  const int32_t[::1] bag_rows, float[:, ::1] out,
+                  weights: NDArray[np.float32] | None = None) -> None:
         """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``; 0 of an empty
-        bag.
+        bag.  `weights`: as for `train_words`.
         """
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t n = out.shape[0], dim = out.shape[1], stride = inputs.shape[1]
@@ -1569,8 +1588,9 @@ cdef class Kernels:
             return
         cdef const float *rows = first_of(inputs)
         cdef const int32_t *members = ints(bag_rows)
+        cdef const float *counts = self.check_weights(weights, bag_rows)
         with nogil:
-            self.table.bag_means(rows, stride, &pointers[0], members, &out[0, 0], dim, n)
+            self.table.bag_means(rows, stride, &pointers[0], members, counts, &out[0, 0], dim, n)
 
     cdef Py_ssize_t check_packed(self, const float[:, ::1] packed, const float[:, ::1] rows,
                                  Py_ssize_t dim, Py_ssize_t parts) except -1:

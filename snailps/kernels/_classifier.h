@@ -108,7 +108,7 @@ SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate) {
     const int64_t label_num = job->label_ptr[line + 1] - job->label_ptr[line];
     const float share = 1 / (float)(end - begin);
     float loss;
-    snail_sum_rows((int)(end - begin), job->bag_rows + begin, job->inputs, stride, share,
+    snail_sum_rows((int)(end - begin), job->bag_rows + begin, NULL, job->inputs, stride, share,
                    s->hidden);
     memset(s->gradient, 0, (size_t)stride * sizeof(float));
     if (job->loss == SNAIL_ONE_VS_ALL) loss = snail_one_vs_all(s, line, rate);

@@ -35,6 +35,7 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     float *output_squares;
     const int64_t *bag_ptr;
     const int32_t *bag_rows;
+    const float *bag_weights; /* how many rows each entry stands for, or NULL: one */
     const int32_t *noise;
     const float *noise_logit; /* of each row of `outputs`, or NULL: zeros */
     uint64_t noise_num;
@@ -326,7 +327,7 @@ typedef struct {
     int (*in_range)(const int32_t *x, int64_t n, int32_t least, int32_t most);
     void (*copy_rows)(const float *src, int64_t dim, float *dst, int64_t stride, int64_t n);
     void (*bag_means)(const float *inputs, int64_t stride, const int64_t *ptr, const int32_t *rows,
-                      float *out, int64_t dim, int64_t n);
+                      const float *weights, float *out, int64_t dim, int64_t n);
     void (*unpack_parts)(const float *packed, float *rows, int64_t dim, int64_t parts,
                          int64_t stride, int64_t n);
     void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,

@@ -46,6 +46,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         const int32_t *target_rows
         const int64_t *bag_ptr
         const int32_t *bag_rows
+        const float *bag_weights
         const int32_t *noise
         const float *noise_logit
         int64_t token_num
@@ -331,7 +332,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*copy_rows)(const float *src, int64_t dim, float *dst, int64_t stride,
                           int64_t n) noexcept nogil
         void (*bag_means)(const float *inputs, int64_t stride, const int64_t *ptr,
-                          const int32_t *rows, float *out, int64_t dim, int64_t n) noexcept nogil
+                          const int32_t *rows, const float *weights, float *out, int64_t dim,
+                          int64_t n) noexcept nogil
         void (*unpack_parts)(const float *packed, float *rows, int64_t dim, int64_t parts,
                              int64_t stride, int64_t n) noexcept nogil
         void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,

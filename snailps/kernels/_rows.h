@@ -55,15 +55,18 @@ static void snail_copy_rows(const float *src, int64_t dim, float *dst, int64_t s
 }
 
 static void snail_bag_means(const float *inputs, int64_t stride, const int64_t *ptr,
-                            const int32_t *rows, float *out, int64_t dim, int64_t n) {
+                            const int32_t *rows, const float *weights, float *out, int64_t dim,
+                            int64_t n) {
     for (int64_t k = 0; k < n; k++, out += dim) {
+        float size = 0;
         memset(out, 0, (size_t)dim * sizeof(float));
         for (int64_t r = ptr[k]; r < ptr[k + 1]; r++) {
-            const float *row = inputs + rows[r] * stride;
-            for (int64_t d = 0; d < dim; d++) out[d] += row[d];
+            const float *row = inputs + rows[r] * stride, weight = weights ? weights[r] : 1;
+            for (int64_t d = 0; d < dim; d++) out[d] += weight * row[d];
+            size += weight;
         }
-        if (ptr[k + 1] > ptr[k]) {
-            const float scale = 1 / (float)(ptr[k + 1] - ptr[k]);
+        if (size > 0) {
+            const float scale = 1 / size;
             for (int64_t d = 0; d < dim; d++) out[d] *= scale;
         }
     }

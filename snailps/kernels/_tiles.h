@@ -250,35 +250,43 @@ SNAIL_INLINE void snail_prefetch_row(const float *row, int64_t stride) {
 /* ---- sums of rows ------------------------------------------------------------------------------ */
 
 SNAIL_INLINE void snail_sum_tile(const int vec_num, int row_num, const int32_t *rows,
-                                 const float *table, int64_t stride, float scale, float *out) {
+                                 const float *weights, const float *table, int64_t stride,
+                                 float scale, float *out) {
     snail_vec acc[8];
 #pragma GCC unroll 8
     for (int v = 0; v < vec_num; v++) acc[v] = (snail_vec){0};
     for (int r = 0; r < row_num; r++) {
         const float *row = table + rows[r] * stride;
+        const float weight = weights ? weights[r] : 1;
 #pragma GCC unroll 8
-        for (int v = 0; v < vec_num; v++) acc[v] += snail_load(row + v * SNAIL_LANES);
+        for (int v = 0; v < vec_num; v++) acc[v] += weight * snail_load(row + v * SNAIL_LANES);
     }
 #pragma GCC unroll 8
     for (int v = 0; v < vec_num; v++) snail_store(out + v * SNAIL_LANES, acc[v] * scale);
 }
 
-/* out = scale * sum of table[rows[r]], stride floats. */
-static void snail_sum_rows(int row_num, const int32_t *rows, const float *table, int64_t stride,
-                           float scale, float *out) {
+SNAIL_INLINE void snail_sum_tiles(int row_num, const int32_t *rows, const float *weights,
+                                  const float *table, int64_t stride, float scale, float *out) {
     int64_t left = stride / SNAIL_LANES;
     for (; left >= 8; left -= 8, table += 8 * SNAIL_LANES, out += 8 * SNAIL_LANES)
-        snail_sum_tile(8, row_num, rows, table, stride, scale, out);
+        snail_sum_tile(8, row_num, rows, weights, table, stride, scale, out);
     switch (left) {
-    case 7: snail_sum_tile(7, row_num, rows, table, stride, scale, out); break;
-    case 6: snail_sum_tile(6, row_num, rows, table, stride, scale, out); break;
-    case 5: snail_sum_tile(5, row_num, rows, table, stride, scale, out); break;
-    case 4: snail_sum_tile(4, row_num, rows, table, stride, scale, out); break;
-    case 3: snail_sum_tile(3, row_num, rows, table, stride, scale, out); break;
-    case 2: snail_sum_tile(2, row_num, rows, table, stride, scale, out); break;
-    case 1: snail_sum_tile(1, row_num, rows, table, stride, scale, out); break;
+    case 7: snail_sum_tile(7, row_num, rows, weights, table, stride, scale, out); break;
+    case 6: snail_sum_tile(6, row_num, rows, weights, table, stride, scale, out); break;
+    case 5: snail_sum_tile(5, row_num, rows, weights, table, stride, scale, out); break;
+    case 4: snail_sum_tile(4, row_num, rows, weights, table, stride, scale, out); break;
+    case 3: snail_sum_tile(3, row_num, rows, weights, table, stride, scale, out); break;
+    case 2: snail_sum_tile(2, row_num, rows, weights, table, stride, scale, out); break;
+    case 1: snail_sum_tile(1, row_num, rows, weights, table, stride, scale, out); break;
     default: break;
     }
+}
+
+/* out = scale * sum of table[rows[r]], stride floats; with `weights`, of these times their weights. */
+static void snail_sum_rows(int row_num, const int32_t *rows, const float *weights, const float *table,
+                           int64_t stride, float scale, float *out) {
+    if (weights) snail_sum_tiles(row_num, rows, weights, table, stride, scale, out);
+    else snail_sum_tiles(row_num, rows, NULL, table, stride, scale, out);
 }
 
 /* ---- transposition: to[c][r] = from[r][c], rows and columns multiples of 4 ------------------- */

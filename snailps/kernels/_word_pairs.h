@@ -367,8 +367,9 @@ static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const 
         if (g->bundle[i] < 0 || g->stays[i]) continue;
         const int64_t begin = job->bag_ptr[g->centre[i]];
         const int count = (int)(job->bag_ptr[g->centre[i] + 1] - begin);
-        snail_sum_rows(count, job->bag_rows + begin, job->inputs, stride, 1.0f / (float)count,
-                       s->hidden_row[i]);
+        const float *weights = job->bag_weights ? job->bag_weights + begin : NULL;
+        snail_sum_rows(count, job->bag_rows + begin, weights, job->inputs, stride,
+                       1 / snail_bag_size(job, g->centre[i]), s->hidden_row[i]);
     }
     for (int t = 0; t < SNAIL_NOISE; t++) s->rows[t] = job->outputs + g->noise[t] * stride;
     snail_transpose(s->hidden, (int)stride, s->across);

@@ -12,11 +12,10 @@
  * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
  * that row: the squares of its elements are added up, and the step is divided by their root.
  *
- * With a list of targets (in a rotation, the targets of one output partition) the lanes are the next 16
- * targets, from anywhere in the text.  They share few contexts, so each lane sums and steps the rows
- * around it by itself.  Lanes of neighbours in the text do the same if each word has one row: a product
- * with all rows in reach takes longer than five sums.  Since such a lane needs no neighbour, a target
- * whose word is already in the group waits for a later group.
+ * Words with bags of several rows have *slots*: a place of the text in reach of the group is a slot, whose
+ * bag is summed once and stepped once, however many lanes see it.  The lanes of a text are neighbours, so there are
+ * few more slots than lanes; with a list of targets (in a rotation, the targets of one output partition) lanes are
+ * farther apart.  Words of one row need no slots: each lane sums and steps the rows around it by itself.
  *
  * Threads train parts of one text on the same rows without locks (Hogwild).  A group reads all its rows
  * before it writes the first, so an addition of another thread is lost only if it falls into
@@ -39,7 +38,8 @@
 enum {
     SNAIL_CBOW_NOISE = 24, /* noise words of a group */
     SNAIL_WAITING = 64, /* most targets that wait for a group without their word */
-    SNAIL_ASKED = 4,    /* rows of the next group that are prefetched at once */
+    SNAIL_LANES_A_TURN = 6, /* lanes of a group with slots for each one that is judged in turn */
+    SNAIL_ASKS = 40,    /* how often rows of the next group are prefetched while a group is trained */
     SNAIL_TILE = SNAIL_UPDATE_ROWS
 };
 
@@ -50,16 +50,15 @@ typedef struct { /* the words of one group */
     int centre[SNAIL_GROUP]; /* -1 in unused lanes */
     int contexts[SNAIL_GROUP];
     int shared[SNAIL_CBOW_NOISE]; /* noise words */
-    /* The order of the text: slots are the tokens in reach of the group. */
+    uint8_t again[SNAIL_GROUP]; /* whether a lane before has this centre: it is judged in turn, see
+                                   snail_plan_group */
+    int32_t *around; /* [GROUP, 2 * window] contexts of a lane: slots, or their rows if they have one each */
+    int32_t *slot;   /* [GROUP * 2 * window] words; without slots the contexts that the lane before does not have */
+    int32_t *place;  /* of a slot among those that some lane sees */
+    uint8_t *seen;   /* whether a lane sees the slot */
+    uint8_t *fresh;  /* whether the group before lacks the slot */
     int slot_num;
-    int own[SNAIL_GROUP];   /* slot of the centre itself */
-    int begin[SNAIL_GROUP]; /* contexts of a lane: slots begin..end-1 without `own`; */
-    int end[SNAIL_GROUP];   /* begin = end = 0 in unused lanes */
-    int *slot;              /* words */
-    /* Lane by lane. */
-    int32_t *around; /* [GROUP, 2 * window] contexts of a lane: their rows if they have one each, else words */
-    int32_t *fresh;  /* contexts that the lane before does not have: only these are prefetched */
-    int fresh_num;
+    int64_t row_num; /* rows to prefetch */
 } snail_group;
 
 typedef struct {
@@ -67,25 +66,32 @@ typedef struct {
     int row;    /* of `outputs` */
 } snail_target;
 
+typedef struct { /* a stretch of the text whose places are successive slots */
+    int64_t first, end; /* places first..end-1 */
+    int64_t before;     /* rows of places below were asked for with the group before */
+    int slot;           /* of `first` */
+} snail_run;
+
 typedef struct { /* rows are `stride` floats */
     float *hidden;          /* [GROUP, stride] */
     float *hidden_gradient; /* [GROUP, stride] */
     float *across;          /* [stride, GROUP]: hidden, transposed */
-    float *coef;            /* [the more of slots and CBOW_NOISE, GROUP]: scores, then rates */
+    float *coef;            /* [CBOW_NOISE, GROUP]: scores, then rates */
     float *idle;            /* [stride] zeros: stands in for rows that fill up a tile */
     float *steps;           /* AdaGrad: [TILE, stride], gradients of the rows of a tile */
     float *step_row[SNAIL_TILE];
-    float *bags;        /* [slots, stride] sums, then gradients */
-    float *mix;         /* [slots, GROUP] */
+    float *bags;        /* [slots, stride] sums, then gradients; without slots one row */
+    float *sizes;       /* [slots] rows of each bag, by their weights */
     const float *rows[SNAIL_CBOW_NOISE];
     const float *centre_row[SNAIL_GROUP];
     float pull[SNAIL_GROUP]; /* coefficients of the centres */
     float **hidden_row; /* [GROUP] */
     float **hidden_gradient_row;
-    float **bag_row; /* [slots] */
     snail_target waiting[SNAIL_WAITING];
     int waiting_num;
-    int asked; /* rows of the next group that were asked for */
+    int64_t reached;   /* end of the last group's slots in the text */
+    int asked;         /* words of the next group of which all rows were asked for */
+    int64_t asked_row; /* how many rows of the bag after these */
     snail_group groups[2];
 } snail_words;
 
@@ -117,77 +123,10 @@ SNAIL_INLINE void snail_draw_noise(const int32_t *noise, uint64_t noise_num, uin
 
 /* ---- which words meet ------------------------------------------------------------------------- */
 
-/* Drops the slots that no lane sees, because the outermost reaches are rarely the whole window. */
-SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sentence_lane) {
-    int first = slots, last = 0;
-    for (int i = 0; i < lanes; i++) {
-        if (i >= sentence_lane) g->end[i] = snail_least(g->end[i], slots);
-        g->contexts[i] = g->end[i] - g->begin[i] - 1;
-        first = snail_least(first, g->begin[i]);
-        last = snail_most(last, g->end[i]);
-    }
-    for (int i = 0; i < last - first; i++) g->slot[i] = g->slot[i + first];
-    for (int i = 0; i < lanes; i++) {
-        g->own[i] -= first;
-        g->begin[i] -= first;
-        g->end[i] -= first;
-    }
-    for (int i = lanes; i < SNAIL_GROUP; i++) {
-        g->centre[i] = -1;
-        g->own[i] = g->begin[i] = g->end[i] = g->contexts[i] = 0;
-    }
-    g->slot_num = snail_most(last - first, 0);
-    g->lane_num = lanes;
-}
-
 /* The noise words of a group, from draw k on. */
 SNAIL_INLINE void snail_draw_shared(const snail_words_job *job, snail_group *g, uint64_t k) {
     const uint64_t next = k + SNAIL_GROUP + SNAIL_CBOW_NOISE;
     snail_draw_noise(job->noise, job->noise_num, job->stream, k, next, SNAIL_CBOW_NOISE, g->shared);
-}
-
-/* Plans the group whose first centre is the first word from `start` on.
- *
- * The group ends early where a centre would repeat.  All lanes start from the same vectors, so a word
- * in several lanes would take the same step several times: in small vocabularies, or where words come in
- * bursts, that overshoots until the vectors diverge (200 words at a rate of 0.05: loss 37 instead of
- * 0.26).  On ordinary text ending early costs 12 % of the speed and gains 0.03 in loss. */
-static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group *g, int64_t start,
-                             uint64_t number) {
-    const int32_t *tokens = job->tokens;
-    const int window = job->window;
-    const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
-    int slots = 0, lanes = 0, sentence = 0, sentence_lane = 0;
-    int64_t at = start;
-    while (at < job->token_num && tokens[at] < 0) at++;
-    g->first = at;
-    int64_t left = at;
-    while (left > 0 && at - left < window && tokens[left - 1] >= 0) left--;
-    while (left < at) g->slot[slots++] = tokens[left++];
-    for (; at < job->token_num && lanes < SNAIL_GROUP; at++) {
-        if (tokens[at] < 0) {
-            for (int i = sentence_lane; i < lanes; i++) g->end[i] = snail_least(g->end[i], slots);
-            sentence = slots;
-            sentence_lane = lanes;
-            continue;
-        }
-        int again = 0;
-        for (int i = 0; i < lanes; i++) again |= g->centre[i] == tokens[at];
-        if (again) break;
-        const uint64_t random = snail_draw(job->stream, k + (uint64_t)lanes);
-        const int reach = 1 + (int)snail_below(random, (uint64_t)window);
-        g->centre[lanes] = tokens[at];
-        g->own[lanes] = slots;
-        g->begin[lanes] = snail_most(sentence, slots - reach);
-        g->end[lanes] = slots + 1 + reach;
-        g->slot[slots++] = tokens[at];
-        lanes++;
-    }
-    for (int64_t right = at; right < job->token_num && right - at < window && tokens[right] >= 0;)
-        g->slot[slots++] = tokens[right++];
-    g->next = at;
-    snail_trim_group(g, slots, lanes, sentence_lane);
-    snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
 /* Takes the next target from *next on, in the text or in the list, and moves *next past it; 0: none. */
@@ -207,11 +146,63 @@ SNAIL_INLINE int snail_next_target(const snail_words_job *job, int64_t *next, sn
     return 1;
 }
 
-/* Fills a lane with a target.  before[0]..before[1]-1 is the window of the previous lane; on return it is
- * the window of this lane. */
+/* Whether places of the text are slots. */
+SNAIL_INLINE int snail_has_slots(const snail_words_job *job) {
+    return !job->single || job->input_squares;
+}
+
+/* Fills a lane with a target: its contexts are slots.  Successive lanes share slots where the text around them
+ * overlaps; `run` is such a stretch of the text. */
+SNAIL_INLINE void snail_plan_slots(const snail_words_job *job, snail_group *g, int lane,
+                                   const snail_target *target, int reach, snail_run *run) {
+    const int32_t *tokens = job->tokens;
+    const int64_t at = target->at, low = at < job->window ? 0 : at - job->window;
+    int64_t begin = at, end = at + 1;
+    int num = 0;
+    while (begin > 0 && at - begin < reach && tokens[begin - 1] >= 0) begin--;
+    while (end < job->token_num && end - at <= reach && tokens[end] >= 0) end++;
+    if (low < run->first || low > run->end) {
+        run->first = run->end = low;
+        run->slot = g->slot_num;
+    }
+    for (; run->end < end; run->end++) {
+        g->seen[g->slot_num] = 0;
+        g->fresh[g->slot_num] = run->end >= run->before;
+        g->slot[g->slot_num++] = tokens[run->end];
+    }
+    for (int64_t t = begin; t < end; t++) {
+        if (t == at) continue;
+        const int slot = run->slot + (int)(t - run->first);
+        g->around[lane * 2 * job->window + num++] = slot;
+        g->seen[slot] = 1;
+    }
+    g->contexts[lane] = num;
+}
+
+/* Numbers the slots that a lane sees, and counts the rows to prefetch. */
+SNAIL_INLINE void snail_close_slots(const snail_words_job *job, snail_group *g) {
+    int num = 0;
+    for (int j = 0; j < g->slot_num; j++) {
+        g->place[j] = num;
+        if (!g->seen[j]) continue;
+        const int word = g->slot[j];
+        g->fresh[num] = g->fresh[j];
+        g->slot[num++] = word;
+        if (g->fresh[num - 1]) g->row_num += job->bag_ptr[word + 1] - job->bag_ptr[word];
+    }
+    g->slot_num = num;
+    for (int i = 0; i < g->lane_num; i++)
+        for (int k = 0; k < g->contexts[i]; k++) {
+            int32_t *slot = g->around + i * 2 * job->window + k;
+            *slot = g->place[*slot];
+        }
+}
+
+/* Fills a lane with a target: its contexts are rows.  before[0]..before[1]-1 is the window of the previous lane; on
+ * return it is the window of this lane. */
 SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, int lane,
                                   const snail_target *target, int reach, int64_t before[2]) {
-    const int32_t *tokens = job->tokens, *rows = job->single && !job->own ? job->bag_rows : NULL;
+    const int32_t *tokens = job->tokens, *rows = job->own ? NULL : job->bag_rows;
     int32_t *around = g->around + lane * 2 * job->window;
     int64_t begin = target->at, end = target->at + 1;
     int num = 0;
@@ -220,46 +211,63 @@ SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, in
     for (int64_t t = begin; t < end; t++) {
         if (t == target->at) continue;
         around[num] = rows ? rows[tokens[t]] : tokens[t];
-        g->fresh[g->fresh_num] = around[num++];
-        g->fresh_num += (t < before[0]) | (t >= before[1]);
+        g->slot[g->slot_num] = around[num++];
+        g->slot_num += (t < before[0]) | (t >= before[1]);
     }
     before[0] = begin;
     before[1] = end;
-    g->centre[lane] = target->row;
     g->contexts[lane] = num;
 }
 
-/* Plans the group of the waiting targets, then of the targets from `start` on.  A target whose word is in
- * the group already waits for the next group, if there is room among the waiting; if not, the group ends.
- * The same word twice in a group would take the same step twice; see snail_plan_group. */
-static SNAIL_APART void snail_plan_targets(const snail_words_job *job, snail_words *s, snail_group *g,
-                                           int64_t start, uint64_t number) {
+/* Plans the group of the waiting targets, then of the targets from `start` on.
+ *
+ * All lanes start from the same vectors, so a word that is the target of several lanes would take the same step
+ * several times: in small vocabularies, or where words come in bursts, that overshoots until the vectors diverge.
+ * Without slots such a target waits for the next group, if there is room among the waiting; if not, the group
+ * ends.  With slots a target stays with its neighbours and is judged in turn, by the output row as the lanes before
+ * have left it.  The group ends before more than one lane in LANES_A_TURN would be: where words repeat that often,
+ * lanes share their contexts, too. */
+static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words *s, snail_group *g,
+                                         int64_t start, uint64_t number) {
     const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
+    const int slots = snail_has_slots(job);
     int64_t before[2] = {0, 0};
-    int lanes = 0, taken = 0, left = 0;
+    snail_run run = {0, -1, s->reached, 0};
+    int lanes = 0, taken = 0, left = 0, turns = 0;
     for (int i = 0; i < SNAIL_GROUP; i++) {
         g->centre[i] = -1;
         g->contexts[i] = 0;
     }
-    g->fresh_num = 0;
+    g->slot_num = 0;
     g->first = g->next = start;
     while (lanes < SNAIL_GROUP) {
         snail_target target;
+        const int64_t here = g->next;
         if (taken < s->waiting_num) target = s->waiting[taken++];
         else if (left == SNAIL_WAITING || !snail_next_target(job, &g->next, &target)) break;
         int again = 0; /* not a count: on arm64 GCC 12 makes it negative, with -O3 -fwrapv */
         for (int i = 0; i < SNAIL_GROUP; i++) again |= g->centre[i] == target.row;
-        if (again) {
+        if (again && !slots) {
             s->waiting[left++] = target;
             continue;
         }
+        if (again && ++turns * SNAIL_LANES_A_TURN > lanes) {
+            g->next = here;
+            break;
+        }
         const uint64_t random = snail_draw(job->stream, k + (uint64_t)lanes);
         const int reach = 1 + (int)snail_below(random, (uint64_t)job->window);
-        snail_plan_lane(job, g, lanes++, &target, reach, before);
+        g->centre[lanes] = target.row;
+        g->again[lanes] = (uint8_t)again;
+        if (slots) snail_plan_slots(job, g, lanes++, &target, reach, &run);
+        else snail_plan_lane(job, g, lanes++, &target, reach, before);
     }
     while (taken < s->waiting_num) s->waiting[left++] = s->waiting[taken++];
     s->waiting_num = left;
+    s->reached = run.end;
     g->lane_num = lanes;
+    g->row_num = SNAIL_CBOW_NOISE + lanes + (slots ? 0 : g->slot_num);
+    if (slots) snail_close_slots(job, g);
     snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
@@ -280,33 +288,30 @@ SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
         snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
 }
 
-/* Prefetches the rows of a group while the group before it is being computed. */
-static void snail_prefetch_group(const snail_words_job *job, const snail_group *g) {
-    for (int i = 0; i < SNAIL_CBOW_NOISE; i++) snail_prefetch_output(job, g->shared[i]);
-    for (int i = 0; i < g->slot_num; i++) snail_prefetch_bag(job, g->slot[i]);
-    for (int i = 0; i < g->lane_num; i++) snail_prefetch_output(job, g->centre[i]);
-}
-
-/* Whether each lane sums and steps the rows around it by itself. */
-SNAIL_INLINE int snail_is_by_lane(const snail_words_job *job) {
-    return job->targets || (job->single && !job->input_squares);
-}
-
-/* Prefetches `num` more rows of the next group, if each lane sums by itself.  A few at a time, because a
- * core stalls when more cache lines are requested than it has fill buffers for. */
-SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s, int num) {
+/* Prefetches `num` more rows of the next group.  A few at a time, because a core stalls when more cache lines are
+ * requested than it has fill buffers for. */
+SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s, int64_t num) {
     const int words = SNAIL_CBOW_NOISE + ahead->lane_num;
-    const int end = snail_least(s->asked + num, words + ahead->fresh_num);
-    for (; s->asked < snail_least(end, SNAIL_CBOW_NOISE); s->asked++)
-        snail_prefetch_output(job, ahead->shared[s->asked]);
-    for (; s->asked < snail_least(end, words); s->asked++)
-        snail_prefetch_output(job, ahead->centre[s->asked - SNAIL_CBOW_NOISE]);
-    for (; s->asked < end; s->asked++) {
-        const int32_t input = ahead->fresh[s->asked - words];
-        if (job->single)
-            snail_prefetch_input(job, input);
-        else
-            snail_prefetch_bag(job, input);
+    for (; num > 0 && s->asked < SNAIL_CBOW_NOISE; num--)
+        snail_prefetch_output(job, ahead->shared[s->asked++]);
+    for (; num > 0 && s->asked < words; num--)
+        snail_prefetch_output(job, ahead->centre[s->asked++ - SNAIL_CBOW_NOISE]);
+    if (!snail_has_slots(job)) {
+        for (; num > 0 && s->asked < words + ahead->slot_num; num--)
+            snail_prefetch_input(job, ahead->slot[s->asked++ - words]);
+        return;
+    }
+    while (num > 0 && s->asked < words + ahead->slot_num) {
+        const int word = ahead->slot[s->asked - words];
+        const int64_t end = job->bag_ptr[word + 1];
+        int64_t r = job->bag_ptr[word] + s->asked_row;
+        if (!ahead->fresh[s->asked - words]) r = end;
+        for (; num > 0 && r < end; num--, r++) snail_prefetch_input(job, job->bag_rows[r]);
+        s->asked_row = r - job->bag_ptr[word];
+        if (r == end) {
+            s->asked++;
+            s->asked_row = 0;
+        }
     }
 }
 
@@ -382,92 +387,53 @@ SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, const float *co
                          step_row[i], rate, job->epsilon);
 }
 
-/* Sum of a word's rows; returns how many there are. */
-SNAIL_INLINE int snail_sum_bag(const snail_words_job *job, int word, float *out) {
-    const int64_t begin = job->bag_ptr[word];
-    const int count = (int)(job->bag_ptr[word + 1] - begin);
-    snail_sum_rows(count, job->bag_rows + begin, job->inputs, job->stride, 1, out);
-    return count;
+/* How many rows a word's bag has, by their weights. */
+SNAIL_INLINE float snail_bag_size(const snail_words_job *job, int word) {
+    const int64_t begin = job->bag_ptr[word], end = job->bag_ptr[word + 1];
+    float size = job->bag_weights ? 0 : (float)(end - begin);
+    for (int64_t r = begin; job->bag_weights && r < end; r++) size += job->bag_weights[r];
+    return size;
 }
 
-/* Whether slot j is a context of lane i. */
-SNAIL_INLINE int snail_sees(const int *begin, const int *end, const int *own, int i, int j) {
-    return (begin[i] <= j) & (j < end[i]) & (own[i] != j);
+/* Sum of a word's rows; returns how many there are. */
+SNAIL_INLINE float snail_sum_bag(const snail_words_job *job, int word, float *out) {
+    const int64_t begin = job->bag_ptr[word];
+    const int count = (int)(job->bag_ptr[word + 1] - begin);
+    const float *weights = job->bag_weights ? job->bag_weights + begin : NULL;
+    snail_sum_rows(count, job->bag_rows + begin, weights, job->inputs, job->stride, 1, out);
+    return snail_bag_size(job, word);
 }
 
 /* Computes the hidden vector of each lane: the mean over all rows of all bags around its centre. */
-static void snail_hide_cbow(const snail_words_job *job, const snail_group *g, snail_words *s) {
-    float count[SNAIL_GROUP] = {0};
-    for (int j = 0; j < g->slot_num; j++) {
-        const float bag = (float)snail_sum_bag(job, g->slot[j], s->bag_row[j]);
-        for (int i = 0; i < SNAIL_GROUP; i++) {
-            const float seen = (float)snail_sees(g->begin, g->end, g->own, i, j);
-            s->mix[j * SNAIL_GROUP + i] = seen;
-            count[i] += seen * bag;
-        }
+static void snail_hide(const snail_words_job *job, const snail_group *g, snail_words *s) {
+    const int slots = snail_has_slots(job);
+    if (slots)
+        for (int j = 0; j < g->slot_num; j++)
+            s->sizes[j] = snail_sum_bag(job, g->slot[j], s->bags + j * job->stride);
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        const int32_t *around = g->around + i * 2 * job->window;
+        float rows = slots ? 0 : (float)g->contexts[i];
+        for (int k = 0; slots && k < g->contexts[i]; k++) rows += s->sizes[around[k]];
+        snail_sum_rows(g->contexts[i], around, NULL, slots ? s->bags : job->inputs, job->stride,
+                       rows > 0 ? 1 / rows : 0, s->hidden_row[i]);
     }
-    for (int i = 0; i < SNAIL_GROUP; i++) count[i] = count[i] > 0 ? 1 / count[i] : 0;
-    for (int j = 0; j < g->slot_num; j++)
-        for (int i = 0; i < SNAIL_GROUP; i++)
-            s->coef[j * SNAIL_GROUP + i] = s->mix[j * SNAIL_GROUP + i] * count[i];
-    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
-        snail_lanes_from_rows(0, g->slot_num, (const float *const *)s->bag_row, s->coef + i,
-                              s->hidden_row + i, (int)job->stride);
 }
 
 /* Adds each lane's gradient to every row of every bag around it. */
-static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, snail_words *s,
-                              float rate) {
-    const int tiles = (g->slot_num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
-    memset(s->bags, 0, (size_t)(g->slot_num * job->stride) * sizeof(float));
-    for (int j = g->slot_num * SNAIL_GROUP; j < tiles * SNAIL_GROUP; j++) s->mix[j] = 0;
-    for (int j = g->slot_num; j < tiles; j++) s->bag_row[j] = s->idle;
-    for (int j = 0; j < tiles; j += SNAIL_TILE)
-        snail_rows_from_lanes(SNAIL_GROUP, (const float *const *)s->hidden_gradient_row,
-                              s->mix + j * SNAIL_GROUP, s->bag_row + j, (int)job->stride);
-    for (int j = g->slot_num; j < tiles; j++) s->bag_row[j] = s->bags + j * job->stride;
-    for (int j = 0; j < g->slot_num; j++) snail_step_bag(job, g->slot[j], s->bag_row[j], rate);
-}
-
-/* Hidden vectors, lane by lane. */
-static void snail_hide_by_lane(const snail_words_job *job, const snail_group *g, snail_words *s) {
-    const int64_t stride = job->stride;
+static void snail_spread(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
+                         snail_words *s, float rate, int64_t quota) {
+    const int slots = snail_has_slots(job);
+    if (slots) memset(s->bags, 0, (size_t)(g->slot_num * job->stride) * sizeof(float));
     for (int i = 0; i < SNAIL_GROUP; i++) {
-        const int32_t *around = g->around + i * 2 * job->window;
-        float *restrict hidden = s->hidden_row[i], *restrict bag = s->bag_row[0];
-        int rows = g->contexts[i];
-        if (job->single) {
-            snail_sum_rows(rows, around, job->inputs, stride, rows > 0 ? 1.0f / (float)rows : 0, hidden);
-            continue;
-        }
-        memset(hidden, 0, (size_t)stride * sizeof(float));
-        rows = 0;
-        for (int k = 0; k < g->contexts[i]; k++) {
-            rows += snail_sum_bag(job, around[k], bag);
-            for (int64_t d = 0; d < stride; d++) hidden[d] += bag[d];
-        }
-        const float share = rows > 0 ? 1.0f / (float)rows : 0;
-        for (int64_t d = 0; d < stride; d++) hidden[d] *= share;
+        if (!slots) snail_ask(job, ahead, s, quota);
+        snail_add_to_rows(g->contexts[i], g->around + i * 2 * job->window, s->hidden_gradient_row[i],
+                          job->stride, slots ? s->bags : job->inputs);
     }
-}
-
-/* Adds the gradient of each lane to every row of every bag around it. */
-static void snail_spread_by_lane(const snail_words_job *job, const snail_group *g,
-                                 const snail_group *ahead, snail_words *s, float rate) {
-    for (int i = 0; i < SNAIL_GROUP; i++) {
-        const int32_t *around = g->around + i * 2 * job->window;
-        const float *gradient = s->hidden_gradient_row[i];
-        snail_ask(job, ahead, s, SNAIL_ASKED);
-        if (job->single && !job->input_squares)
-            snail_add_to_rows(g->contexts[i], around, gradient, job->stride, job->inputs);
-        else
-            for (int k = 0; k < g->contexts[i]; k++)
-                if (job->single) snail_adagrad_up(job->stride, job->inputs + around[k] * job->stride,
-                                                  job->input_squares + around[k] * job->stride,
-                                                  gradient, rate, job->epsilon);
-                else snail_step_bag(job, around[k], gradient, rate);
+    for (int j = 0; slots && j < g->slot_num; j++) {
+        snail_ask(job, ahead, s, quota);
+        snail_step_bag(job, g->slot[j], s->bags + j * job->stride, rate);
     }
-    snail_ask(job, ahead, s, ahead->fresh_num); /* the rest */
+    snail_ask(job, ahead, s, ahead->row_num); /* the rest */
 }
 
 /* Dot products of 4 hidden vectors, each with a row of its own; writes 4 numbers. */
@@ -492,10 +458,26 @@ static double snail_judge_centres(const snail_words_job *job, const snail_group 
     for (int i = 0; i < g->lane_num; i++) logit[i] = snail_logit(job->noise_logit, g->centre[i]);
     snail_judge_true(s->pull, logit, g->lane_num, factor, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) {
-        s->pull[i] = g->contexts[i] > 0 ? s->pull[i] : 0;
-        total += g->contexts[i] > 0 ? loss[i] : 0;
+        const int now = g->contexts[i] > 0 && !(i < g->lane_num && g->again[i]);
+        s->pull[i] = now ? s->pull[i] : 0;
+        total += now ? loss[i] : 0;
     }
     return total;
+}
+
+/* Judges a lane whose centre an earlier lane has, by the row as it is now; returns the loss. */
+static double snail_judge_again(const snail_words_job *job, const snail_group *g, snail_words *s,
+                                int lane, float factor) {
+    float score[SNAIL_GROUP] = {0}, logit[SNAIL_GROUP] = {0}, loss[SNAIL_GROUP] = {0};
+    const float *rows[SNAIL_TILE];
+    float *hidden[SNAIL_TILE];
+    for (int i = 0; i < SNAIL_TILE; i++) rows[i] = s->centre_row[lane], hidden[i] = s->hidden_row[lane];
+    snail_own_dots(hidden, rows, job->stride, score);
+    logit[0] = snail_logit(job->noise_logit, g->centre[lane]);
+    snail_judge_true(score, logit, 1, factor, loss);
+    s->pull[lane] = score[0];
+    snail_add_times(job->stride, s->hidden_gradient_row[lane], score[0], s->centre_row[lane]);
+    return loss[0];
 }
 
 /* Turns the scores of the noise rows, in `coef`, into coefficients; returns the loss. */
@@ -524,9 +506,9 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
 
 /* Gradients of the hidden vectors. */
 static void snail_hidden_gradients(const snail_words_job *job, const snail_group *g,
-                                   const snail_group *ahead, snail_words *s) {
+                                   const snail_group *ahead, snail_words *s, int64_t quota) {
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE) {
-        snail_ask(job, ahead, s, SNAIL_ASKED);
+        snail_ask(job, ahead, s, quota);
         snail_lanes_from_rows(0, SNAIL_CBOW_NOISE, s->rows, s->coef + i, s->hidden_gradient_row + i,
                               (int)job->stride);
     }
@@ -534,14 +516,15 @@ static void snail_hidden_gradients(const snail_words_job *job, const snail_group
         snail_add_times(job->stride, s->hidden_gradient_row[i], s->pull[i], s->centre_row[i]);
 }
 
-/* Steps output rows in place.  Here, and where gradients are spread over input rows, an addition of
+/* Steps output rows in place; returns the loss of lanes judged in turn.  Here, and where gradients are spread over input rows, an addition of
  * another thread can be lost: between the load and the store of a vector (see the top). */
-static void snail_step_rows(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
-                            snail_words *s, float rate) {
+static double snail_step_rows(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
+                              snail_words *s, float rate, float factor, int64_t quota) {
     const float *const *hidden = (const float *const *)s->hidden_row;
+    double loss = 0;
     for (int t = 0; t < SNAIL_CBOW_NOISE; t += SNAIL_TILE) {
         const float *coef = s->coef + t * SNAIL_GROUP;
-        snail_ask(job, ahead, s, SNAIL_ASKED);
+        snail_ask(job, ahead, s, quota);
         if (job->output_squares)
             snail_step_outputs(job, s->rows + t, s->step_row, hidden, coef, rate);
         else
@@ -550,6 +533,7 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, co
     }
     for (int i = 0; i < g->lane_num; i++) {
         float *row = (float *)s->centre_row[i];
+        if (g->again[i] && g->contexts[i] > 0) loss += snail_judge_again(job, g, s, i, factor);
         if (!job->output_squares) {
             snail_add_times(job->stride, row, s->pull[i], s->hidden_row[i]);
             continue;
@@ -560,34 +544,32 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, co
                                                     s->pull[i] * snail_load(s->hidden_row[i] + d),
                                                     rate, job->epsilon));
     }
+    return loss;
 }
 
-/* Trains one group; returns its loss.  All rows are read before the first is changed, so the result of a
- * group does not depend on the order of its lanes. */
+/* Trains one group; returns its loss.  All rows are read before the first is changed, but for lanes that are judged
+ * in turn, so the result of a group does not depend on the order of the other lanes. */
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
                                             const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
     const float share = job->negatives / SNAIL_CBOW_NOISE, factor = job->output_squares ? 1 : rate;
-    if (snail_is_by_lane(job))
-        snail_hide_by_lane(job, g, s);
-    else
-        snail_hide_cbow(job, g, s);
+    const int64_t quota = 1 + ahead->row_num / SNAIL_ASKS;
+    s->asked = 0;
+    s->asked_row = 0;
+    snail_hide(job, g, s);
     for (int t = 0; t < SNAIL_CBOW_NOISE; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++)
         s->centre_row[i] = i < g->lane_num ? job->outputs + g->centre[i] * job->stride : s->idle;
     snail_transpose(s->hidden, stride, s->across);
     for (int t = 0; t < SNAIL_CBOW_NOISE; t += SNAIL_SCORE_ROWS) {
-        snail_ask(job, ahead, s, SNAIL_ASKED);
+        snail_ask(job, ahead, s, quota);
         snail_score(SNAIL_SCORE_ROWS, s->rows + t, s->across, job->dim, s->coef + t * SNAIL_GROUP);
     }
-    const double loss =
+    double loss =
         snail_judge_shared(job, g, s, share, factor) + snail_judge_centres(job, g, s, factor);
-    snail_hidden_gradients(job, g, ahead, s);
-    snail_step_rows(job, g, ahead, s, rate);
-    if (snail_is_by_lane(job))
-        snail_spread_by_lane(job, g, ahead, s, rate);
-    else
-        snail_spread_cbow(job, g, s, rate);
+    snail_hidden_gradients(job, g, ahead, s, quota);
+    loss += snail_step_rows(job, g, ahead, s, rate, factor, quota);
+    snail_spread(job, g, ahead, s, rate, quota);
     return loss;
 }
 
@@ -602,25 +584,25 @@ SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {
 /* Cuts scratch into parts; returns its size (scratch may be NULL to ask). */
 static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, snail_words *s) {
     const int64_t row = job->stride * 4, lane = SNAIL_GROUP * 4, pointer = sizeof(void *);
-    const int64_t slots = SNAIL_GROUP + 2 * job->window + SNAIL_TILE;
-    const int64_t around = SNAIL_GROUP * 2 * job->window * (int64_t)sizeof(int32_t);
-    const int64_t rows = snail_most((int)slots, SNAIL_CBOW_NOISE);
+    const int64_t seen = SNAIL_GROUP * 2 * job->window, slots = snail_has_slots(job) ? seen : 1;
+    const int64_t places = SNAIL_GROUP * (2 * (int64_t)job->window + 1);
     int64_t at = 0;
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->across = snail_cut(scratch, &at, SNAIL_GROUP * row);
-    s->coef = snail_cut(scratch, &at, rows * lane);
+    s->coef = snail_cut(scratch, &at, SNAIL_CBOW_NOISE * lane);
     s->idle = snail_cut(scratch, &at, row);
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
     s->hidden_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->bags = snail_cut(scratch, &at, slots * row);
-    s->mix = snail_cut(scratch, &at, slots * lane);
-    s->bag_row = snail_cut(scratch, &at, slots * pointer);
+    s->sizes = snail_cut(scratch, &at, slots * (int64_t)sizeof(float));
     for (int i = 0; i < 2; i++) {
-        s->groups[i].slot = snail_cut(scratch, &at, slots * (int64_t)sizeof(int));
-        s->groups[i].around = snail_cut(scratch, &at, around);
-        s->groups[i].fresh = snail_cut(scratch, &at, around + (int64_t)sizeof(int32_t));
+        s->groups[i].around = snail_cut(scratch, &at, seen * (int64_t)sizeof(int32_t));
+        s->groups[i].slot = snail_cut(scratch, &at, (places + 1) * (int64_t)sizeof(int32_t));
+        s->groups[i].place = snail_cut(scratch, &at, places * (int64_t)sizeof(int32_t));
+        s->groups[i].seen = snail_cut(scratch, &at, places);
+        s->groups[i].fresh = snail_cut(scratch, &at, places);
     }
     return at;
 }
@@ -628,20 +610,6 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
 static int64_t snail_words_scratch(const snail_words_job *job) {
     snail_words s;
     return snail_lay_out_words(NULL, job, &s);
-}
-
-/* Plans the group after another one, and prefetches its rows. */
-SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_words *s, snail_group *g,
-                                   int64_t start, uint64_t number) {
-    if (snail_is_by_lane(job)) {
-        snail_plan_targets(job, s, g, start, number);
-        s->asked = 0; /* its rows are prefetched bit by bit while the group before is trained */
-    } else {
-        snail_plan_group(job, g, start, number);
-        snail_prefetch_group(job, g);
-        g->fresh_num = 0;
-        s->asked = SNAIL_CBOW_NOISE + g->lane_num;
-    }
 }
 
 /* Trains all tokens or targets; planning and prefetching are one group ahead, so that rows have arrived
@@ -658,13 +626,12 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
         s.hidden_gradient_row[i] = s.hidden_gradient + i * job->stride;
     }
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
-    for (int i = 0; i < SNAIL_GROUP + 2 * job->window + SNAIL_TILE; i++)
-        s.bag_row[i] = s.bags + i * job->stride;
     s.waiting_num = 0;
-    snail_plan_ahead(job, &s, now, 0, 0);
+    s.reached = 0;
+    snail_plan_group(job, &s, now, 0, 0);
     for (uint64_t number = 1; now->lane_num > 0; number++) {
         int64_t found = 0;
-        snail_plan_ahead(job, &s, ahead, now->next, number);
+        snail_plan_group(job, &s, ahead, now->next, number);
         for (int i = 0; i < now->lane_num; i++) found += now->contexts[i] > 0;
         if (found > 0) {
             const float rate = job->rate_start + slope * (float)now->first;

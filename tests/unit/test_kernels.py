@@ -352,9 +352,10 @@ def test_train_words_with_targets_equals_twin(build, subwords, nce, window):
 
 
 @builds
+@pytest.mark.parametrize("subwords", [0, 3])
 @pytest.mark.parametrize("words", [1, 3])
-def test_train_words_more_repeats_than_may_wait_equals_twin(build, words):
-    toy = Toy(words, tokens=300)
+def test_train_words_more_repeats_than_a_group_may_have_equals_twin(build, words, subwords):
+    toy = Toy(words, tokens=300, subwords=subwords)
     changed = {"lr_start": 2e-3, "lr_stop": 1e-3}
     assert_close(toy.train(build, **changed), toy.twin(**changed), toy.dim)
 
@@ -365,6 +366,45 @@ def test_train_words_with_all_places_as_targets_is_the_order_of_the_text():
     rate = {"lr_start": 0.05, "lr_stop": 0.05}
     got = toy.train(targets=(at, toy.tokens[at]), **rate)
     assert_close(got, [x[:, : toy.dim] if np.ndim(x) else x for x in toy.train(**rate)], toy.dim)
+
+
+@builds
+@pytest.mark.parametrize("of", ["text", "targets", "adagrad"])
+@pytest.mark.parametrize("subwords", [0, 6])
+def test_train_words_an_entry_of_weight_3_is_three_equal_rows(build, of, subwords):
+    toy, three = Toy(subwords=subwords), Toy(subwords=subwords)
+    heavy = np.arange(0, len(toy.inputs), 2)  # each has two copies behind all other rows
+    n, times = len(toy.inputs), np.where(toy.bag_rows % 2, 1, 3)
+    three.inputs = kernels.padded(n + 2 * len(heavy), toy.dim)
+    three.inputs[:] = np.concatenate([toy.inputs, *[toy.inputs[heavy]] * 2])
+    copies = np.repeat(toy.bag_rows, times)
+    which = np.arange(len(copies)) - np.repeat(times.cumsum() - times, times)
+    three.bag_rows = (copies + (which > 0) * (n + copies // 2 - copies)).astype(np.int32)
+    three.bag_rows[which == 2] += len(heavy)
+    three.bag_ptr = np.concatenate([[0], times.cumsum()])[toy.bag_ptr]
+    at = np.flatnonzero(toy.tokens >= 0)[::3].astype(np.int32)
+    changed = {"targets": (at, toy.tokens[at])} if of == "targets" else {}
+
+    def trained(toy, **changed):
+        squares = [kernels.padded(len(x), toy.dim) for x in (toy.inputs, toy.outputs)]
+        if of == "adagrad":
+            changed |= {"squares": tuple(squares), "eps": 0.1}
+        return *toy.train(build, **changed), *squares
+
+    got = trained(toy, weights=times.astype(np.float32), **changed)
+    want = trained(three, **changed)
+    assert got[3] == want[3]
+    assert got[2] == pytest.approx(want[2], rel=1e-5)
+    for one, other in zip((*got[:2], *got[4:]), (*want[:2], *want[4:]), strict=True):
+        np.testing.assert_allclose(one, other[: len(one)], atol=2e-5)
+    for copy in (0, 1):  # what makes them one row: all three have learnt the same
+        rows = want[0][n + copy * len(heavy) :][: len(heavy)]
+        np.testing.assert_allclose(rows, want[0][heavy], atol=2e-5)
+
+
+def test_train_words_with_weights_that_do_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"weights must be as many as bag_rows \(40\), got 39"):
+        Toy().train(weights=np.ones(39, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -463,10 +503,8 @@ def test_train_words_one_group_follows_numeric_gradient():
     toy.tokens[5] = -1
     rate = 1e-3
     _, outputs, loss, _ = toy.train(lr_start=rate, lr_stop=rate)
-    first = next(twin.groups(toy.tokens, 5, toy.noise, 7))
-
-    def bag(word):
-        return toy.bag_rows[toy.bag_ptr[word] : toy.bag_ptr[word + 1]]
+    first = next(twin.groups(toy.tokens, 5, toy.noise, 7, slots=True))
+    bag = twin.bags(toy.bag_ptr, toy.bag_rows)
 
     def stated(a, b):
         return twin.group_loss(a, b, *first[1:], bag, toy.logit, 5)
@@ -489,7 +527,7 @@ def test_train_words_one_group_follows_numeric_gradient():
     first = next(twin.groups(alone.tokens, 5, alone.noise, 7))
 
     def lone_loss(x):
-        return twin.group_loss(x, b, *first[1:], lambda w: [w], alone.logit, 5)
+        return twin.group_loss(x, b, *first[1:], lambda w: ([w], [1.0]), alone.logit, 5)
 
     a, b = alone.inputs[:, :6].astype(float), alone.outputs[:, :6].astype(float)
     for row, column in [(3, 0), (4, 5)]:

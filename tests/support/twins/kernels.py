@@ -126,11 +126,12 @@ def around(tokens, at: int, reach: int) -> list[int]:
     return found
 
 
-def places(tokens, window: int, noise, seed: int, targets=None, by_lane=True):
-    """Yields (first token, [(place, row of its word, its contexts)], noise words) a group.
+def places(tokens, window: int, noise, seed: int, targets=None, slots=False):
+    """Yields (first token, [(place, row of its word, its contexts, in turn)], noise words) a group.
 
     With targets (places, rows) the first one is the number of a target.  A target whose word is in
-    the group already waits, 64 at most; unless they are trained lane by lane, it ends the group.
+    the group already waits, 64 at most.  With slots one in six lanes is judged in turn, and the
+    next such target ends the group.
     """
     words = [i for i, t in enumerate(tokens) if t >= 0] if targets is None else targets[0].tolist()
     rows = [int(tokens[i]) for i in words] if targets is None else targets[1].tolist()
@@ -139,140 +140,157 @@ def places(tokens, window: int, noise, seed: int, targets=None, by_lane=True):
     while next_ < len(coming) or waiting:
         k = number * (GROUP + CBOW_NOISE)
         begin = next_
-        lanes, left, room = [], [], 64 if by_lane else 1
+        lanes, left, turns = [], [], 0
         while len(lanes) < GROUP:
             if waiting:
                 at, row = waiting.pop(0)
-            elif next_ < len(coming) and len(left) < room:
+            elif next_ < len(coming) and len(left) < 64:
                 at, row = coming[next_]
                 next_ += 1
             else:
                 break
-            if row in [lane[1] for lane in lanes]:
+            again = row in [lane[1] for lane in lanes]
+            if again and not slots:
                 left.append((at, row))
                 continue
+            turns += again
+            if turns * 6 > len(lanes):
+                next_ -= 1
+                break
             reach = 1 + draw(seed, k + len(lanes), window)
-            lanes.append((at, row, around(tokens, at, reach)))
+            lanes.append((at, row, around(tokens, at, reach), again))
         waiting = left + waiting
-        if waiting and not by_lane:
-            waiting, next_ = [], next_ - 1
-        first = begin
-        if targets is None:
-            first = lanes[0][0] if not by_lane else words[begin - 1] + 1 if begin else 0
+        first = begin if targets is not None else words[begin - 1] + 1 if begin else 0
         yield first, lanes, draw_noise(noise, seed, k + GROUP, CBOW_NOISE)
         number += 1
 
 
-def groups(tokens, window: int, noise, seed: int, targets=None, by_lane=True):
-    """The same with words for places."""
-    for first, lanes, shared in places(tokens, window, noise, seed, targets, by_lane):
-        yield first, [(row, [int(tokens[i]) for i in near]) for _, row, near in lanes], shared
+def groups(tokens, window: int, noise, seed: int, targets=None, slots=False):
+    """The same with words for places, and without whether a lane is judged in turn."""
+    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots):
+        yield first, [(row, [int(tokens[i]) for i in near]) for _, row, near, _ in lanes], shared
 
 
-def examples(lanes):
-    """(input words, positive words) a lane."""
-    for centre, around in lanes:
-        if around:
-            yield around, [centre]
+def lane_terms(inputs, outputs, words, centre, shared, bag, logit, negatives: int):
+    """(entries of the bags, hidden, noise weights, probabilities of the truth) of a lane.
 
-
-def lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives: int):
-    """(rows of the bags, hidden, rows met, +-1, weights, probabilities of the truth) of a lane."""
-    rows = np.concatenate([bag(w) for w in words])
-    hidden = inputs[rows].mean(0)
-    met = np.array(positives + shared)
-    sign = np.array([1.0] * len(positives) + [-1.0] * len(shared))
-    share = negatives / CBOW_NOISE
-    noise_weight = (np.array(shared)[:, None] != np.array(positives)).sum(1) * share
-    weight = np.concatenate([np.ones(len(positives)), noise_weight])
+    ``bag(word)`` gives rows and weights.  Probabilities are of the centre, then of the noise words.
+    """
+    rows, weights = (np.concatenate(part) for part in zip(*map(bag, words), strict=True))
+    hidden = weights @ inputs[rows] / weights.sum()
+    met = np.array([centre, *shared])
+    sign = np.array([1.0] + [-1.0] * len(shared))
+    noise_weight = (np.array(shared) != centre) * (negatives / CBOW_NOISE)
     truth = 1 / (1 + np.exp(-sign * (outputs[met] @ hidden - logit[met])))
-    return rows, hidden, met, sign, weight, truth
+    return rows, hidden, noise_weight, truth
 
 
 def group_loss(inputs, outputs, lanes, shared, bag, logit, negatives: int) -> float:
     """The stated loss of one group: what the kernel descends on."""
     total = 0.0
-    for words, positives in examples(lanes):
-        terms = lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives)
-        total -= float(terms[4] @ np.log(terms[5]))
+    for centre, words in lanes:
+        if words:
+            terms = lane_terms(inputs, outputs, words, centre, shared, bag, logit, negatives)
+            total -= float(np.log(terms[3][0]) + terms[2] @ np.log(terms[3][1:]))
     return total
 
 
+def bags(bag_ptr, bag_rows, weights=None):
+    """``bag(word)``: its rows, and how often each counts."""
+    counts = np.ones(len(bag_rows)) if weights is None else weights.astype(np.float64)
+
+    def bag(word):
+        entries = slice(bag_ptr[word], bag_ptr[word + 1])
+        return bag_rows[entries], counts[entries]
+
+    return bag
+
+
+def train_group(inputs, outputs, tokens, lanes, shared, bag, logit, negatives, step_output):
+    """Gradients of a group in float64: (loss, examples, [(lane, entries, gradient of hidden)]).
+
+    ``step_output(row, gradient)`` steps an output row: first the noise words, then the centres.
+    """
+    loss, found, old = 0.0, [], outputs.copy()
+    of_noise = np.zeros((len(shared), outputs.shape[1]))
+    for lane in lanes:
+        if lane[2]:
+            words = [int(tokens[i]) for i in lane[2]]
+            terms = lane_terms(inputs, old, words, lane[1], shared, bag, logit, negatives)
+            rows, hidden, weight, truth = terms
+            pull = -weight * (1 - truth[1:])
+            of_noise += np.outer(pull, hidden)
+            loss -= weight @ np.log(truth[1:])
+            found.append((lane, rows, hidden, pull @ old[shared], truth[0]))
+    for word, gradient in zip(shared, of_noise, strict=True):
+        step_output(word, gradient)
+    steps = []
+    for lane, rows, hidden, gradient, truth in found:
+        row = old[lane[1]]
+        if lane[3]:
+            row = outputs[lane[1]].copy()
+            truth = 1 / (1 + np.exp(-(row @ hidden - logit[lane[1]])))
+        loss -= np.log(truth)
+        steps.append((lane, rows, gradient + (1 - truth) * row))
+        step_output(lane[1], (1 - truth) * hidden)
+    return loss, len(found), steps
+
+
 def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
-                window, negatives, lr_start, lr_stop, seed, targets=None):  # fmt: skip
+                window, negatives, lr_start, lr_stop, seed, targets=None,
+                weights=None):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
-    loss, count = 0.0, 0
+    loss, count, rate = 0.0, 0, 0.0
 
-    def bag(word):
-        return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
+    def step(row, gradient):
+        outputs[row] += rate * gradient
 
     num = len(tokens if targets is None else targets[0])
-    by_lane = targets is not None or len(bag_rows) == len(bag_ptr) - 1
-    for first, lanes, shared in groups(tokens, window, noise, seed, targets, by_lane):
+    slots = weights is not None or len(bag_rows) > len(bag_ptr) - 1
+    bag = bags(bag_ptr, bag_rows, weights)
+    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots):
         rate = lr_start + (lr_stop - lr_start) * first / num
-        old_in, old_out = inputs.copy(), outputs.copy()
-        for words, positives in examples(lanes):
-            rows, hidden, met, sign, weight, truth = lane_terms(
-                old_in, old_out, words, positives, shared, bag, noise_logit, negatives
-            )
-            loss -= weight @ np.log(truth)
-            count += len(positives)
-            step = rate * weight * sign * (1 - truth)
-            np.add.at(outputs, met, np.outer(step, hidden))
-            np.add.at(inputs, rows, step @ old_out[met])
+        group = inputs, outputs, tokens, lanes, shared, bag, noise_logit, negatives, step
+        of_group, examples, steps = train_group(*group)
+        loss, count = loss + of_group, count + examples
+        for _, rows, gradient in steps:
+            np.add.at(inputs, rows, rate * gradient)
     return inputs, outputs, loss, count
 
 
 def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
                         window, negatives, lr_start, lr_stop, seed, squares,
-                        eps):  # fmt: skip
+                        eps, weights=None):  # fmt: skip
     """The same with AdaGrad: ..., and the sums of squares of inputs and outputs.
 
     A row takes a step for each place that it has in a group: as each noise word, then for each
-    token that is a target, in the order of the text; then for each token whose bag it is
-    in.  Gradients are all of the rows as the group found them.
+    token that is a target, in the order of the text; then for each token whose bag it is in.
     """
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
     of_inputs, of_outputs = (one[:, :dim].astype(np.float64) for one in squares)
-    loss, count = 0.0, 0
+    loss, count, rate = 0.0, 0, 0.0
 
     def step(rows, sums, row, gradient):
         sums[row] += gradient**2
         rows[row] += rate * gradient / (np.sqrt(sums[row]) + eps)
 
-    def bag(word):
-        return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
+    def step_output(row, gradient):
+        step(outputs, of_outputs, row, gradient)
 
-    for first, lanes, shared in places(tokens, window, noise, seed, by_lane=False):
+    bag = bags(bag_ptr, bag_rows, weights)
+    for first, lanes, shared in places(tokens, window, noise, seed, slots=True):
         rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
-        of_noise, of_target, of_source = np.zeros((CBOW_NOISE, dim)), {}, {}
-        old_in, old_out = inputs.copy(), outputs.copy()
-        for centre, _, sources in lanes:
-            if not sources:
-                continue
-            targets = [centre]
-            _, hidden, met, sign, weight, truth = lane_terms(
-                old_in, old_out, [int(tokens[i]) for i in sources],
-                [int(tokens[i]) for i in targets], shared, bag, noise_logit, negatives,
-            )  # fmt: skip
-            loss -= weight @ np.log(truth)
-            count += len(targets)
-            pull = weight * sign * (1 - truth)
-            for place, strength in zip(targets, pull, strict=False):
-                of_target[place] = of_target.get(place, 0) + strength * hidden
-            of_noise += np.outer(pull[len(targets) :], hidden)
-            back = pull @ old_out[met]
-            for place in sources:
-                of_source[place] = of_source.get(place, 0) + back
-        for word, gradient in zip(shared, of_noise, strict=True):
-            step(outputs, of_outputs, word, gradient)
-        for place in sorted(of_target):
-            step(outputs, of_outputs, int(tokens[place]), of_target[place])
+        group = inputs, outputs, tokens, lanes, shared, bag, noise_logit, negatives, step_output
+        of_group, examples, steps = train_group(*group)
+        loss, count, of_source = loss + of_group, count + examples, {}
+        for lane, _, gradient in steps:
+            for place in lane[2]:
+                of_source[place] = of_source.get(place, 0) + gradient
         for place in sorted(of_source):
-            for row in bag(int(tokens[place])):
+            for row in bag(int(tokens[place]))[0]:
                 step(inputs, of_inputs, row, of_source[place])
     return inputs, outputs, loss, count, of_inputs, of_outputs
 
@@ -353,7 +371,8 @@ def sort_pairs(tokens, window, seed, most=12, *, run=1, inputs=None, part=0, out
 
 
 def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_logit, *, negatives,
-                lr_start, lr_stop, seed, squares=None, eps=1.0, lanes=GROUP):  # fmt: skip
+                lr_start, lr_stop, seed, squares=None, eps=1.0, lanes=GROUP,
+                weights=None):  # fmt: skip
     """float64 (inputs, outputs, loss_sum, pairs, squares of inputs, of outputs), trained.
 
     A word of successive groups keeps its lane and hidden vector; its bag gets what it has learnt
@@ -379,9 +398,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
     def truth(x):
         return 1 / (1 + np.exp(-x))
 
-    def bag(centre):
-        return bag_rows[bag_ptr[centre] : bag_ptr[centre + 1]]
-
+    bag = bags(bag_ptr, bag_rows, weights)
     while begin < len(bundles):
         end = begin
         while end < min(begin + width, len(bundles)):
@@ -395,7 +412,8 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
             if squares is None and before[lane] and before[lane][0] == centre:
                 _, _, vector, owed = before[lane]
             else:
-                vector, owed = inputs[bag(centre)].mean(0), np.zeros(dim)
+                rows, times = bag(centre)
+                vector, owed = times @ inputs[rows] / times.sum(), np.zeros(dim)
             lanes[lane] = centre, around, vector, owed
         used = [(lane, *kept) for lane, kept in enumerate(lanes) if kept]
         hidden = np.array([vector for *_, vector, _ in used])
@@ -441,7 +459,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
                 vector += rate * back[at]
                 owed += rate * back[at]
                 continue
-            for row in bag(centre):
+            for row in bag(centre)[0]:
                 if squares is None:
                     inputs[row] += owed + rate * back[at]
                 else:
