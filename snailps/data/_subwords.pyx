@@ -3,6 +3,7 @@
 
     word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
     word -> floret_ids  -> ids by the hashes of floret, for its models
+    bags -> sign_bags -> which rows the same words have
     bags, masses -> sum_bags    -> mass of each n-gram, and how many have it
                  -> assign_bags -> partition of each word, so that few share an n-gram -> count_bits
 
@@ -257,6 +258,28 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
                 bag_of(text + start[i], start[i + 1] - start[i], minn, maxn, <uint32_t>bucket,
                        <int32_t>nwords, &out[bag[i] + 1])
     return indptr, ids
+
+
+def sign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None, int64_t first,
+              int64_t words, uint64_t[::1] signs not None) -> None:
+    """Add a number of each word to the `signs` (words + bucket,) of its rows, once for each time.
+
+    The bags are those of `subwords_csr` of words `first`, `first + 1`, ... of `words`.  Rows with equal
+    signs are in the same words, each as often: of a million rows, two others agree by chance with a
+    probability of 3e-8.
+    """
+    cdef Py_ssize_t own = indptr.shape[0] - 1, i
+    cdef int64_t at, row
+    cdef uint64_t sign
+    if not 0 <= first <= words - own or signs.shape[0] < words:
+        raise ValueError(f"expected words {first} to {first + own - 1} among {words}, with a sign each, "
+                         f"got {signs.shape[0]} signs")
+    with nogil:
+        for i in range(own):
+            sign = mixed(<uint64_t>(first + i + 1))
+            for at in range(indptr[i], indptr[i + 1]):
+                row = ids[at] + (first if ids[at] < own else words - own)
+                signs[row] += sign
 
 
 def number_bags(const int64_t[::1] indptr not None, int32_t[::1] ids not None,

@@ -10,8 +10,10 @@ moves them.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
@@ -28,7 +30,7 @@ from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ModelFileError
 from snailps.models.block_trainer import BlockTrainer
-from snailps.models.local_sgd import Floats
+from snailps.models.local_sgd import Floats, Keys
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import opened
 from snailps.models.shared_settings import check_optimizer
@@ -123,11 +125,19 @@ class TextModel(BlockTrainer):
         return WordPart()
 
 
+def bucket_keys(first: int, last: int) -> Keys:
+    """The buckets' own keys."""
+    return np.arange(BUCKET_KEY + first, BUCKET_KEY + last, dtype=np.uint64)
+
+
 def write_model(
     results: Results, path: str, words: Vocabulary, outputs: Vocabulary, buckets: int, s: Any,
-    **own: Any,
+    keys_of: Callable[[int, int], Keys], /, **own: Any,
 ) -> None:  # fmt: skip
-    """Write a model's `.bin`; output rows belong to labels, or to the words themselves."""
+    """Write a model's `.bin`; output rows belong to labels, or to the words themselves.
+
+    ``keys_of(first, last)`` gives the key of the row of each bucket from `first` to `last - 1`.
+    """
     header = BinHeader(
         dim=s.dim,
         bucket=buckets,
@@ -140,7 +150,9 @@ def write_model(
         **own,
     )
     progress, what = results.exporting, f"writing {path}"
-    inputs = key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, buckets))
+    inputs = itertools.chain(
+        key_ranges(results, "input", (0, len(words))), _bucket_rows(results, buckets, keys_of)
+    )
     rows = key_ranges(results, "output", (0, len(outputs)))
     write_bin(
         path,
@@ -151,6 +163,25 @@ def write_model(
         progress.count(what, len(outputs), "rows", rows),
         *(() if outputs is words else (outputs.words, outputs.counts)),
     )
+
+
+def _bucket_rows(
+    results: Results, buckets: int, keys_of: Callable[[int, int], Keys]
+) -> Iterator[Floats]:
+    """Yield the rows of all buckets, in pieces; a row of several of a piece is pulled once."""
+    step = export_rows(results.tables["input"].dim)
+    places: deque[NDArray[np.int64]] = deque()
+
+    def keys() -> Iterator[Keys]:
+        for at in range(0, buckets, step):
+            different, of_piece = np.unique(
+                keys_of(at, min(at + step, buckets)), return_inverse=True
+            )
+            places.append(of_piece)
+            yield different
+
+    for rows in results.pulls("input", keys()):
+        yield rows[places.popleft()]
 
 
 def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:

@@ -19,7 +19,7 @@ SETTINGS = WordVectorSettings(dim=4, minn=0, maxn=0, sample=1.0, window=3, negat
 
 
 def bags_of(ptr, rows):
-    return Bags.of(np.array(ptr, np.int64), np.array(rows, np.int32), max(rows) + 1)
+    return Bags.of(np.array(ptr, np.int64), np.array(rows, np.int32), None, max(rows) + 1)
 
 
 def contention(settings, workers=3):

@@ -38,7 +38,7 @@ def copies(worker, groups, sharers, had=0, sizes=(1, 1)):
         by_bucket[bucket] = number
     part = SimpleNamespace(
         word_num=2,
-        bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
+        bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), None, 4),
         keys=KEYS,
     )
     rows = PartitionRows(worker.sgd, "input", KEYS, bases=True)

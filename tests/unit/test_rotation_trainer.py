@@ -234,17 +234,21 @@ def test_words_that_share_most_of_their_grams_are_learnt_at_any_rate(lr: float) 
 
 def test_gains_of_grams_are_whole_steps_of_windows() -> None:
     """Words of one row each; then of 4, of which one is in all words."""
-    few = np.full(1000, 1)
-    ptr = np.arange(1001)
-    found, moves = gains_of_grams(ptr, np.arange(1000, dtype=np.int32), few, np.full(1000, 6.0))
+    few, alone = np.full(1000, 1), np.ones(4000)
+    ptr, own = np.arange(1001), np.arange(1000, dtype=np.int32)
+    found, moves = gains_of_grams(ptr, own, alone[:1000], few, np.full(1000, 6.0))
     np.testing.assert_allclose((found, moves), 1, rtol=0.05)  # each in 6 windows of 6 words
     rows = np.stack([np.zeros(1000), *(np.arange(1000) + 1 + 1000 * at for at in range(3))], 1)
     rows = rows.astype(np.int32).ravel()
     occurrences = np.bincount(rows) * 6.0
-    found, moves = gains_of_grams(4 * ptr, rows, few, occurrences)
+    found, moves = gains_of_grams(4 * ptr, rows, alone, few, occurrences)
     np.testing.assert_allclose(found[1:], 3 / 4, rtol=0.1)  # the other three go together
     np.testing.assert_allclose(moves[1:], 3**0.5 / 4, rtol=0.1)
     assert found[0] == pytest.approx(1000 * 6 / 4, rel=0.05)  # in all of 1,000 windows, 6 times
+    # One row in the place of the other three.
+    pairs, weights = rows.reshape(-1, 4)[:, :2].ravel(), np.tile([1.0, 3.0], 1000)
+    merged = gains_of_grams(2 * ptr, pairs, weights, few, occurrences[:1001])
+    np.testing.assert_allclose(merged, [found[:1001], moves[:1001]])
 
 
 def test_a_share_of_the_text_may_lack_any_word() -> None:

@@ -18,7 +18,7 @@ from snailps.master.job.settings import job_settings
 from snailps.models import rows as rows_of
 from snailps.models.classifier.model import Classifier
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors import WordVectors, WordVectorSettings, examples
+from snailps.models.word_vectors import WordVectors, WordVectorSettings, examples, word_rows
 from snailps.models.word_vectors.block_size import fit_block
 from snailps.models.word_vectors.settings import ADAGRAD_LR, ADAGRAD_LR_SUBWORDS, LR
 
@@ -195,7 +195,8 @@ def test_steps_of_a_block_are_those_of_its_words_and_negatives(make, kind):
 def bags(settings, words, present):
     model = WordVectors(settings, 1)
     model.vocabulary = Vocabulary(words, np.ones(len(words), np.int64), len(words))
-    return model.bags(np.array(present, np.int64))
+    found, keys = model.bags(np.array(present, np.int64))
+    return found.ptr, found.rows, keys
 
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"\xc3\xbcber", b"x"]
@@ -219,6 +220,7 @@ def test_bags_with_more_buckets_than_are_marked_are_the_same_for_equal_ids(monke
     bag_ptr = np.array([0, 3, 5], np.int64)
     ids = np.array([0, 2 + 7, 2 + 3, 1, 2 + 7], np.int32)  # below 2: the words' own rows
     monkeypatch.setattr(examples, "subwords_csr", lambda *given: (bag_ptr, ids))
+    monkeypatch.setattr(word_rows, "classes_of", lambda *given: None)
     for bucket in (1 << 24, (1 << 24) + 1, (1 << 31) - 2):
         ptr, rows, keys = bags(replace(SMALL, bucket=bucket), WORDS, [1, 4])
         assert ptr.tolist() == [0, 3, 5]

@@ -56,7 +56,7 @@ from snailps.models.ngram_rows import AUTO, chosen, surveyed, with_rows
 from snailps.models.pace import Pace, of_workers
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
-from snailps.models.text_model import BUCKET_KEY, TextModel, write_model
+from snailps.models.text_model import BUCKET_KEY, TextModel, bucket_keys, write_model
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
 
@@ -504,5 +504,7 @@ class Classifier(TextModel, Adopted, Reported):
         s, words, labels = _unpack(results)
         path, own = f"{s.output}.bin", {"word_ngrams": s.word_ngrams, "loss": s.loss}
         results.exporting.plan([len(words) + s.buckets, len(labels)])
-        write_model(results, path, words, labels, s.buckets, s, model="supervised", **own)
+        write_model(
+            results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **own
+        )
         return {"files": [path], "vocabulary": len(words), "labels": len(labels)}

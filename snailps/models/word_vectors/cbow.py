@@ -100,12 +100,12 @@ class CbowTrainer(WordTrainer):
         counts = np.bincount(part.place[examples.words], minlength=part.word_num)
         present = np.flatnonzero(counts)
         counts = counts[present]
-        sizes, entries = part.bags.entries(present)
+        sizes, entries, weights = part.bags.entries(present)
         windows, _ = steps_a_word(s)
         occurrences = np.bincount(entries, np.repeat(counts * windows, sizes), number)
         if s.maxn:
             ptr = np.concatenate(([0], sizes.cumsum()))
-            gains, moves = gains_of_grams(ptr, entries, counts, occurrences)
+            gains, moves = gains_of_grams(ptr, entries, weights, counts, occurrences)
             curvature, most, least = GRAM_CURVATURE, GRAM_TURNS_MAX, GRAM_TURN_TARGETS
         else:
             gains = moves = occurrences / windows
@@ -121,14 +121,19 @@ class CbowTrainer(WordTrainer):
 
 
 def gains_of_grams(
-    ptr: NDArray[np.int64], rows: Ints, counts: NDArray[Any], occurrences: NDArray[Any]
+    ptr: NDArray[np.int64],
+    rows: Ints,
+    weights: NDArray[Any],
+    counts: NDArray[Any],
+    occurrences: NDArray[Any],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How far a row's steps move the hidden vectors of windows that have it, in whole steps.
 
     Returns two estimates: with all rows that step together with it in a word, for the share of its
     delta; and with the root of their number, for exchanges, since with all of them rare rows would
-    travel so often that frequent rows wait.  `counts` says of how many windows each word is the
-    target, `occurrences` of how many each row is an input.
+    travel so often that frequent rows wait.  `ptr`, `rows` and `weights` are the bags of words: an
+    entry of weight m stands for m rows that step together.  `counts` says of how many windows each
+    word is the target, `occurrences` of how many each row is an input.
 
     A window's hidden vector is the mean of n rows, with row r c(r) times, and a step adds as much
     to r for each time.  So a step on window v moves window w by sum c_v(r) c_w(r) / n of itself.
@@ -139,18 +144,20 @@ def gains_of_grams(
     """
     targets, sizes = counts.sum(), np.diff(ptr)
     frequency = occurrences / targets
-    size = occurrences.sum() / targets
+    alike = np.zeros(len(occurrences))  # rows that each one stands for
+    alike[rows] = weights
+    size = occurrences @ alike / targets
     bands = (np.log2(np.maximum(frequency, 1e-9)) / OCTAVES).astype(np.int64)
     bands -= bands.min(initial=0)
-    apart = np.bincount(bands, frequency * frequency)[bands]
+    apart = np.bincount(bands, alike * frequency * frequency)[bands]
     words, bands = np.repeat(np.arange(len(sizes)), sizes), bands[rows]
     together = np.empty(len(rows))
     for band in np.unique(bands).tolist():
         of_band = np.flatnonzero(bands == band)
-        together[of_band] = np.bincount(words[of_band])[words[of_band]]
-    weights = np.repeat(counts.astype(np.float64), sizes)
+        together[of_band] = np.bincount(words[of_band], weights[of_band])[words[of_band]]
+    often = np.repeat(counts.astype(np.float64), sizes)
     number = len(occurrences)  # of all rows: some may belong to no word here
-    beside = np.bincount(rows, weights * together, number)
-    alike = beside / np.maximum(np.bincount(rows, weights, number), 1)
+    beside = np.bincount(rows, often * together, number)
+    alike = beside / np.maximum(np.bincount(rows, often, number), 1)
     steps = targets * -np.expm1(-frequency) / size  # windows with the row, times one row's part
     return steps * (alike + apart), steps * (np.sqrt(alike) + apart)

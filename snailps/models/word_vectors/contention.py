@@ -169,9 +169,10 @@ def _spread(size: int, most: int) -> NDArray[np.int64]:
 
 def _means(rows: Floats, words: Ints, bags: Bags) -> Floats:
     """Compute hidden vectors of words: the means of their bags."""
-    sizes, members = bags.entries(words)
-    sums = np.add.reduceat(rows[members], np.cumsum(sizes) - sizes)
-    means: Floats = (sums / sizes[:, None]).astype(np.float32)
+    sizes, members, weights = bags.entries(words)
+    begins = np.cumsum(sizes) - sizes
+    sums = np.add.reduceat(rows[members] * weights[:, None], begins)
+    means: Floats = (sums / np.add.reduceat(weights, begins)[:, None]).astype(np.float32)
     return means
 
 

@@ -26,6 +26,7 @@ from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rotation.trainer import Judged, Rates, Span
 from snailps.models.rows import distinct
 from snailps.models.text_model import BUCKET_KEY
+from snailps.models.word_vectors.row_classes import RowClasses
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 
 Ints = NDArray[np.int32]
@@ -46,29 +47,39 @@ class Bags:
 
     ptr: NDArray[np.int64]
     rows: Ints
+    weights: Floats | None
+    """How many equal rows each entry stands for (`row_classes`); None: one."""
     checked: kernels.CheckedBags
 
     @classmethod
-    def of(cls, ptr: NDArray[np.int64], rows: Ints, row_num: int) -> Bags:
+    def of(cls, ptr: NDArray[np.int64], rows: Ints, weights: Floats | None, row_num: int) -> Bags:
         """Make bags for a table of `row_num` rows; the arrays become read-only."""
-        return cls(ptr, rows, kernels.checked_bags(ptr, rows, row_num))
+        return cls(ptr, rows, weights, kernels.checked_bags(ptr, rows, row_num))
 
-    def entries(self, words: NDArray[np.integer]) -> tuple[NDArray[np.int64], Ints]:
-        """The sizes of some words' bags, and their rows, bag after bag."""
+    def entries(self, words: NDArray[np.integer]) -> tuple[NDArray[np.int64], Ints, Floats]:
+        """The numbers of entries of some words' bags; their rows and weights, bag after bag."""
         sizes = self.ptr[words + 1] - self.ptr[words]
         ends = sizes.cumsum()
-        within = np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
-        return sizes, self.rows[np.repeat(self.ptr[words], sizes) + within]
+        at = np.repeat(self.ptr[words] - ends + sizes, sizes) + np.arange(sizes.sum())
+        weights = np.ones(len(at), np.float32) if self.weights is None else self.weights[at]
+        return sizes, self.rows[at], weights
 
 
 def bags_of(
-    s: WordVectorSettings, words: Sequence[bytes], own: Keys
-) -> tuple[NDArray[np.int64], Ints, Keys]:
-    """Make bags with subwords: pointers, rows, and the rows' keys, with the words' `own` first."""
-    n = len(words)
+    s: WordVectorSettings, classes: RowClasses | None, words: Sequence[bytes], own: Keys
+) -> tuple[NDArray[np.int64], Ints, Floats | None, Keys]:
+    """Make bags with subwords of words of the vocabulary that has these `classes`.
+
+    Returns pointers, rows, weights (`Bags.weights`), and the rows' keys, with the words' `own`
+    first.
+    """
+    n, weights = len(words), None
     ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
+    if classes is not None:
+        ptr, ids, weights = classes.bags(ptr, ids, own)
     used, (rows,) = distinct([ids], n + s.bucket)  # all below n are used: the words' own rows
-    return ptr, rows, np.concatenate((own, used[n:].astype(np.uint64) + np.uint64(BUCKET_KEY - n)))
+    keys = np.concatenate((own, used[n:].astype(np.uint64) + np.uint64(BUCKET_KEY - n)))
+    return ptr, rows, weights, keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +220,7 @@ def train(
                 squares=(inputs[1], outputs[1]) if len(inputs) > 1 else None,
                 eps=ADAGRAD_EPS,
                 bags=bags.checked,
+                weights=bags.weights,
                 **named,
             )
         )

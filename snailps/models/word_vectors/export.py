@@ -21,8 +21,9 @@ from snailps.api.worker import Results
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import unpack_vocabulary
-from snailps.models.text_model import key_ranges, write_model
+from snailps.models.text_model import bucket_keys, key_ranges, write_model
 from snailps.models.word_vectors.examples import Ints, bags_of
+from snailps.models.word_vectors.row_classes import RowClasses, classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.saving import write_npz
@@ -51,13 +52,13 @@ def write_files(results: Results) -> Mapping[str, Any]:
     """Write the model in each of its `formats`; rows travel in pieces."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
-    words = vocabulary.words
+    words, classes = vocabulary.words, classes_of(s, vocabulary)
     files = []
     progress = results.exporting
     progress.plan([part for name in s.formats for part in _parts(name, s, len(words))])
     for name in s.formats:
         path = f"{s.output}.{name}"
-        chunks = word_rows(results, s, words)
+        chunks = word_rows(results, s, classes, words)
         counted = progress.count(f"writing {path}", len(words), "words", chunks)  # begins when used
         if name == "vec":
             write_vec(path, words, counted, s.dim)
@@ -66,7 +67,8 @@ def write_files(results: Results) -> Mapping[str, Any]:
         else:
             own = {"window": s.window, "model": s.model, "sample": s.sample}
             buckets = s.bucket if s.maxn else 0
-            write_model(results, path, vocabulary, vocabulary, buckets, s, loss="ns", **own)
+            keys = bucket_keys if classes is None else classes.keys
+            write_model(results, path, vocabulary, vocabulary, buckets, s, keys, loss="ns", **own)
         files.append(path)
         progress.wrote(path)
     return {"files": files, "vocabulary": len(words)}
@@ -92,19 +94,24 @@ def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
     return [rows * TEXT if name == "vec" else rows]
 
 
-def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -> Iterator[Floats]:
-    """Yield the vectors of words, in pieces: the means of their own and their subwords' rows."""
+def word_rows(
+    results: Results, s: WordVectorSettings, classes: RowClasses | None, words: Sequence[bytes]
+) -> Iterator[Floats]:
+    """Yield the vectors of the first words of the vocabulary that has these `classes`, in pieces.
+
+    A vector is the mean of the rows of a word and its subwords.
+    """
     if not s.maxn:
         yield from key_ranges(results, "input", (0, len(words)))
         return
-    pulled: deque[tuple[NDArray[np.int64], Ints]] = deque()
+    pulled: deque[tuple[NDArray[np.int64], Ints, Floats | None]] = deque()
 
     def keys() -> Iterator[Keys]:
         for at in range(0, len(words), WORDS_TOGETHER):
             piece = words[at : at + WORDS_TOGETHER]
             own = np.arange(at, at + len(piece), dtype=np.uint64)
-            ptr, members, all_keys = bags_of(s, piece, own)
-            pulled.append((ptr, members))
+            ptr, members, weights, all_keys = bags_of(s, classes, piece, own)
+            pulled.append((ptr, members, weights))
             yield all_keys
 
     for rows in results.pulls("input", keys()):
@@ -112,21 +119,28 @@ def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -
 
 
 def bag_means(
-    results: Results, s: WordVectorSettings, words: Sequence[bytes], keys: Keys
-) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Read vectors of words with subwords, their own rows (`keys`), and their bags' sizes."""
-    ptr, members, all_keys = bags_of(s, words, keys)
+    results: Results,
+    s: WordVectorSettings,
+    classes: RowClasses | None,
+    words: Sequence[bytes],
+    keys: Keys,
+) -> tuple[Floats, Floats, Floats]:
+    """Read vectors of words with subwords, their own rows (`keys`), and the shares of these."""
+    ptr, members, weights, all_keys = bags_of(s, classes, words, keys)
     rows = results.pull("input", all_keys)
-    return _means(rows, ptr, members), rows[: len(words)], np.diff(ptr)
+    times = np.ones(len(members), np.float32) if weights is None else weights
+    # A bag begins with its own row.
+    shares = np.divide(times[ptr[:-1]], np.add.reduceat(times, ptr[:-1]), dtype=np.float32)
+    return _means(rows, ptr, members, weights), rows[: len(words)], shares
 
 
-def _means(rows: Floats, ptr: NDArray[np.int64], members: Ints) -> Floats:
+def _means(rows: Floats, ptr: NDArray[np.int64], members: Ints, weights: Floats | None) -> Floats:
     """Compute the mean of each bag of rows, float32 (n, dim)."""
     dim = rows.shape[1]
     padded = kernels.padded(len(rows), dim)
     kernels.copy_rows(rows, padded)
     means = np.empty((len(ptr) - 1, dim), np.float32)
-    kernels.bag_means(padded, ptr, members, means)
+    kernels.bag_means(padded, ptr, members, means, weights)
     return means
 
 
@@ -134,14 +148,16 @@ def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
     """Find neighbours of each of `validation_words`, with cosines; none of an unknown word."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
-    words = list(vocabulary.words[:CANDIDATES])
-    chunks = list(word_rows(results, s, words))
+    words, classes = list(vocabulary.words[:CANDIDATES]), classes_of(s, vocabulary)
+    chunks = list(word_rows(results, s, classes, words))
     ids = sorted({vocabulary.index(to_bytes(word)) for word in s.validation_words})
     if rare := [i for i in ids if i >= len(words)]:
         keys = np.array(rare, np.uint64)
         names = [vocabulary.words[i] for i in rare]
         chunks.append(
-            bag_means(results, s, names, keys)[0] if s.maxn else results.pull("input", keys)
+            bag_means(results, s, classes, names, keys)[0]
+            if s.maxn
+            else results.pull("input", keys)
         )
         words += names
     from snailps.vectors.query import Vectors  # here: only a job with `validation_words` needs it

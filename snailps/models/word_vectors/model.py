@@ -69,6 +69,7 @@ from snailps.models.word_vectors.partitions import (
     words_alone,
 )
 from snailps.models.word_vectors.rotation import WordTrainer
+from snailps.models.word_vectors.row_classes import classes_of
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
 from snailps.models.word_vectors.skip_gram import SkipGramTrainer
@@ -191,7 +192,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         assert isinstance(results.settings, WordVectorSettings)
         s, vocabulary = unpack_vocabulary(results.settings, results.summary)
         words = vocabulary.words[: count + 1]
-        pieces = word_rows(results, s, words)
+        pieces = word_rows(results, s, classes_of(s, vocabulary), words)
         rows = np.concatenate([np.array(piece, np.float32) for piece in pieces])
         named = [i for i, word in enumerate(words) if word != END_OF_LINE][:count]
         return [words[i].decode("utf-8", "replace") for i in named], rows[named]
@@ -276,7 +277,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         output_words = np.concatenate((present, np.flatnonzero(seen)))
         place = np.full(words + 1, -1, np.int32)  # the last one maps token -1 to itself
         place[output_words] = np.arange(len(output_words), dtype=np.int32)
-        bag_ptr, bag_rows, input_keys = self.bags(present)
+        bags, input_keys = self.bags(present)
         output_keys = output_words.astype(np.uint64)
         tokens = place[tokens]
         noise = Noise(place[drawn], self.noise_logit(output_words))
@@ -286,7 +287,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         contention = self.contention(self.workers)
         if contention is not None:
             steps = self._steps(
-                tokens, bag_ptr, bag_rows, noise.words, len(input_keys), len(output_keys)
+                tokens, bags.ptr, bags.rows, noise.words, len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
             if block.clock >= 0:  # a step must not depend on what this worker saw before
@@ -301,7 +302,6 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
                 self._copied, (input_keys, output_keys), moving, strict=True
             )
         )
-        bags = Bags.of(bag_ptr, bag_rows, len(input_keys))
         examples = self.rotating.examples(tokens, block.seed)
         batch = _Batch(tokens, examples, bags, noise, contention, steps, elsewhere)
         return Prepared(batch, len(examples), metrics, asked)

@@ -46,7 +46,7 @@ from snailps.models.rotation.trainer import (
 from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
-from snailps.models.word_vectors.examples import Bags, Examples, Noise, Rows, train
+from snailps.models.word_vectors.examples import Examples, Noise, Rows, train
 from snailps.models.word_vectors.partitions import keeps_all_rows, keeps_part
 from snailps.models.word_vectors.word_rows import WordRows
 
@@ -90,8 +90,7 @@ class WordPartition(Partition):
         self.word_num = len(words)
         self.place = np.full(len(model.vocabulary) + 1, -1, np.int32)
         self.place[words] = np.arange(len(words), dtype=np.int32)
-        ptr, rows, self.keys = model.bags(words)
-        self.bags = Bags.of(ptr, rows, len(self.keys))
+        self.bags, self.keys = model.bags(words)
 
     def rows_of(self, words: NDArray[np.integer]) -> NDArray[np.int64]:
         """Input rows of some of its words (given by their numbers in it), ascending."""

@@ -60,9 +60,9 @@ class SkipGramTrainer(WordTrainer):
         model = self.model
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
-        bag_ptr, bag_rows, _ = model.bags(most)
+        bags, _ = model.bags(most)
         rate = model.settings.rate / model.settings.usual_rate
-        return bundling(kept[most], bag_ptr, bag_rows, model.threads, rate)
+        return bundling(kept[most], bags.ptr, bags.rows, model.threads, rate, bags.weights)
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
         window, (lanes, run) = self.model.settings.window, self.bundling
@@ -158,15 +158,17 @@ class SkipGramTrainer(WordTrainer):
         sharers[of_words:] = split.sharers[buckets]
         if (sharers < 2).all():
             return None
-        sizes, entries = part.bags.entries(words)
+        sizes, entries, weights = part.bags.entries(words)
         own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))
         # A step on a word moves another word's hidden vector by each row that both have: by this
         # row, and by other shared rows as often as words have them.
         often = np.zeros(len(own))
         often[rows] = np.where(sharers > 1, own[rows] / groups.sum(), 0.0)
         ptr = np.concatenate(([0], sizes.cumsum()))
-        beside = np.add.reduceat(often[entries], ptr[:-1])
-        moves = np.repeat(groups / sizes, sizes) * (1.0 + np.repeat(beside, sizes) - often[entries])
+        beside = np.add.reduceat(weights * often[entries], ptr[:-1])
+        moves = np.repeat(groups / np.add.reduceat(weights, ptr[:-1]), sizes) * (
+            1.0 + np.repeat(beside, sizes) - often[entries]
+        )
         way, own = np.bincount(entries, moves, len(own))[rows], own[rows]
         rate = GROUP_CURVATURE * s.rate * (1.0 - block.progress[0])
         turns = max(1, min(TURNS_MAX, int(groups.sum()) // (block.output_parts * TURN_GROUPS)))
@@ -190,19 +192,23 @@ def bundling(
     bag_rows: Ints,
     threads: int,
     rate: float = 1.0,
+    weights: NDArray[np.float32] | None = None,
 ) -> Bundling:
     """Choose lanes and runs: fewer and shorter where words' bags share most of their rows.
 
     Until its run ends, a word's hidden vector lacks what words in other lanes change in rows of its
     bag.  Steps that go the same way then add up, and diverge if there are many.  `kept` is how
-    often each word is trained, `rate` the step size as a multiple of the default.
+    often each word is trained, `rate` the step size as a multiple of the default, `weights` are
+    `Bags.weights`.
     """
     if not len(kept):
         return Bundling(LANES, RUN_MAX)
     sizes = np.diff(bag_ptr)
+    times = np.ones(len(bag_rows), np.float32) if weights is None else weights
     share = np.repeat(kept / kept.sum(), sizes)
-    of_others = np.bincount(bag_rows, weights=share)[bag_rows] - share
-    shared = max(1e-9, threads * float((share * of_others / np.repeat(sizes, sizes)).sum()))
+    of_others = times * (np.bincount(bag_rows, weights=share)[bag_rows] - share)
+    rows = np.repeat(np.add.reduceat(times, bag_ptr[:-1]), sizes)  # of each entry's word
+    shared = max(1e-9, threads * float((share * of_others / rows).sum()))
     lanes = LANES
     while lanes > 1 and lanes * shared * rate > LANES_SHARED:
         lanes //= 2

@@ -21,6 +21,7 @@ from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.packed_tables import opened, with_shape
 from snailps.models.text_model import check_finite, put_model, vocabulary_of
 from snailps.models.word_vectors.export import bag_means
+from snailps.models.word_vectors.row_classes import classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import read_bin, read_header
 from snailps.vectors.text_files import read_vec, vec_shape
@@ -65,6 +66,7 @@ def put_vectors(results: Results) -> None:
     """
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
+    classes = classes_of(s, vocabulary)
     fresh = np.ones(
         len(vocabulary), np.bool_
     )  # of a word that the file has twice, the first vector counts
@@ -86,7 +88,7 @@ def put_vectors(results: Results) -> None:
         keys, wanted = of_words.astype(np.uint64), vectors[rows]
         if s.maxn:
             in_both = vocabulary.words.take(of_words)
-            means, own, sizes = bag_means(results, s, in_both, keys)
-            wanted = own + (wanted - means) * sizes[:, None].astype(np.float32)
+            means, own, shares = bag_means(results, s, classes, in_both, keys)
+            wanted = own + (wanted - means) / shares[:, None]
         check_finite(s.pretrained, wanted)
         results.put("input", keys, wanted)

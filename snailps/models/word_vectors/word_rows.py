@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import TextModel
 from snailps.models.word_vectors.block_size import NOISE_POWER
 from snailps.models.word_vectors.contention import WordContention
-from snailps.models.word_vectors.examples import Ints, bags_of
+from snailps.models.word_vectors.examples import Bags, bags_of
+from snailps.models.word_vectors.row_classes import RowClasses, classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 LOSS_DIVERGED = 4.0
@@ -67,13 +69,19 @@ class WordRows(TextModel):
             return np.zeros(0, np.float32)
         return self._noise_log[words].astype(np.float32)
 
-    def bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
-        """Bags of the present words: pointers, local rows, and the keys of these rows to pull."""
+    def bags(self, present: NDArray[np.int64]) -> tuple[Bags, Keys]:
+        """Bags of the present words, with local rows, and the keys of these rows to pull."""
         own = present.astype(np.uint64)
         if self.settings.maxn == 0:
             ptr = np.arange(len(present) + 1, dtype=np.int64)
-            return ptr, ptr[:-1].astype(np.int32), own
-        return bags_of(self.settings, self.vocabulary.words.take(present), own)
+            return Bags.of(ptr, ptr[:-1].astype(np.int32), None, len(own)), own
+        words = self.vocabulary.words.take(present)
+        ptr, rows, weights, keys = bags_of(self.settings, self._classes, words, own)
+        return Bags.of(ptr, rows, weights, len(keys)), keys
+
+    @cached_property
+    def _classes(self) -> RowClasses | None:
+        return classes_of(self.settings, self.vocabulary)
 
     def figures_of(self, results: Sequence[Sums], finite: bool = True) -> dict[str, float]:
         """Add up losses and examples.

@@ -1,0 +1,89 @@
+"""Input rows that the same words have: one row stands for all of them.
+
+    vocabulary, settings -> classes_of -> RowClasses
+    bags of subwords -> RowClasses.bags -> bags of the rows that stand for others, with weights
+    buckets -> RowClasses.keys -> the key of the row that stands for each
+
+n-grams that occur in exactly the same words, each as often, only ever meet in the sums of these
+words, and get the same gradients: started alike they stay equal.  So a class of m such rows is one
+row, the first of them, that counts m times in the sums of its words' bags and takes the steps of
+one.  A word's own row is in a class with the n-grams that no other word has.
+
+Follows from vocabulary and settings alone, so master and workers agree.  Does not know tables.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._subwords import sign_bags, subwords_csr
+from snailps.data.vocabulary import Vocabulary
+from snailps.dataclass import dataclass
+from snailps.models.local_sgd import Floats, Keys
+from snailps.models.ngram_rows import WORDS_AT_ONCE
+from snailps.models.text_model import BUCKET_KEY
+from snailps.models.word_vectors.settings import WordVectorSettings
+
+BUCKETS_MAX = 1 << 22
+"""Most buckets that are looked at: 12 bytes each while classes are made.  With more, each row
+stands for itself."""
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowClasses:
+    """The rows of words, then of buckets, by their numbers."""
+
+    words: int
+    """How many rows are words' own."""
+    weights: Floats
+    """How many rows each row stands for, float32; 0: another one stands for it."""
+    first: Ints
+    """The row that stands for each."""
+
+    def bags(
+        self, ptr: NDArray[np.int64], ids: Ints, own: Keys
+    ) -> tuple[NDArray[np.int64], Ints, Floats]:
+        """Leave out of bags of `subwords_csr` the rows for which others stand.
+
+        `own` are the keys of the words.  Returns pointers, ids, and the weight of each.
+        """
+        grams = ids >= len(own)
+        weights = np.empty(len(ids), np.float32)
+        weights[~grams] = self.weights[own.astype(np.int64)]
+        weights[grams] = self.weights[ids[grams] + np.int64(self.words - len(own))]
+        kept = weights > 0
+        ends = np.concatenate(([0], kept.cumsum()))[ptr]
+        return ends, ids[kept], weights[kept]
+
+    def keys(self, first: int, last: int) -> Keys:
+        """Keys of the rows that stand for the buckets from `first` to `last - 1`."""
+        rows = self.first[self.words + first : self.words + last].astype(np.uint64)
+        rows[rows >= self.words] += np.uint64(BUCKET_KEY - self.words)
+        return rows
+
+
+def classes_of(s: WordVectorSettings, vocabulary: Vocabulary) -> RowClasses | None:
+    """Find the rows that always stay equal; None: each row stands for itself.
+
+    So it is where rows do not start alike, because they come from a model (`continue_from`).
+    """
+    if not s.maxn or s.continue_from or s.bucket > BUCKETS_MAX:
+        return None
+    words = len(vocabulary)
+    signs = np.zeros(words + s.bucket, np.uint64)  # of the words that have a row; 0: none has it
+    for at in range(0, words, WORDS_AT_ONCE):
+        piece = vocabulary.words[at : at + WORDS_AT_ONCE]
+        sign_bags(*subwords_csr(piece, s.minn, s.maxn, s.bucket), at, words, signs)
+    used = np.flatnonzero(signs).astype(np.int32)
+    used = used[np.argsort(signs[used], kind="stable")]  # of equal ones the lowest number first
+    signs = signs[used]
+    begins = np.flatnonzero(np.concatenate(([True], signs[1:] != signs[:-1]))[: len(used)])
+    sizes = np.diff(begins, append=len(used))
+    weights = np.zeros(words + s.bucket, np.float32)
+    weights[used[begins]] = sizes
+    first = np.arange(words + s.bucket, dtype=np.int32)
+    first[used] = np.repeat(used[begins], sizes)
+    return RowClasses(words, weights, first)
