@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -48,7 +48,6 @@ from snailps.models.embeddings.files import rows_of
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
-from snailps.models.packed_tables import Packed
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
 from snailps.models.rows import Ids, ascending
@@ -364,13 +363,14 @@ def lines_in_file(settings: MfSettings, arrays: Mapping[str, NDArray[Any]]) -> K
     return None if lacks_weights else known
 
 
-def table_of_file(settings: MfSettings, names: Names, known: Known | None) -> Packed:
-    """Make blocks of `LINES` from the lines of the file that a training continues.
+def blocks_of_file(
+    settings: MfSettings, names: Names, known: Known | None
+) -> Iterator[tuple[Keys, Floats]]:
+    """Yield rows of `LINES`, a block at a time, of the lines of the file that a training continues.
 
     There is a block without lines if the file has none, as workers do not know that.
     """
     ranges = passes_of(settings, names).ranges
-    keys, rows = list[Keys](), list[Floats]()
     users, items = known.pairs() if known else np.zeros((2, 0), np.int32)
     weights = known.weights if known else NO_WEIGHTS
     edges = range(0, max(1, len(users)), FILE_BLOCK_LINES)
@@ -382,14 +382,11 @@ def table_of_file(settings: MfSettings, names: Names, known: Known | None) -> Pa
             ends, numbers = _by_range(own, other, weights[of_block], part_of, ranges)
             head = np.zeros(FILE_BLOCKS_AT + 1, np.float32)
             head[:ranges], head[FILE_BLOCKS_AT] = ends, len(edges)
-            some = shared_blocks.rows_of(_place(side, OF_FILE), index, head, numbers)
-            keys.append(some[0])
-            rows.append(some[1])
-    return Packed(np.concatenate(keys), np.concatenate(rows))
+            yield shared_blocks.rows_of(_place(side, OF_FILE), index, head, numbers)
 
 
 def _heads_of_file(puller: shared_blocks.Puller, side: int) -> Floats:
-    """Read the heads of the blocks that `table_of_file` made."""
+    """Read the heads of the blocks that `blocks_of_file` made."""
     place = _place(side, OF_FILE)
     first = shared_blocks.heads(puller, place, [0])
     return shared_blocks.heads(puller, place, range(int(first[0, FILE_BLOCKS_AT])))

@@ -56,7 +56,6 @@ from snailps.models.embeddings.worker import (
     NameSurveyor,
 )
 from snailps.models.local_sgd import Floats, RowLayout
-from snailps.models.packed_tables import Packed
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.trainer import Lease
 from snailps.models.rows import Ids
@@ -254,18 +253,19 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return super().lines_in(settings, arrays)
 
     @classmethod
-    def other_tables(cls, results: Results, arrays: Arrays) -> Mapping[str, Packed]:
-        """Lines of the file; warns where it lacks them."""
+    def put_others(cls, results: Results, arrays: Arrays) -> None:
+        """Write the lines of the file to the table of lines; warn where it lacks them."""
         s, names = results.settings, cls.names(results)
         assert isinstance(s, MfSettings)
         if not solves(s):
-            return {}
+            return
         known = least_squares.lines_in_file(s, arrays)
         if known is None:
             sizes = (len(arrays[files.rows_of(kind)]) for kind in cls.kinds)
             if text := least_squares.forgetting(names, *sizes):
                 log.warning("%s: %s", s.continue_from, text)
-        return {least_squares.LINES: least_squares.table_of_file(s, names, known)}
+        blocks = least_squares.blocks_of_file(s, names, known)
+        results.put_packed(least_squares.LINES, blocks)
 
     @classmethod
     def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:

@@ -75,9 +75,9 @@ class Continued(Worker):
         return [np.zeros(len(arrays[files.rows_of(kind)]), np.int64) for kind in cls.kinds]
 
     @classmethod
-    def other_tables(cls, results: Results, arrays: Arrays) -> Mapping[str, Packed]:
-        """Make rows of further tables from the arrays of the file; default: none."""
-        return {}
+    def put_others(cls, results: Results, arrays: Arrays) -> None:
+        """Set rows of further tables from the arrays of the file; default: none."""
+        return
 
 
 def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
@@ -148,7 +148,8 @@ def put(cls: type[Continued], results: Results) -> None:
         keys.append(cls.keys_of_kind(number, len(of_file)))
         rows.append(of_kind)
     whole = Packed(np.concatenate(keys), np.concatenate(rows))
-    put_tables(results, {cls.table: whole, **cls.other_tables(results, arrays)})
+    put_tables(results, {cls.table: whole})
+    cls.put_others(results, arrays)
 
 
 def needs_encoding(before: Any, path: str) -> None:
