@@ -55,7 +55,7 @@ class Site:
         self.done_blocks, self.done_partitions = {}, {}
 
     def number_of(self, chunk, part):
-        return self.schedule.chunks.number(chunk, part)
+        return self.schedule.chunks.numbers.number(chunk, part)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -102,7 +102,9 @@ class Site:
         )
 
     def encoded_of(self, chunk):
-        return sum(self.schedule.chunks.chunk_of(number) == chunk for number in self.done_blocks)
+        return sum(
+            self.schedule.chunks.numbers.chunk_of(number) == chunk for number in self.done_blocks
+        )
 
     def encode(self, number):
         node = self.chunk_blocks.pop(number)
@@ -117,10 +119,10 @@ class Site:
         """Begins a partition; no other one under way may have its part of the rows."""
         if number in self.begun:
             return
-        chunk = self.schedule.chunks.chunk_of(number)
+        chunk = self.schedule.chunks.numbers.chunk_of(number)
         part = number - self.number_of(chunk, 0)
         for other in self.begun:
-            theirs = self.schedule.chunks.chunk_of(other)
+            theirs = self.schedule.chunks.numbers.chunk_of(other)
             assert self.split_of(theirs) == self.split_of(chunk)
             assert other - self.number_of(theirs, 0) != part
         for earlier in range(chunk):
@@ -130,14 +132,14 @@ class Site:
 
     def outputs_of(self, number):
         """Checkouts of a partition."""
-        chunk = self.schedule.chunks.chunk_of(number)
+        chunk = self.schedule.chunks.numbers.chunk_of(number)
         parts = self.parts[chunk]
         return outputs_for(parts) * (self.rotation.sweeps if chunk == 0 and parts > 1 else 1)
 
     def held(self):
         """Output partitions that are checked out."""
         return [
-            part % outputs_for(self.parts[self.schedule.chunks.chunk_of(number)])
+            part % outputs_for(self.parts[self.schedule.chunks.numbers.chunk_of(number)])
             for number, parts in self.holds.items()
             for part in parts
         ]
@@ -149,7 +151,7 @@ class Site:
         self.begin(number)
         part = self.schedule.checkouts.check_out(number, node)
         output_parts = self.outputs_of(number)
-        outputs = outputs_for(self.parts[self.schedule.chunks.chunk_of(number)])
+        outputs = outputs_for(self.parts[self.schedule.chunks.numbers.chunk_of(number)])
         missing = set(range(output_parts)) - self.had[number]
         sweep = min(missing, default=0) // outputs
         held = self.held()
@@ -250,10 +252,14 @@ class Site:
         self.refused.clear()
         self.leaving.clear()
         opened = self.schedule.chunks.extent["open"]
-        done = {n for n in self.done_partitions if self.schedule.chunks.chunk_of(n) >= opened}
+        done = {
+            n for n in self.done_partitions if self.schedule.chunks.numbers.chunk_of(n) >= opened
+        }
         assert done == set(self.schedule.records.done().tolist())
         self.done_blocks = {
-            n: by for n, by in self.done_blocks.items() if self.schedule.chunks.chunk_of(n) < opened
+            n: by
+            for n, by in self.done_blocks.items()
+            if self.schedule.chunks.numbers.chunk_of(n) < opened
         }
 
     # --- the walk --------------------------------------------------------------------------------

@@ -16,20 +16,22 @@ from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.word_vectors import block_size
 from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_block
 from snailps.models.word_vectors.partitions import (
-    BYTES_A_WORD,
+    assign_by_grams,
+    most_parts,
+    parts_by_words,
+)
+from snailps.models.word_vectors.plan import (
     CBOW_TOKEN_BYTES,
     CHUNKS_MAX,
     LEASE_WORDS,
     LEASE_WORDS_SOLE,
-    assign_by_grams,
+    TRAININGS,
     chunks_enough,
     chunks_of,
     chunks_that_fit,
     grams_of_workers,
     id_bytes,
     keeps_near,
-    most_parts,
-    parts_by_words,
 )
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -168,15 +170,15 @@ def test_long_text_has_more_chunks_as_a_lease_is_what_a_lost_worker_costs() -> N
 
 def test_traffic_bounds_the_number_of_chunks() -> None:
     settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=1)
-    tokens = 7_000_000.0
+    tokens, most = 7_000_000.0, TRAININGS["skipgram", False].bytes_a_word
     known = vocabulary(30_000, int(tokens))
     for workers in (8, 10):
         chunks = chunks_of(known, settings, tokens, workers)
         traffic = chunks * workers * len(known) * 800 / tokens
-        assert 0.7 * BYTES_A_WORD < traffic < 1.3 * BYTES_A_WORD
+        assert 0.7 * most < traffic < 1.3 * most
     squares = replace(settings, optimizer="adagrad")
     traffic = chunks_of(known, squares, tokens, 8) * 8 * len(known) * 1600 / tokens
-    assert 1.4 * BYTES_A_WORD < traffic < 2.6 * BYTES_A_WORD
+    assert 1.4 * most < traffic < 2.6 * most
 
 
 def test_short_checkouts_and_memory_bound_the_number_of_chunks() -> None:

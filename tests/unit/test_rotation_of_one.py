@@ -27,7 +27,11 @@ from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.word_vectors import WordVectorSettings, model, rotation, shared_text
 from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.examples import MASK64
-from snailps.models.word_vectors.partitions import checkouts_of_one, chunks_of, keeps_all_rows
+from snailps.models.word_vectors.plan import (
+    checkouts_of_one,
+    chunks_of,
+    keeps_all_rows,
+)
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
 KINDS = pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])

@@ -25,7 +25,7 @@ def schedule_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more
 
 def encodes(schedule, chunk, node=1):
     """Encodes all blocks of a chunk; a worker that may train gets its partitions first."""
-    for number in schedule.chunks.blocks_of(chunk):
+    for number in schedule.chunks.numbers.blocks_of(chunk):
         assert schedule.claim(number, node)
         assert schedule.done(number, node)
 
@@ -42,7 +42,7 @@ def checkouts(schedule, number, node, units=0, seconds=0.0):
 def rate(schedule, *nodes, units=10):
     """Workers train a part of what they have leased, so that their speed is known."""
     for node in nodes:
-        (number, *_) = filter(schedule.chunks.is_partition, schedule.records.held_by(node))
+        (number, *_) = filter(schedule.chunks.numbers.is_partition, schedule.records.held_by(node))
         assert schedule.checkouts.check_in(
             number, node, schedule.checkouts.check_out(number, node), units, 1.0
         )
@@ -723,7 +723,7 @@ def test_schedule_goes_on_from_its_snapshot_with_what_workers_claim():
     assert not again.claim(c, 3)  # it is done
     assert not again.claim(a, 2)
     assert not again.claim(10_000, 2)
-    assert not again.claim(again.chunks.number(0, 5), 2)  # there are three parts
+    assert not again.claim(again.chunks.numbers.number(0, 5), 2)  # there are three parts
     again.checkouts.claim(a, 1, held, held[1:])
     again.checkouts.claim(b, 2, [2], [2])
     assert again.checkouts.check_out(a, 1) == 3
@@ -803,7 +803,7 @@ def test_bad_lines_of_blocks_that_a_checkpoint_lacks_are_those_of_open_chunks():
         schedule.done(number, node)
     assert schedule.chunks.bad_lines == 3
     schedule.take(1)
-    schedule.done(numbers[0] + schedule.chunks.stride, 1)
+    schedule.done(numbers[0] + schedule.chunks.numbers.stride, 1)
     assert np.flatnonzero(schedule.durable()["state"]).tolist() == [1]
 
 

@@ -92,7 +92,7 @@ class Checkouts:
         if self.closed:
             return NO_MORE
         sweep, parts = self._sweep(number), self._parts(number)
-        begin = len(sweep) * self._chunks.part(number) // parts
+        begin = len(sweep) * self._chunks.numbers.part(number) // parts
         for step in range(len(sweep)):
             part = sweep[(begin + step) % len(sweep)]
             if part not in lease.had and part % len(sweep) not in self._out:
@@ -125,7 +125,7 @@ class Checkouts:
             # One that is not leased to the worker is done: the lost master noted it, and died
             # before it answered.
             number = lease["number"]
-            if self._chunks.is_partition(number) and self._records.holder(number) == node:
+            if self._chunks.numbers.is_partition(number) and self._records.holder(number) == node:
                 self.claim(number, node, lease["had"], lease["holds"])
 
     def claim(self, number: int, node: int, had: Collection[int], holds: Collection[int]) -> None:
@@ -168,7 +168,7 @@ class Checkouts:
 
     def _parts(self, number: int) -> int:
         """Partitions of the chunk of a partition."""
-        return self._chunks.at(self._chunks.chunk_of(number)).parts
+        return self._chunks.at(self._chunks.numbers.chunk_of(number)).parts
 
     def _output(self, number: int, part: int) -> int:
         """The output partition of a checkout of a partition."""

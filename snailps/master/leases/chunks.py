@@ -1,11 +1,9 @@
-"""Owns the chunks of a rotation: numbers of their entries, how they are cut, which are open.
+"""Owns the chunks of a rotation: how they are cut, which are open.
 
     blocks of a chunk encoded -> cut: partitions, of some sizes -> all done -> the chunk is closed
 
-A part of the schedule of a rotation. Chunk k is the ``k % chunks``-th piece of the blocks of epoch
-``k // chunks``. Entry ``k * stride + s`` encodes its s-th block, entry ``k * stride + blocks_most +
-i`` is its i-th partition; so a run of more epochs continues one of fewer with the same numbers.
-Records are kept of open chunks only: the first with partitions left and `CHUNKS_AHEAD` after it.
+A part of the schedule of a rotation; what a number means, `chunk_numbers.py` says. Records are kept
+of open chunks only: the first with partitions left and `CHUNKS_AHEAD` after it.
 
 How a chunk is cut is a fact of the journal (`decided`). A master that lacks it, after a power cut,
 learns it from workers that hold partitions of the chunk (`learn`).
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation
 from snailps.dataclass import asdict, dataclass, replace
+from snailps.master.leases.chunk_numbers import ChunkNumbers
 from snailps.master.leases.entries import Entries, Entry
 from snailps.master.leases.records import BlockRecords
 from snailps.pieces import Piece
@@ -61,25 +60,22 @@ class Chunks:
         has_parts: Callable[[int], None],  # tells the schedule into how many parts a chunk is cut
     ) -> None:
         self.rotation, self.entries, self._has_parts = rotation, entries, has_parts
-        self._in_epoch = rotation.chunks
-        blocks = len(entries.blocks)
-        self.count = entries.count // blocks * self._in_epoch
-        self._starts = [chunk * blocks // self._in_epoch for chunk in range(self._in_epoch + 1)]
-        self._blocks_most = int(np.diff(self._starts).max())
-        self.stride = self._blocks_most + rotation.most_parts
+        self.numbers = numbers = ChunkNumbers(entries, rotation)
         extent = extent or NEW_EXTENT
-        self.first = min(int(extent["open"]), self.count)
+        self.first = min(int(extent["open"]), self.numbers.chunks)
         """The first chunk with partitions left."""
         self._closed_partitions = int(extent["closed_partitions"])
         self.parts_max = int(extent["parts_max"])
         """The most parts of a chunk so far."""
         self.last_parts, self.last_sizes = 0, tuple[int, ...]()
         """How the chunk that was cut last is cut."""
-        self.records = BlockRecords((CHUNKS_AHEAD + 1) * self.stride, self.first * self.stride)
-        if known is not None and self.first < self.count:  # else that run had more epochs
+        self.records = BlockRecords(
+            (CHUNKS_AHEAD + 1) * self.numbers.stride, self.first * self.numbers.stride
+        )
+        if known is not None and self.first < self.numbers.chunks:  # else that run had more epochs
             # A run of more epochs may have finished partitions of chunks that this one lacks.
-            self.records.resume(known[: (self.count - self.first) * self.stride])
-        self.records.finished += self._closed_blocks + self._closed_partitions
+            self.records.resume(known[: (self.numbers.chunks - self.first) * self.numbers.stride])
+        self.records.finished += numbers.blocks_before(self.first) + self._closed_partitions
         self._open: deque[Chunk] = deque()
         self._durable: dict[int, set[int]] = {}  # durable checkouts of each unfinished partition
         self._decided: list[tuple[int, int, tuple[int, ...]]] = []  # not in the journal yet
@@ -89,39 +85,11 @@ class Chunks:
             self.decide(chunk, int(parts), sizes)
         self._close()
 
-    # --- numbers -------------------------------------------------------------------------------
-
-    def is_partition(self, number: int) -> bool:
-        return number % self.stride >= self._blocks_most
-
-    def encodes(self, number: int) -> bool:
-        """Whether an entry is a block to encode for all workers, and not trained."""
-        return not self.is_partition(number)
-
-    def chunk_of(self, number: int) -> int:
-        return number // self.stride
-
-    def epoch_of(self, number: int) -> int:
-        return self.chunk_of(number) // self._in_epoch
-
-    def number(self, chunk: int, part: int) -> int:
-        """The entry of a partition."""
-        return chunk * self.stride + self._blocks_most + part
-
-    def part(self, number: int) -> int:
-        return number % self.stride - self._blocks_most
-
-    def blocks_in(self, chunk: int) -> int:
-        place = chunk % self._in_epoch
-        return self._starts[place + 1] - self._starts[place]
-
-    def blocks_of(self, chunk: int) -> range:
-        first = chunk * self.stride
-        return range(first, first + self.blocks_in(chunk))
+    # --- open chunks ---------------------------------------------------------------------------
 
     def partitions_of(self, chunk: int) -> range:
         """Numbers of the partitions of an open chunk; empty before its parts are decided."""
-        first = self.number(chunk, 0)
+        first = self.numbers.number(chunk, 0)
         return range(first, first + self.at(chunk).parts)
 
     @property
@@ -135,43 +103,51 @@ class Chunks:
 
     def is_undecided(self, number: int) -> bool:
         """Whether an entry is a partition of an open chunk whose cut is not known."""
-        chunk = self.chunk_of(number)
-        return self.is_partition(number) and chunk in self.open_range and not self.at(chunk).parts
+        chunk = self.numbers.chunk_of(number)
+        return (
+            self.numbers.is_partition(number)
+            and chunk in self.open_range
+            and not self.at(chunk).parts
+        )
 
     def has(self, number: int) -> bool:
         """Whether there is a block of this number, or a partition in an open chunk."""
-        chunk = self.chunk_of(number)
-        if not 0 <= chunk < self.count:
+        chunk = self.numbers.chunk_of(number)
+        if not 0 <= chunk < self.numbers.chunks:
             return False
         is_open = chunk in self.open_range
-        return number in self.blocks_of(chunk) or (is_open and number in self.partitions_of(chunk))
+        return number in self.numbers.blocks_of(chunk) or (
+            is_open and number in self.partitions_of(chunk)
+        )
+
+    def epoch_of(self, number: int) -> int:
+        return self.numbers.epoch_of(number)
 
     def is_open(self, number: int) -> bool:
         """Whether there is an entry of this number in an open chunk."""
-        return self.has(number) and self.chunk_of(number) in self.open_range
+        return self.has(number) and self.numbers.chunk_of(number) in self.open_range
 
     def entry(self, number: int) -> Entry:
         """A block, or a partition; the progress of a partition is the one of its chunk."""
-        chunk = self.chunk_of(number)
-        epoch, place = divmod(chunk, self._in_epoch)
-        start, count = self._starts[place], self.blocks_in(chunk)
-        if self.encodes(number):
-            index = number % self.stride
-            plain = self.entries.entry(epoch * len(self.entries.blocks) + start + index)
+        numbers = self.numbers
+        chunk, count = numbers.chunk_of(number), numbers.blocks_in(numbers.chunk_of(number))
+        if numbers.encodes(number):
+            plain = self.entries.entry(numbers.block_of(number))
+            index = number % numbers.stride
             return replace(plain, number=number, terms=ChunkBlock(chunk, index, count))
         parts = self.at(chunk).parts
         return Entry(
             number,
             Piece(),
-            epoch,
+            numbers.epoch_of(number),
             (
-                self.bytes_before(chunk) / self.entries.total_bytes,
-                self.bytes_before(chunk + 1) / self.entries.total_bytes,
+                self.numbers.bytes_before(chunk) / self.entries.total_bytes,
+                self.numbers.bytes_before(chunk + 1) / self.entries.total_bytes,
             ),
             Partition(
                 chunk,
                 count,
-                self.part(number),
+                self.numbers.part(number),
                 parts,
                 self.rotation.checkouts(parts, chunk),
                 durable=tuple(sorted(self.durable_of(number))),
@@ -181,7 +157,7 @@ class Chunks:
 
     def outputs_of(self, number: int) -> int:
         """Checkouts of a partition."""
-        chunk = self.chunk_of(number)
+        chunk = self.numbers.chunk_of(number)
         return self.rotation.checkouts(self.at(chunk).parts, chunk)
 
     # --- how chunks are cut ----------------------------------------------------------------------
@@ -216,8 +192,8 @@ class Chunks:
         """Cut chunks as a worker reports for the partitions that it holds: the journal may lack
         this after a power cut."""
         for lease in reported:
-            if self.is_partition(lease["number"]):
-                chunk = self.chunk_of(lease["number"])
+            if self.numbers.is_partition(lease["number"]):
+                chunk = self.numbers.chunk_of(lease["number"])
                 self.cut(chunk, lease["parts"], lease.get("sizes", ()))
 
     # --- blocks and partitions -------------------------------------------------------------------
@@ -225,7 +201,7 @@ class Chunks:
     def next_block(self) -> int:
         """The next block to encode; -1: none at present."""
         for chunk in self.open_range:
-            numbers, opened = self.blocks_of(chunk), self.at(chunk)
+            numbers, opened = self.numbers.blocks_of(chunk), self.at(chunk)
             for number in range(opened.next_block, numbers.stop):
                 if self.records.is_waiting(number):
                     opened.next_block = number
@@ -235,19 +211,19 @@ class Chunks:
 
     def returned(self, number: int) -> None:
         """A block waits again."""
-        opened = self.at(self.chunk_of(number))
+        opened = self.at(self.numbers.chunk_of(number))
         opened.next_block = min(number, opened.next_block)
 
     def encode_again(self, number: int, index: int, node: int) -> Entry | None:
         """Lease the `index`-th block of the chunk of a partition once more: servers have lost its
         encoded rows. None if another worker has it. LookupError: partition `number` is not leased
         to this worker, or the chunk has no such block."""
-        chunk = self.chunk_of(number)
-        if not self.is_partition(number) or self.records.holder(number) != node:
+        chunk = self.numbers.chunk_of(number)
+        if not self.numbers.is_partition(number) or self.records.holder(number) != node:
             raise LookupError(f"partition {number} is not leased to worker {node}")
-        if index >= self.blocks_in(chunk):
+        if index >= self.numbers.blocks_in(chunk):
             raise LookupError(f"chunk {chunk} has no block {index}")
-        block = self.blocks_of(chunk)[index]
+        block = self.numbers.blocks_of(chunk)[index]
         if self.records.is_done(block):
             self.records.undo(block)
             self.at(chunk).unencoded += 1
@@ -259,12 +235,12 @@ class Chunks:
 
     def encoded(self, number: int) -> None:
         """A block is done."""
-        self.at(self.chunk_of(number)).unencoded -= 1
+        self.at(self.numbers.chunk_of(number)).unencoded -= 1
 
     def trained(self, number: int) -> None:
         """A partition is done."""
         self.forget_durable(number)
-        self.at(self.chunk_of(number)).undone -= 1
+        self.at(self.numbers.chunk_of(number)).undone -= 1
         self._close()
 
     def durable_of(self, number: int) -> Collection[int]:
@@ -280,7 +256,7 @@ class Chunks:
 
     def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
         """Adopt what was durable under an earlier master; False if the partition is done."""
-        is_here = self.is_open(number) and self.is_partition(number)
+        is_here = self.is_open(number) and self.numbers.is_partition(number)
         if not is_here or self.records.is_done(number):
             return False
         outputs = self.outputs_of(number)
@@ -297,42 +273,35 @@ class Chunks:
         while self._open and self._open[0].parts and not self._open[0].undone:
             self._closed_partitions += self._open.popleft().parts
             self.first += 1
-            self.records.forget(self.first * self.stride)
+            self.records.forget(self.first * self.numbers.stride)
         self._open_more()
 
     def _open_more(self) -> None:
         """Open chunks up to `CHUNKS_AHEAD` after the first one."""
-        stop = min(self.count, self.first + CHUNKS_AHEAD + 1)
+        stop = min(self.numbers.chunks, self.first + CHUNKS_AHEAD + 1)
         for chunk in range(self.open_range.stop, stop):
-            numbers = self.blocks_of(chunk)
+            numbers = self.numbers.blocks_of(chunk)
             unencoded = len(self.records.not_done(numbers.start, numbers.stop))
             self._open.append(Chunk(unencoded, numbers.start))
 
     # --- bytes -----------------------------------------------------------------------------------
 
-    @property
-    def _closed_blocks(self) -> int:
-        epochs, place = divmod(self.first, self._in_epoch)
-        return epochs * len(self.entries.blocks) + self._starts[place]
-
-    def bytes_before(self, chunk: int) -> int:
-        epoch, place = divmod(chunk, self._in_epoch)
-        first = epoch * len(self.entries.blocks) + self._starts[place]
-        return self.entries.bytes_before(first)
-
     def bytes_of_part(self, number: int) -> float:
         """Bytes of text that count for a partition: its share of its chunk, by size."""
-        chunk = self.chunk_of(number)
-        opened, in_chunk = self.at(chunk), self.bytes_before(chunk + 1) - self.bytes_before(chunk)
+        chunk = self.numbers.chunk_of(number)
+        opened, in_chunk = (
+            self.at(chunk),
+            self.numbers.bytes_before(chunk + 1) - self.numbers.bytes_before(chunk),
+        )
         sizes = opened.sizes or (1,) * opened.parts
-        return in_chunk * sizes[self.part(number)] / sum(sizes)
+        return in_chunk * sizes[self.numbers.part(number)] / sum(sizes)
 
     # --- figures, and what is kept ---------------------------------------------------------------
 
     def size(self, parts: int) -> int:
         """Entries in all, if chunks that are not cut yet get `parts` parts."""
         cut = [opened.parts or parts for opened in self._open]
-        later = self.count - self.open_range.stop
+        later = self.numbers.chunks - self.open_range.stop
         return self.entries.count + self._closed_partitions + sum(cut) + later * parts
 
     @property
@@ -340,7 +309,7 @@ class Chunks:
         """Losses per epoch, one for each checkout, if chunks have as many parts as at most so
         far."""
         parts = max(1, self.parts_max)
-        return self._in_epoch * parts * self.rotation.checkouts(parts)
+        return self.numbers.in_epoch * parts * self.rotation.checkouts(parts)
 
     @property
     def bad_lines(self) -> int:
@@ -348,8 +317,8 @@ class Chunks:
         return sum(
             self.records.result(number).bad_lines
             for chunk in self.open_range
-            if chunk < self._in_epoch
-            for number in self.blocks_of(chunk)
+            if chunk < self.numbers.in_epoch
+            for number in self.numbers.blocks_of(chunk)
             if self.records.is_done(number)
         )
 
@@ -357,7 +326,7 @@ class Chunks:
         """`blocks` of text are trained when all partitions of their chunk are."""
         done = [opened.parts - opened.undone for opened in self._open]
         return {
-            "blocks": self._closed_blocks,
+            "blocks": self.numbers.blocks_before(self.first),
             "partitions": self._closed_partitions + sum(done),
             "chunks": self.rotation.chunks,
             "parts_max": self.parts_max,
@@ -391,21 +360,21 @@ class Chunks:
         not encoded. The rows of a checkpoint are copied after its records. Meanwhile the last
         partition of a chunk may end, and a later chunk overwrite the encoded rows of its blocks."""
         outcomes = self.records.durable()
-        outcomes[np.arange(len(outcomes)) % self.stride < self._blocks_most] = 0
+        outcomes[np.arange(len(outcomes)) % self.numbers.stride < self.numbers.blocks_most] = 0
         return outcomes
 
     def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
         """Share of all bytes in closed chunks and in these partitions of open ones, 0 to 1. Numbers
         count from the first open chunk, as in `durable`."""
-        done = float(self.bytes_before(self.first))
+        done = float(self.numbers.bytes_before(self.first))
         for number in numbers:
-            if self.is_partition(number):
-                done += self.bytes_of_part(self.first * self.stride + number)
+            if self.numbers.is_partition(number):
+                done += self.bytes_of_part(self.first * self.numbers.stride + number)
         return min(1.0, done / self.entries.total_bytes)
 
     def progress(self, done_share: Callable[[int], float]) -> float:
         """Share of all bytes that is trained, 0 to 1, given the trained share of a partition."""
-        done = float(self.bytes_before(self.first))
+        done = float(self.numbers.bytes_before(self.first))
         for chunk in self.open_range:
             for number in self.partitions_of(chunk):
                 done += self.bytes_of_part(number) * done_share(number)

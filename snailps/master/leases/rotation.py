@@ -4,9 +4,9 @@
     partition -> check_out -> output partition that no other holds -> check_in -> ... -> done
 
 A policy over the records of the open chunks, so the cost of a lease does not grow with the epochs.
-An entry is a block or an input partition (*partition* for short). `chunks.py` has their numbers
-and how chunks are cut, `checkouts.py` who has which output partition, `speeds.py` the sizes of
-partitions. No files, sockets or time. `api/rotation.py` has what a model sees of it,
+An entry is a block or an input partition (*partition* for short). `chunk_numbers.py` has their
+numbers, `chunks.py` how chunks are cut, `checkouts.py` who has which output partition, `speeds.py`
+the sizes of partitions. No files, sockets or time. `api/rotation.py` has what a model sees of it,
 docs/design/rotation.md the reasons.
 
 The invariant is that no row has two writers. Input rows: partition i of a chunk is not leased
@@ -80,7 +80,7 @@ class RotationSchedule(Schedule):
     @property
     def epoch(self) -> int:
         """Epoch of the first chunk with partitions left."""
-        return self.chunks.epoch_of(self.chunks.number(self.chunks.first, 0))
+        return self.chunks.first // self.chunks.numbers.in_epoch
 
     # --- leases --------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class RotationSchedule(Schedule):
         In each open chunk: first its own part; then, if it has none, a part that nobody owns.
         """
         chunks = self.chunks
-        held = sum(map(chunks.is_partition, self.records.held_by(node)))
+        held = sum(map(chunks.numbers.is_partition, self.records.held_by(node)))
         if held >= PARTITIONS_MAX:
             return -1
         for chunk in chunks.open_range:
@@ -128,29 +128,29 @@ class RotationSchedule(Schedule):
                 part_of_node = next(own_parts, parts)
                 owners = owners if opened.parts else meant
             if part_of_node < parts and self._is_free(chunk, part_of_node, node):
-                return chunks.number(chunk, part_of_node)
+                return chunks.numbers.number(chunk, part_of_node)
             if held:
                 continue  # it has work: a part without an owner is left to a worker that has none
             for part in range(parts):
                 if part not in owners and self._is_free(chunk, part, node):
-                    return chunks.number(chunk, part)
+                    return chunks.numbers.number(chunk, part)
         return -1
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
         """Whether a worker may have a partition without two writers of its input rows."""
-        if not self.records.is_waiting(self.chunks.number(chunk, part)):
+        if not self.records.is_waiting(self.chunks.numbers.number(chunk, part)):
             return False
         if chunk == self.chunks.first:
             return True
-        before = self.chunks.number(chunk - 1, part)
+        before = self.chunks.numbers.number(chunk - 1, part)
         return self.records.is_done(before) or self.records.holder(before) == node
 
     def _lease(self, number: int, node: int) -> None:
         self.records.lease(number, node)
         chunks = self.chunks
-        if chunks.encodes(number):
+        if chunks.numbers.encodes(number):
             return
-        chunk, part = chunks.chunk_of(number), chunks.part(number)
+        chunk, part = chunks.numbers.chunk_of(number), chunks.numbers.part(number)
         if not chunks.at(chunk).parts:
             parts = self._parts_now()
             sizes, owners = self._sizes_now(parts), self._owners_of(parts)
@@ -169,14 +169,14 @@ class RotationSchedule(Schedule):
         return self.records.holder(number) == node
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        if self.chunks.encodes(number):  # its units are counted when partitions train them
+        if self.chunks.numbers.encodes(number):  # its units are counted when partitions train them
             result = BlockResult(bad_lines=result.bad_lines)
         return super().done(number, node, result)
 
     def _finish(self, number: int, result: BlockResult) -> None:
         super()._finish(number, result)
         self._changed = True
-        if self.chunks.is_partition(number):
+        if self.chunks.numbers.is_partition(number):
             self.checkouts.end(number)
             self.chunks.trained(number)
         else:
@@ -189,7 +189,7 @@ class RotationSchedule(Schedule):
     def _release(self, number: int) -> None:
         super()._release(number)
         self._changed = True
-        if self.chunks.is_partition(number):
+        if self.chunks.numbers.is_partition(number):
             self.checkouts.end(number)
         else:
             self.chunks.returned(number)
@@ -274,9 +274,11 @@ class RotationSchedule(Schedule):
         """The block that the worker encoded and the partition that it trained: it does both at
         once, and either may have killed it."""
         held = self.records.held_by(node)
-        blocks = [(number, LOSSES_MAX) for number in held if self.chunks.encodes(number)]
+        blocks = [(number, LOSSES_MAX) for number in held if self.chunks.numbers.encodes(number)]
         partitions = [
-            (number, PARTITION_LOSSES_MAX) for number in held if self.chunks.is_partition(number)
+            (number, PARTITION_LOSSES_MAX)
+            for number in held
+            if self.chunks.numbers.is_partition(number)
         ]
         return [*blocks[:1], *partitions[:1]]
 
@@ -285,7 +287,7 @@ class RotationSchedule(Schedule):
     def wait_of(self, node: int) -> Wait:
         """The workers that hold what must be done before this worker gets an entry."""
         chunks, first = self.chunks, self.chunks.first
-        if self.closed or first == chunks.count:
+        if self.closed or first == chunks.numbers.chunks:
             return super().wait_of(node)
         part = self._own.get(node)
         chunk = first
@@ -293,11 +295,11 @@ class RotationSchedule(Schedule):
             part is not None
             and chunk + 1 in chunks.open_range
             and not chunks.at(chunk).unencoded
-            and not self.records.is_waiting(chunks.number(chunk, part))
+            and not self.records.is_waiting(chunks.numbers.number(chunk, part))
         ):
             chunk += 1  # to the chunk in which its part waits
         if chunks.at(chunk).unencoded:
-            late = self._holders(chunks.blocks_of(chunk))
+            late = self._holders(chunks.numbers.blocks_of(chunk))
             return Wait.for_some(late or (ANY_WORKER,), f"encode a block of chunk {chunk}")
         if not chunks.at(first).parts:
             owners = self._owners_of(self._parts_now()).values()
@@ -308,7 +310,7 @@ class RotationSchedule(Schedule):
             return Wait.for_some(late, f"finish chunk {first}")
         for number in partitions:
             if self.records.is_waiting(number):
-                part = chunks.part(number)
+                part = chunks.numbers.part(number)
                 owner = self._owners.get(part, ANY_WORKER)
                 return Wait((owner,), f"lease partition {part} of chunk {first}")
         return super().wait_of(node)
@@ -322,7 +324,7 @@ class RotationSchedule(Schedule):
     @property
     def over(self) -> bool:
         """All partitions are done, or no more are wanted and none is leased."""
-        is_last = self.chunks.first == self.chunks.count
+        is_last = self.chunks.first == self.chunks.numbers.chunks
         return not self.records.leased and (self.closed or is_last)
 
     @property

@@ -204,7 +204,7 @@ class LeaseService:
         _, schedule = self.running()
         chunks = schedule.chunks
         # A block that was encoded is trained by all, in their partitions: it is counted there.
-        encoded = chunks is not None and chunks.encodes(message.number)
+        encoded = chunks is not None and chunks.numbers.encodes(message.number)
         counts = not (message.numbers or encoded)  # a part of several blocks was counted before
         member.block_done(int(counts), now)
         if message.seconds > 0 and message.pass_ == "train" and not encoded:

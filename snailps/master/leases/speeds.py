@@ -9,6 +9,7 @@ sizes stay unless the gain is clear.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,27 +54,31 @@ class Speeds:
         before: tuple[int, ...] | None,
     ) -> tuple[int, ...]:
         """Sizes of the partitions, so that each takes the same time; empty: all alike."""
-        old = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
-        speeds = np.array([self.of(owners.get(part, 0)) for part in range(parts)])
-        rated = speeds > 0
-        if before is not None and not rated.any():
-            return before
-        # A worker without a speed is assumed to be as fast as the one whose part it takes; where
-        # the number of parts has changed, as fast as its cores.
-        guess = old
-        if before is None:
-            cores = [self._cores_of(owners.get(part, 0)) for part in range(parts)]
-            guess = np.array(cores, np.float64)
-        uneven = UNEVEN
+        workers = [owners.get(part, 0) for part in range(parts)]
+        sizes = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
+        if before is None:  # a worker without a speed is assumed to be as fast as its cores
+            assumed = np.array([self._cores_of(worker) for worker in workers], np.float64)
+        else:  # ... or as the worker whose part it takes
+            assumed = sizes
+        measured = np.array([self.of(worker) for worker in workers])
+        rated = measured > 0
+        clear = UNEVEN
         if rated.any():
-            guess = guess * (speeds[rated].sum() / guess[rated].sum())
-            seconds = min(self._work[owners[part]][1] for part in np.flatnonzero(rated).tolist())
-            uneven += UNSURE * (RATED_S / seconds) ** 0.5
-        speeds = np.where(rated, speeds, guess)
-        new = _sizes_for(speeds)
-        if (old / speeds).max() / old.sum() < uneven * (new / speeds).max() / new.sum():
+            assumed = assumed * (measured[rated].sum() / assumed[rated].sum())
+            seconds = min(self._work[workers[part]][1] for part in np.flatnonzero(rated).tolist())
+            clear += UNSURE * (RATED_S / seconds) ** 0.5
+        elif before is not None:
+            return before
+        speeds = np.where(rated, measured, assumed)
+        best = _sizes_for(speeds)
+        if _time(sizes, speeds) < clear * _time(best, speeds):
             return before or ()
-        return tuple(new.tolist()) if len(set(new.tolist())) > 1 else ()
+        return tuple(best.tolist()) if len(set(best.tolist())) > 1 else ()
+
+
+def _time(sizes: NDArray[Any], speeds: NDArray[np.float64]) -> float:
+    """Time of a chunk, in any unit: of the partition that takes longest."""
+    return float((sizes / speeds).max() / sizes.sum())
 
 
 def _sizes_for(speeds: NDArray[np.float64]) -> NDArray[np.int64]:

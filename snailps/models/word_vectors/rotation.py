@@ -47,7 +47,7 @@ from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.examples import Examples, Noise, Rows, train
-from snailps.models.word_vectors.partitions import keeps_all_rows, keeps_part
+from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
 from snailps.models.word_vectors.word_rows import WordRows
 
 Ints = NDArray[np.int32]

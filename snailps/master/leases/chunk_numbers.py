@@ -1,0 +1,75 @@
+"""Numbers of a rotation's entries: arithmetic on how the input is cut, without any state.
+
+    number of an entry <-> chunk and block in it, or chunk and partition; epoch, bytes before
+
+Chunk k is the ``k % chunks``-th piece of the blocks of epoch ``k // chunks``. Entry ``k * stride +
+s`` encodes its s-th block, entry ``k * stride + blocks_most + i`` is its i-th partition; so a run
+of more epochs continues one of fewer with the same numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from snailps.api.rotation import Rotation
+from snailps.master.leases.entries import Entries
+
+
+class ChunkNumbers:
+    """Which chunk, block or partition a number means; chunks need not be open."""
+
+    def __init__(
+        self,
+        entries: Entries,  # the blocks of all epochs, in order
+        rotation: Rotation,  # at most as many chunks as blocks
+    ) -> None:
+        self._entries, self.in_epoch = entries, rotation.chunks
+        blocks = len(entries.blocks)
+        self.chunks = entries.count // blocks * self.in_epoch
+        """Chunks of all epochs."""
+        self._starts = [chunk * blocks // self.in_epoch for chunk in range(self.in_epoch + 1)]
+        self.blocks_most = int(np.diff(self._starts).max())
+        """Blocks of the largest chunk."""
+        self.stride = self.blocks_most + rotation.most_parts
+        """Numbers of a chunk."""
+
+    def is_partition(self, number: int) -> bool:
+        return number % self.stride >= self.blocks_most
+
+    def encodes(self, number: int) -> bool:
+        """Whether an entry is a block to encode for all workers, and not trained."""
+        return not self.is_partition(number)
+
+    def chunk_of(self, number: int) -> int:
+        return number // self.stride
+
+    def epoch_of(self, number: int) -> int:
+        return self.chunk_of(number) // self.in_epoch
+
+    def number(self, chunk: int, part: int) -> int:
+        """The entry of a partition."""
+        return chunk * self.stride + self.blocks_most + part
+
+    def part(self, number: int) -> int:
+        return number % self.stride - self.blocks_most
+
+    def blocks_in(self, chunk: int) -> int:
+        place = chunk % self.in_epoch
+        return self._starts[place + 1] - self._starts[place]
+
+    def blocks_of(self, chunk: int) -> range:
+        """The entries that encode a chunk."""
+        first = chunk * self.stride
+        return range(first, first + self.blocks_in(chunk))
+
+    def block_of(self, number: int) -> int:
+        """Place, among the blocks of all epochs, of the block that an entry encodes."""
+        return self.blocks_before(self.chunk_of(number)) + number % self.stride
+
+    def blocks_before(self, chunk: int) -> int:
+        """Blocks of all earlier chunks."""
+        epochs, place = divmod(chunk, self.in_epoch)
+        return epochs * len(self._entries.blocks) + self._starts[place]
+
+    def bytes_before(self, chunk: int) -> int:
+        return self._entries.bytes_before(self.blocks_before(chunk))
