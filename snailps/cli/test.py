@@ -16,7 +16,6 @@ from typing import Annotated
 import typer
 
 from snailps.cli.model_kinds import (
-    KOption,
     ThresholdOption,
     judge_examples,
     kind_of,
@@ -29,13 +28,15 @@ from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
 
 _OF_TEXTS = dict.fromkeys(
-    ("-k", "--threshold", "--column", "--average-precision", "--at-recall"),
+    ("--threshold", "--column", "--average-precision", "--at-recall"),
     "{option} is for classifiers of text (.bin): leave it out",
 )
+_NO_LISTS = "-k is for classifiers of text (.bin) and rankings of mf: leave it out"
 _REFUSED = {
     "text": {"--known": "--known is for a .npz of kge or mf: leave it out"},
     "examples": {
         **_OF_TEXTS,
+        "-k": _NO_LISTS,
         "--known": "--known is for a .npz of kge or mf, and {model} is a model of examples",
     },
     "names": {
@@ -61,7 +62,16 @@ def command(
             "labels and words. `-`: standard input."
         ),
     ],
-    k: KOption = 1,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k",
+            min=-1,
+            help="Labels per line, at most: 1 by default; -1: all. For a ranking of mf: length of "
+            "the lists, by default the model's top.",
+            show_default=False,
+        ),
+    ] = None,
     threshold: ThresholdOption = 0.0,
     column: Annotated[
         str, typer.Option(help="Column with the text, in tables.", show_default=False)
@@ -113,14 +123,16 @@ def command(
     together (micro average), the second, `macro`, is the mean over the labels.
 
     For a .npz: the figures that training prints for --test. kge: MRR and hits@k, raw and filtered.
-    mf: errors of ratings, or recall, NDCG, precision, MAP and coverage of ranked lists of the
-    model's `top` items, with the number of users who had a relevant item or had none.
+    mf: errors of ratings, or recall, NDCG, precision, MAP and coverage of ranked lists of K items,
+    with the number of users who had a relevant item or had none.
 
     For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
+
+    With longer lists: snailps test out/plays.npz held-out.txt -k 20 --json
     """
     kind = kind_of(model, "text")
     options = {
-        "-k": k != 1,
+        "-k": k is not None,
         "--threshold": threshold,
         "--column": column,
         "--label-column": label_column,
@@ -135,10 +147,11 @@ def command(
         judge_examples(model, file, label_column, as_json=as_json)
         return
     if kind == "names":
-        judge_names(model, file, known or [], as_json=as_json)
+        judge_names(model, file, known or [], k, as_json=as_json)
         return
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
+    k = 1 if k is None else k
     if file == "-" and (average_precision or at_recall is not None):
         raise ConfigError(
             "--average-precision and --at-recall read the lines three times: give a file, not -"
@@ -171,9 +184,17 @@ def command(
     print_rows(tuple(columns.values()), rows, title=title)
 
 
-def judge_names(model: Path, file: str, known: list[str], *, as_json: bool) -> None:
-    """Print the figures of names' ranks, lists or values; answers in `known` files are left out."""
+def judge_names(model: Path, file: str, known: list[str], k: int | None, *, as_json: bool) -> None:
+    """Print the figures of names' ranks, lists of `k` items (None: as many as the model says), or
+    values; answers in `known` files are left out."""
     from snailps.estimators.loading import fitted_of
 
-    figures = fitted_of(model).judged_by(readable(file), list(map(Path, known)) or None)
+    fitted = fitted_of(model)
+    if k is not None:
+        if not fitted.has_lists:
+            raise ConfigError(_NO_LISTS)
+        if k < 1:
+            raise ConfigError(f"-k: expected lists of 1 item or more, got {k}")
+        fitted.set_params(top=k)
+    figures = fitted.judged_by(readable(file), list(map(Path, known)) or None)
     print_judgement(model, file, figures, as_json=as_json)

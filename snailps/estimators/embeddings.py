@@ -250,6 +250,11 @@ class NameEstimator(Estimator):
             for names, _, _ in self._pieces(X, finds_values=choices, choices=choices):
                 yield from zip(*names, strict=True)
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether `evaluate` judges lists of the best items."""
+        return False
+
     @abstractmethod
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
         """Return the figures of `evaluate`; lists and ranks leave out the rows of `known`."""
@@ -778,6 +783,11 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         if why := untested(figures):
             raise DataError(f"X: {why}")
         return figures
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether `evaluate` judges lists of the best items."""
+        return not self.factors_.settings.predicts
 
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
         """Return the figures of `evaluate`, whose second argument differs by class."""

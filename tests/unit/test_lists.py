@@ -1,11 +1,14 @@
 """models.embeddings.lists: the best items of all users, and files of them."""
 
 import io
+import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from snailps.errors import DataError
+from snailps.cli.main import app_for
+from snailps.errors import ConfigError, DataError
 from snailps.models.embeddings import files
 from snailps.models.embeddings.least_squares import Known
 from snailps.models.embeddings.lists import ListWriter, best_lists
@@ -28,9 +31,12 @@ def model(request, tmp_path):
         pairs = rng.integers(0, [[USERS], [ITEMS]], (2, 60)).astype(np.int32)
         arrays |= Known.of(*pairs, USERS).arrays()
     path = str(tmp_path / "model.npz")
-    files.write(
-        path, MfSettings(loss=request.param, dim=DIM - (request.param == "squared")), arrays
+    settings = MfSettings(
+        worker_class="snailps.models.embeddings.mf:MatrixFactorization",
+        loss=request.param,
+        dim=DIM - (request.param == "squared"),
     )
+    files.write(path, settings, arrays)
     return FactorModel(path)
 
 
@@ -95,3 +101,32 @@ def test_pairs_of_a_file_are_those_above_0_with_known_names(model, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("u0 i1 1\nu1 i2 0\nu9 i99 1\nu2 i3 2\n")
     assert model.pairs_in(str(path)).tolist() == [[0, 2], [1, 3]]
+
+
+def test_command_judges_lists_of_the_length_that_is_asked_for(model, tmp_path):
+    held = [("u3", "i1"), ("u3", "i4"), ("u9", "i9"), ("u9", "i16"), ("u2", "i0"), ("x", "i3")]
+    (tmp_path / "held.txt").write_text("".join(f"{user}\t{item}\t1\n" for user, item in held))
+    path = tmp_path / "model.npz"
+
+    def test_of(*options):
+        words = ["test", str(path), str(tmp_path / "held.txt"), "--json", *options]
+        return CliRunner().invoke(app_for(), words)
+
+    if model.settings.predicts:
+        with pytest.raises(ConfigError, match=r"-k is for classifiers of text .* rankings of mf"):
+            raise test_of("-k", "3").exception
+        return
+    for k in (1, 3, 10):
+        figures = json.loads(test_of(*(["-k", str(k)] if k != 10 else [])).output)
+        known = {*zip(*(names.tolist() for names in model.known_pairs()[0]), strict=True)}
+        wanted, hits = {}, []
+        for user, item in held[:5]:
+            if (int(user[1:]), int(item[1:])) not in known:
+                wanted.setdefault(user, set()).add(item)
+        for user, items in wanted.items():
+            found = {name for name, _ in model.recommend(user, k)} & items
+            hits.append(len(found) / min(k, len(items)))
+        assert figures[f"recall_at_{k}"] == pytest.approx(np.mean(hits))
+        assert (figures["unknown"], figures["users"]) == (1, len(wanted))
+    with pytest.raises(ConfigError, match="-k: expected lists of 1 item or more, got -1"):
+        raise test_of("-k", "-1").exception
