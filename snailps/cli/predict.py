@@ -148,6 +148,15 @@ def command(
             raise ConfigError("--column, --threads, --format and --overwrite are for --input FILE")
         if text is None:
             raise ConfigError("nothing to label: give a TEXT, or --input FILE to label its lines")
+    if kind == "examples" and (k != 1 or threshold):
+        raise ConfigError(
+            f"-k and --threshold choose labels of texts, and {model} predicts examples: each line "
+            "has the numbers of all classes. Leave both out"
+        )
+    if kind == "names" and threshold:
+        raise ConfigError(
+            f"--threshold is for labels of texts, and {model} has names: leave it out"
+        )
     file = text or ""
     match kind, way:
         case "text", "TEXT":

@@ -15,7 +15,7 @@ from typing import IO, Annotated, Literal
 import typer
 
 from snailps.cli.options import OverwriteOption
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, SnailError
 
 
 def command(
@@ -69,7 +69,12 @@ def command(
     if output is not None and not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
     factors = FactorModel(model)
-    pairs = [factors.pairs_in(path) for path in known or ()]
+    pairs = []
+    for path in known or ():
+        try:
+            pairs.append(factors.pairs_in(path))
+        except SnailError as error:
+            raise ConfigError(f"--known {path}: {error}") from None
     for path, found in zip(known or (), pairs, strict=True):
         if not found.size:
             typer.echo(
@@ -84,6 +89,8 @@ def command(
         except OSError as error:
             raise ConfigError(f"--only {only}: {error.strerror}") from None
         items = [item.removesuffix("\r") for item in items if item.strip()]
+        if not items:
+            raise ConfigError(f"--only {only}: expected the names of items, one a line, got none")
     with ExitStack() as stack:
         stack.enter_context(exits_by_signals())
         file: IO[bytes] = sys.stdout.buffer

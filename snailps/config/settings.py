@@ -414,7 +414,8 @@ class JobSettings(CheckpointSettings):
     )
     output: str = setting(
         "",
-        help="Prefix of the paths of the result files. Empty: nothing is written.",
+        help="Prefix of the paths of the result files, or the path of one: `out/m.npz` is `out/m` "
+        "for a model that writes a `.npz`. Empty: nothing is written.",
         when="Always, unless you read the result from the running cluster.",
         unit="path",
     )

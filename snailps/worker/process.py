@@ -256,7 +256,9 @@ class WorkerProcess(Node):
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)
-        conflicts = self._raw.contradictions(settings, trait_of(cls, Adopted).completed)
+        # The master leaves the ending of a result file out of `output`, which no worker reads.
+        completed = {*trait_of(cls, Adopted).completed, "output"}
+        conflicts = self._raw.contradictions(settings, completed)
         if conflicts:
             raise ConfigError(
                 "this worker's own settings contradict the job that the master sends: "

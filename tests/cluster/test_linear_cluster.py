@@ -211,7 +211,7 @@ def trained(tmp_path_factory):
     (folder / "a.svm").write_text(planted(2000, 1))
     (folder / "b.svm").write_text(planted(2000, 3))
     (folder / "test.svm").write_text(planted(500, 2))
-    options = ["--train", "a.svm", "b.svm", "--test", "test.svm", "--output", "out"]
+    options = ["--train", "a.svm", "b.svm", "--test", "test.svm", "--output", "out.npz"]
     options += ["--epochs", "2", "--formats", "npz,liblinear", "--json"]
     with Run(folder, "train", "logistic", *options) as run:
         assert run.wait() == 0, run.stderr
@@ -227,6 +227,11 @@ def test_predict_of_examples_prints_a_probability_a_line(trained, monkeypatch, c
     labels = np.array([float(line.split()[0]) for line in open(path)])  # noqa: SIM115
     loss = -np.log(np.where(labels > 0, said, 1 - said)).mean()
     assert loss == pytest.approx(figures["test"]["log_loss"], rel=1e-4)
+    for option in ("-k=2", "--threshold=.5"):
+        words = ["predict", str(folder / "out.npz"), path, *option.split("=")]
+        code, out, told = call(monkeypatch, capsys, *words)
+        assert (code, out) == (2, "")
+        assert "choose labels of texts" in told
 
 
 def test_predict_prints_numbers_that_are_read_as_those_of_python(tmp_path, monkeypatch, capsys):

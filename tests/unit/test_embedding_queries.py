@@ -8,7 +8,7 @@ import pytest
 
 import snailps
 from snailps.cli.main import app_for
-from snailps.errors import DataError, ModelFileError, UnknownWord
+from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
 from snailps.estimators.loading import embedding_of
 from snailps.models.embeddings import files
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
@@ -162,6 +162,35 @@ def test_questions_of_a_file_that_cannot_be_read_are_a_line(tmp_path, graph, nam
     words = ["predict", str(tmp_path / "graph.npz"), str(tmp_path / name)]
     with pytest.raises(DataError, match="cannot read"):
         app_for(words)(words, standalone_mode=False)
+
+
+def test_predict_of_names_refuses_a_threshold(graph, tmp_path):
+    (tmp_path / "asked.txt").write_text("zero\tnext\t?\n")
+    words = [
+        "predict",
+        str(tmp_path / "graph.npz"),
+        str(tmp_path / "asked.txt"),
+        "--threshold",
+        "1",
+    ]
+    with pytest.raises(ConfigError, match=r"labels of texts, and .* has names"):
+        app_for(words)(words, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--known", "gone.txt"], "--known gone.txt: input not found"),
+        (["--only", "empty.txt"], "--only .*empty.txt: expected the names of items, one a line"),
+    ],
+)
+def test_recommend_names_the_option_whose_file_is_wrong(ratings, tmp_path, words, message):
+    (tmp_path / "empty.txt").write_text("\n")
+    option, name = words
+    name = name if name.startswith("gone") else str(tmp_path / name)
+    command = ["recommend", ratings.path, option, name]
+    with pytest.raises(ConfigError, match=message):
+        app_for(command)(command, standalone_mode=False)
 
 
 def test_files_of_other_models_are_none_and_damaged_ones_are_refused(tmp_path, graph):

@@ -13,6 +13,7 @@ from idx_files import write_pictures
 from master_parts import TimedJob
 
 from snailps.abi.key_hash import seed_of
+from snailps.api.class_loading import load_named
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS_AUTO, Passes
@@ -24,6 +25,7 @@ from snailps.data.input_files import InputFiles
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
 from snailps.master.job.job import Job
 from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
+from snailps.master.job.settings import job_settings
 from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD
@@ -136,6 +138,26 @@ def test_job_with_setting_of_its_own_or_of_a_role_builds_and_with_unknown_one_re
     assert make(dim="3", expected_node_num="4").settings.dim == 3
     with pytest.raises(ConfigError, match="did you mean 'journal'"):
         make(journl="x")
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "prefix"),
+    [
+        ("embeddings.mf:MatrixFactorization", "out/m.npz", "out/m"),
+        ("sparse.linear:Linear", "m.npz", "m"),
+        ("sparse.linear:Linear", "m.npz.npz", "m.npz"),
+        ("classifier.model:Classifier", "m.bin", "m"),
+        ("classifier.model:Classifier", "m.npz", "m.npz"),
+        ("word_vectors.model:WordVectors", "m.bin", "m"),
+        ("word_vectors.model:WordVectors", "m.v2", "m.v2"),
+        ("embeddings.mf:MatrixFactorization", "out/.npz", "out/.npz"),
+        ("embeddings.mf:MatrixFactorization", "", ""),
+    ],
+)
+def test_output_may_be_the_name_of_a_file_that_the_model_writes(model, output, prefix):
+    raw = RawConfig.from_mapping({"output": output}, "test")
+    cls = load_named(f"snailps.models.{model}", "here", Worker)
+    assert job_settings(cls, raw).output == prefix
 
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [("0", 10), ("100", 28), ("1G", 10)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 from snailps.api.plain_values import plain
 from snailps.api.traits import Adopted, InRounds, Limited, is_clocked, trait_of
@@ -62,6 +63,19 @@ def plain_settings(settings: JobSettings) -> JobSettings:
     return dataclasses.replace(settings, **odd) if odd else settings
 
 
+def output_prefix(cls: type[Worker], settings: JobSettings) -> str:
+    """The prefix of the result files, where `output` is the name of one: ``out/m`` of
+    ``out/m.npz``, for a model that would write ``out/m.npz.npz``."""
+    output = settings.output
+    for path in cls.result_files(settings) if output else ():
+        ending = path.removeprefix(output)
+        prefix = output.removesuffix(ending)
+        if ending.startswith(".") and Path(prefix).name and not prefix.endswith("/"):
+            output = prefix
+            break
+    return output
+
+
 def job_settings(
     cls: type[Worker], raw: RawConfig, also_known: Iterable[type[Settings]] = ()
 ) -> JobSettings:
@@ -73,6 +87,7 @@ def job_settings(
 
     built = raw.build(cls.Settings, also_known=also_known)
     settings = plain_settings(trait_of(cls, Adopted).adopt(built, explicit))
+    settings = dataclasses.replace(settings, output=output_prefix(cls, settings))
     for notice in refuse_unread(cls, settings, raw):
         log.warning("%s", notice)
     cls.check(settings)
