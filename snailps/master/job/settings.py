@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 
 from snailps.api.plain_values import plain
 from snailps.api.traits import Adopted, InRounds, Limited, is_clocked, trait_of
@@ -70,7 +69,7 @@ def output_prefix(cls: type[Worker], settings: JobSettings) -> str:
     for path in cls.result_files(settings) if output else ():
         ending = path.removeprefix(output)
         prefix = output.removesuffix(ending)
-        if ending.startswith(".") and Path(prefix).name and not prefix.endswith("/"):
+        if ending.startswith(".") and prefix.rpartition("/")[2]:
             output = prefix
             break
     return output
