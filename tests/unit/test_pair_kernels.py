@@ -367,6 +367,19 @@ def test_train_pairs_one_thread_equals_twin(build, subwords, nce, run):
 
 
 @builds
+@pytest.mark.parametrize("squares", [False, True])
+def test_train_pairs_with_weights_equals_twin(build, squares):
+    toy = Toy(tokens=800, most=4, run=8, subwords=6)
+    weights = np.random.default_rng(8).integers(1, 5, len(toy.bag_rows)).astype(np.float32)
+    changed = {"weights": weights}
+    if squares:
+        changed |= {"squares": tuple(toy.copies(0.0)), "eps": 0.1}
+    want = toy.twin(**changed)
+    assert_close(toy.train(build, **changed), want, toy.dim)
+    assert want[2] != pytest.approx(toy.twin()[2], rel=1e-3)  # weights do count
+
+
+@builds
 @settings(max_examples=25, deadline=None)
 @given(
     words=st.integers(1, 30),

@@ -15,11 +15,12 @@ from snailps import kernels
 from snailps.data._subwords import sign_bags, subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import text_model
+from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings, row_classes
 from snailps.models.word_vectors.examples import bags_of
 from snailps.models.word_vectors.export import write_files
-from snailps.models.word_vectors.row_classes import BUCKETS_MAX, classes_of
+from snailps.models.word_vectors.row_classes import BUCKETS_MAX, classes_in, classes_of
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.text_files import read_vec
 
@@ -83,7 +84,9 @@ def test_bags_of_some_words_have_the_classes_of_all():
     assert keys[:2].tolist() == [3, 6]
     assert weights.max() > 1
     alone = classes_of(SETTINGS, vocabulary_of([WORDS[3], WORDS[6]]))
-    assert len(keys) > np.count_nonzero(alone.weights)  # "catalogue" has some of the rows of "cat"
+    assert len(keys) > np.count_nonzero(
+        alone.roles > 0
+    )  # "catalogue" has some of the rows of "cat"
 
 
 @pytest.mark.parametrize(
@@ -93,9 +96,19 @@ def test_rows_that_do_not_start_alike_stand_for_themselves(changed):
     assert classes_of(replace(SETTINGS, **changed), vocabulary_of(WORDS)) is None
 
 
+def test_classes_in_a_summary_are_those_of_its_vocabulary_and_found_once():
+    settings, words = replace(SETTINGS, bucket=0), vocabulary_of(WORDS)  # auto: the summary has it
+    summary = pack_vocabulary(settings, words)
+    found = classes_in(settings, summary)
+    chosen, _ = unpack_vocabulary(settings, summary)
+    assert found.roles.tolist() == classes_of(chosen, words).roles.tolist()
+    assert classes_in(settings, bytes(summary)) is found
+    assert classes_in(replace(settings, maxn=3), summary) is not found
+
+
 def test_a_vocabulary_without_words_has_no_classes():
     classes = classes_of(SETTINGS, vocabulary_of([]))
-    assert not classes.weights.any()
+    assert not classes.roles.any()
     assert classes.keys(0, 500).tolist() == list(range(BUCKET_KEY, BUCKET_KEY + 500))
 
 
@@ -123,7 +136,7 @@ def test_a_file_has_every_row_though_servers_have_one_of_a_class(tmp_path, monke
     saved = read_bin(tmp_path / "out.bin")
     ptr, ids = subwords_csr(words.words, 2, 4, 500)
     # All but that of `</s>`, which is not in the text.
-    assert stored == np.count_nonzero(classes_of(settings, words).weights[np.unique(ids)]) - 1
+    assert stored == np.count_nonzero(classes_of(settings, words).roles > 0) - 1
     assert stored < 0.7 * len(np.unique(ids))
     rows = np.array(saved.input[:])
     sums = np.add.reduceat(rows[ids], ptr[:-1])
@@ -139,13 +152,13 @@ def test_training_on_classes_is_training_on_rows_that_start_alike(squares):
     classes = classes_of(SETTINGS, words)
     rng = np.random.default_rng(2)
     tokens = rng.integers(0, len(WORDS), 400).astype(np.int32)
-    first = rng.uniform(-0.1, 0.1, (len(classes.first), 8)).astype(np.float32)
-    first = first[classes.first]
 
     def places(keys):
         at = keys.astype(np.int64)
         return np.where(at < BUCKET_KEY, at, at - BUCKET_KEY + len(WORDS))
 
+    leaders = places(np.concatenate((own, classes.keys(0, SETTINGS.bucket))))
+    first = rng.uniform(-0.1, 0.1, (len(leaders), 8)).astype(np.float32)[leaders]
     trained, means = [], []
     for of in (classes, None):
         ptr, rows, weights, keys = bags_of(SETTINGS, of, WORDS, own)
@@ -158,7 +171,7 @@ def test_training_on_classes_is_training_on_rows_that_start_alike(squares):
         )  # fmt: skip
         all_rows = first.copy()
         all_rows[places(keys)] = inputs[:, :8]
-        trained.append(all_rows if of is None else all_rows[of.first])
+        trained.append(all_rows if of is None else all_rows[leaders])
         mean = np.empty((len(WORDS), 8), np.float32)
         kernels.bag_means(inputs, ptr, rows, mean, weights)
         means.append(mean)

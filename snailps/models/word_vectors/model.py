@@ -71,7 +71,7 @@ from snailps.models.word_vectors.plan import (
     words_alone,
 )
 from snailps.models.word_vectors.rotation import WordTrainer
-from snailps.models.word_vectors.row_classes import classes_of
+from snailps.models.word_vectors.row_classes import classes_in
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
 from snailps.models.word_vectors.skip_gram import SkipGramTrainer
@@ -194,7 +194,8 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         assert isinstance(results.settings, WordVectorSettings)
         s, vocabulary = unpack_vocabulary(results.settings, results.summary)
         words = vocabulary.words[: count + 1]
-        pieces = word_rows(results, s, classes_of(s, vocabulary), words)
+        classes = classes_in(results.settings, results.summary)  # a page asks every few seconds
+        pieces = word_rows(results, s, classes, words)
         rows = np.concatenate([np.array(piece, np.float32) for piece in pieces])
         named = [i for i, word in enumerate(words) if word != END_OF_LINE][:count]
         return [words[i].decode("utf-8", "replace") for i in named], rows[named]

@@ -14,6 +14,8 @@ Follows from vocabulary and settings alone, so master and workers agree.  Does n
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ from snailps.data._subwords import sign_bags, subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats, Keys
-from snailps.models.ngram_rows import WORDS_AT_ONCE
+from snailps.models.ngram_rows import WORDS_AT_ONCE, unpack_vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -38,10 +40,8 @@ class RowClasses:
 
     words: int
     """How many rows are words' own."""
-    weights: Floats
-    """How many rows each row stands for, float32; 0: another one stands for it."""
-    first: Ints
-    """The row that stands for each."""
+    roles: Ints
+    """How many rows each row stands for; -1 - r where row r stands for it; 0: no word has it."""
 
     def bags(
         self, ptr: NDArray[np.int64], ids: Ints, own: Keys
@@ -51,18 +51,26 @@ class RowClasses:
         `own` are the keys of the words.  Returns pointers, ids, and the weight of each.
         """
         grams = ids >= len(own)
-        weights = np.empty(len(ids), np.float32)
-        weights[~grams] = self.weights[own.astype(np.int64)]
-        weights[grams] = self.weights[ids[grams] + np.int64(self.words - len(own))]
-        kept = weights > 0
+        roles = np.empty(len(ids), np.int32)
+        roles[~grams] = self.roles[own.astype(np.int64)]
+        roles[grams] = self.roles[ids[grams] + np.int64(self.words - len(own))]
+        kept = roles > 0
         ends = np.concatenate(([0], kept.cumsum()))[ptr]
-        return ends, ids[kept], weights[kept]
+        return ends, ids[kept], roles[kept].astype(np.float32)
 
     def keys(self, first: int, last: int) -> Keys:
         """Keys of the rows that stand for the buckets from `first` to `last - 1`."""
-        rows = self.first[self.words + first : self.words + last].astype(np.uint64)
+        own = np.arange(self.words + first, self.words + last)
+        roles = self.roles[self.words + first : self.words + last]
+        rows = np.where(roles < 0, -1 - roles, own).astype(np.uint64)
         rows[rows >= self.words] += np.uint64(BUCKET_KEY - self.words)
         return rows
+
+
+@lru_cache(maxsize=1)
+def classes_in(s: WordVectorSettings, summary: bytes) -> RowClasses | None:
+    """`classes_of` the vocabulary in a summary; the last result is kept for the next look."""
+    return classes_of(*unpack_vocabulary(s, summary))
 
 
 def classes_of(s: WordVectorSettings, vocabulary: Vocabulary) -> RowClasses | None:
@@ -82,8 +90,7 @@ def classes_of(s: WordVectorSettings, vocabulary: Vocabulary) -> RowClasses | No
     signs = signs[used]
     begins = np.flatnonzero(np.concatenate(([True], signs[1:] != signs[:-1]))[: len(used)])
     sizes = np.diff(begins, append=len(used))
-    weights = np.zeros(words + s.bucket, np.float32)
-    weights[used[begins]] = sizes
-    first = np.arange(words + s.bucket, dtype=np.int32)
-    first[used] = np.repeat(used[begins], sizes)
-    return RowClasses(words, weights, first)
+    roles = np.zeros(words + s.bucket, np.int32)
+    roles[used] = -1 - np.repeat(used[begins], sizes)
+    roles[used[begins]] = sizes
+    return RowClasses(words, roles)
