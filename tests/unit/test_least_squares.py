@@ -18,7 +18,7 @@ from snailps.models.embeddings.settings import MfSettings
 from snailps.pieces import Piece
 from tests.support.blocks import HeldContent, held_block
 
-SETTINGS = MfSettings(loss="als", dim=5, epochs=2)
+SETTINGS = MfSettings(loss="als", dim=5, epochs=2, a0=0.5, l2=0.07)
 USERS, ITEMS = 40, 25
 
 
@@ -394,9 +394,9 @@ def test_a_training_that_ended_while_it_read_its_input_keeps_the_lines_of_the_fi
 def test_rule_for_weights_follows_the_share_of_pairs_with_a_line():
     names = Names(summary_of(lines_of()))
     density = 400 / (len(names.names[USER]) * len(names.names[ITEM]))
-    weights = Weights.of(SETTINGS, names)
-    assert weights.a0 == pytest.approx(density ** (2 / 3))
-    assert weights.l2 == pytest.approx(density ** (1 / 3) / 10)
+    weights = Weights.of(replace(SETTINGS, a0=0.0, l2=-1), names)
+    assert weights.a0 == pytest.approx(min(1, least_squares.UNOBSERVED * density))
+    assert weights.l2 == least_squares.PENALTY
     chosen = Weights.of(replace(SETTINGS, a0=0.5, l2=0.0), names)
     assert (chosen.a0, chosen.l2) == (0.5, 0.0)
     every = np.concatenate(names.counts)

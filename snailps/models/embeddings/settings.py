@@ -247,7 +247,7 @@ class MfSettings(EmbeddingSettings):
     a0: float = setting(
         0.0,
         help="Weight with which every pair of user and item is drawn to 0; a line draws its pair "
-        "to 1 with weight 1. `auto`: (lines / pairs)^(2/3).",
+        "to 1 with weight 1. `auto`: 3 x lines / pairs, at most 1.",
         when="Search it together with `l2`, by factors of 3.",
         low=0.0,
         high=1e6,
@@ -286,7 +286,7 @@ class MfSettings(EmbeddingSettings):
         L2_AUTO,
         help="L2 penalty. Factor of half the sum of squared weights of a line's rows, in the "
         "line's loss; with `als` of the sum of squares of each row, scaled by the root of its "
-        "frequency. `auto`: 0.06; with `als` (lines / pairs)^(1/3) / 10.",
+        "frequency. `auto`: 0.06; with `als` 0.03.",
         when="Larger for few or noisy ratings a name: 0.03 to 0.1; 0.02 to 0.06 for softmax; with "
         "als try half and twice the value of auto.",
         low=0.0,
