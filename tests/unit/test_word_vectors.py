@@ -189,6 +189,17 @@ def test_steps_of_a_block_are_those_of_its_words_and_negatives(make, kind):
     assert outputs.tolist() == [2 * of_output, of_output + drawn, drawn]
 
 
+@pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.5, 0.75])
+def test_negatives_are_drawn_by_the_power_of_their_counts(make, exponent):
+    """The ones of the counts of a text, as gensim's `ns_exponent` has them."""
+    model = make(replace(SMALL, minn=0, maxn=0, ns_exponent=exponent))
+    prepared, _ = ready(model, block_of(TEXT * 100))
+    words = prepared.asked[1].keys.astype(np.int64)[prepared.batch.noise.words]
+    drawn = np.bincount(words, minlength=len(model.vocabulary))
+    weights = model.vocabulary.counts.astype(float) ** exponent
+    np.testing.assert_allclose(drawn / drawn.sum(), weights / weights.sum(), atol=2e-4)
+
+
 # --- bags -------------------------------------------------------------------------------------
 
 

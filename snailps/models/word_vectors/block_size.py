@@ -22,8 +22,6 @@ from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import ConfigError
 from snailps.models.word_vectors.settings import WordVectorSettings
 
-NOISE_POWER = 0.5
-"""fastText draws negatives by the square root of their count (word2vec: 0.75)."""
 NOISE_POOL_MIN = 20_000
 NOISE_REUSE = 4
 """How often the kernel uses each negative drawn for a block, on average."""
@@ -62,7 +60,7 @@ def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) ->
     rng = np.random.default_rng(s.seed)
     share = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
     words = np.flatnonzero(rng.random(len(share)) < -np.expm1(-tokens * share))
-    noise = vocabulary.noise(NOISE_POWER) * pool_size(int(tokens * share.sum()))
+    noise = vocabulary.noise(s.ns_exponent) * pool_size(int(tokens * share.sum()))
     touched = rng.random(len(share)) < -np.expm1(-noise)
     touched[words] = True
     rows = len(words) + int(touched.sum())

@@ -19,7 +19,6 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors.block_size import NOISE_POWER
 from snailps.models.word_vectors.examples import Bags, Ints, Noise
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -38,7 +37,7 @@ class WordContention:
     def __init__(self, vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> None:
         s = self._settings = settings
         kept = vocabulary.counts * vocabulary.keep_probability(s.sample)
-        noise = vocabulary.noise(NOISE_POWER)
+        noise = vocabulary.noise(s.ns_exponent)
         inputs, outputs = steps_a_word(s)
         # Steps of all other workers while this one trains one kept word.
         others = workers - 1

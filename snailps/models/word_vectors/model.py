@@ -49,7 +49,6 @@ from snailps.models.rotation.trainer import Lease
 from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel
 from snailps.models.word_vectors.block_size import (
-    NOISE_POWER,
     check_block,
     draw,
     fit_block,
@@ -223,7 +222,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def setup(self) -> None:
         super().setup()
         self._lexicon = self.vocabulary.lexicon
-        self._noise_sum = np.cumsum(self.vocabulary.noise(NOISE_POWER))
+        self._noise_sum = np.cumsum(self.vocabulary.noise(self.settings.ns_exponent))
         self.rows = self._copied = (
             CopiedRows(self.sgd, "input"),
             CopiedRows(self.sgd, "output"),

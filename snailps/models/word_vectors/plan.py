@@ -23,7 +23,6 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.word_vectors.block_size import (
     COPIES,
-    NOISE_POWER,
     NOISE_REUSE,
     pairs_bytes,
 )
@@ -228,7 +227,7 @@ def chunks_that_fit(
     """
     s = settings
     kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
-    noise = vocabulary.noise(NOISE_POWER)
+    noise = vocabulary.noise(s.ns_exponent)
     noise *= kept.sum() * kernels.SHARED / kernels.GROUP / NOISE_REUSE / noise.sum()
     single = shared = np.zeros(0)  # tokens with an n-gram that one word has, or several
     times = 1.0

@@ -45,7 +45,7 @@ from snailps.models.rotation.trainer import (
 )
 from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
+from snailps.models.word_vectors.block_size import NOISE_REUSE, draw
 from snailps.models.word_vectors.examples import Examples, Noise, Rows, train
 from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
 from snailps.models.word_vectors.word_rows import WordRows
@@ -122,7 +122,7 @@ class WordTrainer(RotationTrainer):
         self.model = model
         self._vocabulary = model.vocabulary
         self._keep = model.keep
-        self._noise = model.vocabulary.noise(NOISE_POWER)
+        self._noise = model.vocabulary.noise(model.settings.ns_exponent)
         self.logit = model.noise_logit(slice(None))
         self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
         self._too_large: Which | None = None  # a partition whose rows do not fit into memory

@@ -64,6 +64,14 @@ class WordVectorSettings(JobSettings):
         high=1000,
         aliases=["negative"],
     )
+    ns_exponent: float = setting(
+        0.5,
+        help="Negative samples are drawn by the count of a word to this power. 0: all words alike; "
+        "1: as often as they occur.",
+        when="0.75 as in word2vec and gensim; below 0 for recommendations of rare items.",
+        low=-1.0,
+        high=2.0,
+    )
     lr: float = setting(
         0.0,
         help=(

@@ -21,7 +21,6 @@ from snailps.models.block_trainer import Sums
 from snailps.models.local_sgd import Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import TextModel
-from snailps.models.word_vectors.block_size import NOISE_POWER
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.examples import Bags, bags_of
 from snailps.models.word_vectors.row_classes import RowClasses, classes_of
@@ -46,7 +45,7 @@ class WordRows(TextModel):
         self.settings, self.vocabulary = unpack_vocabulary(self.settings, self.summary)
         s = self.settings
         self.keep = self.vocabulary.keep_probability(s.sample)
-        noise = self.vocabulary.noise(NOISE_POWER)
+        noise = self.vocabulary.noise(s.ns_exponent)
         self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         logit = np.zeros(1) if self._noise_log is None else self._noise_log
         at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
