@@ -164,6 +164,14 @@ cdef int64_t lay_out(const SparseJob *job, const uint32_t *order, int64_t num,
     return min(num, <int64_t>TILE)
 
 
+cdef object check_reach(int reach_min, int window):
+    """Raise ValueError unless windows have a reach of at least one word, and no more than fit."""
+    if not 1 <= window <= C_WINDOW_MAX:
+        raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
+    if not 1 <= reach_min <= window:
+        raise ValueError(f"reach_min must be 1 to window ({window}), got {reach_min}")
+
+
 cdef object parts_of_words(str name, object parts, Py_ssize_t word_num, int most):
     """Check that each word has a part below `most`; return the parts in the sorter's type."""
     found = np.ascontiguousarray(parts)
@@ -466,7 +474,7 @@ cdef class Kernels:
                     const int32_t[::1] tokens, bag_ptr: NDArray[np.int64] | NDArray[np.int32],
                     const int32_t[::1] bag_rows, const int32_t[::1] noise,
                     const float[::1] noise_logit, *, int window, int negatives, float lr_start,
-                    float lr_stop, uint64_t seed,
+                    float lr_stop, uint64_t seed, int reach_min=1,
                     targets: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
                     float eps=1e-8, CheckedBags bags=None,
@@ -483,7 +491,7 @@ cdef class Kernels:
         float32[n_out] is subtracted from scores: ``log(negatives * q(w))`` for NCE; empty for
         negative sampling.
 
-        Each centre draws its reach from 1..window (at most 256).  The rate is linear from the first
+        Each centre draws its reach from reach_min..window (1 to 256).  The rate is linear from the first
         token to the end of the last. `targets`: offsets in `tokens` of the centres to train, in that
         order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
         with the rows.  `bags`: result of `checked_bags` for these arrays.
@@ -505,8 +513,7 @@ cdef class Kernels:
         if targets is None and word_num > out_num:
             raise ValueError(
                 f"outputs ({out_num} rows) must have a row a word ({word_num})")
-        if not 1 <= window <= C_WINDOW_MAX:
-            raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
+        check_reach(reach_min, window)
         if not self.in_range(tokens, -1, word_num):
             raise ValueError(f"tokens must lie in -1..{word_num - 1}: words that have a bag")
         if tokens.shape[0] == 0 or word_num == 0 or inputs.shape[0] == 0:
@@ -535,7 +542,7 @@ cdef class Kernels:
             job.target_num = places.shape[0]
         job.tokens = &tokens[0]
         job.token_num = tokens.shape[0]
-        job.window = window
+        job.window, job.reach_min = window, reach_min
         # No bag is empty, so as many rows as bags are one each; a weight makes it several.
         job.single = job.bag_weights == NULL and \
             pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1
@@ -594,15 +601,15 @@ cdef class Kernels:
         return kept.base[:num], origins.base[:num]
 
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
-                   int run=1, inputs: NDArray[np.integer] | None = None, int part=0,
+                   int run=1, int reach_min=1, inputs: NDArray[np.integer] | None = None, int part=0,
                    outputs: NDArray[np.integer] | None = None, int parts=1,
                    without: Sequence[int] = (),
                    const int32_t[::1] origins=None) -> SortedPairs:
         """Sort the skip-gram pairs of a text into bundles: a centre word and up to `most` of its
         contexts.
 
-        A reach depends only on the seed and the offset in `tokens`, so all parts of a text see the
-        same windows.  Up to `run` (1 to 1024) bundles of a centre are consecutive, GROUP centres
+        A reach, reach_min..window, depends only on the seed and the offset in `tokens`, so all parts
+        of a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre are consecutive, GROUP centres
         interleaved: `train_pairs` reads and writes the bag of a centre once a run.  Runs of a part
         are in random order.
 
@@ -613,8 +620,7 @@ cdef class Kernels:
         in words and pairs, fewer than 2^31 of each.  Raises MemoryError if the pairs do not fit.
         """
         cdef Py_ssize_t word_num = -1
-        if not 1 <= window <= C_WINDOW_MAX:
-            raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
+        check_reach(reach_min, window)
         if not 1 <= most <= C_BUNDLE_MAX:
             raise ValueError(f"most must be 1 to {C_BUNDLE_MAX}, got {most}")
         if not 1 <= run <= 1024:
@@ -658,7 +664,7 @@ cdef class Kernels:
         for one in without:
             kept[one] = 0
         job.kept = &kept[0]
-        job.window = window
+        job.window, job.reach_min = window, reach_min
         job.most = most
         job.run = run
         job.stream = hash_key(seed)

@@ -52,6 +52,7 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     int64_t token_num;
     int64_t target_num;
     int window;
+    int reach_min; /* each centre draws its reach from here to the window */
     int single; /* whether each bag is a single row, number bag_rows[word] */
     int own;    /* whether that row is the word's own: bag_rows need not be read */
     /* of pairs */
@@ -88,6 +89,7 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     int part;
     int parts; /* output partitions */
     int window;
+    int reach_min;
     int most; /* contexts of a bundle */
     int run;  /* bundles of a word that are trained in successive groups */
     uint64_t stream;

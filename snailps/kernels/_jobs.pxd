@@ -55,6 +55,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t stride
         int dim
         int window
+        int reach_min
         bint single
         bint own
         float negatives
@@ -90,6 +91,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int part
         int parts
         int window
+        int reach_min
         int most
         int run
         uint64_t stream

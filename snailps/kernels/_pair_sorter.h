@@ -34,7 +34,8 @@ enum {
 
 SNAIL_INLINE int snail_reach_at(const snail_sort_job *job, int64_t at) {
     const uint64_t place = (uint64_t)(job->origins ? job->origins[at] : at);
-    return 1 + (int)snail_below(snail_draw(job->stream, place), (uint64_t)job->window);
+    const uint64_t reaches = (uint64_t)(job->window - job->reach_min + 1);
+    return job->reach_min + (int)snail_below(snail_draw(job->stream, place), reaches);
 }
 
 typedef struct { /* of a place: its sentence, tokens begin..end-1 */

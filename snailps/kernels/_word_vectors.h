@@ -123,6 +123,10 @@ SNAIL_INLINE void snail_draw_noise(const int32_t *noise, uint64_t noise_num, uin
 
 /* ---- which words meet ------------------------------------------------------------------------- */
 
+SNAIL_INLINE int snail_draw_reach(const snail_words_job *job, uint64_t random) {
+    return job->reach_min + (int)snail_below(random, (uint64_t)(job->window - job->reach_min + 1));
+}
+
 /* The noise words of a group, from draw k on. */
 SNAIL_INLINE void snail_draw_shared(const snail_words_job *job, snail_group *g, uint64_t k) {
     const uint64_t next = k + SNAIL_GROUP + SNAIL_CBOW_NOISE;
@@ -256,7 +260,7 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words
             break;
         }
         const uint64_t random = snail_draw(job->stream, k + (uint64_t)lanes);
-        const int reach = 1 + (int)snail_below(random, (uint64_t)job->window);
+        const int reach = snail_draw_reach(job, random);
         g->centre[lanes] = target.row;
         g->again[lanes] = (uint8_t)again;
         if (slots) snail_plan_slots(job, g, lanes++, &target, reach, &run);

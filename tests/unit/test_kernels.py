@@ -333,6 +333,7 @@ def test_train_words_any_shape_equals_twin(
     # A low rate: one word in every place of a wide window would make the vectors explode, and
     # rounding with them.
     changed = {"window": window, "negatives": negatives, "seed": seed}
+    changed["reach_min"] = 1 + seed % window
     changed |= {"lr_start": 2e-3, "lr_stop": 1e-3}
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
 
@@ -624,7 +625,10 @@ def test_train_words_array_that_does_not_fit_is_refused(name):
         kernels.train_words(*arguments, **SETTINGS)
 
 
-@pytest.mark.parametrize("changed", [{"window": 0}, {"window": 257}, {"negatives": 0}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"window": 0}, {"window": 257}, {"reach_min": 0}, {"reach_min": 6}, {"negatives": 0}],
+)
 def test_train_words_setting_out_of_range_is_refused(changed):
     with pytest.raises(ValueError, match=r"must|negatives"):
         Toy().train(**changed)

@@ -74,7 +74,7 @@ def test_sort_pairs_any_text_equals_twin(
         "without": rng.permutation(parts)[: (parts > 1) * rng.integers(0, parts + 1)].tolist()
     }
     for more in ({}, parted, some):
-        more["run"] = run
+        more |= {"run": run, "reach_min": 1 + seed % window}
         pairs = kernels.load(build).sort_pairs(made, window, seed, most, **more)
         got = bundles_of(pairs)
         assert got == twin.sort_pairs(made, window, seed, most, **more)
@@ -208,6 +208,12 @@ def test_sort_pairs_order_and_windows_follow_the_seed():
     assert (np.diff(centres) < 0).mean() > 0.3  # not sorted by word
 
 
+def test_sort_pairs_of_whole_windows_are_all_within_reach():
+    made = np.arange(40, dtype=np.int32)
+    pairs = pairs_of(bundles_of(kernels.sort_pairs(made, 4, 5, reach_min=4))[0])
+    assert set(pairs) == {(a, b) for a in range(40) for b in range(40) if 0 < abs(a - b) <= 4}
+
+
 def test_sort_pairs_reach_is_uniform():
     made = np.arange(60_000, dtype=np.int32) % 1000
     centres, starts, _ = kernels.sort_pairs(made, 4, 5, most=1 << 20).take(0)
@@ -264,6 +270,7 @@ def test_sorted_pairs_of_a_part_are_taken_once():
     [
         ({"window": 0}, "window must be 1 to"),
         ({"window": 257}, "window must be 1 to"),
+        ({"reach_min": 6}, r"reach_min must be 1 to window \(5\)"),
         ({"most": 0}, "most must be 1"),
         ({"run": 0}, "run must be 1 to 1024"),
         ({"parts": 0}, "parts must be 1"),

@@ -189,6 +189,18 @@ def test_steps_of_a_block_are_those_of_its_words_and_negatives(make, kind):
     assert outputs.tolist() == [2 * of_output, of_output + drawn, drawn]
 
 
+def test_windows_that_do_not_shrink_have_every_context(make):
+    """As gensim's `shrink_windows=False`."""
+    model = make(replace(SMALL, window=4, shrink_windows=False))
+    tokens = ready(model, block_of(TEXT))[0].batch.tokens
+    ends = np.flatnonzero(np.append(tokens, -1) < 0)
+    lengths = np.diff(ends, prepend=-1) - 1
+    contexts = sum(min(at, 4) + min(n - 1 - at, 4) for n in lengths for at in range(n))
+    model = make(replace(SMALL, window=4, shrink_windows=False))
+    assert train(model, TEXT)["examples"] == contexts
+    assert train(make(replace(SMALL, window=4)), TEXT)["examples"] < contexts
+
+
 @pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.5, 0.75])
 def test_negatives_are_drawn_by_the_power_of_their_counts(make, exponent):
     """The ones of the counts of a text, as gensim's `ns_exponent` has them."""

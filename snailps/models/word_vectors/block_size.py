@@ -113,7 +113,7 @@ def pairs_bytes(settings: WordVectorSettings, tokens: int) -> int:
     """Memory that the pairs of this many kept tokens take."""
     if settings.model != "skipgram":
         return 0
-    return tokens * (settings.window + 1) * PAIR_BYTES
+    return tokens * (settings.window + settings.reach_min) * PAIR_BYTES
 
 
 def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:

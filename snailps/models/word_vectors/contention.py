@@ -152,7 +152,7 @@ def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
     With skip-gram a word is a centre with each of its contexts, and a context as often.  With CBOW
     it is a context as often, but a target once.
     """
-    contexts = settings.window + 1.0  # of a random window, both sides
+    contexts = float(settings.window + settings.reach_min)  # of a mean window, both sides
     return contexts, contexts if settings.model == "skipgram" else 1.0
 
 

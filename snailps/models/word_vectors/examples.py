@@ -166,14 +166,15 @@ class Windows:
         """Make the call with the tokens around its targets alone: the kernel checks all it gets."""
         window = settings.window
         if self.targets is None:
-            return kernels.train_words, (self.tokens[first:last],), {"window": window}
+            named = {"window": window, "reach_min": settings.reach_min}
+            return kernels.train_words, (self.tokens[first:last],), named
         begin = max(0, int(self.targets[first]) - window)
         end = int(self.targets[last - 1]) + window + 1
         targets = self.targets[first:last] - np.int32(begin), self.words[first:last]
         return (
             kernels.train_words,
             (self.tokens[begin:end],),
-            {"window": window, "targets": targets},
+            {"window": window, "reach_min": settings.reach_min, "targets": targets},
         )
 
 

@@ -49,7 +49,8 @@ class WordVectorSettings(JobSettings):
     )
     window: int = setting(
         5,
-        help="Maximum distance to a context word. Each centre draws its distance from 1 to this.",
+        help="Maximum distance to a context word. Each centre draws its distance from 1 to this, "
+        "unless `shrink_windows` is false.",
         when="Smaller for syntax, larger for topics.",
         unit="words",
         low=1,
@@ -63,14 +64,6 @@ class WordVectorSettings(JobSettings):
         low=1,
         high=1000,
         aliases=["negative"],
-    )
-    ns_exponent: float = setting(
-        0.5,
-        help="Negative samples are drawn by the count of a word to this power. 0: all words alike; "
-        "1: as often as they occur.",
-        when="0.75 as in word2vec and gensim; below 0 for recommendations of rare items.",
-        low=-1.0,
-        high=2.0,
     )
     lr: float = setting(
         0.0,
@@ -115,6 +108,20 @@ class WordVectorSettings(JobSettings):
         **BUCKET,
         read_if={"maxn": range(1, 33)},
     )
+    shrink_windows: bool = setting(
+        True,
+        help="Whether each centre draws its distance from 1 to `window`. `false`: it is always "
+        "`window`.",
+        when="`false` if a distant word of the window counts as much as a near one.",
+    )
+    ns_exponent: float = setting(
+        0.5,
+        help="Negative samples are drawn by the count of a word to this power. 0: all words alike; "
+        "1: as often as they occur.",
+        when="0.75 as in word2vec and gensim; below 0 for recommendations of rare items.",
+        low=-1.0,
+        high=2.0,
+    )
     worker_memory: int = setting(
         2 << 30,
         help=(
@@ -155,6 +162,11 @@ class WordVectorSettings(JobSettings):
         when="`bin` takes dim x bucket x 4 bytes; leave it out if unknown words are not needed.",
     )
     column: str = setting("", **COLUMN)
+
+    @property
+    def reach_min(self) -> int:
+        """Least distance to a context word that a centre draws."""
+        return 1 if self.shrink_windows else self.window
 
     @property
     def rate(self) -> float:

@@ -71,8 +71,9 @@ class SkipGramTrainer(WordTrainer):
         return bundling(kept[most], bags.ptr, bags.rows, model.threads, rate, bags.weights)
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
-        window, (lanes, run) = self.model.settings.window, self.bundling
-        return Pairs(*kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run).take(0), lanes)
+        s, (lanes, run) = self.model.settings, self.bundling
+        pairs = kernels.sort_pairs(tokens, s.window, seed, BUNDLE, run=run, reach_min=s.reach_min)
+        return Pairs(*pairs.take(0), lanes)
 
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
@@ -109,6 +110,7 @@ class SkipGramTrainer(WordTrainer):
             (s.seed * GOLDEN + block.chunk) & MASK64,
             BUNDLE,
             run=split.bundling.run,
+            reach_min=s.reach_min,
             inputs=split.inputs,
             part=block.part,
             outputs=split.outputs,

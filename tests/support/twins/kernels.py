@@ -126,7 +126,7 @@ def around(tokens, at: int, reach: int) -> list[int]:
     return found
 
 
-def places(tokens, window: int, noise, seed: int, targets=None, slots=False):
+def places(tokens, window: int, noise, seed: int, targets=None, slots=False, reach_min=1):
     """Yields (first token, [(place, row of its word, its contexts, in turn)], noise words) a group.
 
     With targets (places, rows) the first one is the number of a target.  A target whose word is in
@@ -157,7 +157,7 @@ def places(tokens, window: int, noise, seed: int, targets=None, slots=False):
             if turns * 6 > len(lanes):
                 next_ -= 1
                 break
-            reach = 1 + draw(seed, k + len(lanes), window)
+            reach = reach_min + draw(seed, k + len(lanes), window - reach_min + 1)
             lanes.append((at, row, around(tokens, at, reach), again))
         waiting = left + waiting
         first = begin if targets is not None else words[begin - 1] + 1 if begin else 0
@@ -165,9 +165,9 @@ def places(tokens, window: int, noise, seed: int, targets=None, slots=False):
         number += 1
 
 
-def groups(tokens, window: int, noise, seed: int, targets=None, slots=False):
+def groups(tokens, window: int, noise, seed: int, targets=None, slots=False, reach_min=1):
     """The same with words for places, and without whether a lane is judged in turn."""
-    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots):
+    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots, reach_min):
         yield first, [(row, [int(tokens[i]) for i in near]) for _, row, near, _ in lanes], shared
 
 
@@ -237,7 +237,7 @@ def train_group(inputs, outputs, tokens, lanes, shared, bag, logit, negatives, s
 
 
 def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
-                window, negatives, lr_start, lr_stop, seed, targets=None,
+                window, negatives, lr_start, lr_stop, seed, targets=None, reach_min=1,
                 weights=None):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
     inputs = inputs[:, :dim].astype(np.float64)
@@ -250,7 +250,7 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
     num = len(tokens if targets is None else targets[0])
     slots = weights is not None or len(bag_rows) > len(bag_ptr) - 1
     bag = bags(bag_ptr, bag_rows, weights)
-    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots):
+    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots, reach_min):
         rate = lr_start + (lr_stop - lr_start) * first / num
         group = inputs, outputs, tokens, lanes, shared, bag, noise_logit, negatives, step
         of_group, examples, steps = train_group(*group)
@@ -300,12 +300,12 @@ def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, 
 ORDER_DRAWS = 1 << 40
 
 
-def windows(tokens, window: int, seed: int):
+def windows(tokens, window: int, seed: int, reach_min=1):
     """Yields (centre, its contexts) of each word of a text, in its order."""
     for at, centre in enumerate(tokens):
         if centre < 0:
             continue
-        reach = 1 + draw(seed, at, window)
+        reach = reach_min + draw(seed, at, window - reach_min + 1)
         left, right = [], []
         for step, found in ((-1, left), (1, right)):
             for near in range(1, reach + 1):
@@ -347,11 +347,11 @@ def order_bundles(bundles, run, seed, number):
     return made
 
 
-def sort_pairs(tokens, window, seed, most=12, *, run=1, inputs=None, part=0, outputs=None,
-               parts=1, without=()):  # fmt: skip
+def sort_pairs(tokens, window, seed, most=12, *, run=1, reach_min=1, inputs=None, part=0,
+               outputs=None, parts=1, without=()):  # fmt: skip
     """Lists of (centre, contexts) for each output partition, in the order of training."""
     pairs = [{} for _ in range(parts)]
-    for centre, around in windows(tokens, window, seed):
+    for centre, around in windows(tokens, window, seed, reach_min):
         if inputs is None or inputs[centre] == part:
             for context in around:
                 of = pairs[0 if outputs is None else outputs[context]]
