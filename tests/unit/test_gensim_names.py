@@ -54,7 +54,7 @@ def test_results_are_gensims(both, name, arguments):
 
 
 def test_products_of_similarities_within_the_first_words(both):
-    """gensim 4.4 takes the same argument, and ignores it."""
+    """gensim 4.4 takes the argument, and ignores it (findings)."""
     ours, _ = both
     every = [pair for pair in ours.most_similar_cosmul("w1", "w2", 60) if int(pair[0][1:]) < 20]
     assert ours.most_similar_cosmul("w1", "w2", 60, restrict_vocab=20) == every
