@@ -246,6 +246,19 @@ def compare(call: Call, builds: list[str], rounds: int) -> dict[str, float]:
     return {build: statistics.median(found) for build, found in spent.items()}
 
 
+def codebooks(rng: np.random.Generator) -> dict[str, Call]:
+    """Product quantisation in parts of two columns."""
+    columns = rng.normal(size=(2, 4096)).astype(np.float32)
+    start = np.ascontiguousarray(columns[:, : kernels.CENTROIDS].T)
+    rows = rng.normal(size=(ROWS, DIM)).astype(np.float32)
+    centroids = rng.normal(size=kernels.CENTROIDS * DIM).astype(np.float32)
+    codes = np.empty((ROWS, DIM // 2), np.uint8)
+    return {
+        "train_codebook": lambda k: k.train_codebook(columns, 4096, start.copy(), 4),
+        "encode_rows": lambda k: k.encode_rows(rows, centroids, 2, codes),
+    }
+
+
 def main() -> None:
     """Parse, measure, print a table."""
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -254,7 +267,7 @@ def main() -> None:
     o = p.parse_args()
     builds = kernels.builds_available()[::-1]
     calls: dict[str, Call] = {}
-    for group in (words, labels, sparse, embeddings, dense, stored):
+    for group in (words, labels, sparse, embeddings, dense, stored, codebooks):
         calls |= group(np.random.default_rng(1))
     slow = []
     print(f"{'kernel':<32}{'base, us':>10}" + "".join(f"{build:>10}" for build in builds[1:]))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from snailps.errors import ConvergenceWarning, SnailError
     from snailps.estimators import *  # noqa: F403
     from snailps.estimators.loading import load
+    from snailps.estimators.quantizing import quantize
     from snailps.filtering.job import filter as filter
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
@@ -67,6 +68,7 @@ __all__ = [
     "load",
     "local_cluster",
     "open_checkpoint",
+    "quantize",
     "reader",
     "recommender",
     "setting",
@@ -81,6 +83,7 @@ _HOMES = {
     "data.pipeline": ("Stage",),
     "errors": ("ConvergenceWarning", "SnailError"),
     "estimators.loading": ("load",),
+    "estimators.quantizing": ("quantize",),
     "filtering.job": ("filter",),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),

@@ -11,7 +11,7 @@ NumPy twin in tests/support/twins.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -23,7 +23,8 @@ from snailps.abi._row_ops cimport (
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
-    SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, Csr, KernelTable, LabelsJob, RatingsJob,
+    SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, CodebookJob, Csr, EncodeJob, KernelTable,
+    LabelsJob, RatingsJob,
     Contexts, SolveJob, SortedBundle, SortJob, SparseJob, TriplesJob, Window, WordsJob,
 )
 
@@ -46,12 +47,15 @@ cdef enum:
 
 cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
+cdef int C_CENTROIDS = _jobs.CENTROIDS
 cdef int C_BUNDLE_COPY = _jobs.BUNDLE_COPY
 
 GROUP: int = _jobs.GROUP        # consecutive centres that are trained together, at most
 SHARED: int = _jobs.SHARED      # negatives that a group shares, at most
 PAD: int = _jobs.PAD            # row strides are multiples of so many floats: a cache line
 PANEL: int = _jobs.PANEL        # words of a panel of output weights
+POINTS: int = _jobs.POINTS      # columns of points are padded to a multiple of so many
+CENTROIDS: int = _jobs.CENTROIDS    # of a codebook
 
 
 # ---- what every call needs -------------------------------------------------------------------------
@@ -834,6 +838,71 @@ cdef class Kernels:
             self.table.labels(&job, scratch, &total, &examples)
             free(scratch)
         return total, examples
+
+    # ---- product quantisation ----------------------------------------------------------------------
+
+    def train_codebook(self, const float[:, ::1] columns, Py_ssize_t point_num,
+                       float[:, ::1] centroids, int rounds) -> None:
+        """Train 256 centroids by at most `rounds` of k-means; ends early when no point moves.
+
+        columns float32[width, stride]: coordinates of the first `point_num` points, at least 1; stride is a
+        multiple of `POINTS`.  centroids float32[256, width]: first values, changed.  A centroid without
+        points takes over the farthest point of another one.  All numbers must be finite.
+        """
+        cdef Py_ssize_t width = columns.shape[0], stride = columns.shape[1]
+        if stride % _jobs.POINTS or not 1 <= point_num <= stride or not 1 <= width <= C_DIM_MAX:
+            raise ValueError(f"columns must be as wide as a multiple of {_jobs.POINTS}, with 1 to as many "
+                             f"points; got {width} x {stride} and {point_num} points")
+        if centroids.shape[0] != C_CENTROIDS or centroids.shape[1] != width:
+            raise ValueError(f"centroids must be {C_CENTROIDS} x {width}, got "
+                             f"{centroids.shape[0]} x {centroids.shape[1]}")
+        cdef CodebookJob codebook
+        codebook.columns = &columns[0, 0]
+        codebook.point_num = point_num
+        codebook.stride = stride
+        codebook.width = <int>width
+        codebook.rounds = rounds
+        codebook.centroids = &centroids[0, 0]
+        cdef char *scratch = zeros(self.table.codebook_scratch(&codebook))
+        with nogil:
+            self.table.codebook(&codebook, scratch)
+            free(scratch)
+
+    def encode_rows(self, rows: NDArray[np.float32], const float[::1] centroids, Py_ssize_t part_width,
+                    uint8_t[:, ::1] codes, const float[::1] scales=None) -> None:
+        """Write the number of the nearest centroid of each part of each row into `codes`.
+
+        rows float32[n, dim] at any alignment.  centroids: of all parts in one array, (256, columns of the
+        part) each; a part has `part_width` columns, the last one the rest.  codes uint8[n, parts].
+        scales: a factor for each row.
+        """
+        cdef Py_ssize_t n = codes.shape[0], parts = codes.shape[1], dim
+        if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[0] != n \
+                or rows.strides != (4 * rows.shape[1], 4):
+            raise ValueError(f"rows must be float32[{n}, dim], row by row, got {rows.dtype}{list(rows.shape)}")
+        dim = rows.shape[1]
+        if not 1 <= part_width <= C_DIM_MAX or parts < 1 \
+                or not (parts - 1) * part_width < dim <= parts * part_width \
+                or centroids.shape[0] != C_CENTROIDS * dim:
+            raise ValueError(f"{parts} parts of {part_width} columns and {centroids.shape[0]} values of "
+                             f"centroids do not make rows of {dim} columns")
+        if scales is not None and scales.shape[0] != n:
+            raise ValueError(f"scales must be a factor for each of {n} rows, got {scales.shape[0]}")
+        if n == 0:
+            return
+        cdef EncodeJob job
+        job.rows = <const void *><uintptr_t>rows.__array_interface__["data"][0]
+        job.scales = &scales[0] if scales is not None else NULL
+        job.dim = dim
+        job.centroids = &centroids[0]
+        job.part_num = <int>parts
+        job.part_width = <int>part_width
+        job.codes = &codes[0, 0]
+        job.row_num = n
+        cdef char *scratch = taken(self.table.encode_scratch(&job))
+        with nogil:
+            self.table.encode_rows(&job, scratch)
+            free(scratch)
 
     # ---- models of sparse examples -----------------------------------------------------------------
 

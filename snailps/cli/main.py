@@ -52,6 +52,7 @@ _PANELS = {
         "filter",
         "test",
         "eval",
+        "quantize",
     ),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}

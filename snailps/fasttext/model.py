@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -31,6 +31,7 @@ from snailps.vectors.files import identify
 from snailps.vectors.label_prediction import LabelModel, labelled_text
 from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantised import QuantisedRows
+from snailps.vectors.quantising import Codebooks
 from snailps.vectors.query import Vectors
 from snailps.vectors.saving import save_bin
 from snailps.vectors.words import to_bytes, tokens_of
@@ -190,17 +191,52 @@ class Model:
         dsub: int = 2,
         qnorm: bool = False,
     ) -> None:
-        """Refuse: models are not quantised yet.
+        """Quantise the rows of a classifier, in place.
+
+        Parameters
+        ----------
+        input : path
+            Labelled text, for `retrain`.
+        qout, cutoff, dsub, qnorm
+            As in `snailps.quantize`.
+        retrain : bool
+            Train on after `cutoff`; without a cutoff it has no effect.
+        epoch, lr
+            Of the retraining; by default the model's.
+        thread : int
+            By default one per core.
+        verbose : int
+            Has no effect.
 
         Raises
         ------
-        DataError
-            Always.
+        DataError, ModelFileError
+            As in `snailps.quantize`; or `retrain` without `input`, or a model of words.
         """
-        raise DataError(
-            "quantize: snailps reads quantised models and does not make them: call fastText's "
-            "quantize on the .bin that save_model writes"
-        )
+        if self._classifier is None:
+            raise DataError(
+                "quantize: expected a classifier, got a model of words, which fastText does not "
+                "quantise: snailps.quantize(path, output) does"
+            )
+        if retrain and not input:
+            raise DataError("quantize: expected the path of a labelled text as input to retrain on")
+        from snailps.estimators.quantizing import quantized  # here: loading a model needs none
+
+        training = None
+        if input and retrain and cutoff:
+            from snailps.models.classifier.retraining import LR, Retraining
+
+            training = Retraining(
+                partial(labelled_text, os.fsdecode(input)),
+                os.fsdecode(input),
+                epoch or self._bin.header.epochs,
+                lr or self._args.get("lr", LR),
+                threads=thread or 0,
+            )
+        codebooks = Codebooks(dsub, qnorm, threads=thread or 0)
+        model = quantized(self._bin, codebooks, qout=qout, cutoff=cutoff, training=training)
+        self._take(model)
+        self._is_changed = True
 
     # --- words -----------------------------------------------------------------------------------
 

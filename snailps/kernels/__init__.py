@@ -23,9 +23,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps._kernels import CENTROIDS as CENTROIDS
 from snailps._kernels import GROUP as GROUP
 from snailps._kernels import PAD as PAD
 from snailps._kernels import PANEL as PANEL
+from snailps._kernels import POINTS as POINTS
 from snailps._kernels import SHARED as SHARED
 from snailps._kernels import CheckedBags as CheckedBags
 from snailps._kernels import Kernels
@@ -149,6 +151,8 @@ unpack_parts = _chosen.unpack_parts
 subtract_parts = _chosen.subtract_parts
 csr_product = _chosen.csr_product
 labelling = partial(Labelling, _chosen)
+train_codebook = _chosen.train_codebook
+encode_rows = _chosen.encode_rows
 csr_gradients = _chosen.csr_gradients
 cbow_scratch_floats = _chosen.cbow_scratch_floats
 cbow_loss = _chosen.cbow_loss

@@ -20,6 +20,8 @@
 #include "../abi/_wire_types.h"
 
 #define SNAIL_PAD 16      /* floats in a cache line: strides are multiples of it */
+#define SNAIL_POINTS 64   /* points whose centroids are sought together */
+#define SNAIL_CENTROIDS 256 /* of a codebook: a code is a byte */
 #define SNAIL_GROUP 16    /* centre words trained together, one a lane: the widest vector register */
 #define SNAIL_SHARED 32   /* most noise words of a group */
 #define SNAIL_TOGETHER 64 /* lines of text between two exchanges of hot label rows */
@@ -133,7 +135,7 @@ typedef struct { /* lines of text with labels */
 typedef struct { /* labels of lines, by a trained classifier: nothing is changed */
     const void *inputs;       /* float [.., dim] of any alignment; or NULL: quantised rows: */
     const uint8_t *codes;     /* [.., part_num] */
-    const float *centroids;   /* [part_num][256][part_width]; of the last part the rest of dim */
+    const float *centroids;   /* [part_num][256][part_width]; of the last part the rest of dim; 4 more */
     const uint8_t *norm_codes; /* or NULL: all lengths are 1 */
     const float *norms;       /* [256] */
     int part_num, part_width;
@@ -152,6 +154,25 @@ typedef struct { /* labels of lines, by a trained classifier: nothing is changed
     float *scores;  /* NULL, or beside `all` the scores that order labels, [lines, label_num] */
     float *hidden;  /* NULL, or replaces all of these [lines, dim] */
 } snail_labelling_job;
+
+typedef struct { /* a codebook: the centroids of one part of rows, by k-means */
+    const float *columns; /* [width, stride]: coordinates of points, of a column one behind the other */
+    int64_t point_num;    /* at most stride, which is a multiple of SNAIL_POINTS */
+    int64_t stride;
+    int width;
+    int rounds;
+    float *centroids; /* [256, width]: first values, then trained */
+} snail_codebook_job;
+
+typedef struct { /* codes of rows, by trained codebooks */
+    const void *rows;    /* float [row_num, dim] of any alignment */
+    const float *scales; /* NULL, or a factor for each row */
+    int64_t dim;
+    const float *centroids; /* as in snail_labelling_job */
+    int part_num, part_width;
+    uint8_t *codes; /* [row_num, part_num], written */
+    int64_t row_num;
+} snail_encode_job;
 
 typedef struct {    /* sparse examples, for linear models and factorization machines */
     float *rows;    /* [row_num, width]: weights, then the state of the method */
@@ -294,6 +315,10 @@ typedef struct {
     void (*labels)(const snail_labels_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labelling_scratch)(const snail_labelling_job *job);
     void (*label_lines)(const snail_labelling_job *job, char *scratch);
+    int64_t (*codebook_scratch)(const snail_codebook_job *job);
+    void (*codebook)(const snail_codebook_job *job, char *scratch);
+    int64_t (*encode_scratch)(const snail_encode_job *job);
+    void (*encode_rows)(const snail_encode_job *job, char *scratch);
     int64_t (*linear_scratch)(const snail_sparse_job *job);
     void (*linear)(const snail_sparse_job *job, char *scratch, double *loss, double *weight);
     void (*linear_scores)(const snail_sparse_job *job, float *scores);

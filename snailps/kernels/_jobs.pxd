@@ -6,6 +6,8 @@ from snailps.abi._wire_types cimport WireOps
 
 cdef extern from "kernels/_jobs.h" nogil:
     const int PAD "SNAIL_PAD"
+    const int POINTS "SNAIL_POINTS"
+    const int CENTROIDS "SNAIL_CENTROIDS"
     const int GROUP "SNAIL_GROUP"
     const int SHARED "SNAIL_SHARED"
     const int TOGETHER "SNAIL_TOGETHER"
@@ -156,6 +158,24 @@ cdef extern from "kernels/_jobs.h" nogil:
         float *scores
         float *hidden
 
+    ctypedef struct CodebookJob "snail_codebook_job":
+        const float *columns
+        int64_t point_num
+        int64_t stride
+        int width
+        int rounds
+        float *centroids
+
+    ctypedef struct EncodeJob "snail_encode_job":
+        const void *rows
+        const float *scales
+        int64_t dim
+        const float *centroids
+        int part_num
+        int part_width
+        uint8_t *codes
+        int64_t row_num
+
     ctypedef struct SparseJob "snail_sparse_job":
         float *rows
         int64_t width
@@ -298,6 +318,10 @@ cdef extern from "kernels/_jobs.h" nogil:
                        int64_t *examples) noexcept nogil
         int64_t (*labelling_scratch)(const LabellingJob *job) noexcept nogil
         void (*label_lines)(const LabellingJob *job, char *scratch) noexcept nogil
+        int64_t (*codebook_scratch)(const CodebookJob *job) noexcept nogil
+        void (*codebook)(const CodebookJob *job, char *scratch) noexcept nogil
+        int64_t (*encode_scratch)(const EncodeJob *job) noexcept nogil
+        void (*encode_rows)(const EncodeJob *job, char *scratch) noexcept nogil
         int64_t (*linear_scratch)(const SparseJob *job) noexcept nogil
         void (*linear)(const SparseJob *job, char *scratch, double *loss, double *weight) noexcept nogil
         void (*linear_scores)(const SparseJob *job, float *scores) noexcept nogil

@@ -19,8 +19,9 @@
 
 enum {
     SNAIL_ROWS_AHEAD = 24,  /* how many features ahead rows are prefetched */
-    SNAIL_LABELS_ONCE = 64, /* rows of labels that are multiplied with 16 lines at a time */
-    SNAIL_CENTROIDS = 256
+    SNAIL_CODES_ONCE = 64,  /* features whose quantised rows are added together: their codes stay near */
+    SNAIL_PARTS_ONCE = 8,   /* parts of quantised rows that are summed in registers */
+    SNAIL_LABELS_ONCE = 64 /* rows of labels that are multiplied with 16 lines at a time */
 };
 
 /* A float of the file, and rows of them. */
@@ -73,34 +74,68 @@ SNAIL_INLINE void snail_add_filed(const snail_labelling_job *job, const int32_t 
     }
 }
 
-SNAIL_INLINE void snail_add_quantised(const snail_labelling_job *job, int32_t feature,
-                                      float *restrict sum) {
-    const uint8_t *codes = job->codes + feature * (int64_t)job->part_num;
-    const float norm = job->norm_codes ? job->norms[job->norm_codes[feature]] : 1;
-    const float *centroids = job->centroids;
-    const int width = job->part_width, whole = job->part_num - 1;
-    for (int part = 0; part < whole; part++) {
-        const float *centroid = centroids + codes[part] * width;
-        for (int k = 0; k < width; k++) sum[k] += norm * centroid[k];
-        centroids += SNAIL_CENTROIDS * width;
-        sum += width;
+/* Adds up to four columns of `count` neighbouring parts of some features' rows to `sum`.  Parts are few, so
+ * that the sums stay in registers and the centroids in the nearest cache; a load may reach behind the
+ * columns, which is why the centroids end in padding. */
+SNAIL_INLINE void snail_add_parts(const int count, const int width, const snail_labelling_job *job,
+                                  const int32_t *features, int64_t n, int part, int column, int columns,
+                                  float *sum) {
+    const float *centroids = job->centroids + (int64_t)part * SNAIL_CENTROIDS * job->part_width + column;
+    snail_quad totals[SNAIL_PARTS_ONCE];
+#pragma GCC unroll 8
+    for (int p = 0; p < count; p++) totals[p] = (snail_quad){0};
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *codes = job->codes + features[i] * (int64_t)job->part_num + part;
+        const float norm = job->norm_codes ? job->norms[job->norm_codes[features[i]]] : 1;
+#pragma GCC unroll 8
+        for (int p = 0; p < count; p++)
+            totals[p] += norm *
+                *(const snail_quad *)(centroids + (int64_t)(p * SNAIL_CENTROIDS + codes[p]) * width);
     }
-    const int last = (int)(job->dim - (int64_t)whole * width);
-    for (int k = 0; k < last; k++) sum[k] += norm * centroids[codes[whole] * last + k];
+#pragma GCC unroll 8
+    for (int p = 0; p < count; p++)
+        for (int k = 0; k < columns; k++) sum[p * width + k] += totals[p][k];
+}
+
+/* Parts of a width that the compiler knows, as many at a time as there are; returns the first part left. */
+SNAIL_INLINE int snail_add_narrow(const int width, const snail_labelling_job *job,
+                                  const int32_t *features, int64_t n, float *sum) {
+    int part = 0;
+    for (; part + SNAIL_PARTS_ONCE < job->part_num; part += SNAIL_PARTS_ONCE)
+        snail_add_parts(SNAIL_PARTS_ONCE, width, job, features, n, part, 0, width, sum + part * width);
+    for (; part < job->part_num - 1; part++)
+        snail_add_parts(1, width, job, features, n, part, 0, width, sum + part * width);
+    return part;
+}
+
+static void snail_add_quantised(const snail_labelling_job *job, const int32_t *features, int64_t n,
+                                float *sum) {
+    const int width = job->part_width;
+    int part = 0;
+    if (width == 1) part = snail_add_narrow(1, job, features, n, sum);
+    else if (width == 2) part = snail_add_narrow(2, job, features, n, sum);
+    else if (width == 3) part = snail_add_narrow(3, job, features, n, sum);
+    else if (width == 4) part = snail_add_narrow(4, job, features, n, sum);
+    for (; part < job->part_num; part++) { /* wide parts, and the last one, which may be narrower */
+        const int64_t first = (int64_t)part * width;
+        const int own = (int)snail_least64(width, job->dim - first);
+        for (int column = 0; column < own; column += 4)
+            snail_add_parts(1, own, job, features, n, part, column, own - column < 4 ? own - column : 4,
+                            sum + first + column);
+    }
 }
 
 /* Mean of a line's rows; zeros of a line without features. */
 static void snail_hide_line(const snail_labelling_job *job, int64_t line, float *hidden) {
     const int64_t begin = job->ptr[line], end = job->ptr[line + 1], all = job->ptr[job->last];
     memset(hidden, 0, (size_t)job->stride * sizeof(float));
-    for (int64_t first = begin; first < end; first += 4) {
-        const int64_t n = snail_least64(4, end - first);
+    const int64_t step = job->inputs ? 4 : SNAIL_CODES_ONCE;
+    for (int64_t first = begin; first < end; first += step) {
+        const int64_t n = snail_least64(step, end - first);
         for (int64_t at = first + SNAIL_ROWS_AHEAD; at < first + SNAIL_ROWS_AHEAD + n && at < all; at++)
             snail_ask_for(job, job->features[at]);
         if (job->inputs) snail_add_filed(job, job->features + first, n, hidden);
-        else
-            for (int64_t i = first; i < first + n; i++)
-                snail_add_quantised(job, job->features[i], hidden);
+        else snail_add_quantised(job, job->features + first, n, hidden);
     }
     if (end > begin) {
         const float share = 1 / (float)(end - begin);

@@ -21,6 +21,7 @@ cdef extern from "<stdlib.h>" nogil:
 
 
 cdef enum:
+    CENTROID_PAD = 4            # the kernel reads four columns at a time
     PLACED_MAX = 32             # up to so many labels of a line are sorted by insertion
     SORTED_ONCE = 1 << 22       # scores
 
@@ -72,13 +73,13 @@ cdef class Labelling:
             return
         codes, centroids, width, norm_codes, norms = inputs
         cdef const uint8_t[:, ::1] of_rows = codes
-        cdef const float[::1] of_parts = centroids
+        cdef const float[::1] of_parts = np.append(centroids, np.zeros(CENTROID_PAD, np.float32))
         cdef const uint8_t[::1] lengths = norm_codes
         cdef const float[::1] of_lengths = norms
         cdef Py_ssize_t parts = of_rows.shape[1]
         if parts < 1 or width < 1 or not (parts - 1) * width < dim <= parts * width \
-                or of_parts.shape[0] != 256 * dim:
-            raise ValueError(f"{parts} parts of {width} columns and {of_parts.shape[0]} values of "
+                or len(centroids) != 256 * dim:
+            raise ValueError(f"{parts} parts of {width} columns and {len(centroids)} values of "
                              f"centroids do not make rows of {dim} columns")
         if (norms is None) != (norm_codes is None) or norms is not None and (
                 of_lengths.shape[0] != 256 or lengths.shape[0] != of_rows.shape[0]):

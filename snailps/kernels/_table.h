@@ -5,6 +5,7 @@
 #include "_best_products.h"
 #include "_cbow.h"
 #include "_classifier.h"
+#include "_codebooks.h"
 #include "_csr.h"
 #include "_fm.h"
 #include "_jobs.h"
@@ -79,6 +80,10 @@ static snail_kernels snail_table = {
     .labels = snail_train_labels,
     .labelling_scratch = snail_labelling_scratch,
     .label_lines = snail_label_lines,
+    .codebook_scratch = snail_codebook_scratch,
+    .codebook = snail_train_codebook,
+    .encode_scratch = snail_encode_scratch,
+    .encode_rows = snail_encode_rows,
     .linear_scratch = snail_linear_scratch,
     .linear = snail_train_linear,
     .linear_scores = snail_linear_scores,

@@ -169,16 +169,19 @@ def write_bin(
     header: BinHeader,
     words: Sequence[bytes],
     counts: Sequence[int] | npt.NDArray[np.int64],
-    input_chunks: Iterable[Float32],
-    output_chunks: Iterable[Float32],
+    input_chunks: Iterable[Float32] | QuantisedRows,
+    output_chunks: Iterable[Float32] | QuantisedRows,
     labels: Sequence[bytes] = (),
     label_counts: Sequence[int] | npt.NDArray[np.int64] = (),
+    pruned: KeptGrams | None = None,
 ) -> None:
     """Write a model that the official ``fasttext`` package loads; memory is one chunk.
 
     `words` are most frequent first, as fastText requires, with counts of at least 1.  The input
-    chunks have ``n + header.bucket`` rows in all; the output chunks have n rows or, for a
-    classifier, one row per label.  fastText's word vectors of a text with labels name these, too.
+    chunks have ``n + header.bucket`` rows in all, or n and one for each of `pruned`; the output
+    chunks have n rows or, for a classifier, one row per label.  Word vectors with quantised input
+    rows have no output rows, which no query needs.  fastText's word vectors of a text with labels
+    name these, too.
     """
     _check_header(path, header)
     check_words(path, words)
@@ -186,24 +189,62 @@ def write_bin(
         check_words(path, labels)
     if header.model == "supervised" and not labels:
         raise ModelFileError(f"{path}: expected a supervised model's labels, got none")
-    outputs = labels if header.model == "supervised" else words
-    rows = (len(words) + header.bucket, len(outputs))
+    grams = header.bucket if pruned is None else len(pruned)
+    outputs = len(labels) if header.model == "supervised" else len(words)
+    if _lacks_outputs(header, input_chunks):
+        outputs, output_chunks = 0, ()
+    matrices = [
+        ("input", len(words) + grams, input_chunks), ("output", outputs, output_chunks)
+    ]  # fmt: skip
     dictionary = _pack_entries(path, words, counts, _WORD)
     dictionary += _pack_entries(path, labels, label_counts, _LABEL)
     tokens = header.tokens or int(np.sum(counts) + np.sum(label_counts))
     head = _pack_header(path, header) + _COUNTS.pack(
-        len(words) + len(labels), len(words), len(labels), tokens, -1
+        len(words) + len(labels),
+        len(words),
+        len(labels),
+        tokens,
+        -1 if pruned is None else len(pruned),
     )
-    size = len(head) + len(dictionary) + 2 * _SHAPE.size + 4 * header.dim * sum(rows)
+    pairs = b"" if pruned is None else pruned.pairs.astype("<i4").tobytes()
+    size = len(head) + len(dictionary) + len(pairs)
+    size += sum(_matrix_bytes(header.dim, rows, chunks) for _, rows, chunks in matrices)
     with atomic_file(path, size) as file:
         file.write(head)
         file.write(dictionary)
-        for name, count, chunks in zip(
-            ("input", "output"), rows, (input_chunks, output_chunks), strict=True
-        ):
-            file.write(_SHAPE.pack(False, count, header.dim))
-            for chunk in checked_chunks(path, f"{name} matrix", chunks, count, header.dim):
-                file.write(np.ascontiguousarray(chunk, dtype="<f4").reshape(-1).view(np.uint8).data)
+        file.write(pairs)
+        for name, rows, chunks in matrices:
+            for piece in _matrix_pieces(path, f"{name} matrix", header.dim, rows, chunks):
+                file.write(piece)
+
+
+def _lacks_outputs(header: BinHeader, inputs: object) -> bool:
+    """Whether a model has no output rows: word vectors whose input rows are quantised."""
+    return isinstance(inputs, QuantisedRows) and header.model != "supervised"
+
+
+def _matrix_bytes(dim: int, rows: int, chunks: Iterable[Float32] | QuantisedRows) -> int:
+    return chunks.nbytes if isinstance(chunks, QuantisedRows) else _SHAPE.size + 4 * dim * rows
+
+
+def _matrix_pieces(
+    path: str | os.PathLike[str],
+    name: str,
+    dim: int,
+    rows: int,
+    chunks: Iterable[Float32] | QuantisedRows,
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a matrix, which must have `rows` rows."""
+    if isinstance(chunks, QuantisedRows):
+        if chunks.shape != (rows, dim):
+            raise ModelFileError(
+                f"{path}: the {name} needs {rows} x {dim} values, got {chunks.shape}"
+            )
+        yield from chunks.pieces()
+        return
+    yield _SHAPE.pack(False, rows, dim)
+    for chunk in checked_chunks(path, name, chunks, rows, dim):
+        yield np.ascontiguousarray(chunk, dtype="<f4").reshape(-1).view(np.uint8).data
 
 
 def is_large(path: str | os.PathLike[str]) -> bool:
@@ -252,8 +293,10 @@ def read_bin(
     pruned = _read_pruned(cursor, kept, header.bucket) if kept >= 0 else None
     inputs = n + (header.bucket if pruned is None else kept)
     matrix = _map_matrix(cursor, layout, "input", (inputs, header.dim), quantised)
-    # A classifier has one output row per label, any other model one per word.
+    # A classifier has one output row per label, any other model one per word; a quantised one none.
     outputs = len(labels) if header.model == "supervised" else n
+    if _lacks_outputs(header, matrix) and _is_empty_matrix(cursor):
+        outputs = 0
     output = _map_matrix(cursor, layout, "output", (outputs, header.dim), quantised)
     if cursor.offset != length:
         raise ModelFileError(
@@ -523,6 +566,12 @@ def _map_matrix(
             f"{shape[1]}, the matrix itself {actual[0]} x {actual[1]}; fetch or export it again"
         )
     return cursor.array("<f4", shape[0] * shape[1]).reshape(shape) if matrix is None else matrix
+
+
+def _is_empty_matrix(cursor: Cursor) -> bool:
+    """Whether the matrix that follows in the file is dense and has no rows."""
+    start = cursor.mapped[cursor.offset : cursor.offset + _SHAPE.size]
+    return len(start) == _SHAPE.size and _SHAPE.unpack(start)[:2] == (False, 0)
 
 
 def _too_short(path: str | os.PathLike[str], length: int) -> ModelFileError:

@@ -37,6 +37,7 @@ from snailps.vectors.label_scores import LabelScores, Ranking, Sums, scores_of
 from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
+from snailps.vectors.saving import save_model
 from snailps.vectors.texts import Piece, pieces_of
 from snailps.vectors.words import one_line, to_bytes, to_text
 
@@ -449,20 +450,20 @@ class LabelModel:
         return self._model.label_counts
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .bin file, which fastText reads too.
+        """Write a .bin file, or a .ftz of a quantised model; fastText reads both.
 
         Raises
         ------
         ModelFileError
-            Unknown ending, a file that cannot be written, or a quantised model.
+            Another ending, or a file that cannot be written.
         """
         ending = os.path.splitext(path)[1]  # noqa: PTH122
-        if ending != ".bin":
+        if ending not in (".bin", ".ftz"):
             raise ModelFileError(
-                f"{path}: expected a name that ends in .bin, the format of classifiers; got "
-                f"{ending or 'no ending'}"
+                f"{path}: expected a name that ends in .bin or .ftz, the formats of classifiers; "
+                f"got {ending or 'no ending'}"
             )
-        self.wv.save(path)
+        save_model(path, self._model)
 
     def number_of(self, k: int) -> int:
         """Check `k` and limit it to the number of labels; -1: all of them, as in fastText."""

@@ -1,6 +1,7 @@
 """Product-quantised matrices of fastText's .ftz models.
 
     mapped file -> Cursor -> read_quantised -> QuantisedRows -> rows, float32
+    QuantisedRows -> pieces -> the same bytes; `quantising` makes them of rows
 
 A row is cut into parts of a few values; a part is stored as the number (one byte) of one of 256
 centroids.  With norms, rows are quantised at length 1, and their lengths by another 256 centroids.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,20 +27,29 @@ import numpy.typing as npt
 from snailps.data.atomic import human_bytes
 from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
+from snailps.kernels import CENTROIDS
 
 Float32 = npt.NDArray[np.float32]
 UInt8 = npt.NDArray[np.uint8]
 
 _HEAD = struct.Struct("<?qqi")  # norms?, rows, columns, bytes of the codes
 _QUANTISER = struct.Struct("<iiii")  # columns, parts, columns of a part, columns of the last part
-_CENTROIDS = 256
+CODE_BYTES_MAX = 2**31 - 1
+"""The format counts the bytes of a matrix's codes by an int32."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Quantiser:
+class Quantiser:
     """Centroids: `parts` has a float32[256, columns of the part] for each part of a row."""
 
     parts: list[Float32]
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of the format; float32 little-endian."""
+        widths = [part.shape[1] for part in self.parts]
+        yield _QUANTISER.pack(sum(widths), len(widths), widths[0], widths[-1])
+        for part in self.parts:
+            yield part.astype("<f4").tobytes()
 
     def decode(self, codes: UInt8) -> Float32:
         """Decode uint8[k, parts] codes to float32[k, columns]."""
@@ -54,7 +65,7 @@ class QuantisedRows:
         self,
         shape: tuple[int, int],
         codes: UInt8,
-        quantiser: _Quantiser,
+        quantiser: Quantiser,
         norm_codes: UInt8 | None = None,
         norms: Float32 | None = None,
     ) -> None:
@@ -73,6 +84,22 @@ class QuantisedRows:
         parts = self._quantiser.parts
         centroids = np.concatenate([part.ravel() for part in parts])
         return self._codes, centroids, parts[0].shape[1], self._norm_codes, self._norms
+
+    @property
+    def nbytes(self) -> int:
+        """Size in a file, in bytes."""
+        rows, columns = self.shape
+        size = 1 + _HEAD.size + self._codes.size + _QUANTISER.size + 4 * CENTROIDS * columns
+        return size if self._norms is None else size + rows + _QUANTISER.size + 4 * CENTROIDS
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of the format: a mark, shape, codes, centroids, norms."""
+        yield b"\x01" + _HEAD.pack(self._norms is not None, *self.shape, self._codes.size)
+        yield np.ascontiguousarray(self._codes).reshape(-1).data
+        yield from self._quantiser.pieces()
+        if self._norms is not None and self._norm_codes is not None:
+            yield np.ascontiguousarray(self._norm_codes).data
+            yield from Quantiser([self._norms.reshape(-1, 1)]).pieces()
 
     def __getitem__(self, which: slice | npt.NDArray[np.integer]) -> Float32:
         rows = self._quantiser.decode(self._codes[which])
@@ -134,12 +161,12 @@ def read_quantised(cursor: Cursor, columns: int) -> QuantisedRows:
     return QuantisedRows((rows, columns), codes, quantiser, norm_codes, norms)
 
 
-def _read_quantiser(cursor: Cursor, columns: int) -> _Quantiser:
+def _read_quantiser(cursor: Cursor, columns: int) -> Quantiser:
     """Read centroids; the last part may have fewer columns than the others."""
     total, parts, width, last = cursor.unpack(_QUANTISER)
     sizes = 1 <= parts <= columns and width >= 1 and 1 <= last <= width
     if total != columns or not sizes or (parts - 1) * width + last != columns:
         raise cursor.damaged(f"{parts} parts of {width} and {last} values for {columns} columns")
-    values = cursor.array("<f4", _CENTROIDS * columns).astype(np.float32)
-    wide = values[: _CENTROIDS * width * (parts - 1)].reshape(parts - 1, _CENTROIDS, width)
-    return _Quantiser([*wide, values[wide.size :].reshape(_CENTROIDS, last)])
+    values = cursor.array("<f4", CENTROIDS * columns).astype(np.float32)
+    wide = values[: CENTROIDS * width * (parts - 1)].reshape(parts - 1, CENTROIDS, width)
+    return Quantiser([*wide, values[wide.size :].reshape(CENTROIDS, last)])

@@ -1,6 +1,6 @@
-"""Writes word vectors as .npz, .vec or .bin, chosen by the ending of the name.
+"""Writes word vectors as .npz, .vec, .bin or .ftz, chosen by the ending of the name.
 
-    words, chunks of rows, a fastText model -> save_vectors -> .vec, .npz, .bin
+    words, chunks of rows, a fastText model -> save_vectors -> .vec, .npz, .bin, .ftz
 
 `files` reads these formats.  Must not know how vectors were trained.
 """
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
-from snailps.vectors.fasttext_bin import BinModel, check_words, checked_chunks, write_bin
+from snailps.vectors.fasttext_bin import BinModel, Rows, check_words, checked_chunks, write_bin
 from snailps.vectors.model_file import model_writer
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.text_files import write_vec
@@ -45,17 +45,12 @@ def save_vectors(
         write_npz(path, words, chunks, dim, None if model is None else model.counts)
     elif ending == ".vec":
         write_vec(path, words, chunks, dim)
-    elif ending == ".bin":
-        if model is None:
-            raise ModelFileError(
-                f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
-                "these vectors do not have; save them as .npz or .vec"
-            )
-        save_bin(path, model)
+    elif ending in (".bin", ".ftz"):
+        save_model(path, model)
     else:
         raise ModelFileError(
-            f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
-            f"(fastText's), got {ending or 'no ending'}"
+            f"{path}: expected a name that ends in .npz (full precision), .vec (text), .bin or "
+            f".ftz (fastText's), got {ending or 'no ending'}"
         )
 
 
@@ -98,13 +93,27 @@ def write_word2vec(
             done += len(chunk)
 
 
+def save_model(path: Path_, model: BinModel | None) -> None:
+    """Write a whole fastText model, a .bin, or a .ftz if its rows are quantised."""
+    ending = os.path.splitext(path)[1]  # noqa: PTH122
+    if model is None:
+        raise ModelFileError(
+            f"{path}: a {ending} holds a whole fastText model, with counts and output rows, which "
+            "these vectors do not have; save them as .npz or .vec"
+        )
+    is_quantised = isinstance(model.input, QuantisedRows)
+    if (ending == ".ftz") != is_quantised:
+        expected, state, hint = ".bin", "not quantised", "snailps.quantize makes a .ftz of a .bin"
+        if is_quantised:
+            expected, state, hint = ".ftz", "quantised", "the full rows are in the .bin before it"
+        raise ModelFileError(
+            f"{path}: expected a name that ends in {expected}, because the model is {state}; {hint}"
+        )
+    save_bin(path, model)
+
+
 def save_bin(path: Path_, model: BinModel) -> None:
     """Write an opened fastText model, whatever the ending of `path`."""
-    if isinstance(model.input, QuantisedRows) or isinstance(model.output, QuantisedRows):
-        raise ModelFileError(
-            f"{path}: these vectors are of a quantised model, whose .ftz is smaller; copy that, or "
-            "save the vectors of its words as .npz or .vec"
-        )
     write_bin(
         path,
         model.header,
@@ -114,10 +123,12 @@ def save_bin(path: Path_, model: BinModel) -> None:
         _pieces(model.output),
         model.labels,
         model.label_counts,
+        model.pruned,
     )
 
 
-def _pieces(rows: Float32) -> Iterator[Float32]:
+def _pieces(rows: Rows) -> Iterable[Float32] | QuantisedRows:
+    if isinstance(rows, QuantisedRows):
+        return rows
     step = max(1, _BYTES_TOGETHER // (4 * rows.shape[1]))
-    for at in range(0, len(rows), step):
-        yield np.array(rows[at : at + step])
+    return (np.array(rows[at : at + step]) for at in range(0, len(rows), step))

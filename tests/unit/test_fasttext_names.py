@@ -391,3 +391,23 @@ def test_names_of_old_versions_say_what_took_their_place():
         training.unsupervised("text", loss="softmax")
     with pytest.raises(TypeError, match="at most 21 arguments"):
         training.unsupervised(*range(22))
+
+
+def test_quantize_in_place_gives_a_model_that_the_official_package_opens(pairs, tmp_path):
+    _, opened, text = pairs["classifier"]
+    model, path = copy.deepcopy(opened), tmp_path / "m.ftz"
+    model.quantize(str(text), cutoff=300, qnorm=True, retrain=True, lr=0.1, thread=1)
+    assert model.is_quantized()
+    model.save_model(path)
+    theirs, again = official_fasttext.module().load_model(str(path)), fasttext.load_model(path)
+    assert theirs.is_quantized()
+    for ours in (model, again):
+        for word in WORDS:
+            same(theirs.get_word_vector(word), ours.get_word_vector(word), 1e-6)
+        for line in LINES:
+            expected = [label for _, label in theirs.f.predict(line + "\n", 1, 0.0, "strict")]
+            assert list(ours.predict(line)[0]) == expected
+    with pytest.raises(ValueError, match="expected the path of a labelled text"):
+        copy.deepcopy(opened).quantize(retrain=True)
+    with pytest.raises(ValueError, match=r"snailps\.quantize"):
+        pairs["words"][1].quantize()

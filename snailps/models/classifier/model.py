@@ -13,7 +13,6 @@ After A. Joulin et al., "Bag of tricks for efficient text classification", EACL 
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, Reported
@@ -40,6 +38,7 @@ from snailps.errors import shown_bytes
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
+from snailps.models.classifier.lines import NOISE_POWER, Steps, begin, noise_of
 from snailps.models.classifier.passes import (
     STEPS,
     STEPS_GRAMS,
@@ -64,10 +63,6 @@ log = logging.getLogger(__name__)
 
 Ints = NDArray[np.int32]
 
-NOISE_POWER = 0.5
-"""fastText draws negatives by the square root of a label's count."""
-LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
-"""Numbers of the losses in `kernels.train_labels`."""
 PLACES_MAX = 1 << 26
 """Most features for which a table of places is kept, of 4 bytes each."""
 CURVATURE = 2.0
@@ -421,36 +416,16 @@ class Classifier(TextModel, Adopted, Reported):
         seed: int,
     ) -> Sums:
         s = self.settings
-        lines, noise, _ = examples
-        first, last = span
-        # Parts with about the same number of features; they run at the same time, so each has the
-        # rates of the whole span.
-        ptr = lines.feature_ptr
-        wanted = np.linspace(float(ptr[first]), float(ptr[last]), self.threads + 1)[1:-1]
-        inner = np.clip(np.searchsorted(ptr, wanted), first, last)
-        edges = sorted({first, *inner.tolist(), last})
-        tasks = [
-            self.sgd.pool.submit(
-                kernels.train_labels,
-                inputs,
-                outputs,
-                s.dim,
-                lines.feature_ptr,
-                lines.features,
-                lines.label_ptr,
-                lines.labels,
-                noise,
-                loss=LOSSES[s.loss],
-                negatives=s.negatives if len(noise) else 0,
-                shared=len(edges) > 2,
-                lr_start=rates[0],
-                lr_stop=rates[1],
-                seed=(seed + begin) & ((1 << 64) - 1),
-                first=begin,
-                last=end,
-            )
-            for begin, end in itertools.pairwise(edges)
-        ]
+        steps = Steps(s.dim, s.loss, s.negatives, rates, seed)
+        tasks = begin(
+            self.sgd.pool,
+            self.threads,
+            (inputs, outputs),
+            examples.lines,
+            examples.noise,
+            span,
+            steps,
+        )
         results = self.results_of(tasks)
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
@@ -469,10 +444,8 @@ class Classifier(TextModel, Adopted, Reported):
         if self.settings.loss != "ns":
             return np.arange(self._labels, dtype=np.int32), lines.labels, none
         if self._labels > 1:
-            rng = np.random.default_rng(seed)
-            draws = self.settings.negatives * (len(lines.label_ptr) - 1)
-            at = np.searchsorted(self._noise_sum, rng.random(draws) * self._noise_sum[-1])
-            none = at.astype(np.int32)
+            line_num = len(lines.label_ptr) - 1
+            none = noise_of(self._noise_sum, line_num, self.settings.negatives, seed)
         used, places = np.unique(np.concatenate((lines.labels, none)), return_inverse=True)
         places = places.astype(np.int32)
         own = len(lines.labels)

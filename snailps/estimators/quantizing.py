@@ -1,0 +1,218 @@
+"""``snailps.quantize``: a small, quantised file of a fastText model.
+
+    .bin -> pruned (cutoff) -> trained on (retrain) -> quantised -> .ftz
+
+Owns the order of these steps.  `vectors.quantising` chooses rows and trains codebooks,
+`models.classifier.retraining` trains rows.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.dataclass import dataclass
+from snailps.errors import DataError, ModelFileError
+from snailps.vectors.fasttext_bin import BinModel, is_bin, read_bin
+from snailps.vectors.files import identify
+from snailps.vectors.label_prediction import LabelModel, labelled_text, threads_of
+from snailps.vectors.opening import START_BYTES, opened
+from snailps.vectors.quantising import Codebooks, pruned, quantised, without_unused
+from snailps.vectors.saving import save_model
+
+if TYPE_CHECKING:
+    from snailps.models.classifier.retraining import Retraining
+
+Path_: TypeAlias = "str | os.PathLike[str]"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeReport:
+    """Sizes of a model before and after it was quantised.
+
+    Attributes
+    ----------
+    path : str
+        The quantised file.
+    bytes_before, bytes_after : int
+        Sizes of both files; of a .gz its unpacked size.
+    rows_before, rows_after : int
+        Input rows: of words and n-grams.
+    seconds : float
+    """
+
+    path: str
+    bytes_before: int
+    bytes_after: int
+    rows_before: int
+    rows_after: int
+    seconds: float
+
+
+def quantize(
+    model: Path_,
+    output: Path_,
+    *,
+    dsub: int = 2,
+    qnorm: bool | None = None,
+    qout: bool = False,
+    cutoff: int = 0,
+    retrain: Path_ = "",
+    epochs: int = 5,
+    lr: float = 0.05,
+    column: str = "",
+    label_column: str = "",
+    seed: int = 0,
+    threads: int = 0,
+    progress: Callable[[str, float], object] = lambda step, share: None,
+) -> QuantizeReport:
+    """Write a quantised copy of a classifier or of word vectors, a fraction of its size.
+
+    fastText and `snailps.load` open the file.  It answers queries and predicts; no training goes on
+    with it, so keep the .bin.
+
+    Parameters
+    ----------
+    model : path
+        A .bin of snailps, fastText or floret.
+    output : path
+        The new file; its name ends in .ftz.
+    dsub : int
+        Numbers of a row that share a byte, 1 to dim.  2: an eighth of the size of the rows.
+    qnorm : bool, optional
+        Quantise the lengths of rows apart from their directions, by one more byte a row.  By
+        default only for word vectors.
+    qout : bool
+        Quantise a classifier's label rows too; needs at least 256 labels.
+    cutoff : int
+        Number of input rows to keep: the longest ones.  Of word vectors all words stay, and the
+        rows of n-grams are chosen.  0: all; of word vectors those that a word of the model has.
+    retrain : path, optional
+        Labelled text on which a classifier is trained on after `cutoff`, in the format of its
+        training: a file, folder, glob or URL.
+    epochs, lr : int, float
+        Of `retrain`: epochs, and the learning rate at its start, which falls to 0.
+    column, label_column : str
+        Columns of texts and labels, where `retrain` is a table.
+    seed : int
+        Of the codebooks' sample and of `retrain`.
+    threads : int
+        0: one per core.  The file does not depend on it, except with `retrain`.
+    progress : callable, optional
+        Called with the step, "retrain" or "quantize", and the share of it that is done, 0 to 1.
+
+    Returns
+    -------
+    QuantizeReport
+
+    Raises
+    ------
+    DataError
+        A parameter is out of range, or does not suit the model.
+    ModelFileError
+        The file is missing, damaged, quantised already or no fastText model, or `output` cannot be
+        written.
+
+    Notes
+    -----
+    Product quantisation, as fastText's ``quantize``: a row is cut into parts of `dsub` numbers, and
+    each part is replaced by the nearest of 256 centroids, found by k-means.  Word vectors lose
+    their output rows, which no query needs.
+
+    References
+    ----------
+    Joulin et al., "FastText.zip: Compressing text classification models", 2016.
+
+    Examples
+    --------
+    >>> snailps.quantize("sections.bin", "sections.ftz", qnorm=True)  # doctest: +SKIP
+    QuantizeReport(path='sections.ftz', bytes_before=..., bytes_after=..., ...)
+    """
+    began = time.perf_counter()
+    if os.path.splitext(output)[1] != ".ftz":  # noqa: PTH122
+        raise ModelFileError(f"{output}: expected a name that ends in .ftz, of a quantised model")
+    full = _read(model)
+    if qnorm is None:
+        qnorm = full.header.model != "supervised"
+    training = None
+    if retrain:
+        from snailps.models.classifier.retraining import Retraining
+
+        training = Retraining(
+            partial(_pieces, model, retrain, column, label_column),
+            os.fsdecode(retrain),
+            epochs,
+            lr,
+            seed,
+            threads,
+            partial(progress, "retrain"),
+        )
+    codebooks = Codebooks(dsub, qnorm, seed, threads, partial(progress, "quantize"))
+    try:
+        done = quantized(full, codebooks, qout=qout, cutoff=cutoff, training=training)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fsdecode(model)}: {error}") from None
+    save_model(output, done)
+    return QuantizeReport(
+        os.fsdecode(output),
+        len(full.mapped),
+        os.path.getsize(output),  # noqa: PTH202
+        len(full.input),
+        len(done.input),
+        time.perf_counter() - began,
+    )
+
+
+def quantized(
+    model: BinModel,
+    codebooks: Codebooks,
+    *,
+    qout: bool = False,
+    cutoff: int = 0,
+    training: Retraining | None = None,
+) -> BinModel:
+    """Prune, train on and quantise an opened model; `quantize` describes steps and errors."""
+    threads_of(codebooks.threads)
+    is_classifier = model.header.model == "supervised"
+    if cutoff < 0:
+        raise DataError(f"cutoff: expected a number of rows, or 0 for all, got {cutoff}")
+    if training and not (cutoff and is_classifier):
+        raise DataError(
+            "retrain: only a classifier whose rows were reduced by cutoff is trained on: leave it "
+            "out, or set cutoff"
+        )
+    if cutoff:
+        model = pruned(model, cutoff)
+    elif not is_classifier:
+        model = without_unused(model, codebooks.width)
+    if training:
+        from snailps.models.classifier.retraining import retrained
+
+        model = retrained(model, training)
+    return quantised(model, codebooks, outputs=qout)
+
+
+def _read(path: Path_) -> BinModel:
+    with opened(path) as file:
+        start = file.read(START_BYTES)
+        if not is_bin(start):
+            kind = identify(path, file) or "a file of another format"
+            raise ModelFileError(
+                f"{path}: expected the .bin of a classifier or of word vectors, got {kind}"
+            )
+        file.seek(0)
+        return read_bin(path, quantised=True, file=file)
+
+
+def _pieces(model: Path_, text: Path_, column: str, label_column: str) -> Iterator[bytes]:
+    """Yield the labelled text in pieces of whole lines."""
+    where, prefix = os.fsdecode(text), LABEL_PREFIX.decode()
+    if label_column:
+        prefix = LabelModel(model).label_prefix(
+            lambda given: labelled_text(where, column, label_column, given)
+        )
+    return labelled_text(where, column, label_column, prefix)

@@ -1,0 +1,86 @@
+"""Lines of a text, trained on rows in memory by several threads.
+
+    lines, rows of words and labels -> begin -> a part of the lines a thread -> losses
+
+Shared by a worker's blocks and by a pruned model that is trained on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import Executor, Future
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.data._labelled import Lines
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+NOISE_POWER = 0.5
+"""fastText draws negatives by the square root of a label's count."""
+LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
+"""Numbers of the losses in `kernels.train_labels`."""
+
+
+class Steps(NamedTuple):
+    """How lines are trained: rates are of the first and after the last line."""
+
+    dim: int
+    loss: str
+    negatives: int
+    rates: tuple[float, float]
+    seed: int
+
+
+def noise_of(noise_sum: NDArray[np.float64], lines: int, negatives: int, seed: int) -> Ints:
+    """Draw labels as negatives, `negatives` for each line; `noise_sum` are cumulative masses."""
+    draws = np.random.default_rng(seed).random(negatives * lines) * noise_sum[-1]
+    noise: Ints = np.searchsorted(noise_sum, draws).astype(np.int32)
+    return noise
+
+
+def begin(
+    pool: Executor,
+    threads: int,
+    rows: tuple[Floats, Floats],
+    lines: Lines,
+    noise: Ints,
+    span: tuple[int, int],
+    steps: Steps,
+) -> list[Future[tuple[float, int]]]:
+    """Train the lines ``span[0]`` to ``span[1] - 1``; a future has a sum of losses and of lines.
+
+    `rows` are input and output rows, changed in place; features, labels and noise number them.
+    """
+    first, last = span
+    # Parts with about the same number of features; they run at the same time, so each has the
+    # rates of the whole span.
+    ptr = lines.feature_ptr
+    wanted = np.linspace(float(ptr[first]), float(ptr[last]), threads + 1)[1:-1]
+    inner = np.clip(np.searchsorted(ptr, wanted), first, last)
+    edges = sorted({first, *inner.tolist(), last})
+    return [
+        pool.submit(
+            kernels.train_labels,
+            *rows,
+            steps.dim,
+            lines.feature_ptr,
+            lines.features,
+            lines.label_ptr,
+            lines.labels,
+            noise,
+            loss=LOSSES[steps.loss],
+            negatives=steps.negatives if len(noise) else 0,
+            shared=len(edges) > 2,
+            lr_start=steps.rates[0],
+            lr_stop=steps.rates[1],
+            seed=(steps.seed + start) & ((1 << 64) - 1),
+            first=start,
+            last=stop,
+        )
+        for start, stop in itertools.pairwise(edges)
+    ]

@@ -1,0 +1,127 @@
+"""Trains a classifier's rows in memory, after the rows of rare features were left out.
+
+    BinModel with full rows, labelled text -> retrained -> BinModel with changed rows
+
+The text is read once for each epoch, and once before to know its length; memory does not grow with
+it.  A thread alone gives the same bits at each run; several train the same rows without locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from snailps import kernels
+from snailps.data._labelled import LineReader
+from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.dataclass import dataclass, replace
+from snailps.errors import DataError, ModelFileError
+from snailps.models.classifier.lines import LOSSES, NOISE_POWER, Floats, Steps, begin, noise_of
+from snailps.vectors.fasttext_bin import BinModel
+
+LR = 0.05
+"""fastText's learning rate of a retraining."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retraining:
+    """A further training on a text; the learning rate falls from `lr` to 0 over all epochs.
+
+    Attributes
+    ----------
+    pieces : callable
+        Yields the labelled text from its start, in pieces of whole lines.
+    where : str
+        What the text is, for errors.
+    epochs : int
+    lr : float
+    seed : int
+    threads : int
+        0: one per core.
+    progress : callable
+        Called with the share that is done, 0 to 1.
+    """
+
+    pieces: Callable[[], Iterable[bytes]]
+    where: str
+    epochs: int = 5
+    lr: float = LR
+    seed: int = 0
+    threads: int = 0
+    progress: Callable[[float], object] = lambda share: None
+
+
+def retrained(model: BinModel, training: Retraining) -> BinModel:
+    """Train all rows of a classifier on a text; its words, n-grams and labels stay.
+
+    Raises
+    ------
+    DataError
+        A parameter is out of range, or no line of the text has a label of the model.
+    ModelFileError
+        The model is trained by hierarchical softmax.
+    """
+    header = model.header
+    if header.loss not in LOSSES:
+        raise ModelFileError(
+            f"retrain: expected a loss of {', '.join(LOSSES)}, got {header.loss!r}, which snailps "
+            "does not train: leave retrain out"
+        )
+    if training.epochs < 1 or not 0 < training.lr < np.inf:
+        raise DataError(
+            f"retrain: expected at least 1 epoch and a learning rate above 0, got "
+            f"{training.epochs} and {training.lr}"
+        )
+    reader = LineReader(
+        model.words,
+        model.labels,
+        label_prefix=LABEL_PREFIX,
+        word_ngrams=header.word_ngrams,
+        minn=header.grams[0],
+        maxn=header.grams[1],
+        bucket=header.bucket,
+    )
+    rows = _padded(model.input, header.dim), _padded(model.output, header.dim)
+    noise_sum = np.cumsum(np.maximum(model.label_counts, 1) ** NOISE_POWER)
+    threads = training.threads or kernels.cores()
+    size = training.epochs * sum(map(len, training.pieces()))
+    done = trained = 0
+    with ThreadPoolExecutor(threads, "snailps-retrain") as pool:
+        for _ in range(training.epochs):
+            for piece in training.pieces():
+                lines = reader.read(piece)
+                if model.pruned is not None:
+                    lines = model.pruned.keep(lines, len(model.words))
+                line_num = len(lines.label_ptr) - 1
+                # The text may have grown since it was measured: no rate is below 0.
+                left = [max(0.0, 1 - at / size) for at in (done, done + len(piece))]
+                noise = np.zeros(0, np.int32)
+                if header.loss == "ns" and len(model.labels) > 1:
+                    noise = noise_of(noise_sum, line_num, header.negatives, training.seed + done)
+                steps = Steps(
+                    header.dim,
+                    header.loss,
+                    header.negatives,
+                    (training.lr * left[0], training.lr * left[1]),
+                    training.seed + done,
+                )
+                tasks = begin(pool, threads, rows, lines, noise, (0, line_num), steps)
+                trained += sum(task.result()[1] for task in tasks)
+                done += len(piece)
+                training.progress(min(1.0, done / size))
+    if not trained:
+        raise DataError(
+            f"{training.where}: no line has both a label of the model, such as "
+            f"{model.labels[0].decode(errors='replace')}, and a word that it knows"
+        )
+    of_words, of_labels = (matrix[:, : header.dim].copy() for matrix in rows)
+    return replace(model, input=of_words, output=of_labels)
+
+
+def _padded(rows: Any, dim: int) -> Floats:
+    matrix = kernels.padded(len(rows), dim)
+    matrix[:, :dim] = rows
+    return matrix

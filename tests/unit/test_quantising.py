@@ -1,0 +1,327 @@
+"""Quantised copies of models: known answers, fastText's own program, and what is refused."""
+
+import json
+
+import numpy as np
+import official_fasttext
+import pytest
+from typer.testing import CliRunner
+
+import snailps
+from snailps.cli.main import app_for
+from snailps.errors import DataError, ModelFileError
+from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
+from snailps.vectors.files import load
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
+from snailps.vectors.quantising import Codebooks, pruned, quantise_rows
+
+DIM = 8
+LABELS = 4
+KNOWN = [f"word{i}" for i in range(300)]
+
+
+def rows_of(count, dim=DIM, seed=1):
+    return np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+
+
+def of_few_places(rows, places, dim=DIM, width=2, seed=1):
+    """Rows each of whose parts is one of some places."""
+    rng = np.random.default_rng(seed)
+    table = rng.normal(size=(places, dim)).astype(np.float32)
+    chosen = rng.integers(0, places, (rows, -(-dim // width)))
+    return np.concatenate(
+        [
+            table[chosen[:, at], start : start + width]
+            for at, start in enumerate(range(0, dim, width))
+        ],
+        axis=1,
+    )
+
+
+def write_classifier(path, labels=LABELS, bucket=400, dim=DIM, **more):
+    """A classifier whose word i stands for label i modulo the number of labels."""
+    rows = 0.05 * rows_of(len(KNOWN) + 1 + bucket, dim)
+    outputs = 4 * rows_of(labels, dim, seed=2)
+    for i in range(len(KNOWN)):
+        rows[1 + i] += outputs[i % labels] / (1 + i / 100)
+    header = BinHeader(
+        dim=dim, bucket=bucket, word_ngrams=2, loss="softmax", model="supervised", **more
+    )
+    words = [b"</s>", *(word.encode() for word in KNOWN)]
+    names = [f"__label__l{i}".encode() for i in range(labels)]
+    counts = np.arange(len(words), 0, -1)
+    write_bin(
+        path, header, words, counts, [rows], [outputs], names, np.arange(labels, 0, -1)
+    )  # fmt: skip
+    return path
+
+
+def write_texts(path, lines=400, labels=LABELS, seed=1):
+    rng = np.random.default_rng(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(lines):
+            label = rng.integers(labels)
+            words = [KNOWN[label + labels * k] for k in rng.integers(0, 300 // labels, 3)]
+            file.write(f"__label__l{label} {' '.join(words)}\n")
+    return path
+
+
+@pytest.mark.parametrize("dim", [1, 7, 8])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_rows_of_few_places_are_kept_exactly(dim, width):
+    if width > dim:
+        return
+    rows = of_few_places(900, 250, dim, width)
+    made = quantise_rows(rows, Codebooks(width=width, threads=1))
+    np.testing.assert_allclose(made[:], rows, atol=1e-6)
+
+
+def test_norms_keep_short_rows_apart_from_long_ones():
+    """Lengths of .01 to 100: with norms a row's error is a share of its length, whatever it is."""
+    rng = np.random.default_rng(2)
+    rows = (
+        rows_of(5000) * np.geomspace(0.01, 100, 5000, dtype=np.float32)[rng.permutation(5000), None]
+    )
+    lengths = np.linalg.norm(rows, axis=1)
+    errors = [
+        np.linalg.norm(quantise_rows(rows, Codebooks(norms=norms))[:] - rows, axis=1) / lengths
+        for norms in (True, False)
+    ]
+    short = lengths < 0.1
+    assert errors[0].max() < 0.4
+    assert 2 * errors[0][short].mean() < errors[1][short].mean()
+
+
+def test_rows_of_length_zero_stay_zero():
+    rows = rows_of(600)
+    rows[::3] = 0
+    for norms in (False, True):
+        found = quantise_rows(rows, Codebooks(norms=norms))[:]
+        np.testing.assert_allclose(found[::3], 0, atol=0.05)
+
+
+def test_error_is_small_for_random_rows():
+    """256 centroids in two columns of a normal distribution: some 2 % of the variance is lost."""
+    rows = rows_of(70_000, 4)
+    found = quantise_rows(rows, Codebooks())[:]
+    assert ((found - rows) ** 2).mean() < 0.025
+
+
+def test_result_depends_on_the_seed_and_not_on_threads():
+    rows = rows_of(3000, 9)
+    one, same, other = (
+        quantise_rows(rows, Codebooks(seed=seed, threads=threads, norms=True))[:]
+        for seed, threads in ((1, 1), (1, 3), (2, 1))
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize("settings", [{}, {"qnorm": True}, {"dsub": 3}, {"cutoff": 500}])
+def test_classifier_predicts_nearly_the_same_from_its_ftz(tmp_path, settings):
+    path, small = write_classifier(tmp_path / "m.bin"), tmp_path / "m.ftz"
+    report = snailps.quantize(path, small, **settings)
+    assert report.bytes_after == small.stat().st_size < report.bytes_before
+    assert report.rows_after == settings.get("cutoff", report.rows_before)
+    text = write_texts(tmp_path / "text")
+    model = LabelModel(small)
+    assert "quantised" in repr(model)
+    before, after = (evaluate_labels(LabelModel(p), text).precision for p in (path, small))
+    assert after >= 0.97 * before
+    model.save(tmp_path / "again.ftz")
+    assert (tmp_path / "again.ftz").read_bytes() == small.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"qnorm": True}, {"qout": True}, {"qout": True, "qnorm": True, "cutoff": 270}],
+)
+def test_official_package_predicts_the_same_from_the_ftz(tmp_path, settings):
+    path, small = write_classifier(tmp_path / "m.bin", labels=300), tmp_path / "m.ftz"
+    snailps.quantize(path, small, **settings)
+    theirs, ours = official_fasttext.module().load_model(str(small)), LabelModel(small)
+    assert theirs.is_quantized()
+    for line in ("word1 word2", "word7", "none of them", "word200 word100 word3"):
+        expected = {label: p for p, label in theirs.f.predict(line + "\n", -1, 0.0, "strict")}
+        for label, chance in ours.predict(line, k=5)[0]:
+            assert chance + 1e-5 == pytest.approx(expected[label], abs=2e-5)
+
+
+def test_cutoff_keeps_the_rows_that_the_official_package_keeps(tmp_path):
+    fasttext = official_fasttext.module()
+    path = write_classifier(tmp_path / "m.bin", bucket=300)
+    theirs = fasttext.load_model(str(path))
+    theirs.quantize(cutoff=280)
+    theirs.save_model(str(tmp_path / "theirs.ftz"))
+    expected = read_bin(tmp_path / "theirs.ftz", quantised=True)
+    ours = pruned(read_bin(path), 280)
+    assert list(ours.words) == list(expected.words)
+    assert ours.counts.tolist() == expected.counts.tolist()
+    assert b"</s>" in list(ours.words)
+    assert set(ours.pruned.pairs[:, 0]) == set(expected.pruned.pairs[:, 0])
+    n = len(ours.words)
+    full = read_bin(path)
+    numbers = {word: i for i, word in enumerate(full.words)}
+    np.testing.assert_array_equal(ours.input[:n], full.input[[numbers[w] for w in ours.words]])
+    buckets, rows = ours.pruned.pairs.T
+    np.testing.assert_array_equal(ours.input[n + rows], full.input[len(full.words) + buckets])
+
+
+def test_retraining_restores_what_the_cutoff_lost(tmp_path):
+    path, text = write_classifier(tmp_path / "m.bin"), write_texts(tmp_path / "text", 2000)
+    done = []
+    made = {}
+    for name, more in {
+        "cut": {},
+        "trained": {"retrain": text, "lr": 0.5, "progress": lambda *step: done.append(step)},
+    }.items():
+        snailps.quantize(path, tmp_path / f"{name}.ftz", cutoff=260, threads=1, **more)
+        made[name] = evaluate_labels(LabelModel(tmp_path / f"{name}.ftz"), text).precision
+    assert made["trained"] > made["cut"]
+    assert {step for step, _ in done} == {"retrain", "quantize"}
+    for step in ("retrain", "quantize"):
+        shares = [share for name, share in done if name == step]
+        assert shares == sorted(shares)
+        assert shares[-1] == pytest.approx(1)
+    again = tmp_path / "again.ftz"
+    snailps.quantize(path, again, cutoff=260, threads=1, retrain=text, lr=0.5)
+    assert again.read_bytes() == (tmp_path / "trained.ftz").read_bytes()
+
+
+# --- word vectors ---------------------------------------------------------------------------------
+
+
+def write_vectors(path, bucket=40_000, dim=DIM):
+    rows = rows_of(len(KNOWN) + bucket, dim)
+    header = BinHeader(dim=dim, bucket=bucket, minn=3, maxn=4)
+    words = [word.encode() for word in KNOWN]
+    write_bin(path, header, words, range(900, 600, -1), [rows], [rows[: len(words)]])
+    return path
+
+
+def test_word_vectors_lose_unused_rows_and_output_rows(tmp_path):
+    path, small = write_vectors(tmp_path / "v.bin"), tmp_path / "v.ftz"
+    report = snailps.quantize(path, small, qnorm=True)
+    assert report.bytes_after < report.bytes_before / 20
+    full, quantised = load(path), load(small)
+    assert list(quantised.words) == list(full.words)
+    cosines = np.einsum("ij,ij->i", full.normalised, quantised.normalised)
+    assert cosines.mean() > 0.98
+    assert quantised.neighbours("word7", k=1)[0].word in [
+        word for word, _ in full.neighbours("word7", k=5)
+    ]
+    assert len(read_bin(small, quantised=True).output) == 0
+
+
+def test_official_package_has_the_same_vectors_from_the_ftz(tmp_path):
+    path, small = write_vectors(tmp_path / "v.bin"), tmp_path / "v.ftz"
+    for settings in ({}, {"qnorm": True}, {"cutoff": 500}):
+        snailps.quantize(path, small, **settings)
+        theirs, ours = official_fasttext.module().load_model(str(small)), load(small)
+        for word in ("word7", "word299", "words"):
+            np.testing.assert_allclose(theirs.get_word_vector(word), ours[word], atol=1e-6)
+        theirs_near = [word for _, word in theirs.get_nearest_neighbors("word7", k=5)]
+        assert theirs_near == [word for word, _ in ours.neighbours("word7", k=5)]
+
+
+def test_cutoff_of_word_vectors_keeps_all_words(tmp_path):
+    path, small = write_vectors(tmp_path / "v.bin"), tmp_path / "v.ftz"
+    report = snailps.quantize(path, small, cutoff=400)
+    model = read_bin(small, quantised=True)
+    assert report.rows_after == len(model.input) == 400
+    assert list(model.words) == [word.encode() for word in KNOWN]
+    assert len(model.pruned) == 100
+    snailps.quantize(path, small, cutoff=1)
+    assert len(read_bin(small, quantised=True).input) == len(KNOWN)
+
+
+def test_vectors_of_floret_are_quantised_without_pruning(tmp_path):
+    path, small = tmp_path / "f.bin", tmp_path / "f.ftz"
+    header = BinHeader(dim=DIM, bucket=500, minn=3, maxn=4, hashes=2)
+    words, rows = [word.encode() for word in KNOWN[:100]], of_few_places(600, 250)
+    write_bin(path, header, words, range(200, 100, -1), [rows], [rows[:100]])
+    snailps.quantize(path, small, qnorm=False)
+    full, quantised = load(path), load(small)
+    for word in ("word7", "words"):
+        np.testing.assert_allclose(quantised[word], full[word], atol=1e-5)
+    with pytest.raises(ModelFileError, match="floret's own mode shares its rows"):
+        snailps.quantize(path, small, cutoff=300)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    path, small = write_classifier(tmp_path / "m.bin"), tmp_path / "m.ftz"
+    vectors = write_vectors(tmp_path / "v.bin")
+    text = write_texts(tmp_path / "text")
+    for given, settings, message in (
+        (path, {"dsub": 0}, "dsub: expected 1 to the model's dim of 8, got 0"),
+        (path, {"dsub": 9}, "dsub: expected 1 to the model's dim of 8, got 9"),
+        (path, {"cutoff": -1}, "cutoff: expected"),
+        (path, {"threads": -1}, "threads: expected"),
+        (path, {"cutoff": 255}, "255 rows, and its codebooks 256"),
+        (path, {"qout": True}, "leave outputs .qout. out"),
+        (path, {"retrain": text}, "retrain: only a classifier whose rows were reduced"),
+        (path, {"cutoff": 300, "retrain": text, "epochs": 0}, "at least 1 epoch"),
+        (path, {"cutoff": 300, "retrain": text, "lr": float("nan")}, "learning rate"),
+        (vectors, {"qout": True}, "word vectors have none"),
+        (vectors, {"cutoff": 300, "retrain": text}, "retrain: only a classifier"),
+    ):
+        with pytest.raises(DataError, match=message):
+            snailps.quantize(given, small, **settings)
+    unlabelled = tmp_path / "unlabelled"
+    unlabelled.write_text("word1 word2\n__label__other word3\n", encoding="utf-8")
+    with pytest.raises(DataError, match="unlabelled: no line has both"):
+        snailps.quantize(path, small, cutoff=300, retrain=unlabelled)
+    assert not small.exists()
+
+
+def test_files_that_cannot_be_quantised_are_refused(tmp_path):
+    path, small = write_classifier(tmp_path / "m.bin"), tmp_path / "m.ftz"
+    with pytest.raises(ModelFileError, match=r"ends in \.ftz"):
+        snailps.quantize(path, tmp_path / "m.small")
+    with pytest.raises(ModelFileError, match="no such file"):
+        snailps.quantize(tmp_path / "none.bin", small)
+    (tmp_path / "text").write_text("a text of some words\n", encoding="utf-8")
+    with pytest.raises(ModelFileError, match=r"expected the \.bin of a classifier"):
+        snailps.quantize(tmp_path / "text", small)
+    snailps.quantize(path, small)
+    with pytest.raises(ModelFileError, match=r"m\.ftz: .*quantised already"):
+        snailps.quantize(small, tmp_path / "n.ftz")
+    with pytest.raises(ModelFileError, match=r"ends in \.ftz, because the model is quantised"):
+        LabelModel(small).save(tmp_path / "n.bin")
+    with pytest.raises(ModelFileError, match=r"ends in \.bin, because the model is not"):
+        LabelModel(path).save(tmp_path / "n.ftz")
+    data = bytearray(path.read_bytes())
+    full = read_bin(path)
+    at = bytes(data).index(full.input[5].tobytes())
+    data[at : at + 4] = np.float32(np.nan).tobytes()
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=r"row 5 of the input matrix is not finite"):
+        snailps.quantize(path, tmp_path / "n.ftz")
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_command_prints_sizes_and_precision(tmp_path):
+    path, small = write_classifier(tmp_path / "m.bin"), tmp_path / "m.ftz"
+    text = write_texts(tmp_path / "text")
+    command = ["quantize", str(path), "--output", str(small), "--qnorm", "--test", str(text)]
+    done = CliRunner().invoke(app_for(["quantize"]), command)
+    assert done.exit_code == 0, done.output
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["bytes", "rows", "precision"]
+    assert rows[0][1:] == [str(path.stat().st_size), str(small.stat().st_size)]
+    assert float(rows[2][2]) >= 0.97 * float(rows[2][1])
+    assert "times smaller" in done.stderr
+    again = CliRunner().invoke(app_for(["quantize"]), command)
+    assert again.exit_code != 0
+    assert "--overwrite" in str(again.exception)
+    done = CliRunner().invoke(app_for(["quantize"]), [*command, "--overwrite", "--json"])
+    figures = json.loads(done.stdout)
+    assert figures["bytes_after"] == small.stat().st_size
+    assert 0 < figures["precision_after"] <= 1
+    done = CliRunner().invoke(app_for(["quantize"]), [*command[:-2], "--overwrite", "--json"])
+    assert "test" not in json.loads(done.stdout)
