@@ -262,3 +262,17 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
 )
 def test_rate_is_the_setting_or_the_choice_of_the_model(settings, rate):
     assert settings.rate == rate
+
+
+@pytest.mark.parametrize(
+    ("settings", "l2"),
+    [
+        (MfSettings(), 0.1),
+        (MfSettings(loss="squared"), 0.1),
+        (MfSettings(loss="softmax"), 0.06),
+        (MfSettings(loss="pairwise"), 0.06),
+        (MfSettings(l2=0.0), 0.0),
+    ],
+)
+def test_penalty_is_the_setting_or_the_choice_of_the_loss(settings, l2):
+    assert settings.decay == l2

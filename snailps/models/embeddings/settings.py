@@ -22,8 +22,11 @@ RANKINGS = {"loss": ("softmax", "pairwise")}
 LISTS = {"loss": ("auto", "als", "softmax", "pairwise")}
 STEPWISE = {"loss": ("auto", "squared", "softmax", "pairwise")}
 LEAST_SQUARES = {"loss": ("auto", "als")}
-L2_AUTO, L2 = -1, 0.06
-"""The value that means `l2: auto`; what auto becomes for losses that are trained by steps."""
+L2_AUTO = -1
+"""The value that means `l2: auto`."""
+L2_OF_VALUES, L2_OF_RANKINGS = 0.1, 0.06
+"""What it becomes for losses that are trained by steps.  Two sets of ratings want .1 with 16 to 64
+factors (docs/design/least-squares.md)."""
 NEGATIVES: Mapping[str, Any] = {
     "when": "More for a better ranking, fewer for more lines/s.",
     "low": 1,
@@ -286,8 +289,8 @@ class MfSettings(EmbeddingSettings):
         L2_AUTO,
         help="L2 penalty. Factor of half the sum of squared weights of a line's rows, in the "
         "line's loss; with `als` of the sum of squares of each row, scaled by the root of its "
-        "frequency. `auto`: 0.06; with `als` 0.03.",
-        when="Larger for few or noisy ratings a name: 0.03 to 0.1; 0.02 to 0.06 for softmax; with "
+        "frequency. `auto`: 0.1; with `als` 0.03, with `softmax` and `pairwise` 0.06.",
+        when="Larger for few or noisy ratings a name: 0.03 to 0.15; 0.02 to 0.06 for softmax; with "
         "als try half and twice the value of auto.",
         low=0.0,
         high=1e3,
@@ -375,7 +378,10 @@ class MfSettings(EmbeddingSettings):
 
     @property
     def decay(self) -> float:
-        return L2 if self.l2 == L2_AUTO else self.l2
+        """`l2`, or the choice for the loss."""
+        if self.l2 != L2_AUTO:
+            return self.l2
+        return L2_OF_VALUES if self.predicts else L2_OF_RANKINGS
 
     @property
     def row_dim(self) -> int:
