@@ -82,7 +82,7 @@ def quantize(
     output : path
         The new file; its name ends in .ftz.
     dsub : int
-        Numbers of a row that share a byte, 1 to dim.  2: an eighth of the size of the rows.
+        Numbers of a row that share a byte, at least 1.  2: an eighth of the size of the rows.
     qnorm : bool, optional
         Quantise the lengths of rows apart from their directions, by one more byte a row.  By
         default only for word vectors.

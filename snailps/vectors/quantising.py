@@ -52,8 +52,8 @@ class Codebooks:
     Attributes
     ----------
     width : int
-        Columns of a part of a row, which takes one byte; 1 to dim.  More columns: a smaller file
-        that is less exact.
+        Columns of a part of a row, which takes one byte, at least 1; above dim like dim.  More
+        columns: a smaller file that is less exact.
     norms : bool
         Whether a row's length is quantised apart from its direction, by one more byte.
     seed : int
@@ -167,8 +167,9 @@ def quantised(model: BinModel, codebooks: Codebooks, *, outputs: bool = False) -
 def quantise_rows(rows: Float32, codebooks: Codebooks, name: str = "input") -> QuantisedRows:
     """Quantise float32[n, dim], which may be mapped and at any alignment; `name` is for errors."""
     n, dim = rows.shape
-    if not 1 <= codebooks.width <= dim:
-        raise DataError(f"dsub: expected 1 to the model's dim of {dim}, got {codebooks.width}")
+    if codebooks.width < 1:
+        raise DataError(f"dsub: expected a number of columns of at least 1, got {codebooks.width}")
+    codebooks = replace(codebooks, width=min(codebooks.width, dim))
     if codebooks.threads < 0:
         raise DataError(f"threads: expected 0, for one a core, or more, got {codebooks.threads}")
     if n < kernels.CENTROIDS:
