@@ -172,12 +172,34 @@ $(VENV)/.made-torch: $(VENV)/.made-test
 	@$(PIP) '$(TORCH)' </dev/null || $(BROKEN)
 	@touch $@
 
+# Packages of the project and of the extras that are named.
+define python_packages
+import sys
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *(p for name in sys.argv[1:] for p in extras[name]), sep="\n")
+endef
+export packages = $(python_packages)
+
 # The build has its tools from .venv: in an environment of its own, which pip would make each time,
 # they are newer than all that is compiled, and that would be compiled again.
-# .made-run is the package alone, .made-test and .made-lint have the extra of that name as well,
-# .made-lint,test those two.
+# .made-run is the package alone, compiled for this machine (setup.py), .made-test and .made-lint
+# have the extra of that name as well, .made-lint,test those two.
+# Packages arrive while compilers run; the last pip finds both, and installs what refers to here.
+EXTRAS = $(filter-out run,$(subst $(comma), ,$*))
 $(VENV)/.made-%: $(VENV)/.made $(SOURCES)
 	@echo "installing snailps$(patsubst %, and what it takes to %,$(filter-out run,$*)), compiling what has changed ..."
 	@sed -n '/^requires = /s/[^"]*"\([^"]*\)"[^"]*/\1 /gp' pyproject.toml | xargs $(PIP) || $(BROKEN)
-	@$(PIP) --no-build-isolation -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
+	@$(if $(EXTRAS),,export SNAILPS_BUILD=here;) log=$(VENV)/build.log; set -o pipefail; \
+	$(BIN)/python setup.py -q build_ext --inplace >$$log 2>&1 </dev/null & compiler=$$!; \
+	trap 'kill $$compiler' EXIT; \
+	$(BIN)/python -c "$$packages" $(EXTRAS) | $(PIP) -r /dev/stdin; installed=$$?; \
+	wait $$compiler; compiled=$$?; trap - EXIT; \
+	test $$compiled = 0 || { cat $$log >&2; $(BROKEN); }; \
+	test $$installed = 0 && $(PIP) --no-build-isolation -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
 	@touch $(addprefix $(VENV)/.made-,run $(subst $(comma), ,$*)) $@

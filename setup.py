@@ -4,6 +4,9 @@ The loops of the kernels (snailps/kernels/_build.pyx and its C headers) are comp
 instruction set the compiler knows (``_kernels_base``, ``_kernels_avx2``, ``_kernels_avx512``);
 ``snailps.kernels`` picks the best one that the machine can run when it is imported.  Everything
 else is compiled once, for the baseline, so that a wheel built here runs anywhere.
+
+``SNAILPS_BUILD=here`` leaves out what this machine does not run: other builds of the kernels, and
+probes of tests.  `make demo` waits less for its first result so.
 """
 
 import os
@@ -40,12 +43,27 @@ if SANITIZE:
     FLAGS += ["-O0", "-g1", "-fno-omit-frame-pointer"]
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
-DOOR_FLAGS = [*FLAGS, "-O1"]  # of _kernels.pyx: checks of arguments, at -O3 twice the time
+# Where no loop is hot, twice as fast to compile: checks of arguments, what only tests call, what a
+# node does once a connection or once a second, and calls of methods in Python.
+PLAIN_FLAGS = [*FLAGS, "-O1"]
+PLAIN = {
+    "snailps._kernels", "snailps._kernel_probes", "snailps.shard._python_methods",
+    "snailps.transport._heartbeat", "snailps.transport.loop._authentication",
+}  # fmt: skip
 DEPENDS = ["setup.py"]  # for the flags
 INCLUDES = ["snailps"]
 # Cython's own code for typed memory views, 1 MB of C and some seconds of gcc in each module that
 # has some: compiled once, and imported by the others.
 SHARED = "snailps._cython_shared"
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": True,
+    "annotation_typing": False,  # annotations are for stubs: C declares what C needs
+}
 KERNEL_SOURCE = PACKAGE / "kernels" / "_build.pyx"
 KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
@@ -54,6 +72,20 @@ if platform.machine() in ("x86_64", "AMD64"):
         "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mfma", "-mf16c",
         "-mprefer-vector-width=512",
     ]  # fmt: skip
+
+
+def runs_here(flags: list[str]) -> bool:
+    """Whether this processor has the instruction sets of a build; False where it is not known."""
+    needed = {flag[2:] for flag in flags if flag.startswith("-m") and "=" not in flag}
+    lines = CPU.read_text(errors="replace").splitlines() if CPU.exists() else []
+    return needed <= {*next((line.split() for line in lines if line.startswith("flags")), [])}
+
+
+CPU = Path("/proc/cpuinfo")
+FOR_HERE = os.environ.get("SNAILPS_BUILD", "") == "here"
+if FOR_HERE:
+    best = [build for build, flags in KERNEL_BUILDS.items() if runs_here(flags)][-1]
+    KERNEL_BUILDS = {best: KERNEL_BUILDS[best]}
 if SANITIZE:
     KERNEL_BUILDS = {k: v for k, v in KERNEL_BUILDS.items() if k in SANITIZE.split(",")}
 
@@ -86,16 +118,16 @@ def kernel_extensions() -> list[Extension]:
 def plain_extensions() -> list[Extension]:
     """Every other .pyx of the package, under its own name."""
     sources = [p.relative_to(HERE) for p in PACKAGE.rglob("*.pyx") if p != KERNEL_SOURCE]
-    door = PACKAGE.relative_to(HERE) / "_kernels.pyx"
+    named = {".".join(p.with_suffix("").parts): p for p in sources}
     return [
         Extension(
-            ".".join(p.with_suffix("").parts),
+            name,
             [str(p)],
             depends=[*DEPENDS, *headers(PACKAGE / "abi", HERE / p.parent)],
             include_dirs=INCLUDES,
-            extra_compile_args=DOOR_FLAGS if p == door else FLAGS,
+            extra_compile_args=PLAIN_FLAGS if name in PLAIN else FLAGS,
         )
-        for p in sorted(sources)
+        for name, p in sorted(named.items())
         if not p.name.startswith("_kernels_")
     ]
 
@@ -103,7 +135,14 @@ def plain_extensions() -> list[Extension]:
 def shared_extension() -> Extension:
     """Cython's own code; it is slow to compile, and not on a hot path: loops use plain pointers."""
     source = SHARED.replace(".", "/") + ".c"
-    return Extension(SHARED, [source], depends=DEPENDS, extra_compile_args=[*FLAGS, "-O1"])
+    return Extension(SHARED, [source], depends=DEPENDS, extra_compile_args=PLAIN_FLAGS)
+
+
+def compile_time(ext: Extension) -> tuple[bool, int]:
+    """Key of compile times: kernels take longest, wide vectors most; others by bytes of C."""
+    if ext.name.startswith("snailps._kernels_"):
+        return True, len(ext.extra_compile_args)
+    return False, Path(ext.sources[0]).stat().st_size
 
 
 class BuildChanged(build_ext):
@@ -118,6 +157,9 @@ class BuildChanged(build_ext):
     failed = False
 
     def run(self) -> None:
+        if FOR_HERE:
+            self.extensions = [ext for ext in self.extensions if not ext.name.endswith("_probes")]
+        self.translate()
         if self.inplace or self.editable_mode or SANITIZE:
             for ext in self.extensions:
                 ext.define_macros.append(("SNAIL_FAULTS", "1"))  # transport/loop/_fault_injection
@@ -128,6 +170,23 @@ class BuildChanged(build_ext):
         # What is sanitized cannot be imported; `build_ext` alone builds no package to import.
         if not SANITIZE and (folder / "snailps" / "estimators").exists():
             subprocess.run([sys.executable, "-B", STUBS, folder], check=True)  # no .pyc in wheels
+
+    def translate(self) -> None:
+        """Have Cython write the C of what has changed, and put what compiles longest first.
+
+        Here, and not as arguments of `setup`: pip runs this file more than once.
+        """
+        made = cythonize(
+            [*self.extensions],
+            nthreads=CORES,
+            shared_utility_qualified_name=SHARED,
+            compiler_directives=DIRECTIVES,
+        )
+        for ext, translated in zip(self.extensions, made, strict=True):
+            assert ext.name == translated.name
+            vars(ext).update(vars(translated))
+        # Else the last one may be compiled while other cores have nothing to do.
+        self.extensions.sort(key=compile_time, reverse=True)
 
     def build_extension(self, ext: Extension) -> None:
         if self.failed:
@@ -154,18 +213,5 @@ CORES = runpy.run_path(str(PACKAGE / "kernels" / "quota.py"))["cores"]()
 setup(
     cmdclass={"build_ext": BuildChanged},
     options={"build_ext": {"parallel": CORES}},
-    ext_modules=cythonize(
-        [shared_extension(), *kernel_extensions(), *plain_extensions()],
-        nthreads=CORES,
-        shared_utility_qualified_name=SHARED,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": True,
-            "annotation_typing": False,  # annotations are for stubs: C declares what C needs
-        },
-    ),
+    ext_modules=[shared_extension(), *kernel_extensions(), *plain_extensions()],
 )

@@ -177,6 +177,14 @@ def blocks(output):
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+@needs_make
+def test_demo_compiles_for_this_machine_alone_and_tests_for_all():
+    for target, alone in ((".venv/.made-run", True), (".venv/.made-lint,test", False)):
+        planned = run("make", "-n", "-W", "setup.py", target).stdout
+        assert "setup.py -q build_ext --inplace" in planned
+        assert ("SNAILPS_BUILD=here" in planned) == alone
+
+
 TARGETS_OF_CI = {
     "install": ".venv/.made-lint,test", "demo": "demo", "test": "test-all",
     "torch": "test-torch", "lint": "lint", "hosts": "test-hosts", "browser": "test-browser",
