@@ -234,7 +234,7 @@ def answer(path: Path, file: str, k: int, *, as_json: bool) -> None:
             rows: list[tuple[Any, ...]] = [(number, None, None)]
             if isinstance(best, DataError):
                 unknown, why = unknown + 1, why or f"line {number}: {best}"
-            elif best is not None:
+            elif best:
                 rows = [(number, *entry) for entry in best]
             print_rows(("line", "name", "score"), rows, as_json=as_json)
     if unknown:

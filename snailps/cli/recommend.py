@@ -21,7 +21,8 @@ from snailps.errors import ConfigError, SnailError
 def command(
     model: Annotated[Path, typer.Argument(help="A .npz of mf.")],
     output: Annotated[
-        Path | None, typer.Option(help="File for the lists; by default they are printed.")
+        Path | None,
+        typer.Option(help="File for the lists; by default, and by `-`, standard output."),
     ] = None,
     format: Annotated[Literal["tsv", "parquet"], typer.Option(help="Format of the lists.")] = "tsv",
     k: Annotated[int, typer.Option("-k", min=1, help="Items per user, at most.")] = 10,
@@ -52,12 +53,16 @@ def command(
     Each row has user, item and value, the best item of a user first; in a file of lines separated
     by tabs. A user has fewer rows where fewer items are left.
     """
+    import numpy as np
+
     from snailps.cli.signals import exits_by_signals
     from snailps.config.output import refuse_existing
     from snailps.data.atomic import atomic_file
     from snailps.models.embeddings.lists import ListWriter, best_lists
     from snailps.models.embeddings.queries import FactorModel
 
+    if str(output) == "-":
+        output = None
     if format == "parquet" and output is None:
         raise ConfigError(
             "--format parquet needs --output FILE: Parquet cannot be written to standard output"
@@ -91,6 +96,13 @@ def command(
         items = [item.removesuffix("\r") for item in items if item.strip()]
         if not items:
             raise ConfigError(f"--only {only}: expected the names of items, one a line, got none")
+        unknown = [items[at] for at in np.flatnonzero(factors.numbers("items", items) < 0)]
+        if 0 < len(unknown) < len(items):
+            typer.echo(
+                f"--only {only}: {len(unknown):,} of {len(items):,} names are unknown and left "
+                f"out; the first is {unknown[0]!r:.60}",
+                err=True,
+            )
     with ExitStack() as stack:
         stack.enter_context(exits_by_signals())
         file: IO[bytes] = sys.stdout.buffer

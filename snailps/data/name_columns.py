@@ -223,8 +223,8 @@ class NameColumns:
                 where = place_of_row(data, path, start, row, len(cells_of_times))
                 raise DataError(
                     f"{where}: expected a time in column {self.time}, a number or a date such as "
-                    f"2024-05-31 or 2024-05-31T18:00:00, got {cells_of_times[row]!r:.60}. Set "
-                    "time_column to the column with times"
+                    "2024-05-31 or 2024-05-31T18:00:00, got "
+                    f"{repr(cells_of_times[row])[1:]:.60}. Set time_column to the column with times"
                 )
         return Columns(examples.cells[:names], np.asarray(values, np.float64), times)
 
@@ -243,21 +243,30 @@ class NameColumns:
 def times_of(cells: Sequence[bytes]) -> NDArray[np.float64]:
     """Convert times to numbers: as they are, or seconds since 1970 of dates in ISO 8601, UTC.
 
-    Empty if a cell is neither.
+    Each cell by itself, whatever is beside it.  Empty if a cell is neither.
     """
     texts = list(cells)
     try:
         times = np.array(texts, np.bytes_).astype(np.float64)
     except ValueError:
-        if any(map(_ZONE.search, texts)):
-            return np.zeros(0)
-        try:
-            named = [text.decode("ascii").strip().removesuffix("Z") for text in texts]
-            dates = np.array(named, "datetime64[us]")
-        except ValueError:
-            return np.zeros(0)
-        times = np.where(np.isnat(dates), np.nan, dates.astype(np.float64) / 1e6)
+        are_dates = np.array([not is_number(text) for text in texts])
+        times = np.empty(len(texts))
+        times[~are_dates] = [float(text) for text in texts if is_number(text)]
+        times[are_dates] = _seconds_of([text for text in texts if not is_number(text)])
     return times if np.isfinite(times).all() else np.zeros(0)
+
+
+def _seconds_of(dates: Sequence[bytes]) -> NDArray[np.float64]:
+    """Convert dates to seconds since 1970; NaN for all if one is malformed or has a time zone."""
+    none = np.full(len(dates), np.nan)
+    if any(map(_ZONE.search, dates)):
+        return none
+    try:
+        named = [date.decode("ascii").strip().removesuffix("Z") for date in dates]
+        moments = np.array(named, "datetime64[us]")
+    except ValueError:
+        return none
+    return np.where(np.isnat(moments), none, moments.astype(np.float64) / 1e6)
 
 
 def lines_of_rows(data: bytes, rows: int) -> list[int]:

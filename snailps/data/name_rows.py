@@ -277,9 +277,9 @@ def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> N
         )
 
 
-def choices_of(piece: NamePiece) -> NamePiece:
-    """The rows that a ranking learns from: see `Columns.choices`."""
-    is_choice = (piece.values > 0).tolist()
+def choices_of(piece: NamePiece, *, weighted: bool = False) -> NamePiece:
+    """The rows that a ranking learns from: see `Columns.choices`, and `Columns.weighted`."""
+    is_choice = (piece.values != 0 if weighted else piece.values > 0).tolist()
     if all(is_choice):
         return piece
     names = [list(compress(column, is_choice)) for column in piece.names]

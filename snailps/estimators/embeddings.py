@@ -197,16 +197,17 @@ class NameEstimator(Estimator):
         needs_all: bool = False,
         finds_values: bool = False,
         choices: bool = False,
+        weighted: bool = False,
     ) -> tuple[Ids, Doubles]:
         """Number the names of X: int32 (columns, n), and the values, float64 (n,) or empty.
 
         An unknown name is -1, or with `needs_all` a DataError.  `choices` keeps only rows that a
-        ranking learns from, those with a value above 0.
+        ranking learns from: those with a value above 0, or with `weighted` with any other than 0.
         """
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
         values = [np.zeros(0)]
-        for names, numbers, where in self._pieces(X, y, finds_values, choices):
+        for names, numbers, where in self._pieces(X, y, finds_values, choices, weighted):
             ids.append(
                 np.array(
                     [
@@ -225,7 +226,12 @@ class NameEstimator(Estimator):
         return np.concatenate(ids, axis=1), np.concatenate(values)
 
     def _pieces(
-        self, X: Any, y: Any = None, finds_values: bool = False, choices: bool = False
+        self,
+        X: Any,
+        y: Any = None,
+        finds_values: bool = False,
+        choices: bool = False,
+        weighted: bool = False,
     ) -> Iterator[tuple[list[list[str]], Doubles, Callable[[int], str] | None]]:
         """Yield names of each column and values, some rows at a time.
 
@@ -235,19 +241,22 @@ class NameEstimator(Estimator):
             columns = self._model.columns
             rows = self._rows_of(X, y, usual=columns, finds_values=finds_values)
             for piece in rows.pieces():
-                chosen = choices_of(piece) if choices else piece
+                chosen = choices_of(piece, weighted=weighted) if choices else piece
                 yield chosen.names, chosen.values, None
             return
         for lines, where in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
-            rows_read = lines.choices() if choices else lines
-            names = [list(map(to_text, column)) for column in rows_read.names]
-            yield names, rows_read.values, where
+            if choices:
+                lines = lines.weighted() if weighted else lines.choices()
+            names = [list(map(to_text, column)) for column in lines.names]
+            yield names, lines.values, where
 
     def _rows_of_names(self, X: Any) -> Iterator[tuple[str, ...]]:
         """Yield the rows of X, which answers leave out; nothing if X is None."""
         if X is not None:
-            choices = self._lines.valued and not self._model.settings.predicts
-            for names, _, _ in self._pieces(X, finds_values=choices, choices=choices):
+            settings = self._model.settings
+            choices = self._lines.valued and not settings.predicts
+            weighted = choices and settings.weighs
+            for names, _, _ in self._pieces(X, None, choices, choices, weighted):
                 yield from zip(*names, strict=True)
 
     @property
@@ -747,7 +756,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         X, y : object
             As in `fit`.
         seen : object, optional
-            With a ranking loss: pairs that the lists leave out, usually the training's.
+            With a ranking loss: pairs that the lists leave out, usually the training's.  Loss "als"
+            knows these, and leaves them out in any case.
 
         Returns
         -------
@@ -776,7 +786,9 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             return {**mf.rating_figures(model.scores(ids), values), **unknown}
         others = np.concatenate([np.zeros((2, 0), np.int32), *model.known_pairs()], axis=1)
         if seen is not None:
-            others, _ = self._numbered(seen, finds_values=True, choices=True)
+            weighted = model.settings.weighs
+            more, _ = self._numbered(seen, finds_values=True, choices=True, weighted=weighted)
+            others = np.concatenate([others, more], axis=1)
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
         figures = {**mf.list_figures(*rows, ids, others, self.top), **unknown}

@@ -94,8 +94,10 @@ def state_words(node: NodeStatus) -> tuple[str, Mood]:
 
 def untested(figures: Mapping[str, Any]) -> str:
     """Why there are no figures of the lines of a test of names; empty if there are some."""
-    if figures.keys() - {"unknown", "seen"}:
+    if figures.keys() - {"unknown", "seen", "held_out"}:
         return ""
+    if figures.get("held_out") == 0:
+        return "no line was held out"
     reasons = {"unknown": "have unknown names", "seen": "are in the training, and left out"}
     counts = [(figures.get(name, 0), reason) for name, reason in reasons.items()]
     texts = [f"{count:,} of its lines {reason}" for count, reason in counts if count]

@@ -245,7 +245,11 @@ def test_commands_answer_for_names_of_a_factorisation(run, ratings):
 @pytest.mark.parametrize(
     ("words", "error", "text"),
     [
-        (["nn", "1"], DataError, "'1' is one of its users and one of its items: say of which"),
+        (
+            ["nn", "1"],
+            DataError,
+            "'1' is one of its users and one of its items: say of which (--of",
+        ),
         (["nn", "9"], DataError, "'9' is none of its 2 users and 2 items"),
         (["nn", "9", "--of", "items"], DataError, "'9' is none of its 2 items"),
         (["vector", "2", "--of", "films"], DataError, "has users and items, no 'films'"),

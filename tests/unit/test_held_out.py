@@ -14,6 +14,7 @@ from snailps.models.embeddings.held_out import HeldOut, LineKeys, Split, pairs_h
 from snailps.models.embeddings.lines_tested import LinesTested
 from snailps.models.embeddings.mf import MatrixFactorization
 from snailps.models.embeddings.settings import MfSettings
+from snailps.node.phrases import untested
 from snailps.pieces import Piece
 from tests.support.blocks import HeldContent, held_block
 
@@ -235,8 +236,8 @@ def test_test_during_the_training_has_the_figures_of_its_end_where_all_users_are
         for name, value in during.items():
             assert value == pytest.approx(end[name], abs=1e-5)
         assert [*during] == (["rmse"] if loss == "squared" else ["ndcg_at_10", "recall_at_10"])
-        untested = replace(results.settings, held_out=0.0)
-        assert cls.tester(untested) is None
+        without = replace(results.settings, held_out=0.0, held_out_by="line")
+        assert cls.tester(without) is None
 
 
 def test_continued_training_holds_out_what_the_first_one_did(tmp_path):
@@ -271,6 +272,12 @@ def test_ratings_are_tested_on_the_held_out_lines_as_on_a_file_of_them(tmp_path)
         ({"held_out": 1}, "held_out: expected a share below 1, .* got 1 with held_out_by line"),
         ({"held_out": 1.5, "held_out_by": "user"}, "expected a share below 1.* got 1.5"),
         ({"held_out_from": "May"}, "held_out_from: expected a time, .* got 'May'"),
+        ({"held_out_by": "user"}, "held_out_by: expected held_out beside it, got user with held_"),
+        ({"held_out_by": "user", "held_out_from": "3"}, "got user with held_out_from: 3"),
+        (
+            {"held_out": 0.1, "test": ("x",), "continue_from": "m.npz"},
+            r"Leave one of them out\. m\.npz has its own: held_out: 0 and an empty held_out_from",
+        ),
     ],
 )
 def test_contradictions_are_refused(settings, text):
@@ -284,6 +291,36 @@ def test_split_without_lines_on_one_side_is_refused():
         surveyed(replace(RATED, held_out=1, held_out_by="user"), single)
     with pytest.raises(DataError, match=r"held_out: all of 20 lines .* hold out by user_time"):
         surveyed(replace(RATED, held_out=0.1, held_out_by="time"), single)
+
+
+@pytest.mark.parametrize("loss", ["als", "squared"])
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"held_out": 1 - 1e-12}, "held_out: 1 left no line to train: hold out fewer"),
+        ({"held_out_from": "5"}, r"no line has a time before 5, .* 2024-01-01 a date"),
+    ],
+)
+def test_rule_that_holds_all_lines_out_is_refused(settings, text, loss):
+    with pytest.raises(DataError, match=text):
+        surveyed(replace(RATED, loss=loss, **settings), [b"u,i,1,5\n", b"v,j,2,6\n"])
+
+
+def test_input_that_has_only_names_of_columns_is_refused():
+    with pytest.raises(DataError, match="expected lines of names, got none: a first line that"):
+        surveyed(RATED, [b"user,item,rating\n"], 1, 1)
+
+
+def test_file_that_holds_lines_out_goes_on_without():
+    goes_on = replace(RATED, continue_from="m.npz", held_out_by="user", held_out=0.0)
+    assert HeldOut.of(goes_on) is None
+
+
+def test_test_without_figures_has_its_reason():
+    assert untested({"unknown": 0, "held_out": 0}) == "no line was held out"
+    assert untested({"unknown": 3, "held_out": 3}) == (
+        "nothing is left: 3 of its lines have unknown names"
+    )
 
 
 def test_part_of_another_process_is_refused_if_malformed():
@@ -310,6 +347,7 @@ TIMED = NameColumns(("user", "item"), valued=True, time=4)
         (b"user,item,rating,time\nu,i,3,2024-05-31\n", [1717113600], [3]),
         (b"u::i::3::978300760\n", [978300760], [3]),
         (b"u\ti\t3\t2024-05-31T00:00:01Z\tmore\n", [1717113601], [3]),
+        (b"u,i,3,12.5\nu,j,3,2024-05-31\nu,k,3,2024\n", [12.5, 1717113600, 2024], [3, 3, 3]),
     ],
 )
 def test_times_are_numbers_or_dates(data, times, values):

@@ -188,6 +188,7 @@ def test_weights_without_meaning_are_refused(values, message):
 def test_weights_far_from_1_are_warned_of(caplog):
     counts = NameCounts(2)
     counts.add_values(np.array([50.0, 40]))
+    counts.add(USER, [b"u", b"v"])
     surveyor = MatrixFactorization.surveyor(WEIGHING)
     surveyor.add(counts.dump())
     surveyor.result()

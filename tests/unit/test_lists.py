@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import snailps
 from snailps.cli.main import app_for
+from snailps.dataclass import replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.embeddings import files
 from snailps.models.embeddings.least_squares import Known
@@ -101,6 +103,68 @@ def test_pairs_of_a_file_are_those_above_0_with_known_names(model, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("u0 i1 1\nu1 i2 0\nu9 i99 1\nu2 i3 2\n")
     assert model.pairs_in(str(path)).tolist() == [[0, 2], [1, 3]]
+
+
+def test_command_prints_lists_and_counts_unknown_items(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "only.txt").write_text("i1\ni2\nunheard of\n")
+    words = ["recommend", "model.npz", "--only", "only.txt", "-k", "2"]
+    printed = CliRunner().invoke(app_for(), words)
+    assert {line.split("\t")[1] for line in printed.stdout.splitlines()} == {"i1", "i2"}
+    assert printed.stderr == (
+        "--only only.txt: 1 of 3 names are unknown and left out; the first is 'unheard of'\n"
+    )
+    dash = CliRunner().invoke(app_for(), [*words, "--output", "-"])
+    assert (dash.stdout, (tmp_path / "-").exists()) == (printed.stdout, False)
+    (tmp_path / "only.txt").write_text("unheard of\n")
+    with pytest.raises(DataError, match=r"knows none of the 1 items .*, the first is 'unheard of'"):
+        raise CliRunner().invoke(app_for(), words).exception
+
+
+def test_line_whose_user_has_all_items_is_answered_by_a_dash(model, tmp_path):
+    if model.settings.predicts:
+        return
+    arrays = dict(np.load(tmp_path / "model.npz"))
+    del arrays["about"]
+    pairs = np.array([[0] * ITEMS, range(ITEMS)], np.int32)
+    files.write(
+        str(tmp_path / "all.npz"), model.settings, arrays | Known.of(*pairs, USERS).arrays()
+    )
+    (tmp_path / "q.txt").write_text("u0 ?\nu1 ?\n")
+    words = ["predict", str(tmp_path / "all.npz"), str(tmp_path / "q.txt")]
+    lines = CliRunner().invoke(app_for(), words).stdout.splitlines()
+    assert lines[0] == "1\t-\t-"
+    assert [line.split("\t")[0] for line in lines[1:]] == ["2"]
+
+
+def test_pairs_that_are_given_are_left_out_beside_those_of_the_training(model, tmp_path):
+    if model.settings.predicts:
+        return
+    estimator = snailps.MatrixFactorization.load(tmp_path / "model.npz")
+    of_training = estimator.evaluate([("u0", "i0"), *_names_of(model.known_pairs()[0])])["seen"]
+    figures = estimator.evaluate(
+        [("u0", "i0"), *_names_of(model.known_pairs()[0])], seen=[("u9", "i9")]
+    )
+    assert figures["seen"] == of_training >= 50
+
+
+def test_rejected_pairs_that_are_given_are_left_out_where_values_are_weights(model, tmp_path):
+    if model.settings.predicts:
+        return
+    arrays = dict(np.load(tmp_path / "model.npz"))
+    del arrays["about"]
+    settings = replace(model.settings, weights="values")
+    files.write(str(tmp_path / "weighed.npz"), settings, arrays)
+    estimator = snailps.MatrixFactorization.load(tmp_path / "weighed.npz")
+    (best, _), (second, _) = estimator.recommend("u0", 2)
+    assert estimator.recommend("u0", 1, seen=[("u0", best, -1.0)])[0][0] == second
+    assert estimator.recommend("u0", 1, seen=[("u0", best, 0.0)])[0][0] == best
+    held = [("u0", best), ("u0", second)]
+    assert estimator.evaluate(held, seen=[("u0", best, -1.0)])["seen"] == 1
+
+
+def _names_of(pairs):
+    return [(f"u{user}", f"i{item}") for user, item in pairs.T.tolist()]
 
 
 def test_command_judges_lists_of_the_length_that_is_asked_for(model, tmp_path):

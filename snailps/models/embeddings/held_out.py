@@ -57,17 +57,29 @@ class HeldOut:
     def of(cls, settings: Any) -> HeldOut | None:
         """The choice of settings; None: all lines are trained.  `ConfigError`: a contradiction."""
         amount, since = settings.held_out, settings.held_out_from
+        goes_on = settings.continue_from
+        adopted = (
+            f". {goes_on} has its own: held_out: 0 and an empty held_out_from replace them"
+            if goes_on
+            else ""
+        )
+        if not goes_on and settings.held_out_by != "line" and not (amount and not since):
+            raise ConfigError(
+                f"held_out_by: expected held_out beside it, got {settings.held_out_by} with "
+                f"{f'held_out_from: {since}' if since else 'held_out: 0'}. Set held_out, as to 0.1 "
+                "for a tenth of the lines, or leave held_out_by out"
+            )
         if not amount and not since:
             return None
         if settings.test:
             raise ConfigError(
                 "held_out: expected none beside test, got both: lines are either held out of the "
-                "input, or come from files of their own. Leave one of them out"
+                f"input, or come from files of their own. Leave one of them out{adopted}"
             )
         if amount and since:
             raise ConfigError(
                 f"held_out_from: expected none beside held_out, got {since!r} and {amount:g}: give "
-                "the time from which lines are held out, or how many of the last ones"
+                f"the time from which lines are held out, or how many of the last ones{adopted}"
             )
         if amount >= 1 and (amount != int(amount) or settings.held_out_by in ("line", "time")):
             raise ConfigError(
@@ -92,6 +104,17 @@ class HeldOut:
     def is_rule(self) -> bool:
         """Whether a line alone shows if it is held out."""
         return self.by == "line" or not self.amount
+
+    @property
+    def none_left(self) -> str:
+        """Why a rule left no line to train, and what to do."""
+        if self.by == "line":
+            return f"held_out: {self.amount:.9g} left no line to train: hold out fewer"
+        return (
+            f"held_out_from: no line has a time before {self.since:.15g}, so none is left to train."
+            " Numbers are compared with the numbers of the input, and dates as seconds since 1970: "
+            "2024 is a number, 2024-01-01 a date"
+        )
 
     @property
     def split(self) -> Split:

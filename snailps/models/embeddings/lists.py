@@ -45,7 +45,12 @@ def best_lists(
         numbers = model.numbers("items", only)
         allowed = np.unique(numbers[numbers >= 0]).astype(np.int32)
         if not len(allowed):
-            raise DataError(f"{model.path}: knows none of the {len(only):,} items to choose from")
+            raise DataError(
+                f"{model.path}: knows none of the {len(only):,} items to choose from, the first is "
+                f"{only[0]!r:.60}"
+                if only
+                else f"{model.path}: got no items to choose from"
+            )
     queries, rows, shift = model.factors_to_rank()
     candidates = Candidates(rows if allowed is None else rows[allowed], allowed)
     for first, items, products in ranking.best_lists(

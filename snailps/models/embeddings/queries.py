@@ -217,7 +217,9 @@ class NamedRows(ABC):
             return found[0]
         if found:
             both = " and one of its ".join(found)
-            raise DataError(f"{self.path}: {name!r} is one of its {both}: say of which")
+            raise DataError(
+                f"{self.path}: {name!r} is one of its {both}: say of which (--of, in Python kind)"
+            )
         raise UnknownName(partial(self.unknown, name, *self.kinds))
 
     def neighbours(self, name: Name, k: int = 10, kind: str = "") -> Best:

@@ -146,7 +146,7 @@ class NameSurveyor:
         known: Callable[[], Sequence[Counted]] = list,
         held_out: HeldOut | None = None,
     ) -> None:
-        self._counts, self._known = NameCounts(kinds), known
+        self._counts, self._known, self._held_out = NameCounts(kinds), known, held_out
         self._lines = None if held_out is None or held_out.is_rule else DrawnLines(held_out)
 
     def add(self, part: bytes) -> None:
@@ -165,7 +165,18 @@ class NameSurveyor:
 
     def result(self) -> bytes:
         """Give all names: known names in their order, then others, the most frequent first; then
-        what is held out, if the survey decides it."""
+        what is held out, if the survey decides it.
+
+        DataError: no line is left to train.
+        """
+        if not any(self.counted):
+            held_out = self._held_out
+            raise DataError(
+                held_out.none_left
+                if held_out is not None and held_out.is_rule
+                else "input: expected lines of names, got none: a first line that names the columns"
+                " is not trained"
+            )
         if self._lines is None:
             return self._counts.dump(self._known())
         counts, split = self._lines.decide(self._counts)
