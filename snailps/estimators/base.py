@@ -124,6 +124,8 @@ class Estimator(Routed):
     """Whether an example is a row of a matrix; else a text, or a row of names."""
     _multiclass: ClassVar[bool] = True
     """Whether a classifier supports more than two classes."""
+    _warns_at: ClassVar[int] = 3
+    """Frames from a warning up to the caller's line, whose place it shows."""
     parameters: ClassVar[Parameters]
     __signature__: ClassVar[inspect.Signature]
 
@@ -244,7 +246,7 @@ class Estimator(Routed):
         name, passes = type(self).__name__, {} if epochs is None else {"epochs": epochs}
         chosen = self._checked(passes)  # first: a typing error must not cost reading the data
         for text in self.parameters.unread(self.get_params(), name):
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=self._warns_at)
         data = replace(data, continues=data.continues and self._is_fitted)
         start = self._start() if data.continues else None
         if start is not None:
@@ -253,7 +255,7 @@ class Estimator(Routed):
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(self._input_of(data))
             for text in source.remarks:
-                warnings.warn(text, stacklevel=3)
+                warnings.warn(text, stacklevel=self._warns_at)
             settings, left_out = {**passes, **source.settings}, _NONE.keys()
             if start is not None:
                 # The folder is entered before the job, so that it is removed after it.
@@ -287,7 +289,7 @@ class Estimator(Routed):
             if value is not None:
                 setattr(self, attribute, value)
         for warning in self._remarks_on(figures):
-            warnings.warn(warning, stacklevel=3)
+            warnings.warn(warning, stacklevel=self._warns_at)
         return self
 
     @abstractmethod

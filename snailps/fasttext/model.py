@@ -28,7 +28,7 @@ from snailps.fasttext.arguments import arguments_of
 from snailps.fasttext.meter import Meter
 from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_bin, is_large, read_bin
 from snailps.vectors.files import identify
-from snailps.vectors.label_prediction import LabelModel, labelled_text
+from snailps.vectors.label_prediction import LabelModel, as_threshold, labelled_text
 from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.quantising import Codebooks
@@ -349,18 +349,21 @@ class Model:
         self, word: str, k: int = 10, on_unicode_error: str = "strict"
     ) -> list[tuple[float, str]]:
         """Return the `k` words nearest to a word by cosine, best first: score, word."""
-        if word in self._vectors or len(self._vectors.row_numbers(word)):
-            near = self._vectors.neighbours(word, k)
-        else:  # fastText asks for the neighbours of its zero vector
-            near = self._vectors.neighbours(self.get_word_vector(word), k)
+        near = self._vectors.neighbours(self._query(word), k)
         return [(score, _decode(to_bytes(name), on_unicode_error)) for name, score in near]
 
     def get_analogies(
         self, wordA: str, wordB: str, wordC: str, k: int = 10, on_unicode_error: str = "strict"
     ) -> list[tuple[float, str]]:
         """Return the `k` words nearest to A - B + C by cosine, best first: score, word."""
-        near = self._vectors.analogy(wordA, wordB, wordC, k)
+        a, b, c = map(self._query, (wordA, wordB, wordC))
+        near = self._vectors.analogy(a, b, c, k)
         return [(score, _decode(to_bytes(name), on_unicode_error)) for name, score in near]
+
+    def _query(self, word: str) -> str | Float32:
+        """Return a word; zeros, as in fastText, for one without row and n-grams."""
+        rows = self._vectors.row_numbers(word)
+        return word if len(rows) or word in self._vectors else self._vectors.mean(rows)
 
     def __getitem__(self, word: str) -> Float32:
         return self.get_word_vector(word)
@@ -380,7 +383,7 @@ class Model:
         """
         if isinstance(text, str):
             return self._line(text, on_unicode_error)
-        lines = [self._line(line, on_unicode_error) for line in text]
+        lines = [self._line(line, on_unicode_error) for line in _lines(text, "get_line")]
         return [words for words, _ in lines], [labels for _, labels in lines]
 
     def _line(self, text: str, on_unicode_error: str) -> tuple[list[str], list[str]]:
@@ -446,10 +449,8 @@ class Model:
             if not self._is_utf8:
                 labels = [_decode(to_bytes(label), on_unicode_error) for label in labels]
             return tuple(labels), np.array([chance for _, chance in best])
-        lines = list(text)
-        for line in lines:
-            _refuse_newline(line, "predict")
-        numbers, chances = model.predict_arrays(lines, k)
+        threshold = as_threshold(threshold)
+        numbers, chances = model.predict_arrays(_lines(text, "predict"), k)
         reaches = (numbers >= 0) & (chances >= np.float32(threshold))
         if reaches.all():
             return [[names[i] for i in row] for row in numbers.tolist()], list(chances)
@@ -544,7 +545,19 @@ def _of_bytes(data: bytes, args: Mapping[str, Any]) -> Model:
         return Model.of_bin(read_bin(path, quantised=True), args)
 
 
+def _lines(texts: Iterable[str], what: str) -> list[str]:
+    """Check a list of lines."""
+    if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise DataError(f"{what}: expected a str, or a list of str, got {texts!r:.60}")
+    lines = list(texts)
+    for line in lines:
+        _refuse_newline(line, what)
+    return lines
+
+
 def _refuse_newline(text: str, what: str) -> None:
+    if not isinstance(text, str):
+        raise DataError(f"{what}: expected a str, got {text!r:.60}")
     if "\n" in text:
         raise DataError(f"{what} takes one line at a time: remove '\\n' from {text!r:.60}")
 

@@ -8,11 +8,13 @@ What snailps does not train is refused by name.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from snailps import kernels
+from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import ParameterError
 from snailps.estimators.base import Data
@@ -32,6 +34,28 @@ from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import BinModel, read_bin
 
+SETTINGS = {
+    "dim": "dim",
+    "lr": "lr",
+    "epoch": "epochs",
+    "loss": "loss",
+    "minCount": "min_count",
+    "seed": "seed",
+}  # fmt: skip
+"""Setting of a job for each argument that both trainings hand on unchanged."""
+OF_CLASSIFIERS = {"minCountLabel": "min_count_label", "label": "label"}
+OF_WORDS = {"model": "model", "ws": "window", "neg": "negatives", "t": "sample"}
+_ARGUMENTS = {
+    setting: argument
+    for argument, setting in {
+        **SETTINGS,
+        **OF_CLASSIFIERS,
+        **OF_WORDS,
+        "wordNgrams": "word_ngrams",
+        "thread": "workers",
+    }.items()
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Training:
@@ -44,17 +68,26 @@ class Training:
 
     def run(self) -> Model:
         trainer = self.estimator(**self.parameters)
-        return Model.of_bin(trainer.trained(self.input), self.args)
+        try:
+            return Model.of_bin(trainer.trained(self.input), self.args)
+        except ParameterError as error:
+            raise ParameterError(_with_arguments(str(error))) from None
 
 
 class _Trainer(TextEstimator):
     """An estimator whose model is the opened file."""
 
     _model: BinModel
+    _warns_at = 5  # through `trained`, `run` and the function that users call
 
     def trained(self, path: str) -> BinModel:
-        self._learn(Data(path))
+        # A Path is never taken for a text.
+        self._learn(Data(path if is_url(path) else Path(path)))
         return self._model
+
+    def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
+        for remark in super()._remarks_on(figures):
+            yield type(remark)(str(remark).replace("(epochs=", "(epoch="))
 
     @staticmethod
     def _open(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> BinModel:
@@ -102,10 +135,8 @@ def supervised(*args: Any, **kwargs: Any) -> Training:
             "up to a few thousand labels; ns is fast for more"
         )
     parameters = {
-        **_shared(values),
-        "word_ngrams": values["wordNgrams"],
-        "min_count_label": values["minCountLabel"],
-        "label": values["label"],
+        **_shared(values, OF_CLASSIFIERS),
+        "word_ngrams": values["wordNgrams"] or 1,  # as in fastText, 0 means none, too
     }
     if values["loss"] == "ns":
         parameters["negatives"] = values["neg"]
@@ -122,11 +153,7 @@ def unsupervised(*args: Any, **kwargs: Any) -> Training:
             f"loss: snailps trains word vectors by negative sampling (ns), got {values['loss']!r}"
         )
     parameters = {
-        **_shared(values),
-        "model": values["model"],
-        "window": values["ws"],
-        "negatives": values["neg"],
-        "sample": values["t"],
+        **_shared(values, OF_WORDS),
         "pretrained": os.fspath(values["pretrainedVectors"]),
     }
     if parameters["maxn"]:
@@ -134,23 +161,22 @@ def unsupervised(*args: Any, **kwargs: Any) -> Training:
     return _training(_Unsupervised, parameters, values)
 
 
-def _shared(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that both kinds of models have."""
+def _shared(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters that both kinds of models have, and those of `names`."""
     # fastText takes minn above maxn for no n-grams, and a minn of 0 for 1.
     maxn = values["maxn"] if values["maxn"] >= values["minn"] else 0
     thread, verbose = values["thread"], values["verbose"]
+    if isinstance(thread, int):
+        thread = min(thread, kernels.cores())
+    parameters = {setting: values[argument] for argument, setting in {**SETTINGS, **names}.items()}
     return {
-        "dim": values["dim"],
-        "lr": values["lr"],
-        "epochs": values["epoch"],
-        "loss": values["loss"],
-        "min_count": values["minCount"],
+        **parameters,
+        "min_count": values["minCount"] or 1,  # as in fastText, 0 keeps all words, too
         "minn": max(1, values["minn"]) if maxn else 0,
         "maxn": maxn,
-        "seed": values["seed"],
         "verbose": "auto" if verbose else False,
         # The cluster of a `with` block has its own workers.
-        "workers": None if thread is None or within() else min(thread, kernels.cores()),
+        "workers": None if within() else thread,
     }
 
 
@@ -163,7 +189,12 @@ def _training(
         args["bucket"] = 0
     # A classifier's minn of 0 means auto.
     chosen = {name: value for name, value in parameters.items() if name != "minn" or value}
-    return Training(estimator, chosen, os.fspath(values["input"]), args)
+    return Training(estimator, chosen, os.fsdecode(values["input"]), args)
+
+
+def _with_arguments(text: str) -> str:
+    """Name fastText's argument where an error, ``who: setting: ...``, names the setting."""
+    return re.sub(r"^(\w+: )(\w+)(?=: )", lambda of: of[1] + _ARGUMENTS.get(of[2], of[2]), text)
 
 
 @signed(SUPERVISED, SUPERVISED_DEFAULT)

@@ -597,13 +597,11 @@ class Vectors(GensimNames):
         norm = np.linalg.norm(vector)
         return vector / norm if norm > 0 else None
 
-    def analogy(
-        self, a: str | bytes, b: str | bytes, c: str | bytes, k: int = 10
-    ) -> list[Neighbour]:
+    def analogy(self, a: Query, b: Query, c: Query, k: int = 10) -> list[Neighbour]:
         """Find the `k` words nearest to ``a - b + c``, best first, without the three.
 
-        ``analogy("berlin", "germany", "france")`` asks for paris.  The three vectors are scaled to
-        length 1 first, as in fastText.
+        ``analogy("berlin", "germany", "france")`` asks for paris.  The three words or vectors are
+        scaled to length 1 first, as in fastText.
 
         Raises
         ------
@@ -614,10 +612,11 @@ class Vectors(GensimNames):
         """
         query = np.zeros(self.dim, dtype=np.float32)
         for word, sign in ((a, 1.0), (b, -1.0), (c, 1.0)):
-            vector = self.vector(word)
+            vector = vector_of(word, self.vector, self.dim)
             # fastText's own guard against zero vectors; without it scores differ in the last bit.
             query += vector * np.float32(sign / (float(np.linalg.norm(vector)) + 1e-8))
-        return self._neighbours(query, k, [a, b, c])
+        words = [word for word in (a, b, c) if isinstance(word, (str, bytes))]
+        return self._neighbours(query, k, words)
 
     def close_spellings(self, word: str | bytes, k: int = 3) -> list[str]:
         """Return up to `k` words spelt nearly like `word`, other upper or lower case first.

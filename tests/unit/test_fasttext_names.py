@@ -113,7 +113,9 @@ def asks(kind):
         "vectors": lambda m: [(m.get_word_vector(word), m[word], word in m) for word in WORDS],
         "ids": lambda m: [m.get_word_id(word) for word in WORDS],
         "neighbours": lambda m: [m.get_nearest_neighbors(word, 4) for word in WORDS[:3]],
-        "analogies": lambda m: m.get_analogies("w1", "w2", "w13", k=3),
+        "analogies": lambda m: [
+            m.get_analogies(a, "w2", "w13", k=3) for a in ("w1", "unknownword")
+        ],
         # Of a model of words fastText takes a label's number for that of a row.
         "sentences": lambda m: [
             m.get_sentence_vector(line)
@@ -309,8 +311,16 @@ def test_mistakes_are_value_errors_that_say_what_to_do(pairs, tmp_path):
             ask("two\nlines")
     with pytest.raises(ValueError, match="remove"):
         classifier.predict(["one", "two\nlines"])
-    with pytest.raises(ValueError, match="k: expected"):
-        classifier.predict("w1", k=0)
+    for wrong in (b"w1", [b"w1"], None, ["w1", None], [1], 5, {"w1": 1}, [["w1"]]):
+        with pytest.raises(DataError, match="expected a str"):
+            classifier.predict(wrong)
+        with pytest.raises(DataError, match="expected a str"):
+            classifier.get_line(wrong)
+    for line in ("w1", ["w1"]):
+        with pytest.raises(ValueError, match="k: expected"):
+            classifier.predict(line, k=0)
+        with pytest.raises(ValueError, match="threshold: expected"):
+            classifier.predict(line, threshold=float("nan"))
     with pytest.raises(DataError, match="quantised"):
         pruned.get_input_matrix()
     with pytest.raises(DataError, match="ind: expected 0 to"):
@@ -381,6 +391,42 @@ def test_arguments_are_fasttexts_by_place_by_name_and_by_alias():
 def test_arguments_that_do_not_work_are_refused_by_name(wrong, error, says):
     with pytest.raises(error, match=says):
         training.supervised(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"epoch": 0}, "train_supervised: epoch: expected"),
+        ({"minCount": -1}, "train_supervised: minCount: expected"),
+        ({"wordNgrams": 100}, "train_supervised: wordNgrams: expected"),
+        ({"loss": "ns", "neg": 0}, "train_supervised: neg: expected"),
+        ({"thread": "2"}, "train_supervised: thread: expected"),
+        ({"thread": 0}, "train_supervised: thread: expected"),
+        ({"lr": "0.5"}, "train_supervised: lr: expected"),
+    ],
+)
+def test_errors_of_values_name_fasttexts_argument(wrong, says, tmp_path):
+    text = write_labelled(tmp_path / "text")
+    with pytest.raises(ParameterError, match=says):
+        fasttext.train_supervised(str(text), **wrong)
+
+
+def test_a_path_that_is_not_there_is_not_taken_for_a_text():
+    with pytest.raises(DataError, match=r"no file, folder, glob or URL \(seen from [^)]*\)$"):
+        fasttext.train_unsupervised("none.txt")
+
+
+def test_zero_means_no_pairs_of_words_and_all_words_as_in_fasttext():
+    parameters = training.supervised("text", wordNgrams=0, minCount=0).parameters
+    assert (parameters["word_ngrams"], parameters["min_count"]) == (1, 1)
+
+
+def test_remarks_on_a_training_name_fasttexts_argument():
+    made = training.supervised("text")
+    trainer = made.estimator(**made.parameters)
+    (remark,) = trainer._remarks_on({"loss_falls": 0.1, "epochs": 5})
+    assert isinstance(remark, Warning)
+    assert str(remark).endswith("(epoch=10)")
 
 
 def test_names_of_old_versions_say_what_took_their_place():
