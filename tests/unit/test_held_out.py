@@ -236,7 +236,7 @@ def test_test_during_the_training_has_the_figures_of_its_end_where_all_users_are
         for name, value in during.items():
             assert value == pytest.approx(end[name], abs=1e-5)
         assert [*during] == (["rmse"] if loss == "squared" else ["ndcg_at_10", "recall_at_10"])
-        without = replace(results.settings, held_out=0.0, held_out_by="line")
+        without = replace(results.settings, held_out=0.0)
         assert cls.tester(without) is None
 
 
@@ -272,8 +272,7 @@ def test_ratings_are_tested_on_the_held_out_lines_as_on_a_file_of_them(tmp_path)
         ({"held_out": 1}, "held_out: expected a share below 1, .* got 1 with held_out_by line"),
         ({"held_out": 1.5, "held_out_by": "user"}, "expected a share below 1.* got 1.5"),
         ({"held_out_from": "May"}, "held_out_from: expected a time, .* got 'May'"),
-        ({"held_out_by": "user"}, "held_out_by: expected held_out beside it, got user with held_"),
-        ({"held_out_by": "user", "held_out_from": "3"}, "got user with held_out_from: 3"),
+        ({"held_out_by": "user", "held_out_from": "3"}, "expected no held_out_by beside it, got u"),
         (
             {"held_out": 0.1, "test": ("x",), "continue_from": "m.npz"},
             r"Leave one of them out\. m\.npz has its own: held_out: 0 and an empty held_out_from",
@@ -311,9 +310,14 @@ def test_input_that_has_only_names_of_columns_is_refused():
         surveyed(RATED, [b"user,item,rating\n"], 1, 1)
 
 
-def test_file_that_holds_lines_out_goes_on_without():
-    goes_on = replace(RATED, continue_from="m.npz", held_out_by="user", held_out=0.0)
-    assert HeldOut.of(goes_on) is None
+def test_way_to_hold_out_without_a_number_of_lines_is_warned_of(tmp_path, caplog):
+    (tmp_path / "in.csv").write_bytes(b"".join(lines_of(5)))
+    settings = replace(RATED, held_out_by="user", input=(str(tmp_path / "in.csv"),))
+    MatrixFactorization.check(replace(settings, held_out=0.1))
+    MatrixFactorization.check(replace(settings, continue_from="m.npz"))
+    assert not caplog.text
+    MatrixFactorization.check(settings)
+    assert "held_out_by: user has no effect with held_out: 0" in caplog.text
 
 
 def test_test_without_figures_has_its_reason():

@@ -63,14 +63,13 @@ class HeldOut:
             if goes_on
             else ""
         )
-        if not goes_on and settings.held_out_by != "line" and not (amount and not since):
-            raise ConfigError(
-                f"held_out_by: expected held_out beside it, got {settings.held_out_by} with "
-                f"{f'held_out_from: {since}' if since else 'held_out: 0'}. Set held_out, as to 0.1 "
-                "for a tenth of the lines, or leave held_out_by out"
-            )
         if not amount and not since:
             return None
+        if since and settings.held_out_by != "line" and not goes_on:
+            raise ConfigError(
+                f"held_out_from: expected no held_out_by beside it, got {settings.held_out_by}: a "
+                "time decides by the line. Leave one of them out"
+            )
         if settings.test:
             raise ConfigError(
                 "held_out: expected none beside test, got both: lines are either held out of the "

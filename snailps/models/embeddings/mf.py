@@ -306,6 +306,13 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
+        by = settings.held_out_by
+        if by != "line" and cls.held_out(settings) is None and not settings.continue_from:
+            log.warning(
+                "held_out_by: %s has no effect with held_out: 0: all lines are trained. Set "
+                "held_out, as to 0.1 for a tenth of the lines",
+                by,
+            )
         if settings.weighs:
             cls._check_values(
                 cls.columns_of(settings),
