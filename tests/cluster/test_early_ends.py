@@ -1,14 +1,19 @@
 """Real models whose training ends while their last push is under way: what they write is whole."""
 
 import random
+import signal
 import sys
 
 import numpy as np
 import pytest
-from processes import Cluster, Gate, run_well
+from processes import LIMIT_S, Cluster, Gate, run_well, until
 from test_cluster import figures_of
 
-STOPPED, DIM = 3, 8
+from snailps.cli.masters import ask
+
+INTERRUPTED, STOPPED, DIM = 130, 3, 8
+EPOCHS = 240
+PERIODS = 600  # blocks: a tenth of so many epochs, more than two periods of a single worker
 
 
 @pytest.fixture
@@ -63,15 +68,23 @@ def test_kept_rows_that_are_not_pushed_at_the_end_do_not_count(tmp_path, gated, 
     (tmp_path / "in.txt").write_text("\n".join(lines))
     job = {"worker_class": "snailps.models.sparse.linear:Linear", "input": "in.txt"}
     job |= {"output": "out", "optimizer": optimizer, "block_bytes": 4000, "shuffle": "false"}
-    cluster, gate = gated(job | {"epochs": 100_000, "max_seconds": 1}, "flush")
+    cluster, gate = gated(job | {"epochs": EPOCHS}, "flush")
+
+    def blocks_done():
+        return ask(cluster.address, LIMIT_S)["blocks"]["done"]
+
     with cluster:
-        master, *_ = cluster.started_at(gate)
-        master.wait_line("1 s at its last blocks, and none of them pushed")
+        master = cluster.master()
+        cluster.nodes()
+        until(lambda: blocks_done() > PERIODS, lambda: f"{PERIODS} blocks, not {blocks_done()}")
+        master.send(signal.SIGINT)  # after `max_seconds` under load there might be no whole period
+        gate.meet()
+        master.wait_line("at its last blocks, and none of them pushed")
         gate.open()
-        assert cluster.codes() == [0, 0, STOPPED]
+        assert cluster.codes() == [INTERRUPTED, 0, STOPPED]
     figures = figures_of(master)
     assert figures["blocks"] > 0
-    again = {**job, "output": "again", "max_steps": figures["blocks"], "epochs": 100_000}
+    again = {**job, "output": "again", "max_steps": figures["blocks"], "epochs": EPOCHS}
     counted = figures_of(run_well(tmp_path, job=again))
     assert counted["examples"] == figures["examples"]
     assert counted["train_loss"] == figures["train_loss"]
