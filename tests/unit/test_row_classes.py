@@ -17,7 +17,12 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models import text_model
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors import WordVectors, WordVectorSettings, row_classes
+from snailps.models.word_vectors import (
+    WordVectors,
+    WordVectorSettings,
+    row_classes,
+    word_rows,
+)
 from snailps.models.word_vectors.examples import bags_of
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.row_classes import BUCKETS_MAX, classes_in, classes_of
@@ -143,6 +148,37 @@ def test_a_file_has_every_row_though_servers_have_one_of_a_class(tmp_path, monke
     _, vectors = next(iter(read_vec(tmp_path / "out.vec")))
     np.testing.assert_allclose(sums / np.diff(ptr)[:, None], vectors, atol=1e-4)
     assert np.abs(vectors).max() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["skipgram", "cbow"])
+@pytest.mark.parametrize("optimizer", ["add", "adagrad"])
+def test_a_model_with_classes_learns_what_one_without_learns(monkeypatch, kind, optimizer):
+    settings = replace(SETTINGS, model=kind, optimizer=optimizer, lr=0.1, sample=1.0)
+    words = vocabulary_of([*WORDS, *(b"word%d" % at for at in range(30))])
+    classes, summary = classes_of(settings, words), words.to_bytes()
+    keys = np.concatenate((np.arange(len(words)), BUCKET_KEY + np.arange(500))).astype(np.uint64)
+    leaders = np.concatenate((keys[: len(words)], classes.keys(0, 500)))
+    texts = np.random.default_rng(3).integers(1, len(words), (4, 600))
+    learnt = []
+    for has_classes in (True, False):
+        if not has_classes:
+            monkeypatch.setattr(word_rows, "classes_of", lambda *_: None)
+        with connected(WordVectors) as make:
+            model = make(settings, summary=summary)
+            results = results_of(model, summary, [range(FRAG_NUM)])
+            first = results.pull("input", leaders)
+            if not has_classes:
+                results.put("input", keys, first)
+            for number, text in enumerate(texts):
+                train(model, b" ".join(words.words.take(text)), number)
+            model.finish()
+            of_classes = results.pull("input", leaders)
+            rows = results.pull("input", keys) if not has_classes else of_classes
+            np.testing.assert_allclose(rows, of_classes, atol=1e-4)
+            learnt.append((rows, results.pull("output", keys[: len(words)])))
+            assert np.abs(rows - first).max() > 0.1
+    for with_classes, without in zip(*learnt, strict=True):
+        np.testing.assert_allclose(with_classes, without, atol=1e-4)
 
 
 @pytest.mark.parametrize("squares", [False, True])
