@@ -61,8 +61,9 @@ def put_words(results: Results) -> None:
 def put_vectors(results: Results) -> None:
     """Set the rows of the vocabulary's words from the `.vec` file.
 
-    With subwords a word's vector is the mean of its bag: its n-grams start at random, and its own
-    row is set such that the mean is the file's vector.
+    With subwords a word's vector is the mean of its bag.  N-grams that other words have start at
+    random; the word's own row, which stands for its other n-grams (`row_classes`), is set such that
+    the mean is the file's vector.
     """
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
