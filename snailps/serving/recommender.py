@@ -336,8 +336,8 @@ class Recommender:
         with self._lock:
             if self._known is None or self._known[0] is not rows:
                 try:
-                    columns, _ = least_squares.written_lines(rows, rows.settings, names)
-                    lacking = lines - columns.shape[1]
+                    known = least_squares.written_lines(rows, rows.settings, names).known
+                    lacking = lines - len(known.items)
                 except LostBlocks:
                     lacking = lines
                 if lacking:
@@ -346,9 +346,7 @@ class Recommender:
                         "yet, so that what a user has cannot be left out: ask again, or pass "
                         "known=True"
                     )
-                users, items = columns[: least_squares.LINE_NUMBERS].astype(np.int32)
-                pairs = least_squares.Known.of(users, items, len(names.names[USER]))
-                self._known = rows, pairs
+                self._known = rows, known
             return self._known[1]
 
 

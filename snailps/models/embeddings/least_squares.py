@@ -28,10 +28,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,47 +251,66 @@ def known_lines(results: shared_blocks.Puller, settings: MfSettings, names: Name
         _unlisted(total, f"more than {KNOWN_MAX:,}")
         return None
     try:
-        columns, of_file = written_lines(results, settings, names)
+        written = written_lines(results, settings, names)
     except LostBlocks:
         _unlisted(total, "and servers have lost some")
         return None
-    if settings.continue_from and not of_file:
+    if settings.continue_from and not written.of_file:
         _unlisted(total, f"and {settings.continue_from} lacks its own")
         return None
-    if columns.shape[1] < total:
+    if len(written.known.items) < total:
         log.warning(
             "the training ended before it had read all lines of the input: its model's file "
             "lists those that it had read"
         )
-    users, items = columns[:LINE_NUMBERS].astype(np.int32)
-    weights = columns[LINE_NUMBERS] if settings.weighs else NO_WEIGHTS
-    if _come_again(users, items, of_file):
+    if written.come_again:
         log.warning(
             "most pairs of %s come again in this input, and each line weighs beside the earlier "
             "one: give new lines alone",
             settings.continue_from,
         )
-    return Known.of(users, items, len(names.names[USER]), weights)
+    return written.known
 
 
-def written_lines(
-    results: shared_blocks.Puller, settings: MfSettings, names: Names
-) -> tuple[Floats, int]:
-    """Read the lines that servers have by now: the numbers of each, float32 (`LINE_NUMBERS`, and 1
-    for weights; n), and how many are of the continued file, which come first.
+class Written(NamedTuple):
+    """Lines that servers have: all, the number that came with the file that the training continues,
+    and whether most pairs of the file come again in an input of at least half as many lines."""
+
+    known: Known
+    of_file: int
+    come_again: bool
+
+
+def written_lines(results: shared_blocks.Puller, settings: MfSettings, names: Names) -> Written:
+    """Read the lines that servers have by now, a range of users at a time: beside the result, there
+    is memory for one range.
 
     In pass 0 they are those of the blocks before the first that is not written.  `LostBlocks`: a
     block lacks a part.
     """
-    total, width = int(names.counts[USER].sum()), _width(settings)
-    blocks = _blocks_of_all(results, settings, passes_of(settings, names).ranges, total)
-    numbers, filled = np.empty(width * sum(map(sum, blocks.values())), np.float32), 0
-    for source, counts in blocks.items():
-        stops = [width * count for count in counts]
-        out = numbers[filled : filled + sum(stops)]
-        shared_blocks.read(results, _place(USER, source), [0] * len(stops), stops, out)
-        filled += len(out)
-    return numbers.reshape(-1, width).T, sum(blocks[OF_FILE])
+    counts, width = names.counts[USER], _width(settings)
+    ranges = passes_of(settings, names).ranges
+    heads = _heads_of_all(results, settings, ranges, int(counts.sum()))
+    of_file, of_input = (int(heads[source][:, ranges - 1].sum()) for source in (OF_FILE, OF_INPUT))
+    ptr = np.zeros(len(counts) + 1, np.int64)
+    items = np.empty(of_file + of_input, np.int32)
+    weights = np.empty(len(items) if settings.weighs else 0, np.float32)
+    filled = pairs = again = 0
+    for part, (first, stop) in enumerate(itertools.pairwise(bounds_of(counts, ranges).tolist())):
+        lines = {
+            source: _read(results, _place(USER, source), part, width, of_source)
+            for source, of_source in heads.items()
+        }
+        known = _sorted(lines.values(), first, stop)
+        here = slice(filled, filled + len(known.items))
+        ptr[first + 1 : stop + 1] = filled + known.ptr[1:]
+        items[here], weights[here] = known.items, known.weights
+        filled = here.stop
+        if 0 < of_file <= 2 * of_input:
+            of_range = np.unique(_pairs(*lines[OF_FILE][:2]))
+            pairs += len(of_range)
+            again += np.count_nonzero(np.isin(of_range, _pairs(*lines[OF_INPUT][:2])))
+    return Written(Known(ptr, items, weights), of_file, 2 * again > pairs)
 
 
 def _unlisted(lines: int, why: str) -> None:
@@ -304,35 +323,63 @@ def _unlisted(lines: int, why: str) -> None:
     )
 
 
-def _blocks_of_all(
+def _heads_of_all(
     results: shared_blocks.Puller, settings: MfSettings, ranges: int, total: int
-) -> dict[int, list[int]]:
-    """Count the lines of each block in `LINES`, by source; `total` is the sum, but of a training
-    that ended in pass 0, which has the blocks before the first that it lacks."""
-    blocks = {OF_FILE: list[int](), OF_INPUT: list[int]()}
+) -> dict[int, Floats]:
+    """Read the heads of all blocks of `LINES`, by source; `total` is the sum of their lines, but of
+    a training that ended in pass 0, which has the blocks before the first that it lacks."""
+    heads = {OF_FILE: np.zeros((0, shared_blocks.ROW_FLOATS), np.float32)}
     if settings.continue_from:
-        blocks[OF_FILE] = _heads_of_file(results, USER)[:, ranges - 1].astype(int).tolist()
-    while sum(map(sum, blocks.values())) < total:
+        heads[OF_FILE] = _heads_of_file(results, USER)
+    of_input = [heads[OF_FILE][:0]]
+    lacking = total - int(heads[OF_FILE][:, ranges - 1].sum())
+    while lacking > 0:
         try:
-            head = shared_blocks.heads(results, _place(USER, OF_INPUT), [len(blocks[OF_INPUT])])
+            head = shared_blocks.heads(results, _place(USER, OF_INPUT), [len(of_input) - 1])
         except LostBlocks:
             break
-        blocks[OF_INPUT].append(int(head[0, ranges - 1]))
-    return blocks
+        of_input.append(head)
+        lacking -= int(head[0, ranges - 1])
+    heads[OF_INPUT] = np.concatenate(of_input)
+    return heads
 
 
-def _come_again(users: Ids, items: Ids, of_file: int) -> bool:
-    """Whether most pairs of the first `of_file` lines are among the others."""
-    if not of_file or 2 * (len(users) - of_file) < of_file:
-        return False
-    pairs = _pairs(users, items)
-    before = np.unique(pairs[:of_file])
-    return 2 * int(np.isin(before, pairs[of_file:]).sum()) > len(before)
-
-
-def _pairs(users: Ids, items: Ids) -> NDArray[np.int64]:
+def _pairs(users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.int64]:
     """Number pairs, so that they sort by user, then by item."""
-    return users.astype(np.int64) << 32 | items
+    numbers: NDArray[np.int64] = users.astype(np.int64)
+    numbers <<= 32
+    numbers |= items
+    return numbers
+
+
+class RangeLines(NamedTuple):
+    """Lines of a range, as blocks have them: their own names, their other names (int64), and their
+    weights, or none where all are 1."""
+
+    own: NDArray[np.int64]
+    other: NDArray[np.int64]
+    weights: Floats
+
+
+def _read(
+    puller: shared_blocks.Puller, place: ChunkPlace, part: int, width: int, heads: Floats
+) -> RangeLines:
+    """Read the lines of a range from blocks with these heads, in the order of the blocks."""
+    ends = np.zeros((len(heads), part + 2), np.int64)
+    ends[:, 1:] = heads[:, : part + 1]
+    begins, stops = width * ends[:, part], width * ends[:, part + 1]
+    numbers = np.empty(int((stops - begins).sum()), np.float32)
+    shared_blocks.read(puller, place, begins.tolist(), stops.tolist(), numbers)
+    columns = numbers.reshape(-1, width).T
+    own, other = columns[:LINE_NUMBERS].astype(np.int64)
+    return RangeLines(own, other, columns[LINE_NUMBERS] if width > LINE_NUMBERS else NO_WEIGHTS)
+
+
+def _sorted(lines: Iterable[RangeLines], first: int, stop: int) -> Known:
+    """Sort the lines of a range, names from `first` to `stop`, whatever blocks they came in."""
+    own, other, weights = map(np.concatenate, zip(*lines, strict=True))
+    own -= first
+    return Known.of(own, other, stop - first, weights)
 
 
 def check_memory(settings: MfSettings, users: int, items: int, free: int, why: str) -> None:
@@ -457,10 +504,10 @@ def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Lines of a training: user i has ``items[ptr[i] : ptr[i + 1]]``, ascending.
+    """Lines of a training, or of a range: user i has ``items[ptr[i] : ptr[i + 1]]``, ascending.
 
     An item that has two lines comes twice.  `weights` (float32) has one a line, or none where all
-    are 1.
+    are 1.  A range of items has users in the place of items.
     """
 
     ptr: NDArray[np.int64]
@@ -468,17 +515,23 @@ class Known:
     weights: Floats
 
     @classmethod
-    def of(cls, users: Ids, items: Ids, user_num: int, weights: Floats = NO_WEIGHTS) -> Known:
-        """Make it from lines in any order."""
+    def of(
+        cls,
+        users: NDArray[np.integer],
+        items: NDArray[np.integer],
+        user_num: int,
+        weights: Floats = NO_WEIGHTS,
+    ) -> Known:
+        """Make it from lines in any order; a pair may come twice, with two weights."""
         pairs = _pairs(users, items)
         if len(weights):
             order = np.lexsort((weights, pairs))
             pairs, weights = pairs[order], weights[order]
         else:
-            pairs.sort()
-        counts = np.bincount(pairs >> 32, minlength=user_num)
+            pairs.sort()  # four times as fast as their order
+        counts = np.bincount(users, minlength=user_num)
         ptr = np.concatenate(([0], np.cumsum(counts)))
-        return cls(ptr, (pairs & 0xFFFFFFFF).astype(np.int32), weights)
+        return cls(ptr, pairs.astype(np.int32), weights)  # the lower half of each
 
     @classmethod
     def in_file(cls, arrays: Mapping[str, NDArray[Any]], path: str) -> Known | None:
@@ -508,6 +561,10 @@ class Known:
             )
         return cls(ptr, items, weights)
 
+    @property
+    def size_bytes(self) -> int:
+        return self.ptr.nbytes + self.items.nbytes + self.weights.nbytes
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Give the arrays for a model's file."""
         weights = {KNOWN_WEIGHTS: self.weights} if len(self.weights) else {}
@@ -527,23 +584,6 @@ class Known:
         if side == USER:
             return self.items[self.ptr[name] : self.ptr[name + 1]].astype(np.int64)
         return np.searchsorted(self.ptr, np.flatnonzero(self.items == name), side="right") - 1
-
-
-@dataclass(frozen=True, slots=True)
-class RangeLines:
-    """Lines of a range of names: name i of it has ``others[ptr[i] : ptr[i + 1]]``, numbers of names
-    of the other side.
-
-    `weights` has one a line, or none where all are 1.
-    """
-
-    ptr: NDArray[np.int64]
-    others: Ids
-    weights: Floats
-
-    @property
-    def size_bytes(self) -> int:
-        return self.ptr.nbytes + self.others.nbytes + self.weights.nbytes
 
 
 class OtherSide:
@@ -613,7 +653,7 @@ class SolveTask:
     `idle`: own rows without lines, on their way; None if there are none.
     """
 
-    lines: RangeLines
+    lines: Known
     other: OtherSide
     rows: Floats
     places: Ids
@@ -642,7 +682,7 @@ class RangeTrainer:
                 f"{len(names.counts[USER]):,} and {len(names.counts[ITEM]):,}: use loss softmax"
             )
         self._part_of = list(map(_part_of, self._bounds))
-        self._kept: dict[tuple[int, int], RangeLines] = {}
+        self._kept: dict[tuple[int, int], Known] = {}
         self._kept_bytes = 0
         self._other: OtherSide | None = None
         self._pool = ThreadPoolExecutor(model.threads, "snailps-solve")
@@ -658,6 +698,7 @@ class RangeTrainer:
         if not terms.pass_index:
             self._store(block, terms)
             return None
+        self._model.forget_names()
         side = _side(terms)
         if terms.pass_index <= PREPARING:
             own = np.arange(*self._names_in(side, terms.range_index))
@@ -669,7 +710,7 @@ class RangeTrainer:
                 partial(self._pull, 1 - side), grams,
             )  # fmt: skip
         lines = self._lines_of(side, terms)
-        rows, places, pulls = self._other.places(lines.others)
+        rows, places, pulls = self._other.places(lines.items)
         idle = self._idle(side, terms.range_index)
         kept = self._model.pull_async(TABLE, _keys(side, idle)) if len(idle) else None
         return SolveTask(lines, self._other, rows, places, pulls, kept)
@@ -763,58 +804,35 @@ class RangeTrainer:
             place = _place(side, OF_INPUT)
             shared_blocks.put(self._model, place, terms.range_index, head, numbers)
 
-    def _lines_of(self, side: int, terms: PassRange) -> RangeLines:
-        """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read."""
-        part = terms.range_index
-        lines = self._kept.get((side, part))
-        if lines is None:
-            first, stop = self._names_in(side, part)
-            own, other, weights = self._read(side, part, terms.block_count)
-            ptr = np.zeros(stop - first + 1, np.int64)
-            np.cumsum(np.bincount(own - first, minlength=stop - first), out=ptr[1:])
-            pairs = own * NAMES_END + other
-            # Whatever blocks the input was cut into; a pair may come twice, with two weights.
-            if len(weights):
-                order = np.lexsort((weights, pairs))
-                pairs, weights = pairs[order], weights[order]
-            else:
-                pairs.sort()  # four times as fast as their order
-            lines = RangeLines(ptr, (pairs % NAMES_END).astype(np.int32), weights)
-            if self._kept_bytes + lines.size_bytes <= LINES_BYTES:
-                self._kept[side, part] = lines
-                self._kept_bytes += lines.size_bytes
-        return lines
-
-    def _read(
-        self, side: int, part: int, blocks: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-        """Read the lines of a range, in the order of the blocks: their own names, their other
-        names, their weights or an empty array.
+    def _lines_of(self, side: int, terms: PassRange) -> Known:
+        """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read.
 
         DataError: servers have lost some of them.
         """
-        pieces = []
+        part = terms.range_index
+        lines = self._kept.get((side, part))
+        if lines is not None:
+            return lines
         try:
             place = _place(side, OF_INPUT)
-            sources = [(place, shared_blocks.heads(self._model, place, range(blocks)))]
+            heads = {place: shared_blocks.heads(self._model, place, range(terms.block_count))}
             if self._continues:
-                sources.append((_place(side, OF_FILE), _heads_of_file(self._model, side)))
-            for place, heads in sources:
-                ends = np.zeros((len(heads), part + 2), np.int64)
-                ends[:, 1:] = heads[:, : part + 1]
-                begins, stops = self._width * ends[:, part], self._width * ends[:, part + 1]
-                pieces.append(np.empty(int((stops - begins).sum()), np.float32))
-                shared_blocks.read(self._model, place, begins.tolist(), stops.tolist(), pieces[-1])
+                heads[_place(side, OF_FILE)] = _heads_of_file(self._model, side)
+            pieces = [
+                _read(self._model, place, part, self._width, of_source)
+                for place, of_source in heads.items()
+            ]
         except LostBlocks as lost:
             raise DataError(
                 f"servers have lost lines of blocks {lost.indices[:3]} of the input, as one was "
                 "lost without its last pushes (replication: async, or none): start again, from a "
                 "checkpoint if there is one, or with replication: sync"
             ) from None
-        columns = np.concatenate(pieces).reshape(-1, self._width).T
-        own, other = columns[:LINE_NUMBERS].astype(np.int64)
-        weights = columns[LINE_NUMBERS] if self._width > LINE_NUMBERS else NO_WEIGHTS
-        return own, other, weights
+        lines = _sorted(pieces, *self._names_in(side, part))
+        if self._kept_bytes + lines.size_bytes <= LINES_BYTES:
+            self._kept[side, part] = lines
+            self._kept_bytes += lines.size_bytes
+        return lines
 
 
 def _side(terms: PassRange) -> int:

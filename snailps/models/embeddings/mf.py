@@ -145,7 +145,6 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def setup(self) -> None:
         """Take mean and deviation of all values from the survey."""
         if solves(self.settings):
-            self._names = Names(self.summary)
             self._solver = RangeTrainer(self, self.settings, self._names)
             return
         super().setup()

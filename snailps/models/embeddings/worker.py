@@ -457,9 +457,17 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         """What is held out of the training; None: nothing."""
         return Split.of(self.held_out(self.settings), self._names.rest)
 
+    @cached_property
+    def _names(self) -> Names:
+        """Names of the survey; remade if they are needed again after `forget_names`."""
+        return Names(self.summary)
+
+    def forget_names(self) -> None:
+        """Free the names, some 150 bytes each, once all lines are numbered."""
+        self.__dict__.pop("_names", None)
+
     def setup(self) -> None:
         s = self.settings
-        self._names = Names(self.summary)
         self._seen = SeenBlocks[NumberedLines](s.epochs, LINES_BYTES)
         dim = self.row_dim(s)
         parts = 1 + (s.method == "adagrad")
