@@ -38,8 +38,8 @@ class ModelTables:
         """Grows whenever another server takes over a shard; it may lack the last pushes, with
         ``replication: async``."""
         self.narrow_rows = False
-        """With `wire: auto`: send rows of ``add`` and ``sgd`` as float16 on any network, as int8 on
-        a slow one.  For a model that moves so many rows that sending takes more processor time
+        """With ``wire`` auto, send rows of ``add`` and ``sgd`` as float16 on any network, as int8
+        on a slow one.  For a model that moves so many rows that sending takes more processor time
         than rounding."""
 
     def pull(
