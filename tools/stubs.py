@@ -218,6 +218,7 @@ def estimators() -> str:
     from snailps.estimators.parameters import OWN, type_of
 
     lines = [
+        "import os",
         "from collections.abc import Callable, Mapping, Sequence",
         "from typing import Any, Literal",
         "from snailps.local.session import Cluster",

@@ -282,6 +282,13 @@ cdef class WordCounter:
             return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
                         self.tokens)
 
+    def add(self, words: Sequence[bytes]) -> None:
+        """Count each of these words once; DataError: one is empty or has a separator."""
+        packed = PackedWords.of(words)
+        ones = np.ones(len(packed), np.int64)
+        ends = packed.starts[1:] - packed.starts[0]
+        self.merge(pack(DUMP_MAGIC, ones, ends, packed.joined(), len(packed)))
+
     def merge(self, part: bytes) -> None:
         """Add the counts of another counter's `dump`; DataError: malformed.
 

@@ -39,6 +39,10 @@ class Finished:
     packed: Mapping[str, Packed] = field(default_factory=dict)
 
 
+_STARTS = ("continue_from", "pretrained")
+"""Settings that name a file from which a job starts."""
+
+
 @contextlib.contextmanager
 def run_job(
     worker_class: str,
@@ -59,7 +63,7 @@ def run_job(
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
         with session.in_turn():  # a job of another thread would replace the tables before export
             # Sent along, because workers on other hosts cannot open files of this host.
-            start_files = [settings["continue_from"]] if "continue_from" in settings else []
+            start_files = [settings[name] for name in _STARTS if name in settings]
             job = session.run(
                 worker_class,
                 settings,

@@ -24,7 +24,7 @@ from snailps.estimators.base import Data, Source
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import accuracy, classes_of, known_label, values_of
-from snailps.estimators.text_base import COLUMN, TextEstimator
+from snailps.estimators.text_base import OF_TEXT, TextEstimator
 from snailps.estimators.validation import one_axis, weights_of
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors.label_prediction import LabelModel
@@ -39,7 +39,7 @@ class TextClassifier(
     TextEstimator,
     settings=ClassifierSettings,
     without=("label",),
-    extra=COLUMN,
+    extra=OF_TEXT,
 ):
     """Text classifier: a linear model on the mean of the vectors of words and word n-grams.
 
@@ -51,6 +51,10 @@ class TextClassifier(
         Settings of the training, described with their ranges in docs/settings.md.
     column : str
         Column with the texts, if X is a table.
+    pretrained : path
+        File of word vectors, of any format that `snailps.load` reads.  Its words join the
+        vocabulary and start with their vectors; `dim` is the file's.  `partial_fit` of a fitted
+        model ignores it.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 

@@ -26,14 +26,18 @@ from snailps.vectors.fasttext_bin import BinHeader, read_header
 from snailps.vectors.opening import opened
 
 T = TypeVar("T", bound="TextEstimator")
-COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")})
-"""Parameter of estimators of text: the column of a table that has the texts."""
+OF_TEXT: Mapping[str, tuple[str, Any]] = MappingProxyType(
+    {"column": ("str", ""), "pretrained": ("str | os.PathLike[str]", "")}
+)
+"""Parameters of estimators of text: the column of a table that has the texts, and a file of word
+vectors to start from."""
 
 
 class TextEstimator(Estimator):
     """A model of text, opened from a .bin file."""
 
     column: str
+    pretrained: str | os.PathLike[str]
     _fitted_column: str = ""
     _header: BinHeader
 
@@ -133,10 +137,24 @@ class TextEstimator(Estimator):
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
                 texts = corpus(data.X, labels=data.y, column=column, on_bytes=display.show)
                 source = stack.enter_context(texts)
-            yield replace(source, attributes={"_fitted_column": column})
+            start = {} if data.continues else self._first_vectors()
+            yield replace(source, settings=start, attributes={"_fitted_column": column})
+
+    def _first_vectors(self) -> dict[str, str]:
+        """Return the setting of the file of vectors to start from, if there is one."""
+        path: Any = self.pretrained
+        if not isinstance(path, (str, os.PathLike)):
+            raise ParameterError(
+                f"{type(self).__name__}: pretrained: expected the path of a file of word vectors, "
+                f"got {path!r:.80}"
+            )
+        return {"pretrained": str(Path(path).expanduser().resolve())} if os.fspath(path) else {}
 
     def _start(self) -> Start:
-        return Start(self._header.shape, in_file=True, habits=frozenset(self._header.habits))
+        shape = dict(self._header.shape)
+        if self.pretrained:  # whose dim the model has, not the parameter's
+            del shape["dim"]
+        return Start(shape, in_file=True, habits=frozenset(self._header.habits))
 
     def _write_start(self, folder: str, source: Source) -> str:
         path = os.path.join(folder, "before.bin")  # noqa: PTH118

@@ -20,7 +20,7 @@ from snailps.data.extras import optional_module
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.estimators.base import Data
 from snailps.estimators.corpus import lines_of
-from snailps.estimators.text_base import COLUMN, TextEstimator
+from snailps.estimators.text_base import OF_TEXT, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.query import Vectors
@@ -213,7 +213,7 @@ class FastText(
     settings=WordVectorSettings,
     fixed=_FIXED,
     without=("validation_words",),
-    extra=COLUMN,
+    extra=OF_TEXT,
 ):
     """Word vectors with subwords (character n-grams), so unknown words have vectors too.
 
@@ -223,6 +223,9 @@ class FastText(
         Settings of the training, described with their ranges in docs/settings.md.
     column : str
         Column with the texts, if X is a table.
+    pretrained : path
+        File of word vectors, of any format that `snailps.load` reads.  Words of the text start with
+        its vectors; `dim` is the file's.  `partial_fit` of a fitted model ignores it.
     cluster : Cluster, optional
         Where to train; by default the cluster of the innermost ``with`` block, else the cluster
         that this process starts for itself.
@@ -249,7 +252,7 @@ class Word2Vec(
     settings=WordVectorSettings,
     fixed={"maxn": 0, **_FIXED},
     without=("minn", "bucket", "validation_words"),
-    extra=COLUMN,
+    extra=OF_TEXT,
 ):
     """Word vectors without subwords: only words of the training text have vectors.
 
@@ -257,7 +260,7 @@ class Word2Vec(
     ----------
     dim, model, loss, window, negatives, lr, sample, min_count, max_vocab, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
-    column, cluster, workers, callbacks, verbose
+    column, pretrained, cluster, workers, callbacks, verbose
         As in `FastText`.
 
     Examples

@@ -18,7 +18,7 @@ from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import ParameterError
 from snailps.estimators.base import Data
-from snailps.estimators.text_base import COLUMN, TextEstimator
+from snailps.estimators.text_base import OF_TEXT, TextEstimator
 from snailps.fasttext.arguments import (
     KEPT,
     SUPERVISED,
@@ -94,7 +94,7 @@ class _Trainer(TextEstimator):
         return read_bin(path, file=file)
 
 
-class _Supervised(_Trainer, settings=ClassifierSettings, extra=COLUMN):
+class _Supervised(_Trainer, settings=ClassifierSettings, extra=OF_TEXT):
     worker_class = "snailps.models.classifier:Classifier"
 
 
@@ -103,13 +103,9 @@ class _Unsupervised(
     settings=WordVectorSettings,
     fixed={"formats": ("bin",)},
     without=("validation_words",),
-    extra={**COLUMN, "pretrained": ("str", "")},
+    extra=OF_TEXT,
 ):
     worker_class = "snailps.models.word_vectors:WordVectors"
-    pretrained: str
-
-    def _translated(self) -> dict[str, Any]:
-        return {"pretrained": str(Path(self.pretrained).resolve())} if self.pretrained else {}
 
 
 # The names that errors and warnings begin with.
@@ -123,11 +119,6 @@ def supervised(*args: Any, **kwargs: Any) -> Training:
         raise ParameterError(
             "autotuneValidationFile: snailps does not search settings by itself: train with some "
             "values of lr, epoch, wordNgrams and maxn, and compare test() on the validation file"
-        )
-    if values["pretrainedVectors"]:
-        raise ParameterError(
-            "pretrainedVectors: snailps starts classifiers from no vectors: leave it out, or use "
-            "TextClassifier.partial_fit to continue with a model"
         )
     if values["loss"] == "hs":
         raise ParameterError(
@@ -152,10 +143,7 @@ def unsupervised(*args: Any, **kwargs: Any) -> Training:
         raise ParameterError(
             f"loss: snailps trains word vectors by negative sampling (ns), got {values['loss']!r}"
         )
-    parameters = {
-        **_shared(values, OF_WORDS),
-        "pretrained": os.fspath(values["pretrainedVectors"]),
-    }
+    parameters = _shared(values, OF_WORDS)
     if parameters["maxn"]:
         parameters["bucket"] = values["bucket"]
     return _training(_Unsupervised, parameters, values)
@@ -174,6 +162,7 @@ def _shared(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
         "min_count": values["minCount"] or 1,  # as in fastText, 0 keeps all words, too
         "minn": max(1, values["minn"]) if maxn else 0,
         "maxn": maxn,
+        "pretrained": os.fspath(values["pretrainedVectors"]),
         "verbose": "auto" if verbose else False,
         # The cluster of a `with` block has its own workers.
         "workers": None if within() else thread,
@@ -216,8 +205,8 @@ def train_supervised(*args: Any, **kwargs: Any) -> Model:
     TypeError
         Unknown name, or an argument given twice.
     ParameterError
-        A value of the wrong type or out of range; ``loss="hs"``, ``autotuneValidationFile`` and
-        ``pretrainedVectors``, which snailps does not have.
+        A value of the wrong type or out of range; ``loss="hs"`` and ``autotuneValidationFile``,
+        which snailps does not have.
     DataError
         The file is missing or empty.
     ClusterError

@@ -234,9 +234,9 @@ def widened(
     return Packed(after.keys(), np.hstack(parts))
 
 
-def opened(settings: JobSettings) -> str:
-    """The path of `continue_from`, fetched first if it is a driver's file."""
-    path: str = settings.continue_from  # type: ignore[attr-defined]
+def opened(settings: JobSettings, name: str = "continue_from") -> str:
+    """The path in the setting `name`, fetched first if it is a driver's file."""
+    path: str = getattr(settings, name)
     refuse_pipe(path)
     return whole_file(path, settings.scratch_dir, settings.scratch_bytes)
 

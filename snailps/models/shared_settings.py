@@ -10,7 +10,7 @@ because users' models may declare it, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from snailps.config import JobSettings
@@ -23,6 +23,11 @@ COLUMN: Mapping[str, Any] = {
     "unit": "column",
 }
 """`column` of models of text."""
+PRETRAINED: Mapping[str, Any] = {
+    "when": "The text is too small to learn good vectors from.",
+    "unit": "path",
+}
+"""`pretrained` of models of text (`pretrained.py`)."""
 CONTINUE_FROM: Mapping[str, Any] = {
     "help": "A file of weights with optimizer state, from which training continues; an estimator's "
     "`partial_fit` writes it. New features are added; shapes, classes and optimizer come from the "
@@ -83,4 +88,13 @@ def check_optimizer(settings: JobSettings, methods: Collection[str], why: str) -
         raise ConfigError(
             f"optimizer: {settings.optimizer} does not fit {why}: expected one of auto, "
             + ", ".join(methods)
+        )
+
+
+def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
+    """Refuse to start both from a model and from vectors."""
+    if settings.continue_from and settings.pretrained:
+        raise ConfigError(
+            f"{where('pretrained')}: pretrained: expected nothing with continue_from (from "
+            f"{where('continue_from')}), got {settings.pretrained}: set one of them"
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ from snailps.vectors.fasttext_bin import (
     read_header,
 )
 from snailps.vectors.model_file import ModelFile
-from snailps.vectors.opening import START_BYTES, opened
+from snailps.vectors.opening import START_BYTES, first_bytes, opened
 from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import (
     glove_dim,
@@ -81,6 +81,35 @@ def load_model(
         "'words dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
         f"{given.start[:8]!r}"
     )
+
+
+class WordPieces(NamedTuple):
+    """`word_num` words and their vectors, float32 (k, dim), in pieces that are read once."""
+
+    word_num: int
+    dim: int
+    pieces: Iterator[tuple[Sequence[bytes], Float32]]
+
+
+def word_pieces(path: Path_) -> WordPieces:
+    """Open word vectors of any format that `load` reads, in its order of words.
+
+    A .vec is read piece by piece, so that one of any size needs little memory.
+    """
+    first_bytes(path)  # its error suggests names, if the file is missing
+    with open(path, "rb") as file:
+        is_vec = Given.of(path, file).format.read is _read_vec
+    if is_vec:
+        return WordPieces(*vec_shape(path), read_vec(path))
+    vectors = load(path)
+    return WordPieces(len(vectors), vectors.dim, _pieces_of(vectors))
+
+
+def _pieces_of(vectors: Vectors) -> Iterator[tuple[Sequence[bytes], Float32]]:
+    done = 0
+    for rows in vectors.chunks():
+        yield vectors.raw_words[done : done + len(rows)], rows
+        done += len(rows)
 
 
 def identify(path: Path_, file: IO[bytes]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from blocks import HeldContent
-from connected import block_of, connected, in_order, train
+from connected import block_of, connected, in_order, results_of, train
 from found import found
 from waiting import happens
 
@@ -23,7 +23,9 @@ from snailps.models.classifier.model import Classifier, pack_summary, unpack_sum
 from snailps.models.classifier.passes import enough_epochs
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.kept_rows import KeptRows
+from snailps.models.ngram_rows import AUTO, surveyed
 from snailps.models.text_model import BUCKET_KEY
+from snailps.vectors.text_files import write_vec
 
 TEXT = (
     b"__label__pet the cat sat\n__label__tool a saw\nno label here\n"
@@ -445,6 +447,52 @@ def test_lines_of_a_block_are_trained_in_an_order_drawn_from_its_seed(make):
     assert drawn != as_they_come
     assert sorted(zip(*drawn, strict=True)) == sorted(zip(*as_they_come, strict=True))
     assert sum(drawn[0][:50]) > 10  # not all of one label
+
+
+# --- starting from vectors --------------------------------------------------------------------
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """A file with a word of `TEXT`, twice, a word that it lacks, and a label."""
+    words, rows = [b"cat", b"north", b"__label__x", b"cat"], np.full((4, 8), 9, np.float32)
+    rows[1], rows[3] = 5, 3
+    write_vec(tmp_path / "v.vec", words, [rows], 8)
+    return str(tmp_path / "v.vec")
+
+
+def test_words_of_a_file_of_vectors_join_the_vocabulary(make, vectors):
+    summaries = [make(replace(SMALL, pretrained=path)).summary for path in ("", vectors)]
+    (before, _), (words, labels) = map(unpack_summary, summaries)
+    assert words.words == [*before.words, b"north"]
+    counts = dict(zip(words.words, words.counts.tolist(), strict=True))
+    assert (counts[b"cat"], counts[b"north"], counts[b"saw"]) == (12, 1, 10)
+    assert words.tokens == before.tokens + 4  # as fastText counts them
+    assert labels.words == [b"__label__pet", b"__label__tool"]
+    rare = replace(SMALL, pretrained=vectors, min_count=15)
+    assert unpack_summary(make(rare).summary)[0].words == [b"</s>", b"cat", b"north"]
+
+
+def test_rows_for_ngrams_are_as_many_as_the_text_needs(make, vectors):
+    grams = replace(SMALL, bucket=AUTO, minn=2, maxn=4)
+    summaries = [make(replace(grams, pretrained=path)).summary for path in ("", vectors)]
+    assert surveyed(grams, summaries[0])[0].bucket == surveyed(grams, summaries[1])[0].bucket
+
+
+@pytest.mark.parametrize("maxn", [0, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_training_starts_from_the_vectors_of_the_file(make, vectors, maxn, workers):
+    settings = replace(SMALL, pretrained=vectors, lr=1e-6, minn=maxn, maxn=maxn)
+    model = make(settings, workers=workers)
+    words, _ = unpack_summary(surveyed(settings, model.summary)[1])
+    keys = np.array([words.index(word) for word in (b"cat", b"north", b"saw")], np.uint64)
+    first = model.pull("input", keys)
+    Classifier.loader(settings)(results_of(model, model.summary))
+    train(model, TEXT)
+    model.finish()
+    trained = model.pull("input", keys)
+    assert trained[:2] == pytest.approx(np.repeat([[9], [5]], 8, 1), abs=1e-3)
+    assert trained[2] == pytest.approx(first[2], abs=1e-3)
 
 
 def test_epochs_are_those_of_the_rule_but_for_a_model_that_goes_on(tmp_path):

@@ -1,5 +1,6 @@
 """Training on from a model and from vectors: which rows move, which stay, what is refused."""
 
+import gzip
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,19 +17,21 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, MisuseError, ModelFileError
 from snailps.estimators import FastText
 from snailps.master.job.settings import job_settings
+from snailps.models.classifier import Classifier
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors.warm_start import put_vectors, put_words
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import write_vec
 
 # --- settings ---------------------------------------------------------------------------------
 
 
-def settings_of(**given):
+def settings_of(cls=WordVectors, /, **given):
     """Settings of a job whose text says `given`."""
     given = {key: str(value) for key, value in given.items()}
-    return job_settings(WordVectors, RawConfig.from_mapping(given, "job.conf: {key}"))
+    return job_settings(cls, RawConfig.from_mapping(given, "job.conf: {key}"))
 
 
 def write_model(path, n=2, **header):
@@ -88,14 +91,15 @@ def test_setting_against_the_file_names_both_and_their_places(tmp_path, name, va
         settings_of(continue_from=path, **{name: value})
 
 
-def test_setting_against_the_dimension_of_vectors_is_refused(tmp_path):
+@pytest.mark.parametrize("model", [WordVectors, Classifier])
+def test_setting_against_the_dimension_of_vectors_is_refused(tmp_path, model):
     write_vec(tmp_path / "v", [b"a"], [np.zeros((1, 8), np.float32)], 8)
-    assert settings_of(pretrained=tmp_path / "v").dim == 8
+    assert settings_of(model, pretrained=tmp_path / "v").dim == 8
     with pytest.raises(ConfigError, match=r"dim: expected 8.*got 9"):
-        settings_of(pretrained=tmp_path / "v", dim=9)
+        settings_of(model, pretrained=tmp_path / "v", dim=9)
     path = write_model(tmp_path / "m")
     with pytest.raises(ConfigError, match="pretrained: expected nothing with continue_from"):
-        settings_of(pretrained=tmp_path / "v", continue_from=path)
+        settings_of(model, pretrained=tmp_path / "v", continue_from=path)
 
 
 @pytest.mark.parametrize("header", [{"model": "supervised", "loss": "softmax"}, {"loss": "hs"}])
@@ -174,6 +178,35 @@ def test_rows_and_vectors_that_are_read_tell_how_far_they_are(results, tmp_path,
     put_vectors(results)
     assert seen[3:] == [1.0]
     assert results.exporting.text == f"reading {tmp_path / 'v'}, 2 of 2 words"
+
+
+@pytest.mark.parametrize("name", ["v.vec", "v.vec.gz", "v.npz", "v.bin"])
+def test_vectors_of_any_format_become_the_rows_of_words_of_the_text(results, tmp_path, name):
+    words, rows = [b"other", b"w1", b"w0"], np.arange(12, dtype=np.float32).reshape(3, 4)
+    path = tmp_path / name
+    if name.endswith("bin"):
+        write_bin(path, BinHeader(dim=4), words, [1] * 3, [rows], [rows])
+    elif name.endswith("gz"):
+        Vectors(words, rows).save(tmp_path / "v.vec")
+        path.write_bytes(gzip.compress((tmp_path / "v.vec").read_bytes()))
+    else:
+        Vectors(words, rows).save(path)
+    assert settings_of(pretrained=path).dim == 4
+    vocabulary = Vocabulary([b"w0", b"rare", b"w1"], np.array([3, 2, 1]), 6)
+    results.summary = vocabulary.to_bytes()
+    results.settings = WordVectorSettings(dim=4, pretrained=str(path), minn=0, maxn=0)
+    before = results.pull("input", [1, 3])
+    put_vectors(results)
+    np.testing.assert_array_equal(results.pull("input", [0, 2]), rows[[2, 1]])
+    np.testing.assert_array_equal(results.pull("input", [1, 3]), before)
+
+
+def test_vectors_that_are_no_numbers_are_refused(results, tmp_path):
+    (tmp_path / "v").write_text("2 4\nother nan 1 1 1\nw0 1 inf 1 1\n")
+    results.summary = Vocabulary([b"w0"], np.array([3]), 3).to_bytes()
+    results.settings = WordVectorSettings(dim=4, pretrained=str(tmp_path / "v"), minn=0, maxn=0)
+    with pytest.raises(ModelFileError, match="v: holds values that are no numbers"):
+        put_vectors(results)
 
 
 def test_put_into_a_table_that_does_not_add_or_of_another_width_is_misuse(results):

@@ -45,7 +45,7 @@ def test_parameters_are_the_settings_of_the_model_that_are_no_paths():
     assert names[:3] == ["dim", "model", "loss"]
     assert names[-4:] == ["cluster", "workers", "callbacks", "verbose"]
     assert {"epochs", "seed", "minn", "bucket", "consistency"} <= set(names)
-    for left_out in ("input", "output", "continue_from", "pretrained", "checkpoint_dir", "formats"):
+    for left_out in ("input", "output", "continue_from", "checkpoint_dir", "formats"):
         assert left_out not in names
     assert not {"minn", "maxn", "bucket"} & set(Word2Vec().get_params())
 

@@ -14,6 +14,7 @@ from twins import text as twin
 from waiting import run_all
 
 from snailps.data._text import Lexicon, WordCounter
+from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError
 
 # Few letters, all separators, control characters that are none, UTF-8 and bytes that never are.
@@ -126,6 +127,18 @@ def test_counter_merged_large_dumps_equal_one_counter():
         merged.merge(part.dump())
     assert as_dict(merged) == as_dict(counted(*texts))
     assert merged.tokens == counted(*texts).tokens
+
+
+def test_counter_counts_each_word_of_a_list_once():
+    counter = counted(b"a b a")
+    counter.add([b"b", b"new", b"new"])
+    counter.add(PackedWords.of([b"x", b"a", b"y"])[1:2])
+    counter.add([])
+    assert as_dict(counter) == {b"a": 3, b"b": 2, b"new": 2}
+    assert counter.tokens == 7
+    for wrong in (b"", b"two words"):
+        with pytest.raises(DataError):
+            counter.add([wrong])
 
 
 def test_counter_dump_golden_bytes():

@@ -169,6 +169,18 @@ def test_partial_fit_adds_labels_and_keeps_the_words_of_the_others(jobs):
         model.partial_fit(["odd"], [7])
 
 
+def test_first_vectors_are_for_a_fit_and_not_for_its_continuation(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = TextClassifier(pretrained="v.vec").fit(TEXTS, [1, 0, 0])
+    assert jobs.asked[-1][1]["pretrained"] == str(tmp_path / "v.vec")
+    model.partial_fit(["odd"], [7])  # whatever dim the file had
+    assert "pretrained" not in jobs.asked[-1][1]
+    assert model.set_params(pretrained=Path("w.vec")).fit(TEXTS, [1, 0, 0])
+    assert jobs.asked[-1][1]["pretrained"] == str(tmp_path / "w.vec")
+    with pytest.raises(ParameterError, match="pretrained: expected the path of a file of word"):
+        TextClassifier(pretrained=3).fit(TEXTS, [1, 0, 0])
+
+
 def test_model_goes_through_files_and_pickle(jobs, tmp_path):
     model = TextClassifier(dim=2).fit(TEXTS, [1, 0, 0])
     other = pickle.loads(pickle.dumps(model))

@@ -53,6 +53,7 @@ from snailps.models.kept_rows import KeptRows, of_curvature
 from snailps.models.local_sgd import Contention, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import AUTO, chosen, surveyed, with_rows
 from snailps.models.pace import Pace, of_workers
+from snailps.models.pretrained import counted
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.text_model import BUCKET_KEY, TextModel, bucket_keys, write_model
@@ -199,6 +200,9 @@ class Classifier(TextModel, Adopted, Reported):
         else:
             labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
             words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
+        of_text = words.words  # n-grams that only words of a file of vectors have are not trained
+        if s.pretrained:
+            words = words.extended(counted(s), 1, label_prefix=prefix)
         if len(labels) == 1:
             log.warning(
                 "all labelled lines have %s: there is no other label to distinguish it from, so "
@@ -210,7 +214,7 @@ class Classifier(TextModel, Adopted, Reported):
         if not s.has_ngrams:
             return summary
         places = counter.tokens * (s.word_ngrams - 1)
-        summary = with_rows(summary, chosen(s, words.words, places))
+        summary = with_rows(summary, chosen(s, of_text, places))
         if s.output and s.bucket == AUTO and not s.continue_from:
             _say_how_to_shrink(s, summary)
         return summary
@@ -228,10 +232,8 @@ class Classifier(TextModel, Adopted, Reported):
     def adopt(
         cls, settings: ClassifierSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
-        """Take the shape and the loss of the model in `continue_from`."""
-        if settings.continue_from:
-            return warm_start.adopt(settings, explicit).decided(small=False)
-        return settings
+        """Take the shape and the loss of `continue_from`, or the dimension of `pretrained`."""
+        return warm_start.adopt(settings, explicit)
 
     @classmethod
     def measure(cls, settings: ClassifierSettings, files: InputFiles) -> JobSettings:
@@ -256,9 +258,11 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def loader(cls, settings: ClassifierSettings) -> Callable[[Results], None] | None:
-        if not settings.continue_from:
-            return None
-        return lambda results: warm_start.put_model(results, *_unpack(results))
+        if settings.continue_from:
+            return lambda results: warm_start.put_model(results, *_unpack(results))
+        if settings.pretrained:
+            return lambda results: warm_start.put_vectors(results, *_unpack(results)[:2])
+        return None
 
     # --- at a worker -------------------------------------------------------------------------
 

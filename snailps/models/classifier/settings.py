@@ -16,7 +16,15 @@ from snailps.data._labelled import GRAM_MAX
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
-from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SHUFFLE, SUBWORD
+from snailps.models.shared_settings import (
+    BUCKET,
+    COLUMN,
+    MIN_COUNT,
+    PRETRAINED,
+    SHUFFLE,
+    SUBWORD,
+    refuse_both,
+)
 
 AUTO_MAXN = -1
 """Value of `maxn: auto`, which depends on the text."""
@@ -113,6 +121,12 @@ class ClassifierSettings(JobSettings):
         when="There are new lines or new labels, or more time for the same lines.",
         unit="path",
     )
+    pretrained: str = setting(
+        "",
+        help="File of word vectors (`.vec`, `.bin`, ...). Its words join the vocabulary and start "
+        "with their vectors; all others start at random.",
+        **PRETRAINED,
+    )
     shuffle: bool = setting(True, **SHUFFLE)
     label: str = setting(
         "__label__",
@@ -130,6 +144,7 @@ class ClassifierSettings(JobSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
+        refuse_both(self, where)
         if self.label_column and not self.column:
             raise ConfigError(
                 f"{where('label_column')}: label_column: expected `column` as well, the "

@@ -1,4 +1,4 @@
-"""Continue a classifier from its file, with more lines and more labels.
+"""Start a classifier from its file, with more lines and more labels, or from word vectors.
 
     settings + header of a .bin -> adopt -> settings
     counts of the new text + words and labels of the .bin -> count_on -> two vocabularies
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
@@ -18,19 +20,23 @@ from snailps.errors import ConfigError
 from snailps.models import text_model
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.packed_tables import opened, with_shape
+from snailps.models.pretrained import first_vectors, with_dim
 from snailps.models.text_model import vocabulary_of
 from snailps.vectors.fasttext_bin import read_bin, read_header
 
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
-    """Take the shape of the model that training starts from; the user must not set another."""
+    """Take the shape of the file that training starts from; the user must not set another."""
+    if not s.continue_from:
+        return with_dim(s, explicit)
     path, header = s.continue_from, read_header(opened(s))
     if header.model != "supervised" or header.loss == "hs":
         raise ConfigError(
             f"{path}: continue_from: expected a classifier with the loss softmax, ova or ns, got "
             f"model {header.model!r} with loss {header.loss!r}"
         )
-    return with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
+    adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
+    return adopted.decided(small=False)
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:
@@ -55,3 +61,9 @@ def put_model(
 ) -> None:
     """Set the rows of features and labels from the `.bin`; other rows start as usual."""
     text_model.put_model(results, s, words, labels, buckets=s.buckets > 0)
+
+
+def put_vectors(results: Results, s: ClassifierSettings, words: Vocabulary) -> None:
+    """Set the rows of words from the file in `pretrained`; n-grams and labels start as usual."""
+    pieces = first_vectors(results, s, words)
+    results.puts("input", ((ids.astype(np.uint64), vectors) for ids, vectors in pieces))

@@ -13,7 +13,14 @@ from snailps.config.legacy import cbow_to_model
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
-from snailps.models.shared_settings import BUCKET, COLUMN, MIN_COUNT, SUBWORD
+from snailps.models.shared_settings import (
+    BUCKET,
+    COLUMN,
+    MIN_COUNT,
+    PRETRAINED,
+    SUBWORD,
+    refuse_both,
+)
 
 LR = 0.05
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
@@ -145,9 +152,9 @@ class WordVectorSettings(JobSettings):
     )
     pretrained: str = setting(
         "",
-        help="A `.vec` file with initial vectors; words that it lacks start at random.",
-        when="The text is too small to learn good vectors from.",
-        unit="path",
+        help="File of word vectors (`.vec`, `.bin`, ...) with which words of the text start; words "
+        "that it lacks start at random.",
+        **PRETRAINED,
     )
     validation_words: tuple[str, ...] = setting(
         (),
@@ -187,11 +194,7 @@ class WordVectorSettings(JobSettings):
                 f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
                 f"got {self.minn}; for no subwords at all set maxn: 0"
             )
-        if self.continue_from and self.pretrained:
-            raise ConfigError(
-                f"{where('pretrained')}: pretrained: expected nothing with continue_from (from "
-                f"{where('continue_from')}), got {self.pretrained}: set one of them"
-            )
+        refuse_both(self, where)
         if self.output and not self.formats:
             raise ConfigError(
                 f"{where('formats')}: formats: expected bin, vec or npz, got nothing, and the "

@@ -1,8 +1,8 @@
 """Initial word vectors from an earlier model or a file of vectors.
 
-    settings + header of a .bin or .vec -> adopt -> settings
+    settings + header of a .bin or of vectors -> adopt -> settings
     counts of the new text + words of a .bin -> count_on -> Vocabulary
-    .bin or .vec -> put_words, put_vectors -> rows of the tables, before the training
+    .bin or vectors -> put_words, put_vectors -> rows of the tables, before the training
 
 Runs once, at the master, so that no lost worker has written a row that another writes again.
 """
@@ -19,21 +19,19 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.packed_tables import opened, with_shape
-from snailps.models.text_model import check_finite, put_model, vocabulary_of
+from snailps.models.pretrained import first_vectors, with_dim
+from snailps.models.text_model import put_model, vocabulary_of
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.row_classes import classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import read_bin, read_header
-from snailps.vectors.text_files import read_vec, vec_shape
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
     """Take the shape of the file that the training starts from."""
-    path = s.continue_from or s.pretrained
+    path = s.continue_from
     if not path:
-        return s
-    if not s.continue_from:
-        return with_shape(s, {"dim": vec_shape(path)[1]}, path, explicit)
+        return with_dim(s, explicit)
     header = read_header(opened(s))
     header.refuse_floret(path)
     if header.model == "supervised" or header.loss != "ns":
@@ -59,7 +57,7 @@ def put_words(results: Results) -> None:
 
 
 def put_vectors(results: Results) -> None:
-    """Set the rows of the vocabulary's words from the `.vec` file.
+    """Set the rows of the vocabulary's words from the file in `pretrained`.
 
     With subwords a word's vector is the mean of its bag.  N-grams that other words have start at
     random; the word's own row, which stands for its other n-grams (`row_classes`), is set such that
@@ -68,28 +66,10 @@ def put_vectors(results: Results) -> None:
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     classes = classes_of(s, vocabulary)
-    fresh = np.ones(
-        len(vocabulary), np.bool_
-    )  # of a word that the file has twice, the first vector counts
-    pieces = results.exporting.count(
-        f"reading {s.pretrained}",
-        vec_shape(s.pretrained)[0],
-        "words",
-        read_vec(s.pretrained),
-        lambda piece: len(piece[0]),
-    )
-    for words, vectors in pieces:
-        ids = vocabulary.lexicon.indices(words)
-        _, first = np.unique(ids, return_index=True)
-        rows = first[(ids[first] >= 0) & fresh[ids[first]]]
-        of_words = ids[rows]
-        fresh[of_words] = False
-        if len(of_words) == 0:
-            continue
-        keys, wanted = of_words.astype(np.uint64), vectors[rows]
+    for of_words, wanted in first_vectors(results, s, vocabulary):
+        keys = of_words.astype(np.uint64)
         if s.maxn:
             in_both = vocabulary.words.take(of_words)
             means, own, shares = bag_means(results, s, classes, in_both, keys)
             wanted = own + (wanted - means) / shares[:, None]
-        check_finite(s.pretrained, wanted)
         results.put("input", keys, wanted)
