@@ -11,7 +11,7 @@ from snailps.errors import ClusterError
 def test_fasttexts_two_trainings(tmp_path):
     text = tmp_path / "text"
     text.write_text("@a north wind rain\n@b south sun sand\n" * 60)
-    (tmp_path / "start.vec").write_text("2 4\nnorth 9 9 9 9\ngale 8 8 8 8\n")
+    (tmp_path / "start.vec").write_text("2 4\nnorth .9 .9 .9 .9\ngale .8 .8 .8 .8\n")
     with snailps.local_cluster(workers=1):
         model = fasttext.train_supervised(
             str(text), lr=0.5, dim=4, epoch=50, thread=3, label="@",
@@ -32,9 +32,9 @@ def test_fasttexts_two_trainings(tmp_path):
     assert model.test(text)[0] == 120
     assert (model.epoch, model.thread, model.f.getArgs().lr) == (50, 3, 0.5)
     assert set(words.words) == {"north", "wind", "rain", "south", "sun", "sand", "</s>", "@a", "@b"}
-    assert words["north"] == pytest.approx(9, abs=0.1)
+    assert words["north"] == pytest.approx(0.9, abs=0.1)
     assert "gale" not in words.words
-    assert model["gale"] == pytest.approx(8)
+    assert model["gale"] == pytest.approx(0.8)
     for name, made in {"model": model, "words": words}.items():
         made.save_model(tmp_path / f"{name}.bin")
         official = official_fasttext.module().load_model(str(tmp_path / f"{name}.bin"))
