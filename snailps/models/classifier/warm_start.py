@@ -1,8 +1,8 @@
 """Start a classifier from its file, with more lines and more labels, or from word vectors.
 
-    settings + header of a .bin -> adopt -> settings
+    settings + header of a .bin or of vectors -> adopt -> settings
     counts of the new text + words and labels of the .bin -> count_on -> two vocabularies
-    .bin -> put_model -> rows of the tables, before the training
+    .bin or vectors -> put_model, put_vectors -> rows of the tables, before the training
 
 Runs once, at the master, so that no lost worker has written a row that another writes again.
 """
