@@ -138,7 +138,8 @@ class TextEstimator(Estimator):
                 texts = corpus(data.X, labels=data.y, column=column, on_bytes=display.show)
                 source = stack.enter_context(texts)
             start = {} if data.continues else self._first_vectors()
-            yield replace(source, settings=start, attributes={"_fitted_column": column})
+            settings = {**source.settings, **start}
+            yield replace(source, settings=settings, attributes={"_fitted_column": column})
 
     def _first_vectors(self) -> dict[str, str]:
         """Return the setting of the file of vectors to start from, if there is one."""

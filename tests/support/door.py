@@ -144,7 +144,7 @@ def _rows(cls, settings, block):
             )
         ]
     if issubclass(cls, EmbeddingWorker):
-        examples = cls.read(block)
+        examples = cls(settings).read(block)
         columns = [[bytes(name) for name in column] for column in examples.names]
         return list(
             zip(
