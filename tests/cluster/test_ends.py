@@ -128,7 +128,7 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
         stubborn = cluster.start("worker")
         assert_one_sentence(stubborn, "worker.conf:2", "epochs is '7' here, but '1' in the job")
         for late in (lost, stubborn):
-            line = master.wait_line(rf"process {late.pid}\) is sent away")
+            line = master.wait_line(rf"process {late.pid}\) is stopped")
             assert "the others go on" in line
         at_block.open()
         assert cluster.codes() == [0, 0, 0, FAILED, FAILED]
