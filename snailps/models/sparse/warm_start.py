@@ -54,10 +54,12 @@ _OF_EACH = {"epochs", "formats", "keep_state", "columns"}
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a model's file says about it; `classes` are an estimator's labels in their order."""
+    """What a model's file says about it; `classes` are an estimator's labels in their order, and
+    `counts` its examples of each so far (empty: the file does not say)."""
 
     settings: SparseSettings
     classes: tuple[Any, ...]
+    counts: tuple[float, ...]
     declared: tuple[str, ...]
     by_name: bool
     label: str
@@ -91,6 +93,7 @@ def _saved(cls: type[SparseModel], s: SparseSettings) -> _Saved | None:
         found = _Saved(
             settings,
             tuple(about.get("classes", ())) if settings.class_num else (),
+            tuple(about.get("counts", ())) if settings.class_num else (),
             tuple(about.get("declared", settings.columns)),
             bool(about.get("hashed", settings.columns)),
             str(about.get("label", settings.label_column)),
@@ -208,6 +211,9 @@ def put(cls: type[SparseModel], results: Results) -> None:
     if saved is not None and saved.settings.class_num < s.class_num:
         every = np.array(saved.classes_of(Encoding.of_text(s.encoding)))
         places = np.searchsorted(every, np.array(saved.classes_of(saved.encoding)))
-        classes = Classes.of_counts(places, _counts(s))
+        counts = _counts(s)
+        if saved.counts:  # as in partial_fit: shares are those of all examples so far
+            counts[places] += saved.counts
+        classes = Classes.of_counts(places, counts)
         tables = cls.grown(saved.settings, s, classes, tables)
     put_tables(results, tables)
