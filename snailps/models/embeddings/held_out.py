@@ -39,6 +39,7 @@ ROUNDING = 1e-9
 
 Draws = NDArray[np.uint64]
 Floats = NDArray[np.float64]
+_NO_DRAWS = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class HeldOut:
     def split(self) -> Split:
         """The split of a rule."""
         least = min(MASK64, round((1 - self.amount) * 2.0**64)) if self.by == "line" else None
-        return Split(self.seed, least, self.since, np.zeros(0, np.uint64))
+        return Split(self.seed, least, self.since, _NO_DRAWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +152,19 @@ class Split:
 
     def held(self, lines: Columns) -> NDArray[np.bool_]:
         """Which lines are held out, bool (n,)."""
-        held = np.zeros(len(lines), bool)
+        by_draw = self.least is not None or len(self.pairs) > 0
+        draws = draws_of(lines, self.seed) if by_draw else _NO_DRAWS
+        return self.held_by(draws, lines.times, len(lines))
+
+    def held_by(self, draws: Draws, times: Floats, count: int) -> NDArray[np.bool_]:
+        """Which of `count` lines are held out, bool (count,); each array has a number a line, and
+        may be empty if the split does not read it."""
+        held = np.zeros(count, bool)
         if self.since < _NEVER:
-            held |= lines.times >= self.since
+            held |= times >= self.since
         if self.least is not None:
-            held |= draws_of(lines, self.seed) >= np.uint64(self.least)
+            held |= draws >= np.uint64(self.least)
         if len(self.pairs):
-            draws = draws_of(lines, self.seed)
             places = np.minimum(np.searchsorted(self.pairs, draws), len(self.pairs) - 1)
             held |= self.pairs[places] == draws
         return held
@@ -251,7 +258,8 @@ class DrawnLines:
         """
         lines = LineKeys.joined(self._parts)
         self._parts.clear()
-        held, split = self._decided(lines)
+        split = self._decided(lines)
+        held = split.held_by(lines.draws, lines.order, len(lines.users))
         if not held.any() or held.all():
             raise DataError(
                 f"held_out: {'all' if held.any() else 'none'} of {len(held):,} lines would be held "
@@ -267,17 +275,14 @@ class DrawnLines:
             trained.values = Values.of(lines.values[~held])
         return trained, split
 
-    def _decided(self, lines: LineKeys) -> tuple[NDArray[np.bool_], Split]:
+    def _decided(self, lines: LineKeys) -> Split:
         rule = self._held_out
         if rule.by == "time":
             times = np.sort(lines.order)
             since = float(times[len(times) - max(1, int(rule.amount * len(times)))])
-            return lines.order >= since, Split(rule.seed, None, since, np.zeros(0, np.uint64))
+            return Split(rule.seed, None, since, _NO_DRAWS)
         pairs = pairs_held_out(lines.users, lines.draws, lines.order, rule.amount)
-        split = Split(rule.seed, None, _NEVER, pairs)
-        places = np.minimum(np.searchsorted(pairs, lines.draws), max(0, len(pairs) - 1))
-        held = pairs[places] == lines.draws if len(pairs) else np.zeros(len(lines.users), bool)
-        return held, split
+        return Split(rule.seed, None, _NEVER, pairs)
 
 
 _CURES: Mapping[str, str] = {
