@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,33 @@ def reader(
         raise
 
 
-class TableReader(RowReader):
+class FromCluster:
+    """Reads a running cluster through `live`; leaves it at the end of a block, or when dropped."""
+
+    def __init__(self, live: LiveRows) -> None:
+        self._live = live
+        self._finalizer = weakref.finalize(self, live.close)
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the cluster is joined; if not, joining is tried again and again."""
+        return self._live.connected
+
+    def close(self) -> None:
+        """Leave the cluster; later answers are as if no server answered."""
+        self._finalizer()
+
+
+C = TypeVar("C", bound=FromCluster)
+
+
+class TableReader(FromCluster, RowReader):
     """The rows of one table of a running cluster; `snailps.reader` makes one.
 
     A context manager that leaves the cluster at the end.  Thread-safe: threads share cache and
@@ -140,24 +166,13 @@ class TableReader(RowReader):
     def __init__(
         self, cached: CachedRows, live: LiveRows, unreachable: Unreachable, modules: Collection[str]
     ) -> None:
-        super().__init__(cached, unreachable, modules)
-        self._cached, self._live = cached, live
-        self._finalizer = weakref.finalize(self, live.close)
+        RowReader.__init__(self, cached, unreachable, modules)
+        FromCluster.__init__(self, live)
+        self._cached = cached
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else "not connected"
         return f"<reader of table {self.table.name!r}, rows of {self.table.dim}: {state}>"
-
-    def __enter__(self) -> TableReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def connected(self) -> bool:
-        """Whether the cluster is joined; if not, the reader keeps trying to join again."""
-        return self._live.connected
 
     def stats(self) -> ReaderStats:
         """Return counts of lookups and of the cache."""
@@ -166,10 +181,6 @@ class TableReader(RowReader):
     def clear(self) -> None:
         """Empty the cache, so that the next lookups ask the servers."""
         self._cached.clear()
-
-    def close(self) -> None:
-        """Leave the cluster; later lookups are treated like lookups without a server."""
-        self._finalizer()
 
 
 class _Joined(Driver):

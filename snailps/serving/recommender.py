@@ -143,7 +143,7 @@ class Snapshot:
     pulled_at: float
 
 
-class Recommender:
+class Recommender(reader.FromCluster):
     """The items that suit a user best, by a running training; `snailps.recommender` makes one.
 
     A context manager that leaves the cluster at the end.  Thread-safe: one thread at a time pulls
@@ -165,7 +165,8 @@ class Recommender:
         unreachable: ItemsUnreachable,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._address, self._live, self._users = address, live, users
+        super().__init__(live)
+        self._address, self._users = address, users
         self._max_age_s, self._stale_too, self._clock = max_age_s, unreachable == "stale", clock
         self._lock = threading.Lock()
         self._known: tuple[JobRows, least_squares.Known] | None = None
@@ -176,17 +177,6 @@ class Recommender:
     def __repr__(self) -> str:
         state = "connected" if self.connected else "not connected"
         return f"<recommender of {self._address}, items {self.age_s:.1f} s old: {state}>"
-
-    def __enter__(self) -> Recommender:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def connected(self) -> bool:
-        """Whether the cluster is joined; if not, it is tried again and again."""
-        return self._live.connected
 
     @property
     def age_s(self) -> float:
@@ -255,10 +245,6 @@ class Recommender:
         with self._lock:
             self._snapshot = self._pulled(self._snapshot)
 
-    def close(self) -> None:
-        """Leave the cluster; later answers are as those without it."""
-        self._live.close()
-
     # --- rows ------------------------------------------------------------------------------------
 
     def _newest(self) -> Snapshot:
@@ -303,16 +289,10 @@ class Recommender:
             raise ClusterError(
                 f"the cluster at {self._address} was joined anew meanwhile: ask again"
             )
-        settings, encoding = (
-            before.rows.settings,
-            mf.encoding_of(before.names, before.rows.settings),
-        )
-        if settings.predicts:
-            items = mf.in_units(items, encoding)
+        items = mf.as_written(items, before.names, before.rows.settings)
         return Snapshot(before.model.with_items(items), before.names, before.rows, joins, now)
 
     def _user_row(self, snapshot: Snapshot, place: int) -> Rows:
-        settings = snapshot.rows.settings
         key = MatrixFactorization.keys_of_kind(USER, place + 1)[-1:]
         row = self._users.pull(key)
         if snapshot.joins != self._live.joins():
@@ -321,17 +301,15 @@ class Recommender:
                 f"the cluster at {self._address} was joined anew, and its names are not read yet: "
                 "ask again, or pass the items of the user"
             )
-        if settings.predicts:
-            row = mf.in_units(row, mf.encoding_of(snapshot.names, settings))
-        own: Rows = row[0]
-        return own
+        row_as_written: Rows = mf.as_written(row, snapshot.names, snapshot.rows.settings)[0]
+        return row_as_written
 
     def _known_of(self, snapshot: Snapshot) -> least_squares.Known | None:
         """The items of users in this training, read when they are first needed; None: the loss does
         not know them, or there are too many."""
         names, rows = snapshot.names, snapshot.rows
         lines = int(names.counts[USER].sum())
-        if rows.settings.loss != "als" or lines > least_squares.KNOWN_MAX:
+        if not mf.solves(rows.settings) or lines > least_squares.KNOWN_MAX:
             return None
         with self._lock:
             if self._known is None or self._known[0] is not rows:
@@ -354,15 +332,15 @@ def _model_of(address: str, rows: JobRows, names: Names) -> FactorModel:
     """A model with the job's names, whose rows are zeros that take no memory."""
     settings = rows.settings
     arrays: dict[str, NDArray[Any]] = {}
-    for kind, own in zip(MatrixFactorization.kinds, names.names, strict=True):
-        zeros = np.broadcast_to(np.float32(0), (len(own), settings.row_dim))
-        arrays |= {kind: files.packed_names(own), files.rows_of(kind): zeros}
+    for kind, of_kind in zip(MatrixFactorization.kinds, names.names, strict=True):
+        zeros = np.broadcast_to(np.float32(0), (len(of_kind), settings.row_dim))
+        arrays |= {kind: files.packed_names(of_kind), files.rows_of(kind): zeros}
     arrays |= _weights_of(settings, names)
     return FactorModel.of(f"the job at {address}", settings, arrays)
 
 
 def _weights_of(settings: MfSettings, names: Names) -> Mapping[str, NDArray[Any]]:
     mean = np.array([mf.encoding_of(names, settings).centre])
-    if settings.loss != "als":
+    if not mf.solves(settings):
         return {"mean": mean}
     return {"mean": mean, "solver": least_squares.solver_of(settings, names)}

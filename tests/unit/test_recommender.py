@@ -1,5 +1,6 @@
 """serving.recommender: what is pulled when, and what is answered by old rows and without any."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -223,6 +224,17 @@ def test_next_cluster_has_its_own_names(training):
     training.summarised = other.summarised
     training.now += reader.AGAIN_S
     assert {item for item, _ in stale.recommend("u5")} == {"j0"}
+
+
+def test_recommender_that_is_dropped_leaves_the_cluster(training):
+    with training.recommender() as shop:
+        assert shop.connected
+    assert not training.connected
+    training.connected = True
+    shop = training.recommender()
+    del shop
+    gc.collect()
+    assert not training.connected
 
 
 def test_lines_that_are_not_written_yet_are_no_reason_to_show_known_items():

@@ -426,9 +426,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
-        rows, s = cls.rows_of_kind(results, names, kind), results.settings
+        s = results.settings
         assert isinstance(s, MfSettings)
-        return in_units(rows, encoding_of(names, s)) if s.predicts else rows
+        return as_written(cls.rows_of_kind(results, names, kind), names, s)
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
@@ -547,6 +547,11 @@ def encoding_of(names: Names, settings: Any = None) -> Encoding:
 def in_units(rows: Rows, encoding: Encoding) -> Rows:
     """Convert rows [bias, factors] of encoded values to rows of values as written."""
     return rows * _scales(rows, encoding)
+
+
+def as_written(rows: Rows, names: Names, settings: MfSettings) -> Rows:
+    """Rows from servers as a model's file has them: `in_units` where values are predicted."""
+    return in_units(rows, encoding_of(names, settings)) if settings.predicts else rows
 
 
 def encoded_rows(rows: Rows, encoding: Encoding) -> Rows:
