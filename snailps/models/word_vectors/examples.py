@@ -60,9 +60,11 @@ class Bags:
         """The numbers of entries of some words' bags; their rows and weights, bag after bag."""
         sizes = self.ptr[words + 1] - self.ptr[words]
         ends = sizes.cumsum()
-        at = np.repeat(self.ptr[words] - ends + sizes, sizes) + np.arange(sizes.sum())
-        weights = np.ones(len(at), np.float32) if self.weights is None else self.weights[at]
-        return sizes, self.rows[at], weights
+        entries = np.repeat(self.ptr[words] - ends + sizes, sizes) + np.arange(sizes.sum())
+        rows = self.rows[entries]
+        if self.weights is None:
+            return sizes, rows, np.ones(len(rows), np.float32)
+        return sizes, rows, self.weights[entries]
 
 
 def bags_of(

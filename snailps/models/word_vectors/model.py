@@ -59,10 +59,7 @@ from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.examples import Bags, Examples, Noise, train
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
-from snailps.models.word_vectors.partitions import (
-    most_parts,
-    parts_by_words,
-)
+from snailps.models.word_vectors.partitions import most_parts, parts_by_words
 from snailps.models.word_vectors.plan import (
     checkouts_of_one,
     chunks_enough,

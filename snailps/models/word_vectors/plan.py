@@ -21,11 +21,7 @@ from snailps.api.rotation import OUTPUTS_PER_INPUT, outputs_for
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
-from snailps.models.word_vectors.block_size import (
-    COPIES,
-    NOISE_REUSE,
-    pairs_bytes,
-)
+from snailps.models.word_vectors.block_size import COPIES, NOISE_REUSE, pairs_bytes
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 
@@ -147,7 +143,7 @@ def keeps_part(s: WordVectorSettings, rows: int, tokens: int) -> bool:
 
 def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
     """Whether a worker has memory for all rows and a few pieces of text."""
-    grams = grams_of_workers(vocabulary, s, 1) if s.maxn else 0.0
+    grams = grams_of_workers(vocabulary, s, 1)
     rows = (2.0 * len(vocabulary) + grams) * _row_bytes(s) * SOLE_COPIES
     return rows + PIECES * _text_bytes(s, piece_tokens(s)) <= s.worker_memory
 
@@ -206,10 +202,8 @@ def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int
     s = replace(s, bucket=max(s.bucket, CHUNK_GRAMS))
     if s.model == "cbow":
         workers = max(CBOW_WORKERS_MIN, workers)
-        grams = grams_of_workers(vocabulary, s, 1) if s.maxn else 0.0
-        return workers * (2.0 * len(vocabulary) + grams)
-    words = float(workers * len(vocabulary))
-    return words + (grams_of_workers(vocabulary, s, workers) if s.maxn else 0.0)
+        return workers * (2.0 * len(vocabulary) + grams_of_workers(vocabulary, s, 1))
+    return float(workers * len(vocabulary)) + grams_of_workers(vocabulary, s, workers)
 
 
 def chunks_that_fit(
@@ -257,7 +251,11 @@ def chunks_that_fit(
 
 
 def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
-    """Expect how many rows of n-grams all workers have together, each with a share of the words."""
+    """Expect how many rows of n-grams all workers have together, each with a share of the words; 0
+    without n-grams.
+    """
+    if not settings.maxn:
+        return 0.0
     words, _, ids = _grams(vocabulary, settings)
     sorted_ids = np.sort(ids.astype(np.int32))
     firsts = np.flatnonzero(np.diff(sorted_ids, prepend=np.int32(-1)))

@@ -69,14 +69,14 @@ class RowClasses:
 
 @lru_cache(maxsize=1)
 def classes_in(s: WordVectorSettings, summary: bytes) -> RowClasses | None:
-    """`classes_of` the vocabulary in a summary; the last result is kept for the next look."""
+    """`classes_of` the vocabulary in a summary; the last result is kept for the next call."""
     return classes_of(*unpack_vocabulary(s, summary))
 
 
 def classes_of(s: WordVectorSettings, vocabulary: Vocabulary) -> RowClasses | None:
     """Find the rows that always stay equal; None: each row stands for itself.
 
-    So it is where rows do not start alike, because they come from a model (`continue_from`).
+    None also where rows do not start alike, because they come from a model (`continue_from`).
     """
     if not s.maxn or s.continue_from or s.bucket > BUCKETS_MAX:
         return None

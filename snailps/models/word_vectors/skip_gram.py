@@ -22,13 +22,8 @@ from snailps.models.rotation.trainer import whole
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import Pairs
-from snailps.models.word_vectors.partitions import (
-    STEPS_APART,
-    assign_by_grams,
-)
-from snailps.models.word_vectors.plan import (
-    keeps_near,
-)
+from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
+from snailps.models.word_vectors.plan import keeps_near
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 BUNDLE = 8
