@@ -415,9 +415,8 @@ class JobController:
         rows or reads them any more: no worker is late, no inspection, round or checkpoint is under
         way, each lost worker is fenced at all shards, and no shard changes over."""
         inspecting = self.round is not None and self.round.inspecting
-        if (
-            job.diverged and not inspecting
-        ):  # an inspection may report that an earlier round diverged
+        # An inspection may report that an earlier round diverged.
+        if job.diverged and not inspecting:
             self._above.fail_job(job.diverged)
             return
         if job.refused:

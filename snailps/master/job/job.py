@@ -755,9 +755,8 @@ class Job:
             was_leased = checkouts.cut(number, node)
         if not was_leased:
             return False
-        if chunks is not None and chunks.numbers.encodes(
-            number
-        ):  # its units are counted when trained
+        # The units of a block that is only encoded are counted when they are trained.
+        if chunks is not None and chunks.numbers.encodes(number):
             self._count(number, BlockResult(bad_lines=result.bad_lines))
             return True
         had_checkouts = number in self.metrics.unfinished  # whose results this one replaces

@@ -62,19 +62,18 @@ class Chunks:
         self.rotation, self.entries, self._has_parts = rotation, entries, has_parts
         self.numbers = numbers = ChunkNumbers(entries, rotation)
         extent = extent or NEW_EXTENT
-        self.first = min(int(extent["open"]), self.numbers.chunks)
+        self.first = min(int(extent["open"]), numbers.chunks)
         """The first chunk with partitions left."""
         self._closed_partitions = int(extent["closed_partitions"])
         self.parts_max = int(extent["parts_max"])
         """The most parts of a chunk so far."""
         self.last_parts, self.last_sizes = 0, tuple[int, ...]()
         """How the chunk that was cut last is cut."""
-        self.records = BlockRecords(
-            (CHUNKS_AHEAD + 1) * self.numbers.stride, self.first * self.numbers.stride
-        )
-        if known is not None and self.first < self.numbers.chunks:  # else that run had more epochs
+        stride = numbers.stride
+        self.records = BlockRecords((CHUNKS_AHEAD + 1) * stride, self.first * stride)
+        if known is not None and self.first < numbers.chunks:  # else that run had more epochs
             # A run of more epochs may have finished partitions of chunks that this one lacks.
-            self.records.resume(known[: (self.numbers.chunks - self.first) * self.numbers.stride])
+            self.records.resume(known[: (numbers.chunks - self.first) * stride])
         self.records.finished += numbers.blocks_before(self.first) + self._closed_partitions
         self._open: deque[Chunk] = deque()
         self._durable: dict[int, set[int]] = {}  # durable checkouts of each unfinished partition
@@ -104,21 +103,17 @@ class Chunks:
     def is_undecided(self, number: int) -> bool:
         """Whether an entry is a partition of an open chunk whose cut is not known."""
         chunk = self.numbers.chunk_of(number)
-        return (
-            self.numbers.is_partition(number)
-            and chunk in self.open_range
-            and not self.at(chunk).parts
-        )
+        is_partition = self.numbers.is_partition(number)
+        return is_partition and chunk in self.open_range and not self.at(chunk).parts
 
     def has(self, number: int) -> bool:
         """Whether there is a block of this number, or a partition in an open chunk."""
         chunk = self.numbers.chunk_of(number)
         if not 0 <= chunk < self.numbers.chunks:
             return False
-        is_open = chunk in self.open_range
-        return number in self.numbers.blocks_of(chunk) or (
-            is_open and number in self.partitions_of(chunk)
-        )
+        if number in self.numbers.blocks_of(chunk):
+            return True
+        return chunk in self.open_range and number in self.partitions_of(chunk)
 
     def epoch_of(self, number: int) -> int:
         return self.numbers.epoch_of(number)
@@ -130,7 +125,8 @@ class Chunks:
     def entry(self, number: int) -> Entry:
         """A block, or a partition; the progress of a partition is the one of its chunk."""
         numbers = self.numbers
-        chunk, count = numbers.chunk_of(number), numbers.blocks_in(numbers.chunk_of(number))
+        chunk = numbers.chunk_of(number)
+        count = numbers.blocks_in(chunk)
         if numbers.encodes(number):
             plain = self.entries.entry(numbers.block_of(number))
             index = number % numbers.stride
@@ -141,13 +137,13 @@ class Chunks:
             Piece(),
             numbers.epoch_of(number),
             (
-                self.numbers.bytes_before(chunk) / self.entries.total_bytes,
-                self.numbers.bytes_before(chunk + 1) / self.entries.total_bytes,
+                numbers.bytes_before(chunk) / self.entries.total_bytes,
+                numbers.bytes_before(chunk + 1) / self.entries.total_bytes,
             ),
             Partition(
                 chunk,
                 count,
-                self.numbers.part(number),
+                numbers.part(number),
                 parts,
                 self.rotation.checkouts(parts, chunk),
                 durable=tuple(sorted(self.durable_of(number))),
@@ -289,11 +285,8 @@ class Chunks:
     def bytes_of_part(self, number: int) -> float:
         """Bytes of text that count for a partition: its share of its chunk, by size."""
         chunk = self.numbers.chunk_of(number)
-        opened, in_chunk = (
-            self.at(chunk),
-            self.numbers.bytes_before(chunk + 1) - self.numbers.bytes_before(chunk),
-        )
-        sizes = opened.sizes or (1,) * opened.parts
+        in_chunk = self.numbers.bytes_before(chunk + 1) - self.numbers.bytes_before(chunk)
+        sizes = self.at(chunk).sizes or (1,) * self.at(chunk).parts
         return in_chunk * sizes[self.numbers.part(number)] / sum(sizes)
 
     # --- figures, and what is kept ---------------------------------------------------------------
