@@ -39,8 +39,8 @@ class AtMaster:
         """List the paths `export` will write, so that no file is replaced without ``overwrite``.
         Default: ``OUTPUT.npz``, or nothing if the class has its own `export`.
         """
-        own = cls.export.__func__ is not AtMaster.export.__func__  # type: ignore[attr-defined]
-        return () if own else (f"{settings.output}.npz",)
+        default = cls.export.__func__ is AtMaster.export.__func__  # type: ignore[attr-defined]
+        return (f"{settings.output}.npz",) if default else ()
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:

@@ -36,10 +36,10 @@ class Configured:
             raise TypeError(f"{cls.__name__}.owes is called unpushed now")
         complete(cls)
         if isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings):
-            settings, own = with_fields(cls.Settings, cls, cls._reserved)
-            if own:  # else the settings of a mixin would hide those of the class beside it
+            settings, fields = with_fields(cls.Settings, cls, cls._reserved)
+            if fields:  # else the settings of a mixin would hide those of the class beside it
                 cls.Settings = settings
-                cls._own_settings = (*cls._own_settings, *own)
+                cls._own_settings = (*cls._own_settings, *fields)
 
     def __init__(self, settings: JobSettings, threads: int = 1) -> None:
         super().__init__()
