@@ -70,7 +70,7 @@ class ModelTables:
         Raises
         ------
         MisuseError
-            No such table, other keys, or `out` of another shape.
+            No such table, keys that are not such integers, or `out` of another shape.
         """
         if self._clocked:
             self._clock_slots.now("pull", preparing=False)
@@ -90,7 +90,8 @@ class ModelTables:
         """Start a `pull`; ``.wait()`` gives the rows.
 
         With `ahead` it may overtake this worker's pushes under way: `correct` the rows with each.
-        In a job with clocks it waits until the block's step begins, and reads as that finds them.
+        In a job with clocks it waits for the block's step, and reads the rows as the step finds
+        them.
         """
         number, wanted, out, wire = self._pulled(table, keys, out, state)
         if not self._clocked:
@@ -145,7 +146,7 @@ class ModelTables:
         Raises
         ------
         MisuseError
-            Wrong shape, or an access method that does not take `state` or `lr_scale`.
+            No such table, a wrong shape, or an access method that takes no `state` or `lr_scale`.
         NotFinite
             A value is NaN or infinite, unless `Table.finite` is False; nothing was applied.
         """

@@ -565,8 +565,8 @@ class JobController:
             self.round.lost(now)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
-        """Send a worker the summary of the survey once all is merged; a driver that of an ended
-        job, or of the present one, empty while that is surveyed."""
+        """Send a worker the summary of the survey once all is merged.  A driver gets the summary of
+        an ended job or of the present one, empty before all is merged."""
         if member.role == "driver":
             nothing = messages.Summary(b"")
             if (present := self._at_work(message.job)) is not None:
