@@ -257,16 +257,16 @@ def main() -> None:
     parser.add_argument("--grow", type=int, default=1, help="times the pairs of each set")
     o = parser.parse_args()
     for name, users, share in sets(o):
-        found: dict[str, list[Figures]] = {}
+        by_system: dict[str, list[Figures]] = {}
         for seed in range(1, o.splits + 1):
             split = Split(o.data, name, grown(users, o.grow), share, seed)
             for system, run in list(systems(o).items())[:: 1 if seed % 2 else -1]:
                 figures = run(split, o)
-                found.setdefault(system, []).append(figures)
+                by_system.setdefault(system, []).append(figures)
                 print(name, seed, system, json.dumps(figures), file=sys.stderr, flush=True)
         pairs = sum(map(len, split.train))
         print(f"{name}: {len(split.users):,} x {len(split.items):,}, {pairs:,} pairs")
-        for system, runs in found.items():
+        for system, runs in by_system.items():
             keys = [key for key in KEYS if key in runs[0]]
             means = {  # other load can only add seconds
                 key: min(run[key] for run in runs)

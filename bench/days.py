@@ -10,7 +10,7 @@ lines so far (*anew:N*: N epochs), *N* continues its own model of the period bef
 of the period alone, N epochs; *never* keeps the first model.
 
 A period is judged by the users who have a line so far and choose, in the next period, items that
-have one: the ten best items, without those that the user has so far; recall is
+have one: the ten best items that the user does not have yet; recall is
 hits / min(10, chosen).  A user or an item that the model does not know is missed.  Means over
 users and periods, and over the differences to the first chain their standard error.  Processor
 seconds count all threads and processes of a command.  The chains of a period run one after the
@@ -68,7 +68,7 @@ def changed(repository: Path) -> list[Choice]:
 
 
 def periods(choices: list[Choice], share: float, days: float) -> list[Lines]:
-    """The first share of all choices, then those of each period that has any."""
+    """Split choices: a share of all at first, then period by period; empty periods are left out."""
     first = int(share * len(choices))
     begin = choices[first][0]
     parts: dict[int, Lines] = {-1: [pair for _, *pair in choices[:first]]}  # type: ignore[misc]
@@ -117,9 +117,9 @@ class Chain:
         gains = 1 / np.log2(np.arange(TOP) + 2)
         recall, ndcg, asked = [], [], sorted(chosen)
         for first in range(0, len(asked), BATCH):
-            some = asked[first : first + BATCH]
-            scores = user_rows[[users.get(user, 0) for user in some]] @ item_rows.T
-            for user, score in zip(some, scores, strict=True):
+            batch = asked[first : first + BATCH]
+            scores = user_rows[[users.get(user, 0) for user in batch]] @ item_rows.T
+            for user, score in zip(batch, scores, strict=True):
                 score[[items[item] for item in seen[user] if item in items]] = -np.inf
                 best = np.argpartition(-score, TOP)[:TOP]
                 best = best[np.argsort(-score[best])] if user in users else best[:0]

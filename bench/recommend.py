@@ -53,8 +53,8 @@ def rows_of(model: Path, case: str) -> Rows:
         counts = rng.integers(5, 60, USERS)
         numbers = (rng.random(counts.sum()) ** 2 * ITEMS).astype(np.int32)
         users = np.repeat(np.arange(USERS, dtype=np.int32), counts)
-        known = ranking.LeftOut.of(users, numbers, USERS)
-        rows |= {"ptr": known.ptr, "known": known.numbers}
+        left_out = ranking.LeftOut.of(users, numbers, USERS)
+        rows |= {"ptr": left_out.ptr, "known": left_out.numbers}
     if case == "equal":
         lengths = np.linalg.norm(rows["items"], axis=1, keepdims=True)
         rows["items"] = rows["items"] / np.maximum(lengths, 1e-9)
@@ -63,10 +63,10 @@ def rows_of(model: Path, case: str) -> Rows:
 
 def between(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Rows between two random ones each, with noise."""
-    one, other = rng.integers(0, len(rows), (2, count))
+    first, second = rng.integers(0, len(rows), (2, count))
     share = rng.random((count, 1)).astype(np.float32)
     noise = rng.normal(0, 0.1 * rows.std(), (count, rows.shape[1]))
-    return (share * rows[one] + (1 - share) * rows[other] + noise).astype(np.float32)
+    return (share * rows[first] + (1 - share) * rows[second] + noise).astype(np.float32)
 
 
 def cpu_s() -> float:

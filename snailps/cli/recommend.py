@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Recommend the K best items to every user of a model.
 
-    Exact: all items are scored, on all cores. A model of loss als leaves out what the user has in
-    the training.
+    Exact, on all cores: the lists that scoring every item would give. A model of loss als leaves
+    out what the user has in the training.
 
     For example: snailps recommend out/plays.npz --output lists.parquet --format parquet
 
@@ -74,14 +74,14 @@ def command(
     if output is not None and not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
     factors = FactorModel(model)
-    pairs = []
+    known_pairs = []
     for path in known or ():
         try:
-            pairs.append(factors.pairs_in(path))
+            of_file = factors.pairs_in(path)
         except SnailError as error:
             raise ConfigError(f"--known {path}: {error}") from None
-    for path, found in zip(known or (), pairs, strict=True):
-        if not found.size:
+        known_pairs.append(of_file)
+        if not of_file.size:
             typer.echo(
                 f"--known {path}: no line names a user and an item of the model: nothing more is "
                 "left out",
@@ -96,7 +96,7 @@ def command(
         items = [item.removesuffix("\r") for item in items if item.strip()]
         if not items:
             raise ConfigError(f"--only {only}: expected the names of items, one a line, got none")
-        unknown = [items[at] for at in np.flatnonzero(factors.numbers("items", items) < 0)]
+        unknown = [items[line] for line in np.flatnonzero(factors.numbers("items", items) < 0)]
         if 0 < len(unknown) < len(items):
             typer.echo(
                 f"--only {only}: {len(unknown):,} of {len(items):,} names are unknown and left "
@@ -109,7 +109,7 @@ def command(
         if output is not None:
             file = stack.enter_context(atomic_file(output))
         writer = ListWriter(factors, file, format)
-        for lists in best_lists(factors, k, known=pairs, only=items, threads=threads):
+        for lists in best_lists(factors, k, known=known_pairs, only=items, threads=threads):
             writer.write(lists)
         writer.close()
         file.flush()

@@ -348,9 +348,9 @@ class NameCounts:
         others = NameCounts(len(self.counts))
         others.values = self.values
         for table, whole, fewer in zip(others.counts, self.counts, counts, strict=True):
-            left = whole.counts() - fewer
-            has_lines = np.flatnonzero(left)
-            table.add(whole.names().take(has_lines), left[has_lines])
+            remaining = whole.counts() - fewer
+            has_lines = np.flatnonzero(remaining)
+            table.add(whole.names().take(has_lines), remaining[has_lines])
         return others
 
     @property

@@ -712,8 +712,8 @@ class RangeTrainer:
         lines = self._lines_of(side, terms)
         rows, places, pulls = self._other.places(lines.items)
         idle = self._idle(side, terms.range_index)
-        kept = self._model.pull_async(TABLE, _keys(side, idle)) if len(idle) else None
-        return SolveTask(lines, self._other, rows, places, pulls, kept)
+        idle_rows = self._model.pull_async(TABLE, _keys(side, idle)) if len(idle) else None
+        return SolveTask(lines, self._other, rows, places, pulls, idle_rows)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Solve a range, and assign its rows and their Gram matrix: acknowledged on return."""

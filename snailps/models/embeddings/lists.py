@@ -101,7 +101,7 @@ class ListWriter:
                 )
             )
             return
-        named = [names.take(some) for names, some in zip(self._names, columns, strict=False)]
+        named = [names.take(numbers) for names, numbers in zip(self._names, columns, strict=False)]
         named.append(self._arrow.array(columns[2], self._arrow.float32()))
         self._parquet.write_table(self._arrow.table(named, schema=self._parquet.schema))
 

@@ -144,9 +144,9 @@ class Candidates:
         groups = -(-len(rows) // kernels.GROUP)
         self.across = np.zeros((groups, dim, kernels.GROUP), np.float32)
         for at in range(0, groups, PACKED):
-            some = order[at * kernels.GROUP : (at + PACKED) * kernels.GROUP]
-            packed = np.zeros((-(-len(some) // kernels.GROUP) * kernels.GROUP, dim), np.float32)
-            packed[: len(some)] = rows[some]
+            places = order[at * kernels.GROUP : (at + PACKED) * kernels.GROUP]
+            packed = np.zeros((-(-len(places) // kernels.GROUP) * kernels.GROUP, dim), np.float32)
+            packed[: len(places)] = rows[places]
             self.across[at : at + PACKED] = packed.reshape(-1, kernels.GROUP, dim).swapaxes(1, 2)
         # A sum of `dim` rounded products may be longer than the exact one, by so much.
         slack = 1 + (dim + 8) * 2.0**-23
