@@ -318,9 +318,9 @@ class MfSettings(EmbeddingSettings):
     )
     held_out_by: Literal["line", "user", "user_time", "user_order", "time"] = setting(
         "line",
-        help="Which lines are held out. `line`: drawn from all. `user`: drawn from those of each "
-        "user. `user_time`: the latest of each user. `user_order`: the last in the input of each "
-        "user. `time`: the latest of all.",
+        help="Which lines are held out. `line`: drawn from all lines. `user`: drawn from each "
+        "user's lines. `user_time`: each user's latest lines. `user_order`: each user's last lines "
+        "in the input. `time`: the latest of all lines.",
         when="`user_time` with `held_out: 1` leaves the last one out; `time` is nearest to what a "
         "model in use meets.",
     )
