@@ -9,7 +9,7 @@ from emulated import trained
 
 from snailps.data.name_columns import NameColumns, Names, times_of
 from snailps.errors import ConfigError, DataError
-from snailps.models.embeddings.files import Known
+from snailps.models.embeddings.files import LineIds
 from snailps.models.embeddings.held_out import HeldOut, LineKeys, Split, pairs_held_out
 from snailps.models.embeddings.lines_tested import LinesTested
 from snailps.models.embeddings.mf import MatrixFactorization
@@ -204,7 +204,7 @@ def test_model_is_bit_for_bit_that_of_a_file_without_the_held_out_lines(tmp_path
 def test_sample_has_some_users_with_all_their_lines_and_what_they_have_seen():
     ids = np.array([[0, 0, 1, 3, 3, 4, -1, 5], [1, 2, 0, 4, 5, -1, 1, 1]], np.int32)
     seen = np.array([[0, 1, 2, 3, 5], [3, 1, 1, 0, 2]], np.int32)
-    lines = LinesTested(Known(ids, np.arange(8.0), 2), seen)
+    lines = LinesTested(LineIds(ids, np.arange(8.0), 2), seen)
     for users_max, lines_max in ((2, 100), (100, 4), (100, 100), (1, 1)):
         users, sample = lines.sample(users_max, lines_max, 1).of_users()
         assert 1 <= len(users) <= min(users_max, 5)
@@ -215,7 +215,7 @@ def test_sample_has_some_users_with_all_their_lines_and_what_they_have_seen():
             place for place, user in enumerate(ids[0].tolist()) if user in users
         ]
         assert [users[user] for user in sample.seen[0]] == [u for u in seen[0] if u in users]
-    assert not len(LinesTested(Known(ids[:, 6:7], np.zeros(0), 1), seen).sample(3, 3, 1).lines)
+    assert not len(LinesTested(LineIds(ids[:, 6:7], np.zeros(0), 1), seen).sample(3, 3, 1).lines)
 
 
 @pytest.mark.parametrize("loss", ["als", "squared", "softmax"])

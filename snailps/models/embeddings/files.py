@@ -1,6 +1,6 @@
 """Files of embeddings of names: hold-out lines, and the ``.npz`` of a model.
 
-    paths -> blocks -> NameColumns -> Names.numbers -> Known: numbered lines
+    paths -> blocks -> NameColumns -> Names.numbers -> LineIds: numbered lines
     settings, names, rows -> write -> .npz -> read -> settings, arrays
 
 An ``.npz`` has ``about`` (the settings).  For each kind of names it has ``KIND``, the bytes of the
@@ -55,8 +55,8 @@ HEADS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Numbered lines: ids (columns, n), values (n,) or empty; `unknown` counts dropped lines."""
+class LineIds:
+    """Numbered lines: ids (columns, n), values (n,) or empty; `unknown` counts unknown ones."""
 
     ids: NDArray[np.int32]
     values: NDArray[np.float64]
@@ -110,23 +110,19 @@ def read_lines(
     names: Names,
     paths: Sequence[str],
     settings: JobSettings,
-    *,
-    keep_unknown: bool = False,
-    select: Callable[[Columns], Columns] | None = None,
-) -> Known:
-    """Read and number all lines of some files; `kinds` has the kind of each column.
-
-    With `keep_unknown`, lines with unknown names are kept, with -1 for the name.  `select` gives
-    the lines that are wanted; default: all.
-    """
-    numbered = LineNumbering(kinds, names, keep_unknown=keep_unknown)
+) -> LineIds:
+    """Read and number the lines of some files without unknown names; `kinds`: of each column."""
+    numbered = LineNumbering(kinds, names)
     for lines, _ in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
-        numbered.add(lines if select is None else select(lines))
-    return numbered.known()
+        numbered.add(lines)
+    return numbered.lines()
 
 
 class LineNumbering:
-    """Numbers lines, some at a time; as `read_lines`."""
+    """Numbers lines, block by block; `kinds` has the kind of each column.
+
+    With `keep_unknown`, lines with unknown names are kept, with -1 for the name; else dropped.
+    """
 
     def __init__(self, kinds: Sequence[int], names: Names, *, keep_unknown: bool = False) -> None:
         self._kinds, self._names, self._keep_unknown = kinds, names, keep_unknown
@@ -136,16 +132,18 @@ class LineNumbering:
     def add(self, lines: Columns) -> None:
         columns = zip(self._kinds, lines.names, strict=True)
         ids = np.array([self._names.numbers(kind, names) for kind, names in columns], np.int32)
-        known = (ids >= 0).all(0)
-        self._unknown += int((~known).sum())
-        kept = slice(None) if self._keep_unknown else known
-        self._ids.append(ids[:, kept])
+        are_known = (ids >= 0).all(0)
+        self._unknown += int((~are_known).sum())
+        wanted = slice(None) if self._keep_unknown else are_known
+        self._ids.append(ids[:, wanted])
         if len(lines.values):
-            self._values.append(lines.values[kept])
+            self._values.append(lines.values[wanted])
 
-    def known(self) -> Known:
+    def lines(self) -> LineIds:
         """All lines so far."""
-        return Known(np.concatenate(self._ids, axis=1), np.concatenate(self._values), self._unknown)
+        return LineIds(
+            np.concatenate(self._ids, axis=1), np.concatenate(self._values), self._unknown
+        )
 
 
 def columns_of(
@@ -171,10 +169,10 @@ def columns_of(
             blocks = progress.count(what, total, "bytes", blocks, lambda b: b.stop - b.start)
         for block in blocks:
             data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-            found = columns.read(data, block.path, block.start, heads[block.path])
-            if len(found):
-                where = partial(place_of_row, data, block.path, block.start, rows=len(found))
-                yield found, where
+            lines = columns.read(data, block.path, block.start, heads[block.path])
+            if len(lines):
+                where = partial(place_of_row, data, block.path, block.start, rows=len(lines))
+                yield lines, where
 
 
 def rows_of(kind: str) -> str:

@@ -254,7 +254,7 @@ class DrawnLines:
     def decide(self, counts: NameCounts) -> tuple[NameCounts, Split]:
         """Return the names of the lines that are trained, and the split.
 
-        DataError: no line is left on one of both sides.
+        DataError: no line is left to train, or to test on.
         """
         lines = LineKeys.joined(self._parts)
         self._parts.clear()
@@ -314,5 +314,5 @@ def pairs_held_out(users: Ids, draws: Draws, order: Floats, amount: float) -> Dr
     counts = np.diff(np.append(begins, len(users)))
     wanted = counts * amount + ROUNDING if amount < 1 else np.full(len(counts), amount)
     chosen = np.minimum(np.maximum(1, wanted.astype(np.int64)), counts - 1)
-    left = np.repeat(counts, counts) - (np.arange(len(users)) - np.repeat(begins, counts))
-    return np.sort(draws[left <= np.repeat(chosen, counts)])
+    from_end = np.repeat(counts, counts) - (np.arange(len(users)) - np.repeat(begins, counts))
+    return np.sort(draws[from_end <= np.repeat(chosen, counts)])

@@ -1,7 +1,7 @@
 """Lines that a factorisation is tested on, and those that its lists leave out.
 
     settings, names -> LinesTested.read: lines of `test` files, or held out of the input
-    LinesTested.sample -> those of some users, for figures during the training
+    LinesTested.sample -> the lines of some users, for figures during the training
 
 Reads the input again, at the master; the figures are made by `mf`.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from snailps.api.export_progress import ExportProgress
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.dataclass import dataclass, replace
-from snailps.models.embeddings.files import Known, LineNumbering, columns_of
+from snailps.models.embeddings.files import LineIds, LineNumbering, columns_of
 from snailps.models.embeddings.held_out import Split
 from snailps.models.rows import Ids
 
@@ -40,7 +40,7 @@ class Reading:
 class LinesTested:
     """Lines to test on; an unknown name is -1.  `seen`: pairs of the training, of a ranking."""
 
-    lines: Known
+    lines: LineIds
     seen: Ids
 
     @classmethod
@@ -74,22 +74,22 @@ class LinesTested:
                 learnt = learnt.take(~is_held)
             if reading.ranks:
                 trained.add(learnt)
-        return cls(tested.known(), trained.known().ids)
+        return cls(tested.lines(), trained.lines().ids)
 
     def sample(self, users_max: int, lines_max: int, seed: int) -> LinesTested:
         """The lines of some users whose names are known, drawn by `seed`: of `users_max` users, or
         of as many as have about `lines_max` lines."""
         ids = self.lines.ids
-        known = ids[0] >= 0
-        users, counts = np.unique(ids[0][known], return_counts=True)
+        is_known = ids[0] >= 0
+        users, counts = np.unique(ids[0][is_known], return_counts=True)
         order = np.random.default_rng(seed).permutation(len(users))
         fits = np.searchsorted(np.cumsum(counts[order]), lines_max, side="right")
         drawn = users[order[: max(1, min(users_max, int(fits)))]]
-        wanted = known & np.isin(ids[0], drawn)
+        wanted = is_known & np.isin(ids[0], drawn)
         values = self.lines.values[wanted] if len(self.lines.values) else self.lines.values
         unknown = int((ids[:, wanted] < 0).any(0).sum())
         seen = self.seen[:, np.isin(self.seen[0], drawn)]
-        return LinesTested(Known(ids[:, wanted], values, unknown), seen)
+        return LinesTested(LineIds(ids[:, wanted], values, unknown), seen)
 
     def of_users(self) -> tuple[Ids, LinesTested]:
         """Number the users of the lines from 0 on; returns their numbers so far, ascending."""

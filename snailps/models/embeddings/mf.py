@@ -332,8 +332,8 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         if paths:
             for path in files_of(paths)[: files.HEADS_MAX]:
                 head = head_of(path)
-                found = columns.read(head, path, 0, head)
-                if len(found) and not len(found.values):
+                lines = columns.read(head, path, 0, head)
+                if len(lines) and not len(lines.values):
                     raise DataError(
                         f"{name}: {path}: lines of users and items without values: {why}"
                     )
@@ -359,8 +359,8 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             judged = partial(_counted, results.exporting)
             figures = list_figures(users, items, test.ids, tested.seen, s.top, judged)
         else:
-            found = ratings(encoding_of(names, s).centre, users, items, test.ids)
-            figures = rating_figures(found, test.values)
+            predicted = ratings(encoding_of(names, s).centre, users, items, test.ids)
+            figures = rating_figures(predicted, test.values)
         return {"test": figures | counts}
 
     @classmethod
@@ -591,7 +591,7 @@ def rating_figures(found: NDArray[np.float64], values: NDArray[np.float64]) -> d
 
 def _counted(progress: ExportProgress, lists: Iterable[Lists], users: int) -> Iterable[Lists]:
     """Count the users whose lists are made, as a stage of a test."""
-    return progress.count(f"{TESTING}: lists", users, "users", lists, lambda some: len(some[1]))
+    return progress.count(f"{TESTING}: lists", users, "users", lists, lambda block: len(block[1]))
 
 
 def list_figures(

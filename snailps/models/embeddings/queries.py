@@ -514,8 +514,8 @@ class FactorModel(NamedRows):
         return [] if self._known is None else [np.stack(self._known.pairs())]
 
     def left_out(self, known: Sequence[NDArray[np.int32]] = ()) -> ranking.LeftOut:
-        """Give the items that the lists of all users leave out: those in the training, if the file
-        has them, and those in `known` pairs, numbers of users and items (2, n)."""
+        """Give the items that the lists of all users leave out: a user's items in the training, if
+        the file has its lines, and in `known` pairs, numbers of users and items (2, n)."""
         if self._known is not None and not known:
             return ranking.LeftOut(self._known.ptr, self._known.items)
         none = np.zeros((2, 0), np.int32)
@@ -615,27 +615,28 @@ class FactorModel(NamedRows):
         self,
         of: str,
         name: Name | None,
-        given: Iterable[Name] | None,
+        partners: Iterable[Name] | None,
         k: int,
         without: Iterable[Name],
         seen: Triples,
         known: bool,
     ) -> Best:
-        """Find the best names of the other kind for a name of kind `of`, or for those `given`."""
+        """Find the best names of the other kind for a name of kind `of`, or for a new name with
+        these `partners` of the other kind."""
         to, side = _OTHER[of], self.kinds.index(of)
-        if (name is None) == (given is None):
+        if (name is None) == (partners is None):
             wanted = "a user, or the items of one" if to == "items" else "an item, or its users"
             raise DataError(f"expected {wanted}, and not both")
-        if given is not None:
-            given = _listed(to, given)
-            row, others = self.solved(of, given), [] if known else given
+        if partners is not None:
+            listed = _listed(to, partners)
+            row, others = self.solved(of, listed), [] if known else listed
             return self.best_for(of, row, k, without, others)
         assert name is not None
         place = self.place(of, name)
         others = [pair[1 - side] for pair in seen if _same(pair[side : side + 1], [name])]
         if self._known is not None and not known:
-            partners = self._known.partners(side, place).tolist()
-            others += [self._texts[to][partner] for partner in partners]
+            numbers = self._known.partners(side, place).tolist()
+            others += [self._texts[to][number] for number in numbers]
         return self.best_for(of, self._rows[of][place], k, without, others)
 
     def best_for(

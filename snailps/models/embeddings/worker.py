@@ -188,8 +188,8 @@ class NamePart:
     out."""
 
     def __init__(self, model: EmbeddingWorker) -> None:
-        self._model = model
-        self._held_out = model.held_out(model.settings)
+        self._model, self._held_out = model, model.held_out(model.settings)
+        self._lists_lines = self._held_out is not None and not self._held_out.is_rule
         self._counts, self._lines = NameCounts(len(model.kinds)), list[LineKeys]()
 
     @property
@@ -200,12 +200,11 @@ class NamePart:
         refuse_other_text(block.data, block.path, block.start)
         lines = self._model.read(block)
         columns = self._model.learnt(lines)
-        decides = self._held_out is not None and not self._held_out.is_rule
-        if self._held_out is not None and not decides:
+        if self._held_out is not None and self._held_out.is_rule:
             columns = self._held_out.split.trained(columns)
         for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
             self._counts.add(kind, names)
-        if decides:
+        if self._lists_lines:
             self._lines.append(self._keys(columns, block.number))
         # Predicted values: of the lines that are trained. Others are counted for warnings.
         predicts = self._model.settings.predicts
@@ -226,7 +225,7 @@ class NamePart:
     def take(self) -> bytes:
         """The counts; counting begins anew."""
         part, counts = self._counts.dump(), self._counts.counts
-        if self._held_out is not None and not self._held_out.is_rule:
+        if self._lists_lines:
             users, items = map(_places_in_dump, counts)
             lines = LineKeys.joined(self._lines or [NO_LINES])
             part += lines.numbered(users, items).dump()
@@ -482,9 +481,8 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             others_least=self.others_least(),
         )
         self.span_least = s.shared
-        apart = (
-            None if is_clocked(type(self), s) else lines_apart
-        )  # with clocks, a step reads its rows once
+        # With clocks, a step reads its rows once.
+        apart = None if is_clocked(type(self), s) else lines_apart
         self.rows = (CopiedRows(self.sgd, TABLE, apart=apart),)
         if steps_of(s).rows_may_stay:
             self.prefetch = 2
