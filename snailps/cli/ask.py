@@ -21,10 +21,8 @@ import typer
 from snailps.cli.printing import JsonRowsOption, print_json, print_rows
 from snailps.dataclass import dataclass
 from snailps.errors import EXIT_WRONG, ConfigError, DataError
-from snailps.vectors.fasttext_bin import read_bin
-from snailps.vectors.files import load, load_model
+from snailps.vectors.files import load, load_model, open_bin
 from snailps.vectors.label_prediction import LabelModel
-from snailps.vectors.opening import opened as opened_file
 from snailps.vectors.words import Words, to_text
 
 if TYPE_CHECKING:
@@ -254,27 +252,27 @@ def ask_vector(
     def answer(word: str) -> None:
         if ngrams:
             texts, numbers = vectors.subwords(word)
-            found = [
+            named = [
                 (to_text(text), vectors.mean(np.array([number])))
                 for text, number in zip(texts, numbers.tolist(), strict=True)
             ]
         else:
-            found = [(word, rows.sentence_vector(word) if sentences else rows.vector(word))]
-        _print_vectors(found, named=not sentences, as_json=as_json)
+            named = [(word, rows.sentence_vector(word) if sentences else rows.vector(word))]
+        _print_vectors(named, with_names=not sentences, as_json=as_json)
 
     _ask_each("vector", words, answer)
 
 
-def _print_vectors(found: list[tuple[str, Any]], *, named: bool, as_json: bool) -> None:
-    """Print names and vectors; unless `named`, a pipe gets the numbers alone."""
+def _print_vectors(named: list[tuple[str, Any]], *, as_json: bool, with_names: bool = True) -> None:
+    """Print names and vectors; without `with_names`, a pipe gets the numbers alone."""
     if as_json:
-        for word, vector in found:
-            print_json({"word" if named else "sentence": word, "vector": vector.tolist()})
+        for word, vector in named:
+            print_json({"word" if with_names else "sentence": word, "vector": vector.tolist()})
     elif sys.stdout.isatty():  # five digits, as in a .vec file
-        texts = [(word, " ".join(f"{value:.5g}" for value in vector)) for word, vector in found]
+        texts = [(word, " ".join(f"{value:.5g}" for value in vector)) for word, vector in named]
         print_rows(("word", "vector"), texts)
     else:
-        print_rows((), [(word, *vector)[0 if named else 1 :] for word, vector in found])
+        print_rows((), [(word, *vector)[0 if with_names else 1 :] for word, vector in named])
 
 
 def ask_dump(
@@ -298,17 +296,16 @@ def ask_dump(
     """
     from snailps.fasttext.arguments import arguments_in
 
-    with opened_file(model) as file:
-        found = read_bin(model, quantised=True, file=file)
-    labels = [to_text(label) for label in found.labels]
-    names: Sequence[str] = Words(found.words)
+    fitted = open_bin(model, "a .bin or .ftz")
+    labels = [to_text(label) for label in fitted.labels]
+    names: Sequence[str] = Words(fitted.words)
     if part == "args":
-        values = arguments_in(found.header).items()
+        values = arguments_in(fitted.header).items()
         rows = [(name, getattr(value, "name", value)) for name, value in values]
         print_rows(("argument", "value"), rows, as_json=as_json)
     elif part == "dict":
-        words = zip(names, found.counts.tolist(), strict=True)
-        of_labels = zip(labels, found.label_counts.tolist(), strict=True)
+        words = zip(names, fitted.counts.tolist(), strict=True)
+        of_labels = zip(labels, fitted.label_counts.tolist(), strict=True)
         print_rows(
             ("entry", "count", "kind"),
             chain(((*word, "word") for word in words), ((*label, "label") for label in of_labels)),
@@ -316,11 +313,11 @@ def ask_dump(
         )
     else:
         is_output = part == "output"
-        matrix = found.output if is_output else found.input
-        if is_output and found.header.model == "supervised":
+        matrix = fitted.output if is_output else fitted.input
+        if is_output and fitted.header.model == "supervised":
             names = labels
         for start in range(0, len(matrix), _ROWS_TOGETHER):
             piece = np.array(matrix[start : start + _ROWS_TOGETHER])
             of_rows = [*names[start : start + len(piece)]]
             of_rows += [str(start + row) for row in range(len(of_rows), len(piece))]
-            _print_vectors(list(zip(of_rows, piece, strict=True)), named=True, as_json=as_json)
+            _print_vectors(list(zip(of_rows, piece, strict=True)), as_json=as_json)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors.fasttext_bin import BinModel, is_bin, read_bin
-from snailps.vectors.files import identify
+from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel, labelled_text, threads_of
-from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantising import Codebooks, pruned, quantised, without_unused
 from snailps.vectors.saving import save_model
 
@@ -135,7 +134,7 @@ def quantize(
     began = time.perf_counter()
     if os.path.splitext(output)[1] != ".ftz":  # noqa: PTH122
         raise ModelFileError(f"{output}: expected a name that ends in .ftz, of a quantised model")
-    full = _read(model)
+    full = open_bin(model, "the .bin of a classifier or of word vectors")
     if qnorm is None:
         qnorm = full.header.model != "supervised"
     training = None
@@ -194,18 +193,6 @@ def quantized(
 
         model = retrained(model, training)
     return quantised(model, codebooks, outputs=qout)
-
-
-def _read(path: Path_) -> BinModel:
-    with opened(path) as file:
-        start = file.read(START_BYTES)
-        if not is_bin(start):
-            kind = identify(path, file) or "a file of another format"
-            raise ModelFileError(
-                f"{path}: expected the .bin of a classifier or of word vectors, got {kind}"
-            )
-        file.seek(0)
-        return read_bin(path, quantised=True, file=file)
 
 
 def _pieces(model: Path_, text: Path_, column: str, label_column: str) -> Iterator[bytes]:

@@ -23,13 +23,12 @@ from snailps.data._subwords import ngram_hash
 from snailps.data.atomic import atomic_file
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import DataError
 from snailps.fasttext.arguments import arguments_of
 from snailps.fasttext.meter import Meter
-from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_bin, is_large, read_bin
-from snailps.vectors.files import identify
+from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_large, read_bin
+from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel, as_threshold, labelled_text
-from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.quantising import Codebooks
 from snailps.vectors.query import Vectors
@@ -88,14 +87,8 @@ class Model:
         if args is not None:
             self.set_args(args)
         if model_path is not None:
-            with opened(model_path) as file:
-                if not is_bin(file.read(START_BYTES)):
-                    kind = identify(model_path, file) or "a file of another format"
-                    raise ModelFileError(f"{model_path}: expected a .bin or .ftz, got {kind}")
-                file.seek(0)
-                self._take(
-                    read_bin(model_path, quantised=True, file=file, mapped=is_large(model_path))
-                )
+            is_mapped = is_large(model_path)
+            self._take(open_bin(model_path, "a .bin or .ftz", mapped=is_mapped))
 
     @classmethod
     def of_bin(cls, model: BinModel, args: Mapping[str, Any] = _NO_ARGUMENTS) -> Model:

@@ -1,6 +1,7 @@
 """The table of file formats: which ones hold vectors or classifiers, and what any other file is.
 
     path -> opened: unpacked if it is a .gz -> `FORMATS`, by its first bytes -> Vectors, LabelModel
+    path -> open_bin -> a fastText model as it is in the file
     path, open file -> identify -> "labelled text: snailps train classifier --input trains with it"
 
 A new format is a line of `FORMATS`.  `fasttext_bin`, `text_files` and `model_file` own what is
@@ -23,6 +24,7 @@ from snailps.data.array_archives import DAMAGED
 from snailps.data.file_kinds import HEAD_BYTES, content_name
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import (
+    BinModel,
     is_bin,
     read_bin,
     read_header,
@@ -81,6 +83,23 @@ def load_model(
         "'words dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
         f"{given.start[:8]!r}"
     )
+
+
+def open_bin(
+    path: Path_, expected: str, file: IO[bytes] | None = None, *, mapped: bool = True
+) -> BinModel:
+    """Open a whole .bin or .ftz; `ModelFileError` asks for `expected` if it is no such file.
+
+    `file` is the opened file, if there is one.
+    """
+    if file is None:
+        with opened(path) as source:
+            return open_bin(path, expected, source, mapped=mapped)
+    if not is_bin(file.read(START_BYTES)):
+        kind = identify(path, file) or "a file of another format: fetch or export it again"
+        raise ModelFileError(f"{path}: expected {expected}, got {kind}")
+    file.seek(0)
+    return read_bin(path, quantised=True, file=file, mapped=mapped)
 
 
 class WordPieces(NamedTuple):

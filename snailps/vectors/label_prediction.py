@@ -30,11 +30,10 @@ from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
-from snailps.vectors.fasttext_bin import BinModel, is_bin, read_bin
-from snailps.vectors.files import identify
+from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.files import open_bin
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.label_scores import LabelScores, Ranking, Sums, scores_of
-from snailps.vectors.opening import START_BYTES, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.saving import save_model
@@ -126,11 +125,7 @@ class LabelModel:
         """
         self._mapped = mapped
         self._path = os.path.abspath(os.fspath(path))  # noqa: PTH100
-        if file is None:
-            with opened(path) as source:
-                self._take(_opened_bin(path, source, mapped), path)
-        else:
-            self._take(_opened_bin(path, file, mapped), path)
+        self._take(open_bin(path, "a classifier (a .bin)", file, mapped=mapped), path)
 
     @classmethod
     def of_model(cls, model: BinModel, path: str | os.PathLike[str] = "the model") -> LabelModel:
@@ -591,14 +586,6 @@ class LabelModel:
                 text = next(iter(first(common[:size])), b"")
                 labels_read[common[:size]] = len(self._read(text).labels)
         return max(labels_read, key=lambda prefix: labels_read[prefix])
-
-
-def _opened_bin(path: str | os.PathLike[str], file: IO[bytes], mapped: bool) -> BinModel:
-    if not is_bin(file.read(START_BYTES)):
-        kind = identify(path, file) or "a file of another format: fetch or export it again"
-        raise ModelFileError(f"{path}: not a classifier (a .bin), but {kind}")
-    file.seek(0)
-    return read_bin(path, quantised=True, file=file, mapped=mapped)
 
 
 def threads_of(threads: int) -> int:

@@ -315,3 +315,7 @@ def test_dump_prints_each_part_of_a_file(run, tmp_path):
     assert dump("output") == [["__label__x", "0.0", "1.0"]]
     (first, *_) = run("dump", tmp_path / "m.bin", "input", "--json").stdout.splitlines()
     assert json.loads(first) == {"word": "a", "vector": [0.0, 1.0]}
+    write_vec(tmp_path / "v.vec", words[:1], [rows[:1]], 2)
+    assert "expected a .bin or .ftz, got word vectors" in str(
+        run("dump", tmp_path / "v.vec", "args").exception
+    )

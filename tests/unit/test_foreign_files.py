@@ -262,7 +262,9 @@ def test_label_model_of_a_packed_file(tmp_path):
     ((found,),) = LabelModel(tmp_path / "m.bin.gz").predict("up")
     assert found.label == "__label__a"
     (tmp_path / "m.vec.gz").write_bytes(gzip.compress(KINDS["text"]))
-    with pytest.raises(ModelFileError, match=r"not a classifier .*, but word vectors: snailps nn"):
+    with pytest.raises(
+        ModelFileError, match=r"expected a classifier .*, got word vectors: snailps nn"
+    ):
         LabelModel(tmp_path / "m.vec.gz")
 
 
