@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
-from snailps.vectors.label_prediction import LabelModel, labelled_text, threads_of
+from snailps.vectors.label_prediction import LabelModel, text_for, threads_of
 from snailps.vectors.quantising import Codebooks, pruned, quantised, without_unused
 from snailps.vectors.saving import save_model
 
@@ -141,9 +140,15 @@ def quantize(
     if retrain:
         from snailps.models.classifier.retraining import Retraining
 
+        if not cutoff or full.header.model != "supervised":
+            raise DataError(
+                "retrain: only a classifier whose rows were reduced by cutoff is trained on: leave "
+                "it out, or set cutoff"
+            )
+        text = os.fsdecode(retrain)
         training = Retraining(
-            partial(_pieces, model, retrain, column, label_column),
-            os.fsdecode(retrain),
+            text_for(LabelModel.of_model(full, model), text, column, label_column),
+            text,
             epochs,
             lr,
             seed,
@@ -174,16 +179,14 @@ def quantized(
     cutoff: int = 0,
     training: Retraining | None = None,
 ) -> BinModel:
-    """Prune, train on and quantise an opened model; `quantize` describes steps and errors."""
+    """Prune, train on and quantise an opened model; `quantize` describes steps and errors.
+
+    `training` is for a classifier with a cutoff.
+    """
     threads_of(codebooks.threads)
     is_classifier = model.header.model == "supervised"
     if cutoff < 0:
         raise DataError(f"cutoff: expected a number of rows, or 0 for all, got {cutoff}")
-    if training and not (cutoff and is_classifier):
-        raise DataError(
-            "retrain: only a classifier whose rows were reduced by cutoff is trained on: leave it "
-            "out, or set cutoff"
-        )
     if cutoff:
         model = pruned(model, cutoff)
     elif not is_classifier:
@@ -193,13 +196,3 @@ def quantized(
 
         model = retrained(model, training)
     return quantised(model, codebooks, outputs=qout)
-
-
-def _pieces(model: Path_, text: Path_, column: str, label_column: str) -> Iterator[bytes]:
-    """Yield the labelled text in pieces of whole lines."""
-    where, prefix = os.fsdecode(text), LABEL_PREFIX.decode()
-    if label_column:
-        prefix = LabelModel(model).label_prefix(
-            lambda given: labelled_text(where, column, label_column, given)
-        )
-    return labelled_text(where, column, label_column, prefix)

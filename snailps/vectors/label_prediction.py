@@ -177,15 +177,7 @@ class LabelModel:
             children=_label_tree(counts) if header.loss == "hs" else None,
         )
         try:
-            self._reader = LineReader(
-                model.words,
-                model.labels,
-                label_prefix=LABEL_PREFIX,
-                word_ngrams=header.word_ngrams,
-                minn=header.grams[0],
-                maxn=header.grams[1],
-                bucket=header.bucket,
-            )
+            self._reader = line_reader(model)
         except ValueError as error:
             raise ModelFileError(f"{path}: damaged: {error}; fetch or export it again") from error
         self._one = OneLine(self._reader, self._labelling, self._pruned)
@@ -588,6 +580,20 @@ class LabelModel:
         return max(labels_read, key=lambda prefix: labels_read[prefix])
 
 
+def line_reader(model: BinModel) -> LineReader:
+    """Make the reader of a classifier's lines; ValueError if the file is damaged."""
+    header = model.header
+    return LineReader(
+        model.words,
+        model.labels,
+        label_prefix=LABEL_PREFIX,
+        word_ngrams=header.word_ngrams,
+        minn=header.grams[0],
+        maxn=header.grams[1],
+        bucket=header.bucket,
+    )
+
+
 def threads_of(threads: int) -> int:
     """Check a number of threads; 0: one per core."""
     expected = "threads: expected 0, for one a core, or a whole number above it"
@@ -651,11 +657,8 @@ def evaluate_labels(
     where = os.fsdecode(path)
     if recall is not None and not 0 < recall <= 1:
         raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
-    prefix = LABEL_PREFIX.decode()
-    if label_column:
-        prefix = model.label_prefix(lambda text: labelled_text(where, column, label_column, text))
     scores = model.scores(
-        lambda: labelled_text(where, column, label_column, prefix),
+        text_for(model, where, column, label_column),
         k,
         threshold,
         where,
@@ -668,6 +671,17 @@ def evaluate_labels(
             f"model knows; its labels look like {shown_bytes(model.labels[0])}"
         )
     return scores
+
+
+def text_for(
+    model: LabelModel, where: str, column: str, label_column: str
+) -> Callable[[], Iterator[bytes]]:
+    """Return a function that reads `labelled_text` from its start, with the model's prefix before
+    the labels of `label_column`."""
+    prefix = LABEL_PREFIX.decode()
+    if label_column:
+        prefix = model.label_prefix(partial(labelled_text, where, column, label_column))
+    return partial(labelled_text, where, column, label_column, prefix)
 
 
 def labelled_text(

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from snailps import kernels
-from snailps.data._labelled import LineReader
-from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, ModelFileError
 from snailps.models.classifier.lines import LOSSES, NOISE_POWER, Floats, Steps, begin, noise_of
 from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.label_prediction import line_reader
 
 LR = 0.05
 """fastText's learning rate of a retraining."""
@@ -75,15 +74,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
             f"retrain: expected at least 1 epoch and a learning rate above 0, got "
             f"{training.epochs} and {training.lr}"
         )
-    reader = LineReader(
-        model.words,
-        model.labels,
-        label_prefix=LABEL_PREFIX,
-        word_ngrams=header.word_ngrams,
-        minn=header.grams[0],
-        maxn=header.grams[1],
-        bucket=header.bucket,
-    )
+    reader = line_reader(model)
     rows = _padded(model.input, header.dim), _padded(model.output, header.dim)
     noise_sum = np.cumsum(np.maximum(model.label_counts, 1) ** NOISE_POWER)
     threads = training.threads or kernels.cores()
@@ -97,7 +88,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                     lines = model.pruned.keep(lines, len(model.words))
                 line_num = len(lines.label_ptr) - 1
                 # The text may have grown since it was measured: no rate is below 0.
-                left = [max(0.0, 1 - at / size) for at in (done, done + len(piece))]
+                rates = [training.lr * max(0.0, 1 - at / size) for at in (done, done + len(piece))]
                 noise = np.zeros(0, np.int32)
                 if header.loss == "ns" and len(model.labels) > 1:
                     noise = noise_of(noise_sum, line_num, header.negatives, training.seed + done)
@@ -105,7 +96,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                     header.dim,
                     header.loss,
                     header.negatives,
-                    (training.lr * left[0], training.lr * left[1]),
+                    (rates[0], rates[1]),
                     training.seed + done,
                 )
                 tasks = begin(pool, threads, rows, lines, noise, (0, line_num), steps)
