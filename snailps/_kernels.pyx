@@ -23,9 +23,9 @@ from snailps.abi._row_ops cimport (
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
-    SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, CodebookJob, Csr, EncodeJob, KernelTable,
-    LabelsJob, RatingsJob,
-    Contexts, SolveJob, SortedBundle, SortJob, SparseJob, TriplesJob, Window, WordsJob,
+    SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, CodebookJob, Contexts, Csr, EncodeJob,
+    KernelTable, LabelsJob, RatingsJob, SolveJob, SortedBundle, SortJob, SparseJob, TriplesJob, Window,
+    WordsJob,
 )
 
 import numpy as np
@@ -491,23 +491,24 @@ cdef class Kernels:
         word numbers, already subsampled, -1 ends a sentence.  Word w is the mean of the rows
         ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]`` (one or more), each of which gets the whole
         gradient.  `weights` float32, as many as `bag_rows` and above 0: how often each entry counts in
-        the mean, as it stands for so many equal rows; None: once.  `noise`: rows of `outputs`, drawn from the noise distribution.  `noise_logit`
-        float32[n_out] is subtracted from scores: ``log(negatives * q(w))`` for NCE; empty for
-        negative sampling.
+        the mean, as it stands for so many equal rows; None: once.  `noise`: rows of `outputs`, drawn
+        from the noise distribution.  `noise_logit` float32[n_out] is subtracted from scores:
+        ``log(negatives * q(w))`` for NCE; empty for negative sampling.
 
-        Each centre draws its reach from reach_min..window (1 to 256).  The rate is linear from the first
-        token to the end of the last. `targets`: offsets in `tokens` of the centres to train, in that
+        Each centre draws its reach from reach_min..window (1 to 256).  The rate is linear from the
+        first token to the end of the last. `targets`: offsets in `tokens` of the centres to train, in that
         order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
         with the rows.  `bags`: result of `checked_bags` for these arrays.
 
         GROUP centres share CBOW_NOISE noise words, each weighted ``negatives / CBOW_NOISE``; a noise
-        word that is the centre does not count for it.  A group reads all its rows before it changes one:
-        several steps at once from the same row overshoot.  So a centre that repeats waits for a later
-        group; where bags have several rows, one lane in six is judged in turn, and the next such centre
-        ends the group.
-        Writers may race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with `squares`,
-        unless the build is base, also only on processors of one maker, because these builds use the
-        processor's estimates of roots and reciprocals.
+        word that is the centre does not count for it.  A group reads all its rows before it changes one,
+        and several steps at once from the same row overshoot.  So a centre that repeats waits for a later
+        group; with bags of several rows, or with `squares`, up to one lane in six is judged in turn, and
+        the next centre that repeats ends the group.
+
+        Writers may race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with
+        `squares`, unless the build is base, also only on processors of one maker, because these builds
+        use the processor's estimates of roots and reciprocals.
         """
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
@@ -613,9 +614,9 @@ cdef class Kernels:
         contexts.
 
         A reach, reach_min..window, depends only on the seed and the offset in `tokens`, so all parts
-        of a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre are consecutive, GROUP centres
-        interleaved: `train_pairs` reads and writes the bag of a centre once a run.  Runs of a part
-        are in random order.
+        of a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre are consecutive,
+        GROUP centres interleaved: `train_pairs` reads and writes the bag of a centre once a run.  Runs of
+        a part are in random order.
 
         `inputs`: part of each word as a centre; only centres of `part` are taken.  `outputs`:
         part of each word as a context.  Arrays of uint16 are not copied.  `without`: output

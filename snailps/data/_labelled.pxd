@@ -62,7 +62,7 @@ cdef class KeptGrams:
     cdef uint32_t shift
     cdef uint32_t factor        # odd and random: no file can make its buckets collide
     cdef readonly Py_ssize_t number
-    cdef object given
+    cdef object pairs_array
 
     cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil
     cdef int64_t keep_some(self, int32_t *features, int64_t first, int64_t stop, int64_t used,

@@ -309,7 +309,7 @@ cdef class KeptGrams:
         cdef uint32_t at, bits = 4
         if pairs.shape[1] != 2:
             raise ValueError(f"expected pairs, got {pairs.shape[1]} columns")
-        self.given = np.asarray(pairs)
+        self.pairs_array = np.asarray(pairs)
         self.number = pairs.shape[0]
         while (<int64_t>1 << bits) < 2 * self.number:
             bits += 1
@@ -336,7 +336,7 @@ cdef class KeptGrams:
     @property
     def pairs(self) -> NDArray[np.int32]:
         """Buckets and their rows as they were given, int32[k, 2]; of a mapped file a view."""
-        return self.given
+        return self.pairs_array
 
     cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil:
         """Where a bucket is, or would be."""

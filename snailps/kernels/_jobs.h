@@ -135,7 +135,8 @@ typedef struct { /* lines of text with labels */
 typedef struct { /* labels of lines, by a trained classifier: nothing is changed */
     const void *inputs;       /* float [.., dim] of any alignment; or NULL: quantised rows: */
     const uint8_t *codes;     /* [.., part_num] */
-    const float *centroids;   /* [part_num][256][part_width]; of the last part the rest of dim; 4 more */
+    const float *centroids;   /* [part_num][256][part_width], of the last part the rest of dim; then 4
+                                 floats that are read, but not used */
     const uint8_t *norm_codes; /* or NULL: all lengths are 1 */
     const float *norms;       /* [256] */
     int part_num, part_width;
@@ -156,7 +157,7 @@ typedef struct { /* labels of lines, by a trained classifier: nothing is changed
 } snail_labelling_job;
 
 typedef struct { /* a codebook: the centroids of one part of rows, by k-means */
-    const float *columns; /* [width, stride]: coordinates of points, of a column one behind the other */
+    const float *columns; /* [width, stride]: coordinates of points, column after column */
     int64_t point_num;    /* at most stride, which is a multiple of SNAIL_POINTS */
     int64_t stride;
     int width;
@@ -168,7 +169,7 @@ typedef struct { /* codes of rows, by trained codebooks */
     const void *rows;    /* float [row_num, dim] of any alignment */
     const float *scales; /* NULL, or a factor for each row */
     int64_t dim;
-    const float *centroids; /* as in snail_labelling_job */
+    const float *centroids; /* as in snail_labelling_job, without the 4 floats */
     int part_num, part_width;
     uint8_t *codes; /* [row_num, part_num], written */
     int64_t row_num;

@@ -282,7 +282,7 @@ SNAIL_INLINE void snail_sum_tiles(int row_num, const int32_t *rows, const float 
     }
 }
 
-/* out = scale * sum of table[rows[r]], stride floats; with `weights`, of these times their weights. */
+/* out = scale * sum of weights[r] * table[rows[r]], stride floats; `weights` NULL: all are 1. */
 static void snail_sum_rows(int row_num, const int32_t *rows, const float *weights, const float *table,
                            int64_t stride, float scale, float *out) {
     if (weights) snail_sum_tiles(row_num, rows, weights, table, stride, scale, out);

@@ -12,10 +12,11 @@
  * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
  * that row: the squares of its elements are added up, and the step is divided by their root.
  *
- * Words with bags of several rows have *slots*: a place of the text in reach of the group is a slot, whose
- * bag is summed once and stepped once, however many lanes see it.  The lanes of a text are neighbours, so there are
- * few more slots than lanes; with a list of targets (in a rotation, the targets of one output partition) lanes are
- * farther apart.  Words of one row need no slots: each lane sums and steps the rows around it by itself.
+ * Where bags have several rows, or rows have AdaGrad's squares, there are *slots*: each place of the text
+ * in reach of the group is one, whose bag is summed once and stepped once, however many lanes see it.  The
+ * lanes of a text are neighbours, so there are few more slots than lanes; with a list of targets (in a
+ * rotation, the targets of one output partition) lanes are farther apart.  Plain rows of single words need
+ * no slots: each lane sums and steps the rows around it by itself.
  *
  * Threads train parts of one text on the same rows without locks (Hogwild).  A group reads all its rows
  * before it writes the first, so an addition of another thread is lost only if it falls into
@@ -37,9 +38,9 @@
 
 enum {
     SNAIL_CBOW_NOISE = 24, /* noise words of a group */
-    SNAIL_WAITING = 64, /* most targets that wait for a group without their word */
+    SNAIL_WAITING = 64,     /* most targets that wait for a group without their word */
     SNAIL_LANES_A_TURN = 6, /* lanes of a group with slots for each one that is judged in turn */
-    SNAIL_ASKS = 40,    /* how often rows of the next group are prefetched while a group is trained */
+    SNAIL_ASKS = 40,        /* how often rows of the next group are prefetched while a group is trained */
     SNAIL_TILE = SNAIL_UPDATE_ROWS
 };
 
@@ -50,11 +51,10 @@ typedef struct { /* the words of one group */
     int centre[SNAIL_GROUP]; /* -1 in unused lanes */
     int contexts[SNAIL_GROUP];
     int shared[SNAIL_CBOW_NOISE]; /* noise words */
-    uint8_t again[SNAIL_GROUP]; /* whether a lane before has this centre: it is judged in turn, see
-                                   snail_plan_group */
-    int32_t *around; /* [GROUP, 2 * window] contexts of a lane: slots, or their rows if they have one each */
-    int32_t *slot;   /* [GROUP * 2 * window] words; without slots the contexts that the lane before does not have */
-    int32_t *place;  /* of a slot among those that some lane sees */
+    uint8_t again[SNAIL_GROUP]; /* whether an earlier lane has this centre: snail_judge_again */
+    int32_t *around; /* [GROUP, 2 * window] contexts of a lane: slots; without slots their rows */
+    int32_t *slot;   /* words of slots; without slots, contexts that the lane before lacks */
+    int32_t *place;  /* of a slot among the slots that some lane sees */
     uint8_t *seen;   /* whether a lane sees the slot */
     uint8_t *fresh;  /* whether the group before lacks the slot */
     int slot_num;
@@ -108,8 +108,6 @@ SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
 /* Of a row, where there are logits. */
 SNAIL_INLINE float snail_logit(const float *logits, int row) { return logits ? logits[row] : 0; }
 
-SNAIL_INLINE int snail_least(int a, int b) { return a < b ? a : b; }
-SNAIL_INLINE int snail_most(int a, int b) { return a > b ? a : b; }
 SNAIL_INLINE int64_t snail_least64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The noise words of a group, from draw k on; asks for the places of the next one's, from draw `next` on. */
@@ -155,8 +153,8 @@ SNAIL_INLINE int snail_has_slots(const snail_words_job *job) {
     return !job->single || job->input_squares;
 }
 
-/* Fills a lane with a target: its contexts are slots.  Successive lanes share slots where the text around them
- * overlaps; `run` is such a stretch of the text. */
+/* Fills a lane with a target: its contexts are slots.  Successive lanes share slots where the text around
+ * them overlaps; `run` is such a stretch of the text. */
 SNAIL_INLINE void snail_plan_slots(const snail_words_job *job, snail_group *g, int lane,
                                    const snail_target *target, int reach, snail_run *run) {
     const int32_t *tokens = job->tokens;
@@ -202,8 +200,8 @@ SNAIL_INLINE void snail_close_slots(const snail_words_job *job, snail_group *g) 
         }
 }
 
-/* Fills a lane with a target: its contexts are rows.  before[0]..before[1]-1 is the window of the previous lane; on
- * return it is the window of this lane. */
+/* Fills a lane with a target: its contexts are rows.  before[0]..before[1]-1 is the window of the previous
+ * lane; on return it is the window of this lane. */
 SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, int lane,
                                   const snail_target *target, int reach, int64_t before[2]) {
     const int32_t *tokens = job->tokens, *rows = job->own ? NULL : job->bag_rows;
@@ -225,12 +223,12 @@ SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, in
 
 /* Plans the group of the waiting targets, then of the targets from `start` on.
  *
- * All lanes start from the same vectors, so a word that is the target of several lanes would take the same step
- * several times: in small vocabularies, or where words come in bursts, that overshoots until the vectors diverge.
- * Without slots such a target waits for the next group, if there is room among the waiting; if not, the group
- * ends.  With slots a target stays with its neighbours and is judged in turn, by the output row as the lanes before
- * have left it.  The group ends before more than one lane in LANES_A_TURN would be: where words repeat that often,
- * lanes share their contexts, too. */
+ * All lanes start from the same vectors, so a word that is the target of several lanes would take the same
+ * step several times: in small vocabularies, or where words come in bursts, that overshoots until the vectors
+ * diverge.  Without slots such a target waits for the next group, if there is room among the waiting; if not,
+ * the group ends.  With slots it stays with its neighbours and is judged in turn, by the output row as the
+ * lanes before have left it.  The group ends before more than one lane in LANES_A_TURN would be judged so:
+ * where words repeat that often, lanes share their contexts, too. */
 static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words *s, snail_group *g,
                                          int64_t start, uint64_t number) {
     const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
@@ -292,9 +290,10 @@ SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
         snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
 }
 
-/* Prefetches `num` more rows of the next group.  A few at a time, because a core stalls when more cache lines are
- * requested than it has fill buffers for. */
-SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s, int64_t num) {
+/* Prefetches `num` more rows of the next group.  A few at a time, because a core stalls when more cache
+ * lines are requested than it has fill buffers for. */
+SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s,
+                            int64_t num) {
     const int words = SNAIL_CBOW_NOISE + ahead->lane_num;
     for (; num > 0 && s->asked < SNAIL_CBOW_NOISE; num--)
         snail_prefetch_output(job, ahead->shared[s->asked++]);
@@ -520,8 +519,9 @@ static void snail_hidden_gradients(const snail_words_job *job, const snail_group
         snail_add_times(job->stride, s->hidden_gradient_row[i], s->pull[i], s->centre_row[i]);
 }
 
-/* Steps output rows in place; returns the loss of lanes judged in turn.  Here, and where gradients are spread over input rows, an addition of
- * another thread can be lost: between the load and the store of a vector (see the top). */
+/* Steps output rows in place; returns the loss of lanes judged in turn.  Here, and where gradients are spread
+ * over input rows, an addition of another thread can be lost: between the load and the store of a vector (see
+ * the top). */
 static double snail_step_rows(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
                               snail_words *s, float rate, float factor, int64_t quota) {
     const float *const *hidden = (const float *const *)s->hidden_row;
@@ -551,8 +551,8 @@ static double snail_step_rows(const snail_words_job *job, const snail_group *g, 
     return loss;
 }
 
-/* Trains one group; returns its loss.  All rows are read before the first is changed, but for lanes that are judged
- * in turn, so the result of a group does not depend on the order of the other lanes. */
+/* Trains one group; returns its loss.  All rows are read before the first is changed, but for lanes that are
+ * judged in turn, so the result of a group does not depend on the order of the other lanes. */
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
                                             const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
