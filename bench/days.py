@@ -107,10 +107,10 @@ class Chain:
             self.cpu_s.append(seconds["cpu_s"])
         with np.load(f"{output}.npz") as model:
             self._sides = []
-            for kind in ("users", "items"):
-                names = model[kind].tobytes().decode().split("\n")
+            for side in ("users", "items"):
+                names = model[side].tobytes().decode().split("\n")
                 self._sides.append(({name: i for i, name in enumerate(names)},
-                                    model[f"{kind}.rows"]))  # fmt: skip
+                                    model[f"{side}.rows"]))  # fmt: skip
 
     def judge(self, seen: dict[str, set[str]], chosen: dict[str, set[str]]) -> None:
         (users, user_rows), (items, item_rows) = self._sides

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers.usage import cpu_s, peak_mb
 
 from snailps.models.embeddings import ranking
 
@@ -69,11 +69,6 @@ def between(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     return (share * rows[first] + (1 - share) * rows[second] + noise).astype(np.float32)
 
 
-def cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def ours(o: argparse.Namespace) -> None:
     """What a child process does: FOLDER/rows.npz -> FOLDER/snailps.npz, seconds."""
     folder = Path(o.model)
@@ -87,8 +82,7 @@ def ours(o: argparse.Namespace) -> None:
     parts = list(ranking.best_lists(rows["users"], candidates, o.top, left_out, o.threads))
     numbers, scores = (np.concatenate([part[at] for part in parts]) for at in (1, 2))
     seconds = {"cpu_s": cpu_s() - spent, "wall_s": time.monotonic() - begun}
-    status = Path("/proc/self/status").read_text()  # ru_maxrss has the memory of the parent, too
-    peak = int(status.split("VmHWM:")[1].split()[0]) / 1e3
+    peak = peak_mb()
     np.savez(folder / "snailps.npz", numbers=numbers, scores=scores)
     print(json.dumps({**seconds, "peak_mb": peak}))
 

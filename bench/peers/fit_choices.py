@@ -2,17 +2,12 @@
 
 import argparse
 import json
-import resource
 
 import numpy as np
 import scipy.sparse as sp
 from implicit.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_limits
-
-
-def cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+from usage import cpu_s
 
 
 def main() -> None:

@@ -2,20 +2,14 @@
 
 import argparse
 import json
-import resource
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 from implicit.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_limits
-
-
-def cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+from usage import cpu_s, peak_mb
 
 
 def main() -> None:
@@ -41,8 +35,7 @@ def main() -> None:
         spent, begun = cpu_s(), time.monotonic()
         numbers, scores = model.recommend(everyone, known, N=o.top, items=only)
         seconds = {"cpu_s": cpu_s() - spent, "wall_s": time.monotonic() - begun}
-    status = Path("/proc/self/status").read_text()  # ru_maxrss has the memory of the parent, too
-    peak = int(status.split("VmHWM:")[1].split()[0]) / 1e3
+    peak = peak_mb()
     np.savez(f"{o.folder}/implicit.npz", numbers=numbers, scores=scores)
     print(json.dumps({**seconds, "peak_mb": peak}))
 
