@@ -66,8 +66,8 @@ class NameEstimator(Estimator):
             yield Source(paths, attributes=self._of_columns(every, before, data.continues))
             return
         finds_values = data.continues and y is None
-        by = getattr(self, "held_out_by", "")
-        if getattr(self, "held_out_from", "") or by in TIMED:
+        by_times = getattr(self, "held_out", 0) and getattr(self, "held_out_by", "") in TIMED
+        if by_times or getattr(self, "held_out_from", ""):
             raise DataError(
                 "held_out_by: lines are held out by the times in a file, and rows of "
                 f"{a_kind(X)} have none: sort them by time and choose held_out_by='user_order', "

@@ -309,7 +309,7 @@ class Recommender(reader.FromCluster):
         not know them, or there are too many."""
         names, rows = snapshot.names, snapshot.rows
         lines = int(names.counts[USER].sum())
-        if not mf.solves(rows.settings) or lines > least_squares.KNOWN_MAX:
+        if not rows.settings.solves or lines > least_squares.KNOWN_MAX:
             return None
         with self._lock:
             if self._known is None or self._known[0] is not rows:
@@ -341,6 +341,6 @@ def _model_of(address: str, rows: JobRows, names: Names) -> FactorModel:
 
 def _weights_of(settings: MfSettings, names: Names) -> Mapping[str, NDArray[Any]]:
     mean = np.array([mf.encoding_of(names, settings).centre])
-    if not mf.solves(settings):
+    if not settings.solves:
         return {"mean": mean}
     return {"mean": mean, "solver": least_squares.solver_of(settings, names)}

@@ -14,7 +14,7 @@ from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.least_squares import Known, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import FactorModel
-from snailps.models.embeddings.settings import MfSettings
+from snailps.models.embeddings.settings import L2_OF_SOLVED, MfSettings
 from snailps.pieces import Piece
 from tests.support.blocks import HeldContent, held_block
 
@@ -397,7 +397,7 @@ def test_rule_for_weights_follows_the_share_of_pairs_with_a_line():
     density = 400 / (len(names.names[USER]) * len(names.names[ITEM]))
     weights = Weights.of(replace(SETTINGS, a0=0.0, l2=-1), names)
     assert weights.a0 == pytest.approx(min(1, least_squares.UNOBSERVED * density))
-    assert weights.l2 == least_squares.PENALTY
+    assert weights.l2 == L2_OF_SOLVED
     chosen = Weights.of(replace(SETTINGS, a0=0.5, l2=0.0), names)
     assert (chosen.a0, chosen.l2) == (0.5, 0.0)
     every = np.concatenate(names.counts)

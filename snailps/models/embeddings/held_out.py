@@ -29,7 +29,6 @@ from snailps.models.rows import Ids
 
 By = Literal["line", "user", "user_time", "user_order", "time"]
 TIMED = ("time", "user_time")
-ORDERED = (*TIMED, "user_order")
 _ITEM_SEED = 0x68656C64
 _BOUND = struct.Struct("<d")
 _HEAD = struct.Struct("<QBB")

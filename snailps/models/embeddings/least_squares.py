@@ -62,9 +62,9 @@ range that is solved again would start from its own result, and write other bits
 64 factors): .792 with 3 steps, .799 with 5."""
 NU = 0.5
 """Exponent of a row's frequency in its penalty."""
-UNOBSERVED, PENALTY = 3, 0.03
-"""`a0: auto`: all pairs together weigh so many times the lines, and no pair more than a line;
-`l2: auto`.  docs/design/least-squares.md has other rules, on ten real sets."""
+UNOBSERVED = 3
+"""`a0: auto`: all pairs together weigh so many times the lines, and no pair more than a line.
+docs/design/least-squares.md has other rules, on ten real sets."""
 EPOCHS, EPOCHS_ON = 6, 2
 """Epochs of a training, and of one that continues a model whose rows are nearly right."""
 RANGE_LINES = 1 << 16
@@ -120,13 +120,12 @@ class Weights:
     @classmethod
     def of(cls, settings: MfSettings, names: Names) -> Weights:
         """Take the weights of the settings; "auto" is a0 = 3 d, at most 1, where d is the share of
-        all pairs that have a line, and l2 = .03."""
+        all pairs that have a line."""
         users, items = (counts.astype(np.float64) for counts in names.counts)
         density = min(1.0, max(1.0, users.sum()) / max(1, len(users) * len(items)))
         a0 = settings.a0 or min(1.0, UNOBSERVED * density)
-        l2 = PENALTY if settings.l2 < 0 else settings.l2
         frequencies = np.concatenate((users + a0 * len(items), items + a0 * len(users)))
-        return cls(a0, l2, float(frequencies.sum() / (frequencies**NU).sum()))
+        return cls(a0, settings.decay, float(frequencies.sum() / (frequencies**NU).sum()))
 
     def penalties(self, counts: NDArray[np.int64], others: int) -> Floats:
         """Compute the factor of |row|^2 for each name from its count of lines; the other side has

@@ -96,7 +96,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def init(self) -> str:
         if self.settings.predicts:
             return "factors"
-        return "normal" if solves(self.settings) else "uniform"
+        return "normal" if self.settings.solves else "uniform"
 
     @property
     def draws(self) -> bool:
@@ -127,24 +127,25 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
     @classmethod
     def range_passes(cls, settings: MfSettings, summary: bytes) -> RangePasses | None:
-        return least_squares.passes_of(settings, Names(summary)) if solves(settings) else None
+        return least_squares.passes_of(settings, Names(summary)) if settings.solves else None
 
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
-        if solves(settings):
+        assert isinstance(settings, MfSettings)
+        if settings.solves:
             return least_squares.epochs_of(settings)
         return super().passes(settings, files)
 
     def tables(self) -> Sequence[Table]:
         """The rows, and the lines of ratings that rotate, or what solves need."""
-        if solves(self.settings):
+        if self.settings.solves:
             return least_squares.tables(self.settings)
         lines = (shared_blocks.table(LINES),) if self._may_rotate(self.settings) else ()
         return (*super().tables(), *lines)
 
     def setup(self) -> None:
         """Take mean and deviation of all values from the survey."""
-        if solves(self.settings):
+        if self.settings.solves:
             self._solver = RangeTrainer(self, self.settings, self._names)
             return
         super().setup()
@@ -170,7 +171,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return self.rotating.train(block) if block.part >= 0 else super().train(block)
 
     def finish(self) -> None:
-        if solves(self.settings):
+        if self.settings.solves:
             self._solver.close()
             return
         if "rotating" in self.__dict__:
@@ -247,7 +248,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     @classmethod
     def lines_in(cls, settings: Any, arrays: Arrays) -> Sequence[NDArray[np.int64]]:
         """Lines whose rows are solved are trained again, or their rows would forget them."""
-        if solves(settings) and (known := least_squares.lines_in_file(settings, arrays)):
+        if settings.solves and (known := least_squares.lines_in_file(settings, arrays)):
             return known.counts(len(arrays[files.rows_of("items")]))
         return super().lines_in(settings, arrays)
 
@@ -256,7 +257,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         """Write the lines of the file to the table of lines; warn where it lacks them."""
         s, names = results.settings, cls.names(results)
         assert isinstance(s, MfSettings)
-        if not solves(s):
+        if not s.solves:
             return
         known = least_squares.lines_in_file(s, arrays)
         if known is None:
@@ -299,7 +300,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     @classmethod
     def check(cls, settings: MfSettings) -> None:
         """Refuse malformed lines, and lines without the values that are learnt, or are weights."""
-        if solves(settings):
+        if settings.solves:
             files.check_heads(cls.columns_of(settings), "input", settings.input)
             least_squares.check(settings)
         else:
@@ -434,7 +435,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         s: Any = results.settings
-        if solves(s):
+        if s.solves:
             arrays["solver"] = least_squares.solver_of(s, names)
             if (known := least_squares.known_lines(results, s, names)) is not None:
                 arrays |= known.arrays()
@@ -459,7 +460,7 @@ class RankingSurveyor(NameSurveyor):
 
     def result(self) -> bytes:
         """All names, the most frequent first."""
-        if solves(self._settings):
+        if self._settings.solves:
             users, items = self.counted
             least_squares.check_memory(self._settings, users, items, *memory())
         return super().result()
@@ -515,11 +516,6 @@ def selected(settings: Any, lines: Columns) -> Columns:
     if settings.predicts:
         return lines
     return lines.weighted() if settings.weighs else lines.choices()
-
-
-def solves(settings: Any) -> bool:
-    """Whether rows are solved by least squares, instead of trained by steps."""
-    return bool(settings.loss == "als")
 
 
 def ranks(settings: Any) -> bool:

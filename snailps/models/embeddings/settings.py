@@ -24,9 +24,9 @@ STEPWISE = {"loss": ("auto", "squared", "softmax", "pairwise")}
 LEAST_SQUARES = {"loss": ("auto", "als")}
 L2_AUTO = -1
 """The value that means `l2: auto`."""
-L2_OF_VALUES, L2_OF_RANKINGS = 0.1, 0.06
-"""What it becomes for losses that are trained by steps.  Two sets of ratings want .1 with 16 to 64
-factors (docs/design/least-squares.md)."""
+L2_OF_VALUES, L2_OF_RANKINGS, L2_OF_SOLVED = 0.1, 0.06, 0.03
+"""What it becomes: of ratings, of rankings that are trained by steps, and of `als`.
+docs/design/least-squares.md has other values, on real sets."""
 NEGATIVES: Mapping[str, Any] = {
     "when": "More for a better ranking, fewer for more lines/s.",
     "low": 1,
@@ -352,7 +352,12 @@ class MfSettings(EmbeddingSettings):
     @property
     def weighs(self) -> bool:
         """Whether values of lines are weights."""
-        return self.weights == "values" and self.loss == "als"
+        return self.weights == "values" and self.solves
+
+    @property
+    def solves(self) -> bool:
+        """Whether rows are solved by least squares, instead of trained by steps."""
+        return self.loss == "als"
 
     @property
     def predicts(self) -> bool:
@@ -363,7 +368,7 @@ class MfSettings(EmbeddingSettings):
     def method(self) -> str:
         """Access method of the rows: plain steps for ratings, AdaGrad for rankings; rows that are
         solved are assigned."""
-        if self.loss == "als":
+        if self.solves:
             return "add"
         if self.optimizer == "auto":
             return "sgd" if self.predicts else "adagrad"
@@ -381,6 +386,8 @@ class MfSettings(EmbeddingSettings):
         """`l2`, or the choice for the loss."""
         if self.l2 != L2_AUTO:
             return self.l2
+        if self.solves:
+            return L2_OF_SOLVED
         return L2_OF_VALUES if self.predicts else L2_OF_RANKINGS
 
     @property
@@ -392,4 +399,4 @@ class MfSettings(EmbeddingSettings):
         """`scale`, or the choice for the loss: solved rows begin small, as in the paper."""
         if self.scale or self.predicts:
             return self.scale or 0.1
-        return (0.1 if self.loss == "als" else 0.5) / float(self.dim**0.5)
+        return (0.1 if self.solves else 0.5) / float(self.dim**0.5)
