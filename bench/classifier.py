@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from words import ROOT, fail, machine, peers_python, pythonpath, say, train_once
+from words import ROOT, fail, machine, peers_python, pythonpath, report, say, train_once
 
 LISTS = Path("/var/lib/apt/lists")
 CAT_FILE = "/usr/lib/apt/apt-helper"
@@ -268,11 +268,7 @@ def main() -> None:
                 results[system].append(figures)
                 model.unlink()
     summaries = [summarise(system, results[system], args, tokens) for system in systems]
-    if args.json:
-        for summary in summaries:
-            print(json.dumps(summary), flush=True)
-    if args.table or not args.json:
-        print(table(summaries), flush=True)
+    report(args, summaries, table(summaries))
 
 
 if __name__ == "__main__":

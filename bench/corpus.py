@@ -11,7 +11,6 @@ holds, after the warm-up), and the loop over its bytes.  Time is processor time,
 import argparse
 import datetime
 import gzip
-import json
 import os
 import shutil
 import statistics
@@ -23,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from words import fail, machine, say
+from words import fail, machine, report, say
 
 from snailps.data._text import WordCounter
 from snailps.data.blocks import Source, cut, read_block
@@ -156,10 +155,7 @@ def main() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory(prefix="snailps-bench-") as folder:
         result = measure(args, Path(folder))
-    if args.json:
-        print(json.dumps(result), flush=True)
-    if args.table or not args.json:
-        print(table(result), flush=True)
+    report(args, [result], table(result))
 
 
 if __name__ == "__main__":

@@ -36,17 +36,17 @@ def write_text(path: Path, lines: int, seed: int) -> None:
             file.write(" ".join([f"__label__{label}", *also, *words, "größe"]) + "\n")
 
 
-def output(words: list[object], given: str = "") -> Rows:
+def output(words: list[object], stdin: str = "") -> Rows:
     """What a command prints, as words of lines."""
     command = [str(word) for word in words]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
     return [line.split() for line in done.stdout.splitlines()]
 
 
 def of_prompts(rows: Rows) -> Rows:
-    """Cosines of fastText's nn and analogies: words of equal ones may be ordered otherwise."""
+    """Cosines of fastText's nn and analogies: words of equal cosines may change places."""
     lines = (re.sub(r"Query (word|triplet \(A - B \+ C\))\? ?", "", " ".join(row)) for row in rows)
     return [line.split()[-1:] for line in lines if line and not line.startswith("Loading")]
 
@@ -55,10 +55,10 @@ def differs(theirs: Rows, ours: Rows) -> str:
     """The first difference; empty: none."""
     if len(theirs) != len(ours):
         return f"{len(theirs)} lines there, {len(ours)} here"
-    for number, (one, other) in enumerate(zip(theirs, ours, strict=True), 1):
-        if len(one) != len(other):
-            return f"line {number}: {one[:6]} there, {other[:6]} here"
-        for a, b in zip(one, other, strict=True):
+    for number, (row, our_row) in enumerate(zip(theirs, ours, strict=True), 1):
+        if len(row) != len(our_row):
+            return f"line {number}: {row[:6]} there, {our_row[:6]} here"
+        for a, b in zip(row, our_row, strict=True):
             try:
                 same = abs(float(a) - float(b)) <= ADDED + 6e-4 * abs(float(b))
             except ValueError:
@@ -146,21 +146,21 @@ def compared(program: str, folder: Path) -> dict[str, str]:
         ),
     }  # fmt: skip
     differences = {}
-    for name, (theirs, ours, given, as_ours, as_theirs) in runs.items():
+    for name, (theirs, ours, stdin, as_ours, as_theirs) in runs.items():
         if name == "analogies":  # the program asks for ever: it is ended with its first answers
             command = [program, *map(str, theirs)]
             pipe = subprocess.PIPE
             with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as asked:
                 assert asked.stdin
                 assert asked.stdout
-                asked.stdin.write(given)
+                asked.stdin.write(stdin)
                 asked.stdin.flush()
                 lines = [asked.stdout.readline() for _ in range(4)]
                 asked.kill()
             expected = [line.split() for line in lines]
         else:
-            expected = output([program, *theirs], given)
-        differences[name] = differs(as_ours(expected), as_theirs(output([SNAILPS, *ours], given)))
+            expected = output([program, *theirs], stdin)
+        differences[name] = differs(as_ours(expected), as_theirs(output([SNAILPS, *ours], stdin)))
     # The program adds n-grams' rows to memory that was never set: the word's own row is compared.
     row = output([program, "print-ngrams", sg, "wort1"])
     names = [row[0] for row in output([SNAILPS, "vector", sg, "wort1", "--ngrams"])]

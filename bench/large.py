@@ -23,7 +23,7 @@ from pathlib import Path
 
 import watch
 from invent import invent
-from words import ROOT, fail, machine, pythonpath, say
+from words import ROOT, fail, machine, pythonpath, report, say
 
 ROLES = ("master", "server", "worker")
 SAMPLE_S = 0.5
@@ -183,10 +183,7 @@ def main() -> None:
     args = arguments()
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as folder:
         result = run(args, Path(folder))
-    if args.json:
-        print(json.dumps(result), flush=True)
-    if args.table or not args.json:
-        print(table(result), flush=True)
+    report(args, [result], table(result))
 
 
 if __name__ == "__main__":

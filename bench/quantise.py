@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 import predict
-from words import ROOT, fail, machine, peers_python, pythonpath, say
+from words import ROOT, fail, machine, peers_python, pythonpath, report, say
 
 PEER = ROOT / "bench" / "peers" / "quantise_fasttext.py"
 FASTTEXT, OURS = "fasttext", "snailps"
@@ -98,7 +98,7 @@ def scores_of(model: Path, args: argparse.Namespace) -> dict[str, float]:
     if args.analogies is not None:
         options += ["--analogies", args.analogies]
     figures = snailps("eval", model, *options)
-    scores = {Path(one["file"]).stem: one["spearman"] for one in figures["similarity"]}
+    scores = {Path(pairs["file"]).stem: pairs["spearman"] for pairs in figures["similarity"]}
     if figures["analogies"] is not None:
         scores["analogies"] = figures["analogies"]["accuracy"]
     return scores
@@ -115,9 +115,9 @@ def texts_a_second(models: dict[str, Path], python: str, args: argparse.Namespac
         for system in list(models) if number % 2 == 0 else list(models)[::-1]:
             job = {"model": str(models[system]), "text": str(texts), "repeat": REPEAT}
             job |= {"labels": os.devnull, "threads": 1}
-            found = predict.run(names[system], {"fasttext": python}, job)
-            seconds[system].append(min(found["seconds"]))
-    return {system: len(lines) / statistics.median(some) for system, some in seconds.items()}
+            run = predict.run(names[system], {"fasttext": python}, job)
+            seconds[system].append(min(run["seconds"]))
+    return {system: len(lines) / statistics.median(runs) for system, runs in seconds.items()}
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
@@ -164,11 +164,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as folder:
         args.scratch = Path(folder)
         summaries = measure(args)
-    if args.json:
-        for summary in summaries:
-            print(json.dumps(summary), flush=True)
-    if args.table or not args.json:
-        print(table(summaries), flush=True)
+    report(args, summaries, table(summaries))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,15 @@ def fail(text: str) -> None:
     sys.exit(f"bench: {text}")
 
 
+def report(args: argparse.Namespace, results: list[dict], table: str) -> None:
+    """Print what ``--json`` and ``--table`` ask for; a table by default."""
+    if args.json:
+        for result in results:
+            print(json.dumps(result), flush=True)
+    if args.table or not args.json:
+        print(table, flush=True)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -357,11 +366,7 @@ def main() -> None:
                 for left in scratch.glob(f"{prefix.name}*"):
                     left.unlink()
     summaries = [summarise(system, results[system], args, words) for system in systems]
-    if args.json:
-        for summary in summaries:
-            print(json.dumps(summary), flush=True)
-    if args.table or not args.json:
-        print(table(summaries), flush=True)
+    report(args, summaries, table(summaries))
 
 
 if __name__ == "__main__":
