@@ -87,8 +87,9 @@ def quantize(
     qout : bool
         Quantise a classifier's label rows too; needs at least 256 labels.
     cutoff : int
-        Number of input rows to keep: the longest ones.  Of word vectors all words stay, and the
-        rows of n-grams are chosen.  0: all; of word vectors those that a word of the model has.
+        Number of input rows to keep: of a classifier the row of ``</s>`` and the longest rows; of
+        word vectors all words and the longest rows of n-grams.  0: all rows; of word vectors
+        without the n-grams that no word of the model has, if that makes the file smaller.
     retrain : path, optional
         Labelled text on which a classifier is trained on after `cutoff`, in the format of its
         training: a file, folder, glob or URL.

@@ -133,7 +133,7 @@ def arguments_in(header: BinHeader) -> dict[str, Any]:
 
 
 def arguments_of(header: BinHeader) -> dict[str, Any]:
-    """Return all arguments of a model's file; those that it lacks have their defaults."""
+    """Return all arguments of a model's file; arguments that it lacks have their defaults."""
     defaults = {name: unsupervised_default[name] for name in KEPT}
     return {**defaults, "thread": kernels.cores(), **arguments_in(header)}
 

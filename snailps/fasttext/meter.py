@@ -74,8 +74,8 @@ class Meter:
         DataError
             The model has no such label.
         """
-        mine = self._label == self._number(label)
-        return self._score[mine].astype(np.float64), self._is_true[mine].astype(np.float64)
+        of_label = self._label == self._number(label)
+        return self._score[of_label].astype(np.float64), self._is_true[of_label].astype(np.float64)
 
     def precision_recall_curve(self, label: str | None = None) -> tuple[Float64, Float64]:
         """Return precision and recall at each threshold, from the highest threshold on.
@@ -99,12 +99,12 @@ class Meter:
             return np.empty(0), np.empty(0)
         lines = int(self._gold.sum() if number is None else self._gold[number])
         last = np.append(scores[1:] != scores[:-1], True)  # of equal scores
-        found = np.cumsum(right)[last]
+        hits = np.cumsum(right)[last]
         predicted = np.flatnonzero(last) + 1
         # Beyond the first threshold that finds all, precision can only fall.
-        end = int(np.searchsorted(found, lines)) + 1
-        precision = found[:end] / predicted[:end]
-        recall = found[:end] / lines if lines else np.full(len(precision), np.nan)
+        end = int(np.searchsorted(hits, lines)) + 1
+        precision = hits[:end] / predicted[:end]
+        recall = hits[:end] / lines if lines else np.full(len(precision), np.nan)
         return np.append(precision, 1.0), np.append(recall, 0.0)
 
     def precision_at_recall(self, recall: float, label: str | None = None) -> float:

@@ -159,7 +159,7 @@ class Model:
 
     @property
     def f(self) -> Native:
-        """fastText's compiled object: the methods of it that scripts call."""
+        """fastText's compiled object, with the methods that scripts call."""
         return Native(self)
 
     def save_model(self, path: str | os.PathLike[str]) -> None:
@@ -262,7 +262,7 @@ class Model:
         return self._vectors.index.get(to_bytes(word), -1)
 
     def get_label_id(self, label: str) -> int:
-        """Return the number of a label, or -1; that of a word, if it is no classifier."""
+        """Return the number of a label, or -1; of a model of words the number of a word."""
         if self._classifier is None:
             return self.get_word_id(label)
         return self._label_numbers.get(to_bytes(label), -1)
@@ -519,7 +519,7 @@ class Native:
         return self._model.predict(texts, k, threshold, on_unicode_error)
 
     def getArgs(self) -> SimpleNamespace:
-        """Return the arguments in the model's file, and those of the training in this process."""
+        """Return the arguments in the model's file; a training in this process adds its own."""
         return SimpleNamespace(**{**arguments_of(self._model._bin.header), **self._model._args})
 
     def isQuant(self) -> bool:

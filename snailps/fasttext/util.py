@@ -92,8 +92,8 @@ def reduce_model(ft_model: Model, target_dim: int) -> Model:
 
     Notes
     -----
-    The directions are sorted by variance, largest first.  fastText takes those that
-    ``numpy.linalg.eig`` happens to return first.
+    The directions are sorted by variance, largest first.  fastText takes the
+    directions that ``numpy.linalg.eig`` happens to return first.
     """
     inputs = ft_model.get_input_matrix()
     if not 1 <= target_dim <= inputs.shape[1]:

@@ -10,7 +10,7 @@ Runs at the master, before the training.  The model decides which row a vector b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from snailps.data.word_counts import SEPARATORS
 from snailps.models.local_sgd import Floats
 from snailps.models.packed_tables import opened, with_shape
 from snailps.models.text_model import check_finite
+
+if TYPE_CHECKING:
+    from snailps.vectors.files import WordPieces
 
 S = TypeVar("S", bound=JobSettings)
 
@@ -68,7 +71,7 @@ def first_vectors(
     release_whole(path)
 
 
-def _opened(settings: JobSettings) -> Any:
+def _opened(settings: JobSettings) -> WordPieces:
     # Here, because few jobs start from vectors, and every process imports the models' modules.
     from snailps.vectors.files import word_pieces
 

@@ -91,11 +91,10 @@ class GensimNames:
     def closer_than(self: _Queried, key1: str, key2: str) -> list[str]:
         """Return the words nearer to `key1` than `key2` is, in the order of the rows."""
         distances = self.distances(key1)
-        row = self.index.get(to_bytes(key2))
-        limit = self.distances(key1, [key2])[0] if row is None else distances[row]
-        mine = self.index.get(to_bytes(key1))
+        row1, row2 = self.index.get(to_bytes(key1)), self.index.get(to_bytes(key2))
+        limit = self.distances(key1, [key2])[0] if row2 is None else distances[row2]
         nearer = np.flatnonzero(distances < limit).tolist()
-        return [self.words[number] for number in nearer if number != mine]
+        return [self.words[number] for number in nearer if number != row1]
 
     def rank(self: _Queried, key1: str, key2: str) -> int:
         """Return which neighbour of `key1` the word `key2` is; 1: the nearest."""
@@ -176,8 +175,8 @@ class GensimNames:
             if isinstance(item, (str, bytes))
         }
         best = np.argsort(-scores, kind="stable")[: topn + len(asked)].tolist()
-        found = [(self.words[row], float(scores[row])) for row in best if row not in asked]
-        return found[:topn]
+        answers = [(self.words[row], float(scores[row])) for row in best if row not in asked]
+        return answers[:topn]
 
     def save_word2vec_format(
         self: _Queried, fname: str | os.PathLike[str], *, binary: bool = False

@@ -73,7 +73,7 @@ class Codebooks:
 def pruned(model: BinModel, cutoff: int) -> BinModel:
     """Leave only the most important input rows; those of other words and n-grams are dropped.
 
-    A classifier keeps the `cutoff` longest rows, of words or n-grams, and the one of ``</s>``.
+    A classifier keeps `cutoff` rows: the row of ``</s>``, and the longest rows of words or n-grams.
     Word vectors keep all words and the longest rows of n-grams that these words have.
 
     Returns
@@ -243,10 +243,10 @@ def _train(
     n, dim = len(sample), rows.shape[1]
     # Column by column, so that the kernel's lanes hold neighbouring points.
     columns = np.zeros((dim, -(-n // kernels.POINTS) * kernels.POINTS), np.float32)
-    for at in range(0, n, SAMPLE // 16):
-        some = sample[at : at + SAMPLE // 16]
-        values = rows[some] if scales is None else rows[some] * scales[some, None]
-        columns[:, at : at + len(some)] = values.T
+    for start in range(0, n, SAMPLE // 16):
+        drawn = sample[start : start + SAMPLE // 16]
+        values = rows[drawn] if scales is None else rows[drawn] * scales[drawn, None]
+        columns[:, start : start + len(drawn)] = values.T
 
     def trained(first: int) -> Float32:
         part = columns[first : first + codebooks.width]
@@ -275,9 +275,9 @@ def _encode(
     codes = np.empty((len(rows), len(parts)), np.uint8)
     centroids = np.concatenate([part.ravel() for part in parts])
 
-    def encoded(some: slice) -> None:
-        of_rows = None if scales is None else scales[some]
-        kernels.encode_rows(rows[some], centroids, width, codes[some], of_rows)
+    def encoded(chunk: slice) -> None:
+        of_rows = None if scales is None else scales[chunk]
+        kernels.encode_rows(rows[chunk], centroids, width, codes[chunk], of_rows)
 
     for count, _ in enumerate(in_order(encoded, _chunks(rows), threads), 1):
         done(count)
@@ -287,9 +287,9 @@ def _encode(
 def _lengths_of(rows: Float32, threads: int) -> Float32:
     """Return the length of each row, float32[n]; not finite if one of its values is not."""
 
-    def measured(some: slice) -> Float32:
-        chunk = np.array(rows[some])  # aligned
-        squares: Float32 = np.einsum("ij,ij->i", chunk, chunk)
+    def measured(chunk: slice) -> Float32:
+        values = np.array(rows[chunk])  # aligned
+        squares: Float32 = np.einsum("ij,ij->i", values, values)
         return np.sqrt(squares)
 
     return np.concatenate([*in_order(measured, _chunks(rows), threads)])
@@ -301,7 +301,7 @@ def _rows_together(dim: int) -> int:
 
 def _chunks(rows: Float32) -> Iterator[slice]:
     step = _rows_together(rows.shape[1])
-    return (slice(at, min(at + step, len(rows))) for at in range(0, len(rows), step))
+    return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))
 
 
 def _full(rows: Float32 | QuantisedRows) -> Float32:
@@ -318,8 +318,8 @@ def _used_grams(model: BinModel) -> Counts:
     if not header.bucket or header.grams[1] == 0:
         return np.empty(0, np.int64)
     is_used = np.zeros(header.bucket, np.bool_)
-    for at in range(0, n, SAMPLE):
-        words = model.words[at : at + SAMPLE]
+    for start in range(0, n, SAMPLE):
+        words = model.words[start : start + SAMPLE]
         _, ids = subwords_csr(words, *header.grams, header.bucket)
         is_used[ids[ids >= len(words)] - len(words)] = True
     return np.flatnonzero(is_used)

@@ -346,7 +346,8 @@ class Vectors(GensimNames):
     def subwords(self, word: str | bytes) -> tuple[list[bytes], Int32]:
         """Return a word and its n-grams as bytes, and the number of the row of each, int32[k].
 
-        The rows are those of `row_numbers`; n-grams whose rows a pruned model lacks are left out.
+        The rows are the same as in `row_numbers`; n-grams whose rows a pruned model lacks are left
+        out.
 
         Examples
         --------
@@ -356,7 +357,7 @@ class Vectors(GensimNames):
         """
         raw = to_bytes(word)
         number = self.index.get(raw)
-        own = [raw] if number is not None and not (self._hashes and number) else []
+        words = [raw] if number is not None and not (self._hashes and number) else []
         grams: Iterable[bytes] = ()
         if self.has_subwords and raw != END_OF_LINE:
             grams = ngrams(raw, *self._subwords[:2])
@@ -367,7 +368,7 @@ class Vectors(GensimNames):
                 grams = compress(
                     grams, self._pruned.rows(subword_ids(raw, *self._subwords, 0)) >= 0
                 )
-        return [*own, *grams], self.row_numbers(raw)
+        return [*words, *grams], self.row_numbers(raw)
 
     def most_similar(
         self,
