@@ -54,15 +54,15 @@ class RowClasses:
         roles = np.empty(len(ids), np.int32)
         roles[~grams] = self.roles[own.astype(np.int64)]
         roles[grams] = self.roles[ids[grams] + np.int64(self.words - len(own))]
-        kept = roles > 0
-        ends = np.concatenate(([0], kept.cumsum()))[ptr]
-        return ends, ids[kept], roles[kept].astype(np.float32)
+        stand = roles > 0
+        ends = np.concatenate(([0], stand.cumsum()))[ptr]
+        return ends, ids[stand], roles[stand].astype(np.float32)
 
     def keys(self, first: int, last: int) -> Keys:
         """Keys of the rows that stand for the buckets from `first` to `last - 1`."""
-        own = np.arange(self.words + first, self.words + last)
-        roles = self.roles[self.words + first : self.words + last]
-        rows = np.where(roles < 0, -1 - roles, own).astype(np.uint64)
+        buckets = np.arange(self.words + first, self.words + last)
+        roles = self.roles[buckets]
+        rows = np.where(roles < 0, -1 - roles, buckets).astype(np.uint64)
         rows[rows >= self.words] += np.uint64(BUCKET_KEY - self.words)
         return rows
 
