@@ -5,6 +5,7 @@
     bytes -> Lexicon.encode -> word ids, sentence by sentence
     names, any bytes -> NameTable -> counts, numbers          names -> hashes_of
     words with tails (PackedWords.with_tails) -> without_tails -> words, tails
+    lines -> split_lines -> those that are trained, those that are held out
 
 Counts are exactly fastText's (version 0.9).  Must not know files (`blocks`), which words a vocabulary has
 (`vocabulary`), or subwords (`_subwords`).  The loops over text run without the GIL and never allocate; the
@@ -423,6 +424,16 @@ cdef class NameTable:
         return self.counts_array[:self.table.words].copy()
 
 
+cdef uint64_t hash_of_text(const uint8_t *text, uint64_t size, uint64_t seed) noexcept nogil:
+    cdef uint64_t mixed = hash_key(seed ^ size), at = 0, piece
+    while at < size:
+        piece = 0
+        memcpy(&piece, &text[at], 8 if size - at > 8 else size - at)
+        mixed = mix64(mixed ^ piece) + GOLDEN
+        at += 8
+    return mix64(mixed)
+
+
 def hashes_of(words: Sequence[bytes], uint64_t seed) -> NDArray[np.uint64]:
     """A hash of each word, uint64 (n,), that depends on its bytes and the seed alone."""
     packed = PackedWords.of(words)
@@ -431,19 +442,33 @@ def hashes_of(words: Sequence[bytes], uint64_t seed) -> NDArray[np.uint64]:
     cdef int64_t count = len(packed), i
     hashes = np.empty(count, np.uint64)
     cdef uint64_t[::1] out = hashes
-    cdef uint64_t begin, end, at, piece, mixed, length
     with nogil:
         for i in range(count):
-            begin, end = starts[i], starts[i + 1]
-            mixed = hash_key(seed ^ (end - begin))
-            at = begin
-            while at < end:
-                piece, length = 0, end - at
-                memcpy(&piece, &text[at], 8 if length > 8 else length)
-                mixed = mix64(mixed ^ piece) + GOLDEN
-                at += 8
-            out[i] = mix64(mixed)
+            out[i] = hash_of_text(&text[0] + starts[i], starts[i + 1] - starts[i], seed)
     return hashes
+
+
+def split_lines(const uint8_t[::1] data not None, uint64_t seed, uint64_t least) -> tuple[bytes, bytes]:
+    """Split lines by a hash of their bytes: those below `least`, and the others; each in their order.
+
+    Equal lines are on the same side, whatever block or file they are in.  Their newline does not count.
+    """
+    cdef Py_ssize_t size = data.shape[0], at = 0, end, below = 0, above = 0
+    lower, upper = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    cdef uint8_t[::1] low = lower, high = upper
+    cdef const uint8_t *newline
+    with nogil:
+        while at < size:
+            newline = <const uint8_t *>memchr(&data[at], c'\n', size - at)
+            end = size if newline == NULL else newline - &data[0] + 1
+            if hash_of_text(&data[at], end - at - (newline != NULL), seed) < least:
+                memcpy(&low[below], &data[at], end - at)
+                below += end - at
+            else:
+                memcpy(&high[above], &data[at], end - at)
+                above += end - at
+            at = end
+    return lower[:below].tobytes(), upper[:above].tobytes()
 
 
 # ---- encoding ----

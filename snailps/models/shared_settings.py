@@ -58,6 +58,12 @@ TEST: Mapping[str, Any] = {
     "unit": "paths",
 }
 """`test` of models that read lines."""
+VALIDATION: Mapping[str, Any] = {
+    "help": "Validation files. Paths, folders and globs in the format of the input, on which the "
+    "model is tested during the training. Empty: no validation.",
+    "unit": "paths",
+}
+"""`validation` of models that read lines."""
 ACTIVATION: Mapping[str, Any] = {
     "help": "Activation of the hidden layers.",
     "when": "If the other one gives better results on your data.",
@@ -97,4 +103,13 @@ def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
         raise ConfigError(
             f"{where('pretrained')}: pretrained: expected nothing with continue_from (from "
             f"{where('continue_from')}), got {settings.pretrained}: set one of them"
+        )
+
+
+def refuse_held_out(settings: Any, where: Callable[[str], str]) -> None:
+    """Refuse two kinds of validation lines."""
+    if settings.validation and settings.held_out:
+        raise ConfigError(
+            f"{where('held_out')}: held_out: expected 0 with validation (from "
+            f"{where('validation')}), got {settings.held_out:g}: leave one of them out"
         )

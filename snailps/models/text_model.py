@@ -71,17 +71,17 @@ class WordSurveyor:
 
 
 class WordPart:
-    """Counts the words of a worker's blocks."""
+    """Counts the words of a worker's blocks, of the text that `text_of` gives of each."""
 
-    def __init__(self) -> None:
-        self._counter = WordCounter()
+    def __init__(self, text_of: Callable[[Block], bytes] = lambda block: block.data) -> None:
+        self._counter, self._text_of = WordCounter(), text_of
 
     @property
     def size_bytes(self) -> int:
         return _UNREAD_BYTES + self._counter.dump_bytes
 
     def add(self, block: Block) -> None:
-        self._counter.count(block.data)
+        self._counter.count(self._text_of(block))
 
     def take(self) -> bytes:
         """The counts; counting begins anew."""

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
-from snailps.api.traits import Adopted, Reported
+from snailps.api.traits import Adopted, Reported, SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers
-from snailps.data._labelled import LineReader, Lines
+from snailps.data._labelled import Lines
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
@@ -36,8 +36,9 @@ from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import shown_bytes
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
-from snailps.models.classifier import warm_start
+from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
+from snailps.models.classifier.held_out import HeldOut
 from snailps.models.classifier.lines import NOISE_POWER, Steps, begin, noise_of
 from snailps.models.classifier.passes import (
     STEPS,
@@ -50,13 +51,13 @@ from snailps.models.classifier.settings import LR, ClassifierSettings
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.exchange_times import ExchangeRule
 from snailps.models.kept_rows import KeptRows, of_curvature
-from snailps.models.local_sgd import Contention, Floats, Keys, LocalSgd, RowLayout
+from snailps.models.local_sgd import Contention, Floats, LocalSgd, RowLayout
 from snailps.models.ngram_rows import AUTO, chosen, surveyed, with_rows
 from snailps.models.pace import Pace, of_workers
 from snailps.models.pretrained import counted
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
-from snailps.models.text_model import BUCKET_KEY, TextModel, bucket_keys, write_model
+from snailps.models.text_model import TextModel, WordPart, bucket_keys, write_model
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
 
@@ -221,12 +222,12 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def reading(cls, settings: ClassifierSettings) -> Reading:
-        return Reading(
-            "text",
-            column=settings.column,
-            label_column=settings.label_column,
-            label_prefix=settings.label,
-        )
+        return held_out.reading_of(settings)
+
+    @classmethod
+    def check(cls, settings: Any) -> None:
+        super().check(settings)
+        held_out.check(settings)
 
     @classmethod
     def adopt(
@@ -266,19 +267,19 @@ class Classifier(TextModel, Adopted, Reported):
 
     # --- at a worker -------------------------------------------------------------------------
 
+    def survey_part(self) -> SurveyPart:
+        return WordPart(self._trained_text)
+
+    def _trained_text(self, block: Block) -> bytes:
+        """The lines of a block that are trained."""
+        split = HeldOut.of(self.settings)
+        return block.data if split is None else split.trained(block.data)
+
     def setup(self) -> None:
         self.settings, summary = surveyed(self.settings.decided(small=False), self.summary)
         s, (words, labels) = self.settings, unpack_summary(summary)
         self._words, self._labels = len(words), len(labels)
-        self._reader = LineReader(
-            words.words,
-            labels.words,
-            label_prefix=s.label.encode(),
-            word_ngrams=s.word_ngrams,
-            minn=s.minn,
-            maxn=s.maxn,
-            bucket=s.bucket,
-        )
+        self._reader = held_out.line_reader(s, words, labels)
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
         self._numbers = WordNumbers(space) if space <= PLACES_MAX else None
@@ -313,11 +314,6 @@ class Classifier(TextModel, Adopted, Reported):
         sampled = self.settings.loss == "ns"
         return max(EXCHANGE_LINES, sampled * labels // (1 + self.settings.negatives))
 
-    def _input_keys(self, features: Ints) -> Keys:
-        keys = features.astype(np.uint64)
-        keys[features >= self._words] += np.uint64(BUCKET_KEY - self._words)
-        return keys
-
     def prepare(self, block: Block) -> Prepared:
         of_input, of_output = self.rows
         seen = self._seen.find(block, of_input.numbering)
@@ -328,7 +324,7 @@ class Classifier(TextModel, Adopted, Reported):
         if seen and of_input.keeps:
             found = of_input.find_again(used)
         else:
-            found = of_input.find(self._input_keys(used))
+            found = of_input.find(held_out.input_keys(used, self._words))
         label_ids, labels, noise = self._outputs(lines, block.seed)
         of_labels = of_output.find(label_ids.astype(np.uint64))
         work = max(lines.tokens, len(lines.features) / TOKEN_FEATURES)
@@ -434,7 +430,7 @@ class Classifier(TextModel, Adopted, Reported):
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
     def _read(self, block: Block) -> _Seen:
-        lines = self._reader.read(block.data)
+        lines = self._reader.read(self._trained_text(block))
         if self._numbers is not None:
             used, rows = self._numbers.number_in_place(lines.features), lines.features
         else:
@@ -463,6 +459,21 @@ class Classifier(TextModel, Adopted, Reported):
         return np.bincount(lines.features, share, input_num).astype(np.float32)
 
     # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def tester(
+        cls, settings: ClassifierSettings
+    ) -> Callable[[Results], Mapping[str, float]] | None:
+        return cls._test if held_out.has_held_out(settings) else None
+
+    @classmethod
+    def _test(cls, results: Results) -> Mapping[str, float]:
+        """Figures of the held-out lines by the rows of now."""
+        s, words, labels = _unpack(results)
+        first = not results.memo
+        return held_out.figures_of(
+            held_out.scored(results, s, words, labels), labels, s, warns=first
+        )
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:

@@ -23,7 +23,9 @@ from snailps.models.shared_settings import (
     PRETRAINED,
     SHUFFLE,
     SUBWORD,
+    VALIDATION,
     refuse_both,
+    refuse_held_out,
 )
 
 AUTO_MAXN = -1
@@ -128,6 +130,18 @@ class ClassifierSettings(JobSettings):
         **PRETRAINED,
     )
     shuffle: bool = setting(True, **SHUFFLE)
+    validation: tuple[str, ...] = setting(
+        (), **VALIDATION, when="To see how well other lines are labelled, while it is trained."
+    )
+    held_out: float = setting(
+        0.0,
+        help="Share of the lines of the input that is held out of the training, and tested like "
+        "`validation`. Which lines depends on their bytes and on `seed`. 0: none.",
+        when="There is no file of validation lines: 0.1.",
+        low=0.0,
+        high=0.9,
+        aliases=["validation_fraction"],
+    )
     label: str = setting(
         "__label__",
         help="Prefix of labels.",
@@ -145,6 +159,7 @@ class ClassifierSettings(JobSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
         refuse_both(self, where)
+        refuse_held_out(self, where)
         if self.label_column and not self.column:
             raise ConfigError(
                 f"{where('label_column')}: label_column: expected `column` as well, the "

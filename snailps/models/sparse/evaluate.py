@@ -10,33 +10,28 @@ examples, 13 bytes each.  Weights are those of the examples, not of their classe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from snailps.data.blocks import cut, expand, files_of, head_of, read_block, test_files
+from snailps.data.blocks import files_of, head_of, test_files
 from snailps.data.columns import Kind
 from snailps.data.elements import shown_names
 from snailps.data.encoding import Encoding
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
-from snailps.pieces import Piece
+from snailps.models.tested_texts import BLOCK_BYTES, texts_of
 
 if TYPE_CHECKING:
-    from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES = 8 << 20
 BLOCK_BYTES_MIN = 64 << 10
 ROWS_BYTES = 32 << 20
 """Bytes of rows that are pulled at a time for the evaluation, at most."""
@@ -122,31 +117,6 @@ def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
                 cls.check_batch(settings, batch, path)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
-
-
-def texts_of(
-    paths: Sequence[str],
-    scratch_dir: str = "",
-    scratch_bytes: int = 0,
-    *,
-    reading: Reading,
-    block_bytes: int = BLOCK_BYTES,
-    progress: ExportProgress | None = None,
-) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of files, folders and globs: text or a matrix file, path, first byte in the file.
-
-    Reports the bytes used to `progress`; `reading` says how tables are read.
-    """
-    with Scratch(scratch_dir, scratch_bytes, tables=TableCopies(reading)) as scratch:
-        blocks: Iterable[Piece] = list(cut(expand(paths, scratch), block_bytes))
-        if progress is not None:
-            total = sum(block.stop - block.start for block in blocks)
-            blocks = progress.count(
-                "testing on the test files", total, "bytes", blocks, lambda b: b.stop - b.start
-            )
-        for block in blocks:
-            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-            yield data, block.path, block.start
 
 
 def evaluate(cls: type[SparseModel], results: Results) -> dict[str, Any]:

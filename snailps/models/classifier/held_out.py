@@ -1,0 +1,298 @@
+"""Lines that a classifier is not trained on: which ones, their probabilities, and figures of these.
+
+    settings -> HeldOut -> trained: the lines of a block that are counted and trained
+    settings -> held_out_texts: the other lines of the input, or of `validation`, at the master
+    results, texts -> scored -> Scored: lines, their best labels, probabilities of all labels
+    Scored ... -> figures_of -> precision, recall, F1, loss
+
+A line is held out by a hash of its bytes and the seed, so equal lines are on the same side, and
+workers and master decide alike.  Rows are pulled from the servers, at any moment of a training.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.results import Results
+from snailps.data._labelled import LineReader, Lines
+from snailps.data._text import split_lines
+from snailps.data.blocks import files_of, head_of, test_files
+from snailps.data.reading import Reading
+from snailps.data.vocabulary import Vocabulary
+from snailps.dataclass import dataclass
+from snailps.errors import DataError, shown_bytes
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.tested_texts import texts_of
+from snailps.models.text_model import BUCKET_KEY, key_ranges
+from snailps.vectors.label_scores import Sums, labelled, scores_of
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+PIECE_BYTES = 1 << 18
+"""Bytes of text whose rows are pulled together."""
+SCORES_MAX = 1 << 22
+"""Probabilities computed at a time: 16 MiB."""
+HEADS_MAX = 100
+"""Files whose first lines are examined before the training."""
+_READ = "held-out lines"
+"""In `Results.memo`: the reader of lines, and all pieces if they are few."""
+KEPT_FEATURES = 1 << 24
+"""Most features of held-out lines that stay in memory, 64 MiB; else the lines are read anew."""
+_DRAWS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A share of the input's lines that is not trained: those whose hash is at least `least`."""
+
+    least: int
+    seed: int
+
+    @classmethod
+    def of(cls, settings: ClassifierSettings) -> HeldOut | None:
+        """The share that the settings name; None: all lines are trained."""
+        if not settings.held_out:
+            return None
+        return cls(min(_DRAWS - 1, round((1 - settings.held_out) * _DRAWS)), settings.seed)
+
+    def trained(self, text: bytes) -> bytes:
+        """The lines that are trained."""
+        return split_lines(text, self.seed, self.least)[0]
+
+    def held(self, text: bytes) -> bytes:
+        """The lines that are held out."""
+        return split_lines(text, self.seed, self.least)[1]
+
+
+class Scored(NamedTuple):
+    """Held-out lines by the present rows.
+
+    `lines.labels` are places in the vocabulary of labels; labels that it lacks are left out.
+    `best` is the label with the highest score of each line, int32 (n,), -1 for a line without
+    features.  `chances` are the probabilities of all labels, float32 (n, labels).
+    """
+
+    lines: Lines
+    best: Ints
+    chances: Floats
+
+
+def has_held_out(settings: ClassifierSettings) -> bool:
+    """Whether there are lines to test on during the training."""
+    return bool(settings.validation or settings.held_out)
+
+
+def held_out_texts(settings: ClassifierSettings) -> Iterator[bytes]:
+    """Yield whole held-out lines with their labels: of the files `validation`, or of the input."""
+    s, split = settings, HeldOut.of(settings)
+    if not has_held_out(s):
+        return
+    paths = s.validation or s.input
+    reading = reading_of(s)
+    for text, _, _ in texts_of(
+        paths, s.scratch_dir, s.scratch_bytes, reading=reading, block_bytes=PIECE_BYTES
+    ):
+        yield text if split is None else split.held(text)
+
+
+def reading_of(settings: ClassifierSettings) -> Reading:
+    """How tables of the input and of `validation` are read."""
+    return Reading(
+        "text",
+        column=settings.column,
+        label_column=settings.label_column,
+        label_prefix=settings.label,
+    )
+
+
+def check(settings: ClassifierSettings) -> None:
+    """Refuse files of `validation` that are missing, empty or without labels in their first lines;
+    warn of files that are trained, too.  Called before the training.
+    """
+    s, reading = settings, reading_of(settings)
+    if not s.validation:
+        return
+    try:
+        paths = test_files(s.validation)
+        for path in paths[:HEADS_MAX]:
+            if not reading.takes(path) and s.label.encode() not in head_of(path):
+                raise DataError(
+                    f"{path}: expected labelled lines, and its first ones have no word that begins "
+                    f"with {s.label}. Set label to your prefix, or give another file"
+                )
+    except DataError as error:
+        raise DataError(f"validation: {error}") from None
+    if both := sorted(set(paths) & set(files_of(s.input))):
+        log.warning(
+            "validation: %s is also in the input: figures on trained lines do not show how "
+            "other lines are labelled. Give other lines, or set held_out=0.1 instead",
+            both[0],
+        )
+
+
+def line_reader(settings: ClassifierSettings, words: Vocabulary, labels: Vocabulary) -> LineReader:
+    """The reader of a classifier's lines; `settings` are those of `ngram_rows.surveyed`."""
+    return LineReader(
+        words.words,
+        labels.words,
+        label_prefix=settings.label.encode(),
+        word_ngrams=settings.word_ngrams,
+        minn=settings.minn,
+        maxn=settings.maxn,
+        bucket=settings.bucket,
+    )
+
+
+def input_keys(features: Ints, words: int) -> NDArray[np.uint64]:
+    """Keys of features in table ``input``, of a vocabulary of `words`."""
+    keys = features.astype(np.uint64)
+    keys[features >= words] += np.uint64(BUCKET_KEY - words)
+    return keys
+
+
+def scored(
+    results: Results,
+    settings: ClassifierSettings,
+    words: Vocabulary,
+    labels: Vocabulary,
+    texts: Iterable[bytes] | None = None,
+) -> Iterator[Scored]:
+    """Yield the held-out lines of a job with their probabilities by the rows that servers have now.
+
+    Parameters
+    ----------
+    results : Results
+    settings : ClassifierSettings
+        The finished ones: with ``auto`` decided (`ngram_rows.surveyed`).
+    words, labels : Vocabulary
+        Of the survey.
+    texts : iterable of bytes, optional
+        Other labelled lines in their place.
+    """
+    outputs = kernels.padded(len(labels), settings.dim)
+    first = 0
+    for rows in key_ranges(results, "output", (0, len(labels))):
+        outputs[first : first + len(rows), : settings.dim] = rows
+        first += len(rows)
+    pieces = (
+        _kept_pieces(results, settings, words, labels)
+        if texts is None
+        else _pieces(line_reader(settings, words, labels), texts, len(labels))
+    )
+    for lines, features in pieces:
+        inputs = results.pull("input", input_keys(features, len(words)))
+        labelling = kernels.labelling(
+            inputs, outputs, settings.dim, softmax=settings.loss == "softmax"
+        )
+        yield Scored(lines, *labelling.chances(lines.feature_ptr, lines.features))
+
+
+def _pieces(
+    reader: LineReader, texts: Iterable[bytes], labels: int
+) -> Iterator[tuple[Lines, Ints]]:
+    """Yield lines in pieces: their features are places in the array of features beside them."""
+    step = max(1, SCORES_MAX // max(1, labels))
+    for text in texts:
+        read = reader.read(text)
+        line_num = len(read.label_ptr) - 1
+        for first in range(0, line_num, step):
+            lines = _some(read, first, min(line_num, first + step))
+            features, places = np.unique(lines.features, return_inverse=True)
+            yield lines._replace(features=places.astype(np.int32)), features
+
+
+def _some(lines: Lines, first: int, last: int) -> Lines:
+    feature_ptr, label_ptr = lines.feature_ptr[first : last + 1], lines.label_ptr[first : last + 1]
+    return lines._replace(
+        feature_ptr=feature_ptr - feature_ptr[0],
+        features=lines.features[feature_ptr[0] : feature_ptr[-1]],
+        label_ptr=label_ptr - label_ptr[0],
+        labels=lines.labels[label_ptr[0] : label_ptr[-1]],
+    )
+
+
+def _kept_pieces(
+    results: Results, settings: ClassifierSettings, words: Vocabulary, labels: Vocabulary
+) -> Iterable[tuple[Lines, Ints]]:
+    """The pieces of the job's held-out lines, read once if they fit in memory."""
+    reader, kept = results.memo.get(_READ, (None, None))
+    if kept is not None:
+        return list(kept)
+    if reader is None:
+        reader = line_reader(settings, words, labels)
+    pieces = _pieces(reader, held_out_texts(settings), len(labels))
+    some, size = [], 0
+    for piece in pieces:
+        some.append(piece)
+        size += len(piece[0].features) + len(piece[1])
+        if size > KEPT_FEATURES:
+            results.memo[_READ] = reader, None
+            return _pieces(reader, held_out_texts(settings), len(labels))
+    results.memo[_READ] = reader, some
+    return some
+
+
+def figures_of(
+    parts: Iterable[Scored],
+    labels: Vocabulary,
+    settings: ClassifierSettings,
+    *,
+    warns: bool = False,
+) -> Mapping[str, float]:
+    """Figures of held-out lines, the most telling one first.
+
+    F1, precision and recall are those of ``snailps test`` with one label a line.  `loss` is, with
+    softmax, the mean of -log p over the labels of the lines; else the mean over lines of the sum of
+    the logistic losses of all labels.  `warns`: log how many lines do not count.
+
+    Raises
+    ------
+    DataError
+        No line has both a label and a word that the training text has.
+    """
+    sums, loss, terms = Sums(len(labels)), 0.0, 0
+    for lines, best, chances in parts:
+        top = np.take_along_axis(chances, np.maximum(best, 0)[:, None].astype(np.int64), 1)
+        sums.add(lines, best[:, None], top, 0.0)
+        has, pairs = labelled(lines, len(labels))
+        of_lines, of_labels = np.divmod(pairs, len(labels))
+        right = np.maximum(chances[of_lines, of_labels], np.float32(1e-38))
+        if settings.loss == "softmax":
+            loss -= float(np.log(right, dtype=np.float64).sum())
+            terms += len(pairs)
+        else:
+            wrong = np.maximum(1 - chances[has].astype(np.float64), 1e-9)
+            missed = np.maximum(1 - right.astype(np.float64), 1e-9)
+            loss -= float(np.log(wrong).sum() - np.log(missed).sum())
+            loss -= float(np.log(right, dtype=np.float64).sum())
+            terms += int(has.sum())
+    if sums.skipped and warns:
+        log.warning(
+            "%s of %s held-out lines do not count: they have no label, or no word, of the trained "
+            "lines",
+            f"{sums.skipped:,}", f"{sums.lines + sums.skipped:,}",
+        )  # fmt: skip
+    if not sums.lines:
+        what = "validation" if settings.validation else "held_out"
+        raise DataError(
+            f"{what}: none of {sums.skipped:,} held-out lines has both a label and a word of the "
+            f"trained lines, whose labels are like {shown_bytes(labels.words[0])}: "
+            + ("give other files" if settings.validation else "hold out more lines")
+        )
+    scores = scores_of(labels.words, sums, 1, None, None)
+    figures = {
+        "f1_at_1": scores.f1 or 0.0,
+        "precision_at_1": scores.precision or 0.0,
+        "recall_at_1": scores.recall or 0.0,
+        "loss": loss / max(1, terms),
+    }
+    return {name: round(value, 6) for name, value in figures.items()}

@@ -1,0 +1,45 @@
+"""Reads files at the master, on which a model is tested: a block of text at a time.
+
+paths, folders, globs -> Scratch: unpacked, tables as text -> text, path, first byte
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from snailps.data.blocks import cut, expand, read_block
+from snailps.data.reading import Reading
+from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
+from snailps.pieces import Piece
+
+if TYPE_CHECKING:
+    from snailps.api.export_progress import ExportProgress
+
+BLOCK_BYTES = 8 << 20
+
+
+def texts_of(
+    paths: Sequence[str],
+    scratch_dir: str = "",
+    scratch_bytes: int = 0,
+    *,
+    reading: Reading,
+    block_bytes: int = BLOCK_BYTES,
+    progress: ExportProgress | None = None,
+) -> Iterator[tuple[bytes, str, int]]:
+    """Pieces of files, folders and globs: text or a matrix file, path, first byte in the file.
+
+    Reports the bytes used to `progress`; `reading` says how tables are read.
+    """
+    with Scratch(scratch_dir, scratch_bytes, tables=TableCopies(reading)) as scratch:
+        blocks: Iterable[Piece] = list(cut(expand(paths, scratch), block_bytes))
+        if progress is not None:
+            total = sum(block.stop - block.start for block in blocks)
+            blocks = progress.count(
+                "testing on the test files", total, "bytes", blocks, lambda b: b.stop - b.start
+            )
+        for block in blocks:
+            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+            yield data, block.path, block.start

@@ -1,0 +1,226 @@
+"""models.classifier.held_out: which lines are held out, their probabilities and figures."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from connected import block_of, connected, flush, in_order, results_of, train
+
+from snailps.data._text import split_lines
+from snailps.errors import ConfigError, DataError
+from snailps.models.classifier import held_out
+from snailps.models.classifier.held_out import HeldOut, figures_of, held_out_texts, scored
+from snailps.models.classifier.model import Classifier, unpack_summary
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.ngram_rows import surveyed
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
+
+WORDS = ("cat", "dog", "saw", "hammer")
+
+
+def lines_of(count=400, seed=1):
+    rng = np.random.default_rng(seed)
+    for first, second in rng.integers(0, 4, (count, 2)).tolist():
+        label = "pet" if first < 2 else "tool"
+        yield f"__label__{label} the {WORDS[first]} and {second}{first}\n".encode()
+
+
+TEXT = b"".join(lines_of())
+SMALL = ClassifierSettings(dim=8, bucket=1000, held_out=0.3, maxn=0, lr=0.5, seed=4)
+
+
+def summary_of(settings, text):
+    surveyor, part = Classifier.surveyor(settings), Classifier(settings).survey_part()
+    part.add(block_of(text))
+    surveyor.add(part.take())
+    return surveyor.result()
+
+
+@pytest.fixture
+def make():
+    with connected(Classifier) as made:
+
+        def make(settings, text=TEXT):
+            return in_order(made(settings, summary=summary_of(settings, text)))
+
+        yield make
+
+
+def trained_model(make, settings, text=TEXT):
+    model = make(settings, text)
+    for number in range(4):
+        train(model, text, number)
+    flush(model)
+    return model
+
+
+def parts_of(model, texts=None):
+    s, summary = surveyed(model.settings, model.summary)
+    return s, *unpack_summary(summary), texts
+
+
+# --- which lines ------------------------------------------------------------------------------
+
+
+def test_lines_are_on_one_side_each_in_their_order_and_equal_ones_together():
+    lines = [b"%d\n" % (i % 150) for i in range(1000)] + [b"without a newline"]
+    trained, held = split_lines(b"".join(lines), 7, 1 << 63)
+    of_trained, of_held = trained.splitlines(), held.splitlines()
+    assert Counter(of_trained) + Counter(of_held) == Counter(b"".join(lines).splitlines())
+    assert not set(of_trained) & set(of_held)
+    assert of_trained == [line.rstrip() for line in lines if line.rstrip() in of_trained]
+    assert 50 < len(set(of_held)) < 100
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"\n\na\n", b"a", b"a\nb"])
+def test_short_texts_are_split_without_loss(text):
+    for seed in range(5):
+        trained, held = split_lines(text, seed, 1 << 63)
+        assert sorted(trained + held) == sorted(text)
+
+
+def test_a_line_has_its_side_with_and_without_a_newline_and_in_any_block():
+    split = HeldOut.of(SMALL)
+    lines = TEXT.splitlines(keepends=True)
+    alone = b"".join(map(split.held, lines))
+    assert alone == split.held(TEXT)
+    assert [split.held(line.rstrip()) != b"" for line in lines] == [
+        split.held(line) != b"" for line in lines
+    ]
+    assert split.trained(TEXT) + split.held(TEXT) != TEXT
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_share_of_different_lines_is_the_setting(share):
+    lines = b"".join(b"line %d\n" % i for i in range(20_000))
+    split = HeldOut.of(replace(SMALL, held_out=share))
+    held = len(split.held(lines).splitlines()) / 20_000
+    assert abs(held - share) < 4 * (share * (1 - share) / 20_000) ** 0.5
+    assert HeldOut.of(replace(SMALL, held_out=0.0)) is None
+
+
+def test_training_is_bit_for_bit_that_of_a_text_without_the_held_out_lines(make):
+    rest = HeldOut.of(SMALL).trained(TEXT)
+    assert 0 < len(rest) < len(TEXT)
+    models = trained_model(make, SMALL), trained_model(make, replace(SMALL, held_out=0.0), rest)
+    assert models[0].summary == models[1].summary
+    keys = np.arange(len(unpack_summary(models[0].summary)[0]), dtype=np.uint64)
+    rows = [results_of(model).pull("input", keys) for model in models]
+    assert (rows[0] == rows[1]).all()
+
+
+def test_held_out_texts_are_those_of_the_files_or_the_lines_that_are_not_trained(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(TEXT)
+    settings = replace(SMALL, input=(str(path),))
+    assert b"".join(held_out_texts(settings)) == HeldOut.of(SMALL).held(TEXT)
+    settings = replace(SMALL, held_out=0.0, validation=(str(path),))
+    assert b"".join(held_out_texts(settings)) == TEXT
+    assert list(held_out_texts(replace(SMALL, held_out=0.0))) == []
+
+
+# --- probabilities and figures ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova", "ns"])
+@pytest.mark.parametrize("more", [{}, {"word_ngrams": 2}])
+def test_probabilities_and_figures_are_those_of_the_exported_model(make, tmp_path, loss, more):
+    path = tmp_path / "valid"
+    path.write_bytes(b"".join(lines_of(60, 9)) + b"__label__other the cat\nno label\n\n")
+    settings = replace(SMALL, held_out=0.0, validation=(str(path),), loss=loss, **more)
+    model = trained_model(make, replace(settings, output=str(tmp_path / "m")))
+    results = results_of(model, model.summary)
+    Classifier.export(results)
+    opened = LabelModel(tmp_path / "m.bin")
+    s, words, labels, _ = parts_of(model)
+    parts = list(scored(results, s, words, labels))
+    chances = np.concatenate([part.chances for part in parts])
+    expected = opened.probabilities(path.read_bytes().splitlines())
+    np.testing.assert_allclose(chances, expected, rtol=2e-6)
+    scores = evaluate_labels(opened, path)
+    figures = figures_of(parts, labels, s)
+    assert figures["f1_at_1"] == pytest.approx(scores.f1, abs=1e-6)
+    assert figures["precision_at_1"] == pytest.approx(scores.precision, abs=1e-6)
+    assert figures["recall_at_1"] == pytest.approx(scores.recall, abs=1e-6)
+    assert next(iter(figures)) == "f1_at_1"
+
+
+def test_loss_is_the_mean_of_minus_log_p_and_of_ova_the_sum_of_all_labels(make):
+    text = b"__label__pet the cat\n__label__tool __label__pet the saw\n"
+    for loss in ("softmax", "ova"):
+        model = trained_model(make, replace(SMALL, held_out=0.0, loss=loss))
+        s, words, labels, _ = parts_of(model)
+        (part,) = scored(results_of(model, model.summary), s, words, labels, [text])
+        pet, tool = (
+            list(labels.words).index(label) for label in (b"__label__pet", b"__label__tool")
+        )
+        p = part.chances.astype(float)
+        if loss == "softmax":
+            expected = -np.log([p[0, pet], p[1, pet], p[1, tool]]).mean()
+        else:
+            of_lines = [p[0, pet], 1 - p[0, tool], p[1, pet], p[1, tool]]
+            expected = -np.log(of_lines).sum() / 2
+        assert figures_of([part], labels, s)["loss"] == pytest.approx(expected, abs=2e-6)
+
+
+def test_lines_are_read_once_if_they_fit_and_again_if_not(make, tmp_path, monkeypatch):
+    path = tmp_path / "valid"
+    path.write_bytes(TEXT)
+    model = trained_model(make, replace(SMALL, held_out=0.0, validation=(str(path),)))
+    s, words, labels, _ = parts_of(model)
+    results = results_of(model, model.summary)
+    first = figures_of(scored(results, s, words, labels), labels, s)
+    path.write_bytes(b"__label__tool the cat\n")
+    assert figures_of(scored(results, s, words, labels), labels, s) == first
+    results.memo.clear()
+    monkeypatch.setattr(held_out, "KEPT_FEATURES", 2)
+    for text in (TEXT, b"".join(lines_of(200))):
+        path.write_bytes(text)
+        parts = list(scored(results, s, words, labels))
+        assert sum(len(part.best) for part in parts) == text.count(b"\n")
+
+
+def test_lines_without_a_known_label_are_counted_once_and_refused_if_there_are_no_others(
+    make, caplog
+):
+    model = trained_model(make, replace(SMALL, held_out=0.0))
+    s, words, labels, _ = parts_of(model)
+    results = results_of(model, model.summary)
+
+    def figures(*texts, **more):
+        return figures_of(scored(results, s, words, labels, texts), labels, s, **more)
+
+    figures(b"__label__pet the cat\n__label__unknown the cat\n", warns=True)
+    (record,) = caplog.records
+    assert "1 of 2 held-out lines do not count" in record.getMessage()
+    with pytest.raises(DataError, match="none of 1 held-out lines has both a label and a word"):
+        figures(b"__label__unknown the cat\n")
+    with pytest.raises(DataError, match="none of 0 held-out lines"):
+        figures()
+
+
+# --- mistakes ---------------------------------------------------------------------------------
+
+
+def test_files_of_validation_are_checked_before_the_training(tmp_path, caplog):
+    path, other = tmp_path / "text", tmp_path / "other"
+    path.write_bytes(TEXT)
+    settings = replace(SMALL, held_out=0.0, input=(str(path),), validation=(str(other),))
+    with pytest.raises(DataError, match=r"validation: .*other"):
+        Classifier.check(settings)
+    other.write_bytes(b"")
+    with pytest.raises(DataError, match=r"validation: .*other is empty"):
+        Classifier.check(settings)
+    other.write_bytes(b"no label here\n")
+    with pytest.raises(DataError, match=r"validation: .*begins with __label__"):
+        Classifier.check(settings)
+    assert not caplog.records
+    Classifier.check(replace(settings, validation=(str(path),)))
+    (record,) = caplog.records
+    assert "is also in the input" in record.getMessage()
+
+
+def test_two_kinds_of_validation_lines_are_refused():
+    with pytest.raises(ConfigError, match="held_out: expected 0 with validation"):
+        replace(SMALL, validation=("x",)).validate(lambda name: name)
