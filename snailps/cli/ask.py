@@ -302,6 +302,8 @@ def ask_dump(
     if part == "args":
         values = arguments_in(fitted.header).items()
         rows = [(name, getattr(value, "name", value)) for name, value in values]
+        if fitted.header.normalize:  # no argument of fastText's
+            rows.append(("normalize", fitted.header.normalize))
         print_rows(("argument", "value"), rows, as_json=as_json)
     elif part == "dict":
         words = zip(names, fitted.counts.tolist(), strict=True)

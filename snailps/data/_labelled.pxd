@@ -1,6 +1,7 @@
 # Lines of a classifier, for Cython: see _labelled.pyx.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from snailps.data._normaliser cimport Normaliser
 from snailps.data._text cimport Lexicon
 
 cdef enum:
@@ -44,11 +45,13 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
 cdef class LineReader:
     cdef Lexicon lexicon
     cdef Rules rules
+    cdef readonly Normaliser normaliser     # None: texts are read as they are
     cdef bytes prefix
     cdef tuple bags             # keeps the n-grams of frequent words
     cdef readonly int64_t space
 
     cdef object keep_bags(self, words, int64_t bucket)
+    cdef object read_normal(self, const uint8_t *text, Py_ssize_t size)
     cdef object read_text(self, const uint8_t *text, Py_ssize_t size)
 
 

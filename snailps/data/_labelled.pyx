@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from snailps.data._normaliser cimport Bytes, Normaliser
 from snailps.data._subwords cimport bag_of, fnv_hash, rest_of
 from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_long_words, fetch_words, find_word,
                                  is_sentence_end, read_token, scan)
@@ -166,11 +167,12 @@ cdef class LineReader:
     `words` and `labels`: in the order of their ids.  A token that begins with `label_prefix` is a label,
     known or not.  `word_ngrams`: the longest run of words that is a feature, 1 to 64.  `minn`, `maxn`:
     lengths of character n-grams; `maxn` 0: none.  N-grams of both kinds are hashed to `bucket` rows.
+    `normalize`: parts of the normal form that a text is given first (`normal_forms`).
     """
 
     def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
                   bytes label_prefix not None, int word_ngrams=1, int minn=0, int maxn=0,
-                  int64_t bucket=0):
+                  int64_t bucket=0, str normalize=""):
         if not 1 <= word_ngrams <= C_GRAM_MAX:
             raise ValueError(f"expected word_ngrams of 1 to {C_GRAM_MAX}, got {word_ngrams}")
         if not label_prefix:
@@ -179,6 +181,8 @@ cdef class LineReader:
         check_settings(minn, maxn if maxn > 0 else int(hashes), bucket, len(words))
         self.lexicon = Lexicon(PackedWords.of(words) + PackedWords.of(labels))
         self.prefix = label_prefix
+        if normalize:
+            self.normaliser = Normaliser(normalize, label_prefix=label_prefix)
         self.rules.prefix = <const uint8_t *>self.prefix
         self.rules.prefix_size = len(label_prefix)
         self.rules.words = len(words)
@@ -222,7 +226,7 @@ cdef class LineReader:
         cdef const uint8_t *text = &data[0] if size else NULL
         cdef uint8_t *joined = NULL
         if offsets is None:
-            return self.read_text(text, size)
+            return self.read_normal(text, size)
         texts = offsets.shape[0] - 1
         check_offsets(offsets, size)
         size = offsets[texts] - offsets[0] + texts
@@ -232,9 +236,20 @@ cdef class LineReader:
         try:
             with nogil:
                 join_texts(text, &offsets[0], texts, joined)
-            return self.read_text(joined, size)
+            return self.read_normal(joined, size)
         finally:
             free(joined)
+
+    cdef object read_normal(self, const uint8_t *text, Py_ssize_t size):
+        cdef Bytes normal
+        if self.normaliser is None:
+            return self.read_text(text, size)
+        memset(&normal, 0, sizeof(Bytes))
+        try:
+            self.normaliser.normalise(text, size, &normal)
+            return self.read_text(normal.data, normal.used)
+        finally:
+            free(normal.data)
 
     cdef object read_text(self, const uint8_t *text, Py_ssize_t size):
         cdef Reading reading

@@ -36,6 +36,11 @@ cdef extern from "data/_tokens.h" nogil:
     int64_t fill_slots "snail_fill_slots"(WordTable *table, bint names) noexcept
 
 
+# Room for more words, with the GIL; a table of zeros has none.
+cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) except -1
+cdef void table_free(WordTable *table) noexcept nogil
+
+
 cdef class Lexicon:
     cdef WordTable table
     cdef object packed          # keeps alive what the table borrows

@@ -383,7 +383,10 @@ class Model:
         _refuse_newline(text, "get_line")
         words: list[bytes] = []
         labels: list[bytes] = []
-        for token in tokens_of(to_bytes(text) + b"\n"):
+        line = to_bytes(text) + b"\n"
+        if self._classifier is not None:
+            line = self._classifier.normal_form(line)
+        for token in tokens_of(line):
             if token in self._label_numbers:
                 labels.append(token)
             elif token in self._vectors.index or not token.startswith(LABEL_PREFIX):

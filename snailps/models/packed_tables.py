@@ -117,8 +117,9 @@ def with_shape(
         known = settings_of(type(s))[name]
         own = getattr(s, name)
         if where is not None and own != value and known.format(own) != "auto":
+            shown = "nothing" if value == "" else value
             raise ConfigError(
-                f"{where}: {name}: expected {value}, as in {path}, from which the training "
+                f"{where}: {name}: expected {shown}, as in {path}, from which the training "
                 f"starts; got {own}. Leave {name} out, or start without that file"
             )
     found = {name: value for name, value in habits.items() if explicit(name) is None}

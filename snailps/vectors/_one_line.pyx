@@ -59,6 +59,11 @@ cdef class OneLine:
             return None
         if memchr(PyBytes_AS_STRING(line), 10, <size_t>size) != NULL:
             return None
+        if self.reader.normaliser is not None:
+            line = self.reader.normaliser.of(line)
+            size = PyBytes_GET_SIZE(line)
+            if size >= BYTES_MAX:
+                return None
         memcpy(text, PyBytes_AS_STRING(line), <size_t>size)
         text[size] = 10
         memset(&reading, 0, sizeof(Reading))

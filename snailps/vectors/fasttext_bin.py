@@ -23,6 +23,7 @@ from snailps.abi.memory import prefer_huge_pages
 from snailps.data._labelled import KeptGrams
 from snailps.data._text import without_tails
 from snailps.data.atomic import atomic_file
+from snailps.data.normal_forms import mask_of, parts_of
 from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass, replace
@@ -43,6 +44,9 @@ _COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-g
 _MODE_FLORET, _HASHES_MAX = 2, 4
 _T_FLORET = 1e-300
 """A sampling threshold below this is no float64 of fastText but two integers of floret's header."""
+_SAMPLE_NORMALISED, _NORMALISED = 1e-4, 0xEB5A17
+"""A classifier does not sample words, so nothing reads its threshold: 24 of its last bits are a
+mark, eight are the parts of the normal form.  fastText keeps it, and prints 0.0001."""
 _ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
@@ -86,6 +90,8 @@ class BinHeader:
     stored as "ns", because the format has no NCE.  `tokens` counts the training text, rare words
     included; 0 stands for the sum of the counts.  `hashes` is floret's number of rows for each word
     and n-gram, whose words (except the first) have no rows of their own; 0: a fastText model.
+    `normalize` lists the parts of the normal form of a classifier's texts
+    (`data.normal_forms.PARTS`), which only snailps reads.
     """
 
     dim: int
@@ -103,6 +109,7 @@ class BinHeader:
     sample: float = 1e-4
     tokens: int = 0
     hashes: int = 0
+    normalize: str = ""
 
     @property
     def grams(self) -> tuple[int, int]:
@@ -120,6 +127,7 @@ class BinHeader:
         if is_classifier:
             ngrams = max(self.word_ngrams, 1)
             settings = {"dim": self.dim, "loss": self.loss, "word_ngrams": ngrams}
+            settings["normalize"] = self.normalize
         least = max(self.minn, 1)  # fastText treats a `minn` of 0 as 1
         has_grams = self.maxn >= least and (is_classifier or self.bucket > 0)
         settings |= {"minn": least, "maxn": self.maxn} if has_grams else {"maxn": 0}
@@ -429,10 +437,33 @@ def _pack_header(path: str | os.PathLike[str], header: BinHeader) -> bytes:
             MAGIC, VERSION,
             header.dim, header.window, header.epochs, header.min_count, header.negatives,
             header.word_ngrams, LOSSES[header.loss], MODELS[header.model], header.bucket,
-            header.minn, header.maxn, *more, header.lr_update_rate, header.sample,
+            header.minn, header.maxn, *more, header.lr_update_rate, _marked_sample(header),
         )  # fmt: skip
     except struct.error as error:
         raise ModelFileError(f"{path}: an argument does not fit the format: {error}") from error
+
+
+def _marked_sample(header: BinHeader) -> float:
+    """Return the sampling threshold; in its last bits are the parts of a normal form."""
+    if not header.normalize:
+        return header.sample
+    bits = struct.pack("<d", _SAMPLE_NORMALISED)
+    mark = (_NORMALISED << 8) | mask_of(header.normalize)
+    value: float = struct.unpack("<d", mark.to_bytes(4, "little") + bits[4:])[0]
+    return value
+
+
+def _normal_parts_in(path: str | os.PathLike[str], sample: float) -> str:
+    bits = int.from_bytes(struct.pack("<d", sample)[:4], "little")
+    if bits >> 8 != _NORMALISED:
+        return ""
+    try:
+        return parts_of(bits & 0xFF)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{path}: its texts have a normal form that this version does not know ({error}): use "
+            "a newer snailps"
+        ) from None
 
 
 def _pack_entries(
@@ -495,11 +526,14 @@ def _unpack_header(
         )
     if version == VERSION_OLDEST and models[model] == "supervised":
         maxn = 0
+    normalize = _normal_parts_in(path, sample) if models[model] == "supervised" else ""
     header = BinHeader(
         dim=dim, bucket=bucket, minn=minn, maxn=maxn, window=window, epochs=epochs,
         min_count=min_count, negatives=negatives, word_ngrams=word_ngrams, loss=losses[loss],
-        model=models[model], lr_update_rate=lr_update_rate, sample=sample,
+        model=models[model], lr_update_rate=lr_update_rate,
+        sample=_SAMPLE_NORMALISED if normalize else sample,
         hashes=hashes if mode == _MODE_FLORET else 0,
+        normalize=normalize,
     )  # fmt: skip
     if header.hashes and (header.model == "supervised" or not bucket):
         raise ModelFileError(

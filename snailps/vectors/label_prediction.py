@@ -501,6 +501,11 @@ class LabelModel:
                 yield result
         warn(unread)
 
+    def normal_form(self, text: bytes) -> bytes:
+        """Return a text as the model reads it: in its normal form (setting `normalize`)."""
+        normaliser = self._reader.normaliser
+        return text if normaliser is None else normaliser.of(text)
+
     def _read(self, text: Any, offsets: NDArray[np.int64] | None = None) -> Lines:
         """Read features and labels of lines, without n-grams that a pruned model lacks."""
         lines = self._reader.read(text, offsets)
@@ -591,6 +596,7 @@ def line_reader(model: BinModel) -> LineReader:
         minn=header.grams[0],
         maxn=header.grams[1],
         bucket=header.bucket,
+        normalize=header.normalize,
     )
 
 

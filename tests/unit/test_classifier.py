@@ -519,3 +519,27 @@ def test_text_of_one_label_is_not_gone_over_hundreds_of_times_and_says_so(tmp_pa
         "have '__label__only': there is no other label to distinguish it from"
         in record.getMessage()
     )
+
+
+# --- normal form -------------------------------------------------------------------------------
+
+
+def test_words_are_counted_and_trained_in_their_normal_form(make):
+    text = "__label__Pet The CAT saw 12 ｃａｔｓ\n__label__tool a SAW at http://x.y\n".encode() * 5
+    form = b"__label__Pet the cat saw 00 cats\n__label__tool a saw at <url>\n" * 5
+    parts = ClassifierSettings(
+        dim=8, maxn=3, minn=2, bucket=1000, normalize="nfkc,lower,digits,urls"
+    )
+    model, plain = make(parts, text=text), make(replace(parts, normalize=""), text=form)
+    assert model.summary == plain.summary
+    lines, others = (x.prepare(block_of(t)).batch.lines for x, t in ((model, text), (plain, form)))
+    assert lines.features.tolist() == others.features.tolist()
+    assert lines.labels.tolist() == others.labels.tolist()
+
+
+def test_unknown_parts_of_a_normal_form_are_refused():
+    assert settings_of(normalize="Lower, nfkc").normalize == "nfkc,lower"
+    with pytest.raises(ConfigError, match=r"--normalize: expected parts of .*; got 'upper'"):
+        settings_of(normalize="upper")
+    with pytest.raises(ConfigError, match="either nfc or nfkc"):
+        settings_of(normalize="nfc,nfkc")

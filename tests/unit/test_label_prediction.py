@@ -698,3 +698,81 @@ def test_what_has_no_row_of_texts_is_refused(small, given):
     for ask in (model.predict, model.predict_arrays, model.predict_arrow, model.probabilities):
         with pytest.raises(DataError, match=r"expected lines of text, .*, got "):
             ask(given)
+
+
+# --- normal form -------------------------------------------------------------------------------
+
+
+NORMAL = "nfkc,lower,digits,urls"
+WRITTEN = ["UP 12", "Ｕｐ http://x.org/up", "DOWN", "Größe me@x.org", "", "up " * 900, "</S> UP"]
+READ = ["up 00", "up <url>", "down", "größe <email>", "", "up " * 900, "</S> up"]
+
+
+@pytest.fixture
+def normal(tmp_path):
+    """Two models of the same rows: one whose texts have a normal form, one of texts as they are."""
+    words = [b"</s>", b"up", b"down", b"00", b"<url>", "größe".encode(), b"<email>"]
+    random = np.random.default_rng(3)
+    inputs = random.normal(size=(len(words) + 50, 4)).astype(np.float32)
+    outputs = random.normal(size=(3, 4)).astype(np.float32)
+    for name, parts in (("plain", ""), ("normal", NORMAL)):
+        header = BinHeader(
+            dim=4, model="supervised", loss="softmax", minn=2, maxn=3, bucket=50, normalize=parts
+        )
+        write_bin(
+            tmp_path / f"{name}.bin", header, words, [1] * 7, [inputs], [outputs], LABELS, [1] * 3
+        )
+    return tmp_path / "normal.bin", tmp_path / "plain.bin"
+
+
+def test_texts_of_a_model_with_a_normal_form_are_read_in_it_wherever_they_come_from(
+    normal, tmp_path
+):
+    model, plain = map(LabelModel, normal)
+    wanted = plain.predict(READ, 3)
+    assert model.predict(WRITTEN, 3) == wanted
+    assert model.predict(pa.array(WRITTEN), 3) == wanted
+    assert model.predict("\n".join(WRITTEN), 3) == wanted
+    assert [model.predict(text, 3)[0] for text in WRITTEN] == wanted
+    assert pickle.loads(pickle.dumps(model)).predict(WRITTEN, 3) == wanted
+    assert model.normal_form(b"UP 1") == b"up 0"
+    np.testing.assert_array_equal(model.probabilities(WRITTEN), plain.probabilities(READ))
+    np.testing.assert_array_equal(model.sentence_vector("UP"), plain.sentence_vector("up"))
+    lines, output = tmp_path / "lines.txt", []
+    for path, text in zip(normal, (WRITTEN, READ), strict=True):
+        lines.write_text("".join(f"__label__plus {line}\n" for line in text), encoding="utf-8")
+        output.append(run("predict", path, "--input", lines, "-k", 3).stdout)
+        output.append(evaluate_labels(LabelModel(path), lines))
+    assert output[:2] == output[2:]
+    assert len(output[0].splitlines()) == len(WRITTEN)
+
+
+def test_normal_form_is_in_the_file_and_fasttext_reads_that(normal, tmp_path):
+    path, plain = normal
+    header = read_bin(path).header
+    assert (header.normalize, header.sample) == (NORMAL, 1e-4)
+    assert read_bin(plain).header.normalize == ""
+    LabelModel(path).save(tmp_path / "again.bin")
+    assert (tmp_path / "again.bin").read_bytes() == path.read_bytes()
+    dumped = run("dump", path, "args").stdout
+    assert f"normalize\t{NORMAL}" in dumped
+    ours = snailps.fasttext.load_model(path)
+    assert ours.get_line("UP 3") == (["up", "0", "</s>"], [])
+    assert ours.predict("UP 12")[0] == ours.predict("up 00")[0]
+    theirs = official_fasttext.module().load_model(str(path))
+    assert theirs.f.getArgs().t == pytest.approx(1e-4, rel=1e-8)
+    for written, line in zip(WRITTEN, READ[:4], strict=False):
+        (best,) = LabelModel(path).predict(written)[0]
+        ((chance, label),) = theirs.f.predict(line + "\n", 1, 0.0, "strict")
+        assert (best.label, best.probability) == (label, pytest.approx(chance - 1e-5, abs=2e-6))
+    theirs.save_model(str(tmp_path / "theirs.bin"))
+    assert read_bin(tmp_path / "theirs.bin").header.normalize == NORMAL
+
+
+def test_normal_form_of_a_newer_version_is_refused(normal):
+    path, _ = normal
+    data = bytearray(path.read_bytes())
+    data[56] |= 0x80  # the first byte of `t`, with the parts
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match="normal form that this version does not know"):
+        LabelModel(path)

@@ -326,3 +326,11 @@ def test_command_prints_sizes_and_precision(tmp_path):
     assert 0 < figures["precision_after"] <= 1
     done = CliRunner().invoke(app_for(["quantize"]), [*command[:-2], "--overwrite", "--json"])
     assert "test" not in json.loads(done.stdout)
+
+
+def test_quantised_copy_keeps_the_normal_form(tmp_path):
+    path, small = write_classifier(tmp_path / "m.bin", normalize="lower"), tmp_path / "m.ftz"
+    snailps.quantize(path, small)
+    assert read_bin(small, quantised=True).header.normalize == "lower"
+    model = LabelModel(small)
+    assert model.predict("WORD1 Word2") == model.predict("word1 word2")

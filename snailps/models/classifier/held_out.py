@@ -149,6 +149,7 @@ def line_reader(settings: ClassifierSettings, words: Vocabulary, labels: Vocabul
         minn=settings.minn,
         maxn=settings.maxn,
         bucket=settings.bucket,
+        normalize=settings.normalize,
     )
 
 

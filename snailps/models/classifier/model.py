@@ -29,6 +29,7 @@ from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers
 from snailps.data._labelled import Lines
+from snailps.data._normaliser import Normaliser
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
@@ -268,7 +269,11 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def survey_part(self) -> SurveyPart:
-        return WordPart(self._trained_text)
+        s = self.settings
+        if not s.normalize:
+            return WordPart(self._trained_text)
+        normaliser = Normaliser(s.normalize, label_prefix=s.label.encode())
+        return WordPart(lambda block: normaliser.of(self._trained_text(block)))
 
     def _trained_text(self, block: Block) -> bytes:
         """The lines of a block that are trained."""
@@ -490,7 +495,8 @@ class Classifier(TextModel, Adopted, Reported):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Write the `.bin`, from rows that are pulled in pieces."""
         s, words, labels = _unpack(results)
-        path, own = f"{s.output}.bin", {"word_ngrams": s.word_ngrams, "loss": s.loss}
+        path = f"{s.output}.bin"
+        own = {"word_ngrams": s.word_ngrams, "loss": s.loss, "normalize": s.normalize}
         results.exporting.plan([len(words) + s.buckets, len(labels)])
         write_model(
             results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **own
