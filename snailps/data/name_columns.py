@@ -388,7 +388,7 @@ class Names:
     """
 
     def __init__(self, dumped: bytes) -> None:
-        self.names: list[list[bytes]] = []
+        self.names: list[PackedWords] = []
         self.counts: list[NDArray[np.int64]] = []
         try:
             self.values = Values(*_VALUES.unpack_from(dumped))
@@ -397,12 +397,12 @@ class Names:
             for _ in range(min(kinds, len(dumped))):
                 number, length = _HEAD.unpack_from(dumped, offset)
                 offset += _HEAD.size
-                text = dumped[offset : offset + length]
+                text = np.frombuffer(dumped, np.uint8, length, offset)
                 offset += length
-                self.names.append(text.split(b"\n") if number else [])
+                self.names.append(PackedWords.of_lines(text, number))
                 self.counts.append(np.frombuffer(dumped[offset : offset + 8 * number], np.int64))
                 offset += 8 * number
-                if not len(self.names[-1]) == len(self.counts[-1]) == number:
+                if len(self.counts[-1]) != number:
                     raise ValueError
         except (ValueError, struct.error):
             raise DataError(_MALFORMED) from None

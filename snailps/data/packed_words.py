@@ -1,6 +1,6 @@
 """Many words in little memory: their bytes one after another, and the offset of each.
 
-    list of bytes, or text and offsets -> PackedWords -> a word, a range, a selection, an order
+    list of bytes, lines, text and offsets -> PackedWords -> a word, a range, a choice, an order
 
 A Python list of two million words takes 110 MB; packed, a word takes its bytes and 8 more.  Must
 not know counts or ids.
@@ -40,6 +40,20 @@ class PackedWords(Sequence[bytes]):
             return words
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         return cls(np.frombuffer(b"".join(words), np.uint8), _starts(lengths))
+
+    @classmethod
+    def of_lines(cls, text: NDArray[np.uint8], number: int) -> PackedWords:
+        """Pack the `number` lines of a text, whose last one has no end of line.
+
+        ValueError: the text has another number of lines.
+        """
+        ends = np.flatnonzero(text == ord("\n"))
+        if len(ends) != max(0, number - 1) or (len(text) and not number):
+            raise ValueError(f"expected {number:,} words, got {len(ends) + bool(len(text)):,}")
+        starts = np.zeros(number + 1, np.uint64)
+        starts[1:-1] = ends - np.arange(len(ends))
+        starts[number:] = len(text) - len(ends)
+        return cls(text[text != ord("\n")], starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -18,7 +18,7 @@ import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -55,6 +55,14 @@ def bytes_of(
         yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
     if missing:
         raise MisuseError(f"{name}: {missing:,} rows of {shape[0]:,} are missing")
+
+
+class Pieces(NamedTuple):
+    """An array of known type and shape that comes in pieces of rows while it is written."""
+
+    dtype: DTypeLike
+    shape: Sequence[int]
+    rows: Iterable[NDArray[Any]]
 
 
 class ModelWriter:
@@ -99,13 +107,18 @@ def model_writer(
 
 
 def write_model(
-    path: str, arrays: Mapping[str, NDArray[Any]], settings: Mapping[str, str] | None = None
+    path: str,
+    arrays: Mapping[str, NDArray[Any] | Pieces],
+    settings: Mapping[str, str] | None = None,
 ) -> str:
     """Write arrays by name, and a header if there are settings; return the path."""
     header = {} if settings is None else {HEADER: header_of(settings)}
     with model_writer(path) as file:
         for name, array in (header | dict(arrays)).items():
-            file.add(name, array)
+            if isinstance(array, Pieces):
+                file.add_pieces(name, *array)
+            else:
+                file.add(name, array)
     return path
 
 

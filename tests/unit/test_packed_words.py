@@ -122,3 +122,20 @@ def test_packed_words_are_equal_if_all_words_are():
     assert words != PackedWords.of([b"ab", b"c", b"d"])
     assert words != words[:2]
     assert words == [b"a", b"bc", b"d"]
+
+
+@given(st.lists(st.binary(max_size=5).map(lambda word: word.replace(b"\n", b"")), max_size=9))
+@examples(60)
+def test_words_of_lines_are_those_that_were_written(words):
+    text = np.frombuffer(b"\n".join(words), np.uint8)
+    read = PackedWords.of_lines(text, len(words))
+    assert read == words
+    assert read.letters == sum(map(len, words))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [(b"a\nb", 1), (b"a\nb", 3), (b"a", 0), (b"\n", 0), (b"", 1 << 62)]
+)
+def test_lines_of_another_number_are_refused(text, number):
+    with pytest.raises(ValueError, match=r"expected .* words, got"):
+        PackedWords.of_lines(np.frombuffer(text, np.uint8), number)

@@ -42,11 +42,12 @@ from snailps.data.name_columns import (
     place_of_row,
     refuse_other_text,
 )
+from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.pieces import Piece
-from snailps.vectors.model_file import HEADER, model_settings, write_model
+from snailps.vectors.model_file import HEADER, Pieces, model_settings, write_model
 from snailps.vectors.model_reading import read_model
 from snailps.vectors.words import to_text
 
@@ -187,16 +188,18 @@ def state_of(kind: str) -> str:
 
 def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
     """Names as an array of text, one a line."""
-    return np.frombuffer(b"\n".join(names), np.uint8)
+    words = PackedWords.of(names)
+    ends = np.full((len(words), 1), ord("\n"), np.uint8)
+    return words.with_tails(ends)[:-1]
 
 
-def names_of(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[bytes]:
+def names_of(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> PackedWords:
     """The names of `packed_names`, one a row.
 
-    An empty array means no name if there are no rows, else a single empty name.
+    An empty array means no name if there are no rows, else a single empty name.  ValueError:
+    there are more names or fewer than rows.
     """
-    text = packed.tobytes()
-    return text.split(b"\n") if text or len(rows) else []
+    return PackedWords.of_lines(packed, len(rows))
 
 
 def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[str]:
@@ -205,7 +208,7 @@ def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list
     return text.split("\n") if text or len(rows) else []
 
 
-def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any]]) -> str:
+def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any] | Pieces]) -> str:
     """Write a model; no partial file is left after a `ModelFileError`."""
     return write_model(path, arrays, model_settings(settings))
 
@@ -223,6 +226,5 @@ def read(
                 raise ValueError(f"{kind} {names.dtype}, rows {rows.dtype}{rows.shape}")
             if (state.dtype, state.shape) != (rows.dtype, rows.shape):
                 raise ValueError(f"{kind} rows {rows.shape}, state {state.dtype}{state.shape}")
-            if (known := len(unpacked_names(names, rows))) != len(rows):
-                raise ValueError(f"{known} {kind} and {len(rows)} rows")
+            names_of(names, rows)
         return RawConfig.from_mapping(kept, str(path)).build(cls), arrays

@@ -11,7 +11,7 @@ Berrendorf et al., "On the ambiguity of rank-based evaluation", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from snailps.api.tables import Rows
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.input_files import InputFiles
-from snailps.data.name_columns import NameColumns, Names
+from snailps.data.name_columns import NameColumns
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking, warm_start
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
@@ -130,12 +130,12 @@ class KnowledgeGraph(EmbeddingWorker):
         packed[entities, : self.settings.dim] = weights
 
     @classmethod
-    def rows_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
-        rows = super().rows_of_kind(results, names, kind)
+    def pieces_of_kind(cls, results: Results, kind: int, count: int) -> Iterator[Rows]:
         assert isinstance(results.settings, KgeSettings)
-        if kind == ENTITY and results.settings.normalize:
-            make_unit(rows)
-        return rows
+        for rows in super().pieces_of_kind(results, kind, count):
+            if kind == ENTITY and results.settings.normalize:
+                make_unit(rows)
+            yield rows
 
     def curvature(self, rows: Floats) -> float:
         """An upper bound: a quarter (of the logistic loss) times the squared gradient of a score.

@@ -382,10 +382,10 @@ def _sorted(lines: Iterable[RangeLines], first: int, stop: int) -> Known:
 
 
 def check_memory(settings: MfSettings, users: int, items: int, free: int, why: str) -> None:
-    """Refuse a training whose rows the master could not write, which it would find out at its end.
+    """Refuse a training whose rows the master could not test, which it would find out at its end.
 
-    The model's file is made of all rows at once, so these are the least that it takes; servers and
-    workers on the same host come on top.  `free`: bytes that may be allocated, 0 if unknown.
+    A test takes all rows at once, so these are the least that it needs; servers and workers on the
+    same host come on top.  `free`: bytes that may be allocated, 0 if unknown.
     """
     needed = 4 * settings.dim * (users + items)
     if not 0 < free < needed:
@@ -394,9 +394,9 @@ def check_memory(settings: MfSettings, users: int, items: int, free: int, why: s
     cure = f"lower dim to {fits}" if fits else "train on fewer names"
     raise DataError(
         f"loss als: rows of {users:,} users and {items:,} items with dim {settings.dim} take "
-        f"{needed / 1e9:,.1f} GB, and the master writes them to the model's file from memory, of "
-        f"which {free / 1e9:,.1f} GB are free ({why}): {cure}, or start the master where there is "
-        "more memory"
+        f"{needed / 1e9:,.1f} GB, and the master tests them in memory, of which {free / 1e9:,.1f} "
+        f"GB are free ({why}): leave out test and held_out, {cure}, or start the master where "
+        "there is more memory"
     )
 
 

@@ -17,7 +17,7 @@ After Y. Koren et al., "Matrix factorization techniques for recommender systems"
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -355,7 +355,9 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             counts["held_out"] = len(test)
         if not len(test) or (ranks(s) and test.unknown == len(test)):
             return {"test": counts}
-        users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
+        users, items = (
+            as_written(cls.rows_of_kind(results, names, kind), names, s) for kind in (USER, ITEM)
+        )
         if ranks(s):
             judged = partial(_counted, results.exporting)
             figures = list_figures(users, items, test.ids, tested.seen, s.top, judged)
@@ -426,10 +428,11 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return tested
 
     @classmethod
-    def finished(cls, results: Results, names: Names, kind: int) -> Rows:
+    def finished(cls, results: Results, names: Names, kind: int) -> Iterator[Rows]:
         s = results.settings
         assert isinstance(s, MfSettings)
-        return as_written(cls.rows_of_kind(results, names, kind), names, s)
+        for rows in super().finished(results, names, kind):
+            yield as_written(rows, names, s)
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
@@ -450,17 +453,17 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
 
 
 class RankingSurveyor(NameSurveyor):
-    """Refuses more names than the master can hold, where rows are solved."""
+    """Refuses more names than the master can test, where rows are solved."""
 
     def __init__(
         self, settings: Any, kinds: int, known: Callable[[], Sequence[Counted]] = list
     ) -> None:
         super().__init__(kinds, known, HeldOut.of(settings))
-        self._settings = settings
+        self._settings, self._tests = settings, bool(settings.test or HeldOut.of(settings))
 
     def result(self) -> bytes:
         """All names, the most frequent first."""
-        if self._settings.solves:
+        if self._settings.solves and self._tests:
             users, items = self.counted
             least_squares.check_memory(self._settings, users, items, *memory())
         return super().result()

@@ -65,10 +65,11 @@ from snailps.models.row_bounds import are_bounded
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.shared_settings import check_optimizer
+from snailps.vectors.model_file import Pieces
 
 TABLE = "rows"
-PULLED_BYTES = 16 << 20
-"""Bytes of rows that the master pulls at a time."""
+PULLED_BYTES = 4 << 20
+"""Bytes of rows that the master pulls at a time; it has three such pieces."""
 KIND_KEY = 1 << 40
 """Distance between the keys of two kinds: most names of a kind."""
 ENOUGH_BYTES = 16 << 20
@@ -359,10 +360,14 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return cls.first_rows(results, kind, len(names.names[kind]))
 
     @classmethod
+    def pieces_of_kind(cls, results: Results, kind: int, count: int) -> Iterator[Rows]:
+        """Read the rows of the first `count` names of a kind, in pieces float32 (n, dim)."""
+        return results.pulls(TABLE, cls._pieces_of_keys(results, kind, count))
+
+    @classmethod
     def first_rows(cls, results: Results, kind: int, count: int) -> Rows:
         """Read the rows of the first `count` names of a kind, float32 (count, dim)."""
-        pieces = cls._pieces_of_keys(results, kind, count)
-        return _whole(results.pulls(TABLE, pieces), count)
+        return _whole(cls.pieces_of_kind(results, kind, count), count)
 
     @classmethod
     def keys_of_kind(cls, kind: int, count: int) -> Keys:
@@ -377,12 +382,12 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return (keys[at : at + step] for at in range(0, len(keys), step))
 
     @classmethod
-    def _state_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
-        """Read the optimizer's state of all rows of a kind, float32 (n, dim)."""
-        dim, count = results.tables[TABLE].dim, len(names.names[kind])
+    def _state_of_kind(cls, results: Results, kind: int, count: int) -> Pieces:
+        """Read the optimizer's state of the first `count` names of a kind, float32 (count, dim)."""
+        table = results.tables[TABLE]
         pieces = cls._pieces_of_keys(results, kind, count)
-        states = (rows[:, dim:] for _, rows in results.packed(TABLE, pieces))
-        return _whole(states, count)
+        states = (rows[:, table.dim :] for _, rows in results.packed(TABLE, pieces))
+        return Pieces(np.float32, (count, table.state_floats), states)
 
     @classmethod
     def _keeps_state(cls, results: Results, names: Names) -> bool:
@@ -393,9 +398,9 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return table.state_floats > 0 and (s.keep_state == "always" or fits)
 
     @classmethod
-    def finished(cls, results: Results, names: Names, kind: int) -> Rows:
-        """Compute the file's rows of a kind, float32 (n, dim), for values as written."""
-        return cls.rows_of_kind(results, names, kind)
+    def finished(cls, results: Results, names: Names, kind: int) -> Iterator[Rows]:
+        """Compute the file's rows of a kind, in pieces float32 (n, dim), for values as written."""
+        return cls.pieces_of_kind(results, kind, len(names.names[kind]))
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
@@ -410,13 +415,17 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         s, names = results.settings, cls.names(results)
-        arrays = dict(cls.others(results, names))
+        arrays: dict[str, NDArray[Any] | Pieces] = dict(cls.others(results, names))
         keeps_state = cls._keeps_state(results, names)
         for kind, name in enumerate(cls.kinds):
+            count = len(names.names[kind])
             arrays[name] = files.packed_names(names.names[kind])
-            arrays[files.rows_of(name)] = cls.finished(results, names, kind)
+            rows = cls.finished(results, names, kind)
+            arrays[files.rows_of(name)] = Pieces(
+                np.float32, (count, results.tables[TABLE].dim), rows
+            )
             if keeps_state:
-                arrays[files.state_of(name)] = cls._state_of_kind(results, names, kind)
+                arrays[files.state_of(name)] = cls._state_of_kind(results, kind, count)
         path = files.write(f"{s.output}.npz", cls.written(results, names), arrays)
         results.exporting.wrote(path)
         counts = {name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)}
