@@ -11,7 +11,7 @@ from snailps.config import to_mapping
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ClusterError, ConfigError, DataError, UnknownWord, WaitTimeout
 from snailps.models.embeddings import least_squares, mf
-from snailps.models.embeddings.least_squares import LINES, NewRows
+from snailps.models.embeddings.least_squares import LINES, NO_WEIGHTS, NewRows, packed_block
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE
@@ -103,11 +103,9 @@ class Training:
         numbers = [
             self.names.numbers(kind, [pair[kind].encode() for pair in pairs]) for kind in (0, 1)
         ]
-        head = np.array([len(pairs)], np.float32)
-        shared_blocks.put(
-            self, ChunkPlace(LINES, USER, USER), 0, head,
-            np.column_stack(numbers).astype(np.float32).ravel(),
-        )  # fmt: skip
+        bounds = np.array([0, len(self.names.names[USER])])
+        head, words = packed_block(*numbers, NO_WEIGHTS, bounds)
+        shared_blocks.put(self, ChunkPlace(LINES, USER, USER), 0, head, words)
 
     def recommender(self, max_age_s=10.0, unreachable="error"):
         def clock():

@@ -1,10 +1,10 @@
 """Alternating least squares of choices: ranges of names are solved, pass after pass.
 
     lines of the file that the training continues -> table `LINES`                 (at the master)
-    pass 0: lines of a block -> numbers, by range of their user, and of their item -> table `LINES`
+    pass 0: lines of a block -> packed, by range of their user, and of their item -> table `LINES`
     pass 1: rows of a range of items -> their Gram matrix -> table `GRAMS`
     pass 2, 4, ...: users      pass 3, 5, ...: items
-        lines of a range (kept for later passes), rows of the other side -> PULL, once a pass
+        lines of a range (kept packed), rows of the other side -> PULL, once a pass
         Gram matrices of all ranges of the other side -> summed in the order of the ranges, once
         -> conjugate gradients -> rows, Gram matrix of the range -> assigned
 
@@ -44,13 +44,14 @@ from snailps.api.worker import Block, Pending
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.kernels import _packed_pairs as packed_pairs
 from snailps.models.embeddings.files import rows_of
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
-from snailps.models.rows import Ids, ascending
+from snailps.models.rows import Ids
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +71,15 @@ EPOCHS, EPOCHS_ON = 6, 2
 RANGE_LINES = 1 << 16
 """Lines of a range on average, at least: some 40 ms of one core.  With a quarter as many, pulls of
 rows that several ranges name cost a single worker as much again."""
+NAME_LINES, NAME_FLOATS = 4, 8
+"""A name costs as much as so many lines, and one more for so many factors: products with the Gram
+matrix, and a row that is written and replicated.  By lines alone ranges of rare names took three
+times as long as others, for which all workers waited at the end of a pass."""
 RANGES_MAX = 96
 """Most ranges of a side.  A lease costs some 2 ms at master and worker, a tenth of 14 M lines' time
 with 215 ranges a side; of 96, eight workers still have a dozen each."""
 PREPARING = 1
 """Passes over ranges before the training: one, for the Gram matrices of the items' first rows."""
-LINE_NUMBERS = 2
-"""Numbers of a line in the table: the name on its own side, and the name on the other side; then
-its weight, where values are weights."""
 KNOWN_PTR, KNOWN_ITEMS, KNOWN_WEIGHTS = "known.ptr", "known.items", "known.weights"
 KNOWN_MAX = 1 << 24
 """Most lines of a training that the model's file keeps, 4 bytes each, 8 with weights:
@@ -86,16 +88,19 @@ OF_INPUT, OF_FILE = 0, 2
 """Where lines come from: blocks of the input, or the file that the training continues."""
 FILE_BLOCK_LINES = 1 << 18
 """Lines of a block that the master makes from a file."""
-FILE_BLOCKS_AT = RANGES_MAX
-"""Place in the head of such a block of their number."""
+LINES_AT, FILE_BLOCKS_AT = RANGES_MAX, RANGES_MAX + 1
+"""Places in the head of a block: of the number of its lines, and, in a block made from a file, of
+the number of these blocks.  Before them is where each range ends."""
 LINES_BYTES = 512 << 20
-"""Lines that a worker keeps for later passes, 4 bytes each and side: 60 M of one worker."""
+"""Packed lines that a worker keeps for later passes, some 2 bytes each and side: 130 M of one
+worker."""
 ROWS_BYTES = 512 << 20
 """Rows of the other side that a worker keeps during a pass; beyond, it pulls them again."""
 NO_WEIGHTS = np.zeros(0, np.float32)
 """All lines have weight 1."""
 NAMES_END = 1 << 24
-"""Numbers of names are below this, up to which float32 is exact."""
+"""Numbers of names are below this, which bounds the bytes of a packed line; so are lines and words
+of a block, up to which float32 is exact."""
 
 AskRows = Callable[[Ids, Floats], Pending]
 """Starts to pull the rows of some names into an array."""
@@ -186,7 +191,7 @@ def tables(settings: MfSettings) -> tuple[Table, ...]:
         seed=settings.seed,
         wire=wire,
     )
-    return rows, shared_blocks.table(LINES), Table(GRAMS, settings.dim)
+    return rows, shared_blocks.table(LINES, finite=False), Table(GRAMS, settings.dim)
 
 
 def solver_of(settings: MfSettings, names: Names) -> NDArray[np.float64]:
@@ -287,28 +292,32 @@ def written_lines(results: shared_blocks.Puller, settings: MfSettings, names: Na
     In pass 0 they are those of the blocks before the first that is not written.  `LostBlocks`: a
     block lacks a part.
     """
-    counts, width = names.counts[USER], _width(settings)
+    counts, others = names.counts[USER], len(names.counts[ITEM])
     ranges = passes_of(settings, names).ranges
-    heads = _heads_of_all(results, settings, ranges, int(counts.sum()))
-    of_file, of_input = (int(heads[source][:, ranges - 1].sum()) for source in (OF_FILE, OF_INPUT))
+    heads = _heads_of_all(results, settings, int(counts.sum()))
+    of_file, of_input = (int(heads[source][:, LINES_AT].sum()) for source in (OF_FILE, OF_INPUT))
     ptr = np.zeros(len(counts) + 1, np.int64)
     items = np.empty(of_file + of_input, np.int32)
     weights = np.empty(len(items) if settings.weighs else 0, np.float32)
     filled = pairs = again = 0
-    for part, (first, stop) in enumerate(itertools.pairwise(bounds_of(counts, ranges).tolist())):
+    bounds = bounds_of(counts, ranges, settings.dim)
+    for part, (first, stop) in enumerate(itertools.pairwise(bounds.tolist())):
         lines = {
-            source: _read(results, _place(USER, source), part, width, of_source)
+            source: _read(results, _place(USER, source), part, of_source)
             for source, of_source in heads.items()
         }
-        known = _sorted(lines.values(), first, stop)
+        known = _unpacked(lines.values(), stop - first, others, settings.weighs)
         here = slice(filled, filled + len(known.items))
         ptr[first + 1 : stop + 1] = filled + known.ptr[1:]
         items[here], weights[here] = known.items, known.weights
         filled = here.stop
         if 0 < of_file <= 2 * of_input:
-            of_range = np.unique(_pairs(*lines[OF_FILE][:2]))
-            pairs += len(of_range)
-            again += np.count_nonzero(np.isin(of_range, _pairs(*lines[OF_INPUT][:2])))
+            before, now = (
+                np.unique(_pairs(*_unpacked([of], stop - first, others, settings.weighs).pairs()))
+                for of in (lines[OF_FILE], lines[OF_INPUT])
+            )
+            pairs += len(before)
+            again += np.count_nonzero(np.isin(before, now))
     return Written(Known(ptr, items, weights), of_file, 2 * again > pairs)
 
 
@@ -323,7 +332,7 @@ def _unlisted(lines: int, why: str) -> None:
 
 
 def _heads_of_all(
-    results: shared_blocks.Puller, settings: MfSettings, ranges: int, total: int
+    results: shared_blocks.Puller, settings: MfSettings, total: int
 ) -> dict[int, Floats]:
     """Read the heads of all blocks of `LINES`, by source; `total` is the sum of their lines, but of
     a training that ended in pass 0, which has the blocks before the first that it lacks."""
@@ -331,14 +340,14 @@ def _heads_of_all(
     if settings.continue_from:
         heads[OF_FILE] = _heads_of_file(results, USER)
     of_input = [heads[OF_FILE][:0]]
-    lacking = total - int(heads[OF_FILE][:, ranges - 1].sum())
+    lacking = total - int(heads[OF_FILE][:, LINES_AT].sum())
     while lacking > 0:
         try:
             head = shared_blocks.heads(results, _place(USER, OF_INPUT), [len(of_input) - 1])
         except LostBlocks:
             break
         of_input.append(head)
-        lacking -= int(head[0, ranges - 1])
+        lacking -= int(head[0, LINES_AT])
     heads[OF_INPUT] = np.concatenate(of_input)
     return heads
 
@@ -352,33 +361,32 @@ def _pairs(users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.int64]:
 
 
 class RangeLines(NamedTuple):
-    """Lines of a range, as blocks have them: their own names, their other names (int64), and their
-    weights, or none where all are 1."""
+    """Lines of a range as blocks have them, packed, and the words that are from each block."""
 
-    own: NDArray[np.int64]
-    other: NDArray[np.int64]
-    weights: Floats
+    words: Floats
+    sizes: NDArray[np.int64]
 
 
-def _read(
-    puller: shared_blocks.Puller, place: ChunkPlace, part: int, width: int, heads: Floats
-) -> RangeLines:
+def _read(puller: shared_blocks.Puller, place: ChunkPlace, part: int, heads: Floats) -> RangeLines:
     """Read the lines of a range from blocks with these heads, in the order of the blocks."""
     ends = np.zeros((len(heads), part + 2), np.int64)
     ends[:, 1:] = heads[:, : part + 1]
-    begins, stops = width * ends[:, part], width * ends[:, part + 1]
-    numbers = np.empty(int((stops - begins).sum()), np.float32)
-    shared_blocks.read(puller, place, begins.tolist(), stops.tolist(), numbers)
-    columns = numbers.reshape(-1, width).T
-    own, other = columns[:LINE_NUMBERS].astype(np.int64)
-    return RangeLines(own, other, columns[LINE_NUMBERS] if width > LINE_NUMBERS else NO_WEIGHTS)
+    begins, stops = ends[:, part], ends[:, part + 1]
+    words = np.empty(int((stops - begins).sum()), np.float32)
+    shared_blocks.read(puller, place, begins.tolist(), stops.tolist(), words)
+    return RangeLines(words, stops - begins)
 
 
-def _sorted(lines: Iterable[RangeLines], first: int, stop: int) -> Known:
-    """Sort the lines of a range, names from `first` to `stop`, whatever blocks they came in."""
-    own, other, weights = map(np.concatenate, zip(*lines, strict=True))
-    own -= first
-    return Known.of(own, other, stop - first, weights)
+def _unpacked(lines: Iterable[RangeLines], names: int, others: int, weighs: bool) -> Known:
+    """Sort the lines of a range of `names`, whatever blocks they came in.
+
+    DataError: servers have other lines than those of this training.
+    """
+    words, sizes = map(np.concatenate, zip(*lines, strict=True))
+    try:
+        return Known(*packed_pairs.unpack(words, sizes, names, others, weighs))
+    except ValueError as error:
+        raise DataError(f"table {LINES!r}: {error}: start the training again") from None
 
 
 def check_memory(settings: MfSettings, users: int, items: int, free: int, why: str) -> None:
@@ -400,11 +408,6 @@ def check_memory(settings: MfSettings, users: int, items: int, free: int, why: s
     )
 
 
-def _width(settings: MfSettings) -> int:
-    """Numbers of a line in `LINES`."""
-    return LINE_NUMBERS + settings.weighs
-
-
 def lines_in_file(settings: MfSettings, arrays: Mapping[str, NDArray[Any]]) -> Known | None:
     """Get the lines of the file that a training continues; None if it lacks them, or weights."""
     known = Known.in_file(arrays, settings.continue_from)
@@ -424,14 +427,13 @@ def blocks_of_file(
     weights = known.weights if known else NO_WEIGHTS
     edges = range(0, max(1, len(users)), FILE_BLOCK_LINES)
     for side in (USER, ITEM):
-        part_of = _part_of(bounds_of(names.counts[side], ranges))
+        bounds = bounds_of(names.counts[side], ranges, settings.dim)
         for index, at in enumerate(edges):
             of_block = slice(at, at + FILE_BLOCK_LINES)
             own, other = (column[of_block] for column in (users, items)[:: -1 if side else 1])
-            ends, numbers = _by_range(own, other, weights[of_block], part_of, ranges)
-            head = np.zeros(FILE_BLOCKS_AT + 1, np.float32)
-            head[:ranges], head[FILE_BLOCKS_AT] = ends, len(edges)
-            yield shared_blocks.rows_of(_place(side, OF_FILE), index, head, numbers)
+            head, words = packed_block(own, other, weights[of_block], bounds)
+            head[FILE_BLOCKS_AT] = len(edges)
+            yield shared_blocks.rows_of(_place(side, OF_FILE), index, head, words)
 
 
 def _heads_of_file(puller: shared_blocks.Puller, side: int) -> Floats:
@@ -462,19 +464,15 @@ def forgetting(names: Names, users: int, items: int) -> str:
     )
 
 
-def _by_range(
-    own: NDArray[Any], other: NDArray[Any], weights: Floats, part_of: NDArray[Any], ranges: int
+def packed_block(
+    own: NDArray[Any], other: NDArray[Any], weights: Floats, bounds: NDArray[np.int64]
 ) -> tuple[Floats, Floats]:
-    """Sort lines by the range of their own names, which `part_of` gives; return head and numbers of
-    their block."""
-    parts = part_of[own]
-    order = np.argsort(parts, kind="stable")
-    numbers = np.empty((len(order), LINE_NUMBERS + bool(len(weights))), np.float32)
-    numbers[:, 0], numbers[:, 1] = own[order], other[order]
-    if len(weights):
-        numbers[:, LINE_NUMBERS] = weights[order]
-    head = np.bincount(parts, minlength=ranges).cumsum().astype(np.float32)
-    return head, numbers.ravel()
+    """Pack lines by the range of their own names; return head and words of their block."""
+    own, other = own.astype(np.int64, copy=False), other.astype(np.int64, copy=False)
+    words, ends = packed_pairs.pack(own, other, weights, bounds)
+    head = np.zeros(FILE_BLOCKS_AT + 1, np.float32)
+    head[: len(ends)], head[LINES_AT] = ends, len(own)
+    return head, words
 
 
 def _place(side: int, source: int) -> ChunkPlace:
@@ -482,18 +480,14 @@ def _place(side: int, source: int) -> ChunkPlace:
     return ChunkPlace(LINES, source + side, source + side)
 
 
-def _part_of(bounds: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Give the range of each name."""
-    return np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
+def bounds_of(counts: NDArray[np.int64], ranges: int, dim: int) -> NDArray[np.int64]:
+    """Cut names, in their order, into ranges that take about equally long with `dim` factors.
 
+    Returns the first name of each range, then the number of names.
 
-def bounds_of(counts: NDArray[np.int64], ranges: int) -> NDArray[np.int64]:
-    """Cut names, in their order, into ranges of about equally many lines; return the first name of
-    each range, then the number of names.
-
-    A name counts as one line more than it has: even a name without lines costs a solve.
+    A name counts as `NAME_LINES` and more lines beside its own.
     """
-    ends = np.cumsum(counts + 1)
+    ends = np.cumsum(counts + NAME_LINES + dim // NAME_FLOATS)
     wanted = ends[-1] * np.arange(1, ranges) / ranges if len(ends) else np.zeros(ranges - 1)
     inner = np.searchsorted(ends, wanted, side="left") + 1
     bounds = np.concatenate(([0], inner, [len(counts)]))
@@ -560,10 +554,6 @@ class Known:
             )
         return cls(ptr, items, weights)
 
-    @property
-    def size_bytes(self) -> int:
-        return self.ptr.nbytes + self.items.nbytes + self.weights.nbytes
-
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Give the arrays for a model's file."""
         weights = {KNOWN_WEIGHTS: self.weights} if len(self.weights) else {}
@@ -589,38 +579,32 @@ class OtherSide:
     """What the ranges of a pass read: rows of the other side, and the sum of its Gram matrices.
 
     Nothing in a pass writes them, so its ranges share what was pulled: each row once, as long as
-    there is room for `ROWS_BYTES`.  `places` runs in `prepare`, `wait` in `train`.
+    there is room in `rows`.  `places` runs in `prepare`, `wait` in `train`.
     """
 
-    def __init__(self, pass_index: int, count: int, dim: int, ask: AskRows, grams: Pending) -> None:
+    def __init__(
+        self, pass_index: int, count: int, rows: Floats, dim: int, ask: AskRows, grams: Pending
+    ) -> None:
         self.pass_index = pass_index
-        self._count, self._dim, self._ask, self._grams = count, dim, ask, grams
+        self._rows, self._dim, self._ask, self._grams = rows, dim, ask, grams
         self._gram: Floats | None = None
         self._pulls: deque[Pending] = deque()
-        self._asked = self._waited = 0
-        self._begin()
-
-    def _begin(self, least: int = 0) -> None:
-        """Make room for rows, of which pages are taken when they are first written."""
-        stride = -(-self._dim // kernels.PAD) * kernels.PAD
-        self._rows = kernels.padded(
-            min(self._count, max(least, ROWS_BYTES // (4 * stride))), self._dim
-        )
-        self._place, self._held = np.full(self._count, -1, np.int32), 0
+        self._asked = self._waited = self._held = 0
+        self._place = np.full(count, -1, np.int32)
 
     def places(self, others: Ids) -> tuple[Floats, Ids, int]:
         """Ask for rows that no range has asked for: rows, places of `others`, pulls to wait for."""
-        places = self._place[others]
-        lacking = ascending(others[places < 0], self._count)
+        lacking, places = packed_pairs.place(others, self._place, self._held)
         if self._held + len(lacking) > len(self._rows):
-            lacking = ascending(others, self._count)
-            self._begin(len(lacking))
+            self._place.fill(-1)
+            self._held = 0
+            lacking, places = packed_pairs.place(others, self._place, 0)
+            # Other memory: earlier ranges still read what they have asked for.
+            self._rows = kernels.padded(max(len(lacking), len(self._rows)), self._dim)
         if len(lacking):
             stop = self._held + len(lacking)
-            self._place[lacking] = np.arange(self._held, stop, dtype=np.int32)
             self._pulls.append(self._ask(lacking, self._rows[self._held : stop]))
             self._held, self._asked = stop, self._asked + 1
-            places = self._place[others]
         return self._rows, places, self._asked
 
     def wait(self, pulls: int, a0: float) -> Floats:
@@ -666,23 +650,24 @@ RangeTask = GramTask | SolveTask
 class RangeTrainer:
     """Prepares and trains ranges for a `MatrixFactorization` worker, after its `setup`.
 
-    `prepare` runs beside `train`; it changes `_kept` and `_other`, which `train` does not read.
+    `prepare` runs beside `train`; it changes `_kept`, `_other` and `_room`, which `train` does not
+    read.
     """
 
     def __init__(self, model: EmbeddingWorker, settings: MfSettings, names: Names) -> None:
-        self._model, self._dim, self._width = model, settings.dim, _width(settings)
+        self._model, self._dim, self._weighs = model, settings.dim, settings.weighs
         self._counts, self._continues = names.counts, bool(settings.continue_from)
         self.weights = Weights.of(settings, names)
         ranges = passes_of(settings, names).ranges
-        self._bounds = [bounds_of(counts, ranges) for counts in names.counts]
+        self._bounds = [bounds_of(counts, ranges, self._dim) for counts in names.counts]
         if max(len(counts) for counts in names.counts) >= NAMES_END:
             raise DataError(
                 f"loss als: expected fewer than {NAMES_END:,} users and items, got "
                 f"{len(names.counts[USER]):,} and {len(names.counts[ITEM]):,}: use loss softmax"
             )
-        self._part_of = list(map(_part_of, self._bounds))
-        self._kept: dict[tuple[int, int], Known] = {}
+        self._kept: dict[tuple[int, int], Floats] = {}
         self._kept_bytes = 0
+        self._room: Floats | None = None
         self._other: OtherSide | None = None
         self._pool = ThreadPoolExecutor(model.threads, "snailps-solve")
 
@@ -703,16 +688,21 @@ class RangeTrainer:
             own = np.arange(*self._names_in(side, terms.range_index))
             return GramTask(self._model.pull_async(TABLE, _keys(side, own)))
         if self._other is None or self._other.pass_index != terms.pass_index:
-            grams = self._model.pull_async(GRAMS, self._gram_keys(1 - side))
-            self._other = OtherSide(
-                terms.pass_index, len(self._counts[1 - side]), self._dim,
-                partial(self._pull, 1 - side), grams,
-            )  # fmt: skip
+            self._other = self._other_side(terms.pass_index, 1 - side)
         lines = self._lines_of(side, terms)
         rows, places, pulls = self._other.places(lines.items)
         idle = self._idle(side, terms.range_index)
         idle_rows = self._model.pull_async(TABLE, _keys(side, idle)) if len(idle) else None
         return SolveTask(lines, self._other, rows, places, pulls, idle_rows)
+
+    def _other_side(self, pass_index: int, side: int) -> OtherSide:
+        """Begin a pass that reads a side, in the memory of the pass before: its ranges are done."""
+        counts, stride = list(map(len, self._counts)), -(-self._dim // kernels.PAD) * kernels.PAD
+        if self._room is None:
+            self._room = kernels.padded(min(max(counts), ROWS_BYTES // (4 * stride)), self._dim)
+        grams = self._model.pull_async(GRAMS, self._gram_keys(side))
+        ask = partial(self._pull, side)
+        return OtherSide(pass_index, counts[side], self._room, self._dim, ask, grams)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Solve a range, and assign its rows and their Gram matrix: acknowledged on return."""
@@ -789,19 +779,18 @@ class RangeTrainer:
     def _store(self, block: Block, terms: PassRange) -> None:
         """Write the lines of a block, once for each side, sorted by range."""
         numbered, weights = self._model.numbered(block)
-        if self._width > LINE_NUMBERS and len(weights) != len(numbered[USER]):
+        if self._weighs and len(weights) != len(numbered[USER]):
             raise DataError(
                 f"{block.path}: weights: values takes weights from the third column, and these "
                 "lines have none. Add it, or set weights: one"
             )
         for side in (USER, ITEM):
             own, other = numbered[side], numbered[1 - side]
-            ranges = len(self._bounds[side]) - 1
             if len(own) >= NAMES_END:
                 raise DataError(f"{block.path}: {len(own):,} lines in a block: lower block_bytes")
-            head, numbers = _by_range(own, other, weights, self._part_of[side], ranges)
+            head, words = packed_block(own, other, weights, self._bounds[side])
             place = _place(side, OF_INPUT)
-            shared_blocks.put(self._model, place, terms.range_index, head, numbers)
+            shared_blocks.put(self._model, place, terms.range_index, head, words)
 
     def _lines_of(self, side: int, terms: PassRange) -> Known:
         """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read.
@@ -809,17 +798,18 @@ class RangeTrainer:
         DataError: servers have lost some of them.
         """
         part = terms.range_index
-        lines = self._kept.get((side, part))
-        if lines is not None:
-            return lines
+        first, stop = self._names_in(side, part)
+        shape = stop - first, len(self._counts[1 - side]), self._weighs
+        words = self._kept.get((side, part))
+        if words is not None:
+            return _unpacked([RangeLines(words, np.array([len(words)]))], *shape)
         try:
             place = _place(side, OF_INPUT)
             heads = {place: shared_blocks.heads(self._model, place, range(terms.block_count))}
             if self._continues:
                 heads[_place(side, OF_FILE)] = _heads_of_file(self._model, side)
             pieces = [
-                _read(self._model, place, part, self._width, of_source)
-                for place, of_source in heads.items()
+                _read(self._model, place, part, of_source) for place, of_source in heads.items()
             ]
         except LostBlocks as lost:
             raise DataError(
@@ -827,10 +817,11 @@ class RangeTrainer:
                 "lost without its last pushes (replication: async, or none): start again, from a "
                 "checkpoint if there is one, or with replication: sync"
             ) from None
-        lines = _sorted(pieces, *self._names_in(side, part))
-        if self._kept_bytes + lines.size_bytes <= LINES_BYTES:
-            self._kept[side, part] = lines
-            self._kept_bytes += lines.size_bytes
+        lines = _unpacked(pieces, *shape)
+        words = packed_pairs.pack_sorted(lines.ptr, lines.items, lines.weights)
+        if self._kept_bytes + words.nbytes <= LINES_BYTES:
+            self._kept[side, part] = words
+            self._kept_bytes += words.nbytes
         return lines
 
 

@@ -63,9 +63,12 @@ class LostBlocks(Exception):
         self.indices = sorted(set(indices))
 
 
-def table(name: str) -> Table:
-    """Declare a table of blocks; its rows travel as float32, since numbers must be exact."""
-    return Table(name, dim=ROW_FLOATS, wire="float32")
+def table(name: str, *, finite: bool = True) -> Table:
+    """Declare a table of blocks; its rows travel as float32, since numbers must be exact.
+
+    `finite`: numbers are floats; False: they may have any bits.
+    """
+    return Table(name, dim=ROW_FLOATS, wire="float32", finite=finite)
 
 
 def put(
