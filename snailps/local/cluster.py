@@ -42,11 +42,13 @@ from snailps.errors import (
     WaitTimeout,
 )
 from snailps.local.driver import Driver
+from snailps.local.fork_server import Forked, ForkServer
 from snailps.local.launcher import Launcher, labelled
 from snailps.local.run import LOCAL, Run
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
+from snailps.node.limits import END_S
 
 __all__ = [
     "Cluster",
@@ -348,7 +350,12 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 class KeptLauncher(Launcher):
-    """A launcher whose processes end with this one, not with the thread that asked for them."""
+    """A launcher whose processes end with this one, not with the thread that asked for them.
+
+    They are forks of a fork server: this process has threads, so it must not fork itself.
+    """
+
+    _forks: ForkServer | None = None
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Like `Launcher.start`; anything that ends the wait, Ctrl-C too, gives the start up."""
@@ -358,6 +365,22 @@ class KeptLauncher(Launcher):
         return _in_keeper(
             lambda stop: Launcher.restart(self, index, why, lambda: stop() or give_up())
         )
+
+    def _begin(
+        self,
+        role: str,
+        arguments: Mapping[str, Any],
+        files: Mapping[str, int],
+        cpus: frozenset[int],
+    ) -> Forked:
+        if self._forks is None:
+            self._forks = ForkServer()
+        return self._forks.start(role, arguments, files, cpus)
+
+    def end(self, limit_s: float = END_S) -> None:
+        super().end(limit_s)
+        if self._forks is not None:
+            self._forks.close()
 
 
 def _in_keeper(do: Callable[[Callable[[], bool]], T]) -> T:

@@ -1,6 +1,6 @@
-"""Turns a forked child into a process of the command, with the modules that its parent imported.
+"""Starts processes of the command: new Python processes, or forks that have their parent's modules.
 
-    Popen (pipes, fork) -> become -> main(), as in a new Python process -> exit code
+    start -> Popen (pipes, fork) -> become -> main(), as in a new Python process -> exit code
 
 A fork saves the imports, which are most of the cost of a process's start.  Must not know clusters;
 `main` is the command.
@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from snailps.api import class_loading
 from snailps.errors import EXIT_INTERRUPTED
+from snailps.kernels.numa import ANYWHERE, keep_thread_on
+from snailps.local import LAUNCHED
 
 PROGRAM = (sys.executable, str(Path(__file__).absolute().parents[1] / "__main__.py"))
 """The command as a new process.  By path, because ``-m`` imports from the current folder first."""
@@ -38,6 +43,52 @@ def end_with_parent(number: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
+def start(
+    role: str,
+    arguments: Mapping[str, Any],
+    files: Mapping[str, int],
+    *,
+    main: Callable[[], None] | None = None,
+    cpus: frozenset[int] = ANYWHERE,
+    prints: bool = False,
+    errors: int | None = subprocess.PIPE,
+) -> subprocess.Popen[str]:
+    """Start ``snailps ROLE`` as a child that ends with this thread.
+
+    With `main`, the command, it is a fork of this process, which must have a single thread.
+    `arguments` are passed as JSON, so that no command line is parsed; `files` are arguments, too:
+    descriptors that stay open in it.  Standard output is a pipe if it `prints`, else the same as
+    standard error, which is `errors`.
+    """
+    kept = tuple(files.values())
+    words = [role, LAUNCHED, json.dumps({**files, **arguments})]
+
+    def begin() -> None:
+        end_with_parent(signal.SIGKILL)
+        # Without its own session Ctrl-C would reach every process at once, and end the job by
+        # force instead of through the master.
+        os.setsid()
+        keep_thread_on(cpus)
+        if not prints:  # a model's prints are lines of its process
+            os.dup2(2, 1)
+        if main is not None:
+            become(main, words, kept)
+
+    if main is not None:
+        sys.stdout.flush()  # the fork has a copy of the buffer, and would write it again
+    return subprocess.Popen(
+        [*PROGRAM, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if prints else None,
+        stderr=errors,
+        text=True,
+        errors="replace",
+        preexec_fn=begin,
+        pass_fds=kept,
+        restore_signals=main is None,
+    )
+
+
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:
     """Run ``snailps WORDS`` in a forked child; never returns.
 
@@ -48,6 +99,8 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
         # As exec would.  Popen in the parent waits until the pipe among these is closed.

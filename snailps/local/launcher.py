@@ -19,12 +19,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any
+from types import MappingProxyType
+from typing import IO, Any, Union
 
 from snailps.config import Document, RawConfig
 from snailps.config.addresses import format_addr, parse_addr
@@ -37,9 +37,9 @@ from snailps.errors import (
     EXIT_WRONG,
     ClusterError,
 )
-from snailps.kernels.numa import ANYWHERE, cpus_of_workers, keep_thread_on, numa_nodes
-from snailps.local import LAUNCHED
-from snailps.local.fork import PROGRAM, become, end_with_parent, may_fork
+from snailps.kernels.numa import ANYWHERE, cpus_of_workers, numa_nodes
+from snailps.local.fork import may_fork, start
+from snailps.local.fork_server import Forked
 from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK, OWN_ERROR
 
@@ -58,16 +58,8 @@ SEND_S = 60.0
 the start fails with a `ClusterError`."""
 READ_S = 5.0
 """Limit for reading the last lines of processes that have ended."""
-
-
-def _die_with_parent() -> None:
-    """In a child, before exec: SIGKILL when the parent dies, and a session of its own.
-
-    Without its own session Ctrl-C would reach every process at once, and end the job by force
-    instead of through the master.
-    """
-    end_with_parent(signal.SIGKILL)
-    os.setsid()
+NO_FILES: Mapping[str, int] = MappingProxyType({})
+Process = Union["subprocess.Popen[str]", Forked]
 
 
 class MasterEnded(ClusterError):
@@ -98,7 +90,7 @@ class Child:
     """
 
     role: str
-    process: subprocess.Popen[str]
+    process: Process
     cpus: frozenset[int] = ANYWHERE
     reader: threading.Thread | None = None
     taker: threading.Thread | None = None
@@ -284,10 +276,10 @@ class Launcher:
             own = {"modules": "*", **own}
         ready, ready_write = managed_pipe(pipes)
         more: dict[str, Any] = {
-            "config": self._config, "ready_fd": ready_write.fileno(), "session": self._session,
-            "with_driver": self._session, "called": self._called, "as_json": not self._session,
+            "config": self._config, "session": self._session, "with_driver": self._session,
+            "called": self._called, "as_json": not self._session,
         }  # fmt: skip
-        pipe = self.spawn("master", pipes, (ready_write.fileno(),), **more)
+        pipe = self.spawn("master", pipes, {"ready_fd": ready_write.fileno()}, **more)
         self.send_settings("master", pipe, own, give_up)
         ready_write.close()
         return ready
@@ -514,44 +506,30 @@ class Launcher:
         self,
         role: str,
         pipes: contextlib.ExitStack,
-        files: Sequence[int] = (),
+        files: Mapping[str, int] = NO_FILES,
         cpus: frozenset[int] = ANYWHERE,
         **more: Any,
     ) -> IO[bytes]:
         """Start a child; return the pipe from which it reads its document.
 
-        `more` are arguments of the role's command, passed as JSON, so that no command line is
-        parsed; descriptors `files` stay open in it.  Its lines are read after `listen_to`.
+        `more` and `files`, descriptors that stay open in it, are arguments of the role's command.
+        Its lines are read after `listen_to`.
         """
         document, document_write = managed_pipe(pipes)
-        words = [role, LAUNCHED, json.dumps({"document_fd": document.fileno(), **more})]
-        kept = (document.fileno(), *files)
-        prints = role == "master" and not self._session  # figures go to standard output
-
-        def begin() -> None:
-            _die_with_parent()
-            keep_thread_on(cpus)
-            if not prints:  # a model's prints are lines of its process
-                os.dup2(2, 1)
-            if self._main is not None:
-                become(self._main, words, kept)
-
-        if self._main is not None:
-            sys.stdout.flush()  # the fork has a copy of the buffer, and would write it again
-        process = subprocess.Popen(
-            [*PROGRAM, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if prints else None,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            preexec_fn=begin,
-            pass_fds=kept,
-            restore_signals=self._main is None,
-        )
+        process = self._begin(role, more, {"document_fd": document.fileno(), **files}, cpus)
         document.close()
         self.children.append(Child(role, process, cpus))
         return document_write
+
+    def _begin(
+        self,
+        role: str,
+        arguments: Mapping[str, Any],
+        files: Mapping[str, int],
+        cpus: frozenset[int],
+    ) -> Process:
+        prints = role == "master" and not self._session  # figures go to standard output
+        return start(role, arguments, files, main=self._main, cpus=cpus, prints=prints)
 
     def listen_to(self, child: Child) -> None:
         """Read a child's lines, in threads."""
@@ -657,27 +635,25 @@ def _ready(descriptor: int, limit_s: float, what: int = select.POLLIN) -> bool:
     return bool(poller.poll(1000 * limit_s))
 
 
-def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
+def _wait(process: Process, limit_s: float) -> None:
     """Wait until a process has ended, up to `limit_s` seconds.
 
     By a pidfd, which reports the end at once; `Popen.wait` with a limit polls every 50 ms.
     """
     if process.poll() is not None:
         return
-    try:
+    until = time.monotonic() + limit_s
+    with contextlib.suppress(OSError):  # no descriptor is free, or the kernel lacks the call
         ended = os.pidfd_open(process.pid)
-    except OSError:  # there are no free descriptors, or the kernel lacks the call
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(limit_s)
-        return
-    try:
-        _ready(ended, limit_s)
-    finally:
-        os.close(ended)
-    process.poll()
+        try:
+            _ready(ended, limit_s)
+        finally:
+            os.close(ended)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, until - time.monotonic()))
 
 
-def wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
+def wait_all(processes: Sequence[Process], limit_s: float) -> None:
     until = time.monotonic() + limit_s
     for process in processes:
         _wait(process, max(0.01, until - time.monotonic()))

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,9 @@ from snailps.monitor.observers import job_number
 from snailps.node.background import Backlog
 from snailps.node.status import FIGURED_AT, Status
 from snailps.outward import printable
-from snailps.vectors.files import Float32, load
+
+if TYPE_CHECKING:
+    from snailps.vectors.files import Float32
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +208,9 @@ def _first_vectors(path: str) -> tuple[list[str], Float32] | None:
     if Path(path).stat().st_size > FILE_BYTES_MAX:
         log.info("tensorboard: %s is too large for the projector", path)
         return None
+    # Here, because every master imports this module: a seventh of its imports.
+    from snailps.vectors.files import load
+
     try:
         vectors: Any = load(path)
         words = list(itertools.islice(vectors.words, WORDS_MAX))

@@ -10,7 +10,6 @@ blocks, too.
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -43,10 +42,6 @@ class Training:
 
     def run(self) -> None:
         """Train until no block is wanted, or this worker leaves."""
-        # Objects made so far live until the job ends, and collections that walk over them took a
-        # fifth of the time of small batches.  Collected first, because frozen garbage stays, too.
-        gc.collect()
-        gc.freeze()  # until the master's next message
         with ThreadPoolExecutor(1, "snailps-prepare") as helper:
             try:
                 self._train_blocks(helper)

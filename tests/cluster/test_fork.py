@@ -35,7 +35,7 @@ print(child.wait())
 
 def code_of(body):
     script = SCRIPT.replace("BODY", body) + "#" * 200  # its words leave room for the copy's
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "OPENBLAS_NUM_THREADS": "1"}  # as the command
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, env=env, timeout=LIMIT_S)
     return int(done.stdout), done.stderr.decode()

@@ -17,7 +17,7 @@ from waiting import LIMIT_S, joined, until
 from snailps.config import RawConfig
 from snailps.kernels import numa
 from snailps.kernels.numa import NumaNode
-from snailps.local import launcher
+from snailps.local import fork, launcher
 from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded, labelled
 from snailps.node.phrases import NAME_MARK
 
@@ -69,7 +69,7 @@ class Cluster:
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launcher, "PROGRAM", (sys.executable, str(tmp_path / "main")))
+    monkeypatch.setattr(fork, "PROGRAM", (sys.executable, str(tmp_path / "main")))
     made = []
 
     def make_cluster(**options):

@@ -5,7 +5,6 @@ import io
 import os
 import re
 import signal
-import subprocess
 import time
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ from waiting import readable, until
 import snailps
 from snailps.errors import ClusterError, ConfigError, DataError
 from snailps.local import session as session_module
+from snailps.local.fork_server import ForkServer
 
 LINES = 500
 
@@ -172,13 +172,13 @@ def test_worker_of_a_failed_job_is_replaced_before_the_next_one(session, text):
 
 
 def test_cluster_closed_behind_a_failed_job_leaves_no_process(text, monkeypatch):
-    made, start = [], subprocess.Popen
+    made, start = [], ForkServer.start
 
-    def noted(*words, **options):
-        made.append(start(*words, **options))
+    def noted(*arguments):
+        made.append(start(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(ForkServer, "start", noted)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
     made_of = snailps.cluster(workers=2, threads=1, log=io.StringIO())
     with made_of as session, pytest.raises(ClusterError, match="planted failure"):

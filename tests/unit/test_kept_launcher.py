@@ -60,18 +60,24 @@ def test_start_of_a_master_that_never_listens_ends_by_its_limit(monkeypatch):
 
 
 def test_start_of_more_processes_than_may_be_is_cluster_error_and_ends_those_there_are(monkeypatch):
-    started = []
+    started, closed = [], []
 
-    def start(*arguments, **named):
-        if started:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        started.append(Process())
-        return started[0]
+    class Full:
+        """A fork server that can start one process more."""
 
-    monkeypatch.setattr(launcher.subprocess, "Popen", start)
+        def start(self, *_):
+            if started:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            started.append(Process())
+            return started[0]
+
+        def close(self):
+            closed.append(started[0].returncode)
+
+    monkeypatch.setattr(cluster, "ForkServer", Full)
     with pytest.raises(ClusterError, match="process 2 of 3 cannot be started: Resource temporar"):
         cluster.cluster()
-    assert started[0].returncode == -signal.SIGTERM
+    assert closed == [-signal.SIGTERM]
 
 
 class Driver:

@@ -175,20 +175,19 @@ def frozen(monkeypatch):
     """Trains, with a cycle of garbage in what trained; whether that is still there."""
     monkeypatch.setattr(process, "COLLECT_S", 0.0)
     monkeypatch.setattr(process, "COLLECT_BYTES", 1 << 60)
-    gc.unfreeze()  # what another test may have left so
-    refs, counts = [], []
+    refs = []
+    process.spare_collector()
+    assert gc.get_freeze_count() > 10_000  # the collector does not walk over what was there before
 
     def train(number):
         garbage = Model([])
         garbage.me = garbage
         refs.append(weakref.ref(garbage))
-        counts.append(gc.get_freeze_count())
 
     made = Parts(Model([], train))
     made.leases.blocks.put(block(0, -1))
     made.master.script.append(messages.Ok())
     made.training.run()
-    assert counts[0] > 10_000  # the collector does not walk over what was there before
     yield lambda: refs[0]() is not None
     gc.unfreeze()
 

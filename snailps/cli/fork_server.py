@@ -1,0 +1,18 @@
+"""The process from which a session's processes are forked: imports what servers and workers need.
+
+The master's modules are imported in its fork: the others need not wait for them.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from snailps.cli import server, worker  # noqa: F401 (imported once, for all forks)
+from snailps.cli.entry import main
+from snailps.local.fork_server import serve
+
+
+def command(socket_fd: int, room: str) -> None:
+    """Fork processes as the owner of the socket asks, until it closes."""
+    with socket.socket(fileno=socket_fd) as requests:
+        serve(requests, main)
