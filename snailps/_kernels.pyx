@@ -772,18 +772,23 @@ cdef class Kernels:
     def train_labels(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                      const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                      const int64_t[::1] label_ptr, const int32_t[::1] labels,
-                     const int32_t[::1] noise, *, int loss, int negatives, bint shared,
-                     float lr_start, float lr_stop, uint64_t seed, Py_ssize_t first,
-                     Py_ssize_t last) -> tuple[float, int]:
+                     const int32_t[::1] noise, *, const float[::1] line_weights=None,
+                     const float[::1] label_weights=None, const float[::1] rests=None, int loss,
+                     int negatives, bint shared, float lr_start, float lr_stop, uint64_t seed,
+                     Py_ssize_t first, Py_ssize_t last) -> tuple[float, float]:
         """Train a linear classifier on mean vectors of lines `first` to `last - 1`.
 
-        Returns (sum of losses, lines).
+        Returns (sum of losses, sum of the lines' weights).
 
         inputs, outputs float32[n, stride] of `kernels.padded`, zeros from column `dim` on.  Line i
         has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]`` and its labels likewise; lines without
         features or without labels are skipped.  `loss`: 0 softmax, 1 one-versus-all, 2 negative
         sampling; for 0 and 2 a line of several labels is trained on one of them, drawn.  `noise`: labels that negatives
         are drawn from, for loss 2; a draw that is a label of the line is repeated, up to 8 times.
+        Weights of at least 0 multiply losses and gradients.  `line_weights`: one a line.  `label_weights`: one
+        for each of `labels`; a line is then trained on all its labels, for 0 in one step, for 2 one after the
+        other, and its weight in the sum is multiplied by theirs.  `rests`: likewise, for 1: the weight with
+        which the line lacks the label; of other labels it is 1.  None or empty: ones; no rests.
         `shared`: other threads train on the same arrays (Hogwild): output rows are exchanged every
         64 lines, by two copies of them.  The rate is linear over features.
         """
@@ -807,20 +812,27 @@ cdef class Kernels:
         if loss == SAMPLING and (negatives < 0 or noise.shape[0] < (negatives > 0)):
             raise ValueError(f"negatives must be at least 0, got {negatives}, and noise not be "
                              f"empty if there are any, got {noise.shape[0]} labels")
+        for name, factors, number in (("line_weights", line_weights, label_ptr.shape[0] - 1),
+                                      ("label_weights", label_weights, labels.shape[0]),
+                                      ("rests", rests, labels.shape[0])):
+            if factors is not None and len(factors) not in (0, number):
+                raise ValueError(f"{name} must be {number} numbers, or none, got {len(factors)}")
         if not self.in_range(noise, 0, label_num):
             raise ValueError(f"noise must lie in 0..{label_num - 1}, the rows of outputs")
         if bag_rows.shape[0] == 0 or labels.shape[0] == 0 or first == last:
-            return 0.0, 0           # no line has both
+            return 0.0, 0.0         # no line has both
         cdef LabelsJob job
         cdef char *scratch
-        cdef double total = 0
-        cdef int64_t examples = 0
+        cdef double total = 0, weight = 0
         job.inputs = &inputs[0, 0]
         job.outputs = &outputs[0, 0]
         job.bag_ptr = &bag_ptr[0]
         job.bag_rows = &bag_rows[0]
         job.label_ptr = &label_ptr[0]
         job.labels = &labels[0]
+        job.line_weights = NULL if line_weights is None else floats(line_weights)
+        job.label_weights = NULL if label_weights is None else floats(label_weights)
+        job.rests = NULL if rests is None else floats(rests)
         job.noise = ints(noise)
         job.noise_num = noise.shape[0]
         job.label_num = label_num
@@ -836,9 +848,9 @@ cdef class Kernels:
         job.stream = hash_key(seed)
         scratch = zeros(self.table.labels_scratch(&job))
         with nogil:
-            self.table.labels(&job, scratch, &total, &examples)
+            self.table.labels(&job, scratch, &total, &weight)
             free(scratch)
-        return total, examples
+        return total, weight
 
     # ---- product quantisation ----------------------------------------------------------------------
 

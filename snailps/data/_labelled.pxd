@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from snailps.data._normaliser cimport Normaliser
-from snailps.data._text cimport Lexicon
+from snailps.data._text cimport Lexicon, Token
 
 cdef enum:
     C_GRAM_MAX = 64             # longest word n-gram
@@ -20,6 +20,7 @@ cdef struct Rules:
     int word_ngrams
     int minn
     int maxn
+    bint weighed                # labels may have weights
 
 
 cdef struct Reading:
@@ -31,6 +32,10 @@ cdef struct Reading:
     int64_t unread              # words after a `</s>` in their line
     bint open                   # the current line has tokens
     bint ended                  # the current line has had a `</s>`: its rest is not read
+    # only if `Rules.weighed`:
+    float *line_weights         # of each line
+    float *label_weights        # of each label; NaN: the text has none
+    const uint8_t *wrong        # a label whose weight is none, or NULL
     int gram_num                # word n-grams that the next word extends:
     uint64_t grams[C_GRAM_MAX]  # the latest first
 

@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """A line as a classifier sees it: its labels and features, numbered as in fastText.
 
-    bytes -> LineReader.read -> Lines: features and labels, line by line
+    bytes -> LineReader.read -> Lines: features, labels and weights, line by line
+    bytes -> without_weights -> the same lines with plain labels, and the sums of their weights
     pairs of a pruned model -> KeptGrams -> rows of its n-grams; lines without the others
 
 A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive words.  Must
 not know which words a vocabulary has, or vectors.  The loops run without the GIL.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.math cimport NAN, isnan
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memcmp, memmove, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 import os
 from typing import NamedTuple
@@ -23,8 +25,17 @@ from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_long_words, fetch_
 
 from snailps.data._subwords import check_settings, subwords_csr
 from snailps.data.packed_words import PackedWords
+from snailps.errors import DataError
+
+cdef extern from "_number_parsing.h" nogil:
+    int snail_open_locale()
+    bint read_real "snail_read_real"(const uint8_t **cursor, float *out)
+
+if not snail_open_locale():
+    raise MemoryError("no memory for the C locale")
 
 cdef enum:
+    NUMBER_BYTES = 40       # longest number of a weight
     BAGGED_MAX = 1 << 15    # words whose n-grams are computed once and kept: about 2 MB
 
 # fastText's multiplier of word n-grams.
@@ -34,10 +45,16 @@ cdef Token END
 read_token(END_TEXT, 4, &END)
 
 GRAM_MAX: int = C_GRAM_MAX
+WEIGHT_MAX: float = 1e6
+NO_WEIGHTS: NDArray[np.float32] = np.zeros(0, np.float32)
+NO_WEIGHTS.flags.writeable = False
 
 
 class Lines(NamedTuple):
-    """A text as lines of features; see `LineReader.read`."""
+    """A text as lines of features; see `LineReader.read`.
+
+    Empty weights are ones, empty `rests` zeros, as in `kernels.train_labels`.
+    """
 
     feature_ptr: NDArray[np.int64]
     features: NDArray[np.int32]
@@ -45,6 +62,119 @@ class Lines(NamedTuple):
     labels: NDArray[np.int32]
     tokens: int
     unread: int
+    line_weights: NDArray[np.float32] = NO_WEIGHTS
+    label_weights: NDArray[np.float32] = NO_WEIGHTS
+    rests: NDArray[np.float32] = NO_WEIGHTS
+
+
+class WeightError(DataError):
+    """A label has a weight that is none; `offset` is its first byte in the text."""
+
+    offset: int
+
+    def __init__(self, label: bytes, offset: int) -> None:
+        shown = label.decode(errors="replace")
+        super().__init__(
+            f"expected a weight from 0 to {WEIGHT_MAX:,.0f} after the last ':' of a label, got {shown!r:.80}; a "
+            "label that has a ':' itself needs one more at its end")
+        self.offset = offset
+
+
+cdef inline int64_t name_of(const Token *token, float *weight) noexcept nogil:
+    """Length of a label without its weight; NaN: it has none.  -1: what it has is no weight."""
+    cdef int64_t name = token.length - 1
+    cdef uint8_t number[NUMBER_BYTES + 8]   # eight bytes at a time are read
+    cdef const uint8_t *at = number
+    cdef int64_t size
+    weight[0] = <float>NAN
+    while name >= 0 and token.text[name] != b':':
+        name -= 1
+    if name < 0:
+        return token.length
+    size = token.length - name - 1
+    if size == 0:
+        return name
+    if size > NUMBER_BYTES:
+        return -1
+    memset(number, 0, sizeof(number))
+    memcpy(number, token.text + name + 1, size)
+    if not read_real(&at, weight) or at != number + size or not 0 <= weight[0] <= 1e6:
+        return -1
+    return name
+
+
+cdef inline bint is_label(const Token *token, const uint8_t *prefix, Py_ssize_t size) noexcept nogil:
+    return token.length >= size and memcmp(token.text, prefix, size) == 0
+
+
+cdef object wrong_weight(const uint8_t *text, Py_ssize_t size, const uint8_t *label):
+    cdef Token token
+    read_token(label, text + size - label, &token)
+    return WeightError(token.text[:token.length], label - text)
+
+
+def without_weights(const uint8_t[::1] data not None, bytes prefix not None) \
+        -> tuple[bytes, PackedWords, NDArray[np.float64]]:
+    """A text of which labels may have weights, as plain text; its labels, and their weights.
+
+    A label is a word that begins with `prefix`; ``prefix + name + ":0.5"`` has the weight 0.5, and ``prefix +
+    ":2"`` is no label, but the weight of its line.  In the text blanks take the place of weights, so it is as
+    long.  Labels (n) are those before a `</s>`; a weight, float64 (n,), is that of the label (1 without one)
+    times that of its line.  `WeightError`: malformed, negative, not finite or too large.
+    """
+    cdef Py_ssize_t size = data.shape[0], prefix_size = len(prefix)
+    cdef bytearray plain = bytearray(data)
+    cdef uint8_t *text = plain
+    cdef const uint8_t *beginning = prefix
+    cdef const uint8_t *wrong = NULL
+    cdef Token tokens[BATCH]
+    cdef int64_t position = 0, room = 0, labels = 0, first = 0, name, at
+    cdef int64_t[::1] spans = np.empty(0, np.int64)
+    cdef double[::1] weights = np.empty(0, np.float64)
+    cdef double of_line = 1
+    cdef float weight
+    cdef bint ended = False
+    cdef int found, i
+    while wrong == NULL:
+        if labels + BATCH > room:
+            room = max(1024, 2 * room)
+            spans = grown(np.asarray(spans), 2 * labels, 2 * room)
+            weights = grown(np.asarray(weights), labels, room)
+        with nogil:
+            found = scan(text, size, &position, &END, tokens)
+            for i in range(found):
+                if is_sentence_end(&tokens[i]):
+                    ended = tokens[i].text != END_TEXT
+                    if not ended:
+                        for at in range(first, labels):
+                            weights[at] *= of_line
+                        first, of_line = labels, 1
+                    continue
+                if not is_label(&tokens[i], beginning, prefix_size):
+                    continue
+                name = name_of(&tokens[i], &weight)
+                if name < 0:
+                    wrong = tokens[i].text
+                    break
+                at = tokens[i].text - text
+                if name == prefix_size and not isnan(weight):
+                    if not ended:
+                        of_line = weight
+                    memset(text + at, b' ', tokens[i].length)
+                    continue
+                memset(text + at + name, b' ', tokens[i].length - name)
+                if not ended:
+                    spans[2 * labels], spans[2 * labels + 1] = at, at + name
+                    weights[labels] = 1 if isnan(weight) else weight
+                    labels += 1
+        if found == 0:
+            break
+    if wrong != NULL:
+        raise wrong_weight(&data[0], size, &data[0] + (wrong - text))
+    for at in range(first, labels):
+        weights[at] *= of_line
+    packed = PackedWords.of([bytes(plain[spans[2 * at]:spans[2 * at + 1]]) for at in range(labels)])
+    return bytes(plain), packed, np.asarray(weights[:labels])
 
 
 cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules) noexcept nogil:
@@ -104,8 +234,10 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
                         int64_t labels_max) noexcept nogil:
     """Read to the end (0), or until the next batch might not fit: then the features that it may need."""
     cdef Token tokens[BATCH]
+    cdef Token bare
     cdef const Token *token
-    cdef int64_t before
+    cdef float weight = 0
+    cdef int64_t before, name
     cdef int64_t room, id
     cdef bint ends
     cdef int found, i
@@ -130,12 +262,22 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
                     end_line(reading, feature_ptr, label_ptr)
                 continue
             reading.open = True
+            if rules.weighed and is_label(token, rules.prefix, rules.prefix_size):
+                name = name_of(token, &weight)
+                if name < 0:
+                    reading.wrong = token.text
+                    return 0
+                if name == rules.prefix_size and not isnan(weight):
+                    reading.line_weights[reading.lines] = weight
+                    continue
+                reading.label_weights[reading.labels] = weight
+                read_token(token.text, name, &bare)
+                token = &bare
             id = find_word(&lexicon.table, token)
             if id >= rules.words:
                 labels[reading.labels] = <int32_t>(id - rules.words)
                 reading.labels += 1
-            elif (id >= 0 or token.length < rules.prefix_size
-                    or memcmp(token.text, rules.prefix, rules.prefix_size) != 0):
+            elif id >= 0 or not is_label(token, rules.prefix, rules.prefix_size):
                 reading.features += add_word(token, id, rules, reading,
                                              features + reading.features)
             if token.text == END_TEXT:
@@ -168,11 +310,12 @@ cdef class LineReader:
     known or not.  `word_ngrams`: the longest run of words that is a feature, 1 to 64.  `minn`, `maxn`:
     lengths of character n-grams; `maxn` 0: none.  N-grams of both kinds are hashed to `bucket` rows.
     `normalize`: parts of the normal form that a text is given first (`normal_forms`).
+    `weighed`: labels may have weights, and so may lines, as `without_weights` says.
     """
 
     def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
                   bytes label_prefix not None, int word_ngrams=1, int minn=0, int maxn=0,
-                  int64_t bucket=0, str normalize=""):
+                  int64_t bucket=0, str normalize="", bint weighed=False):
         if not 1 <= word_ngrams <= C_GRAM_MAX:
             raise ValueError(f"expected word_ngrams of 1 to {C_GRAM_MAX}, got {word_ngrams}")
         if not label_prefix:
@@ -186,6 +329,7 @@ cdef class LineReader:
         self.rules.prefix = <const uint8_t *>self.prefix
         self.rules.prefix_size = len(label_prefix)
         self.rules.words = len(words)
+        self.rules.weighed = weighed
         self.rules.bucket = <uint32_t>bucket
         if bucket > 0:
             self.rules.inverse = <uint64_t>-1 // <uint64_t>bucket
@@ -256,6 +400,7 @@ cdef class LineReader:
         cdef int64_t room, most
         cdef int64_t[::1] feature_at, label_at
         cdef int32_t[::1] feature_view, label_view
+        cdef float[::1] line_view, weight_view
         with nogil:
             most = line_ends(text, size) if size else 0
             memset(&reading, 0, sizeof(Reading))
@@ -265,19 +410,31 @@ cdef class LineReader:
         # English has a word every six bytes; denser text doubles the room.
         features = np.empty((size // 5 + BATCH) * self.rules.word_ngrams, np.int32)
         labels = np.empty(2 * most + BATCH, np.int32)
+        # A text may go on in the last line, so that has a place, too.
+        line_weights = np.ones(self.rules.weighed * (most + 1), np.float32)
+        label_weights = np.empty(self.rules.weighed * len(labels), np.float32)
         while True:
             feature_view, label_view = features, labels
+            line_view, weight_view = line_weights, label_weights
+            if self.rules.weighed:
+                reading.line_weights, reading.label_weights = &line_view[0], &weight_view[0]
             with nogil:
                 room = read_lines(self.lexicon, &self.rules, text, size, &reading,
                                   &feature_at[0], &feature_view[0], feature_view.shape[0],
                                   &label_at[0], &label_view[0], label_view.shape[0])
+            if reading.wrong != NULL:
+                raise wrong_weight(text, size, reading.wrong)
             if room == 0:
                 break
             features = grown(features, reading.features, reading.features + room)
             labels = grown(labels, reading.labels, reading.labels + BATCH)
+            if self.rules.weighed:
+                label_weights = grown(label_weights, reading.labels, len(labels))
         n = reading.lines + 1
         return Lines(feature_ptr[:n], features[:reading.features], label_ptr[:n],
-                     labels[:reading.labels], reading.tokens, reading.unread)
+                     labels[:reading.labels], reading.tokens, reading.unread,
+                     line_weights[:self.rules.weighed * reading.lines],
+                     label_weights[:self.rules.weighed * reading.labels])
 
 
 cdef object check_offsets(const int64_t[::1] offsets, Py_ssize_t size):

@@ -260,29 +260,15 @@ class ExampleReader:
         start: int,
         place: Place | None,
     ) -> str:
-        """Words for a fault: file, line and column in bytes, what was expected, what came.
-
-        Lines before the block are counted by reading the file again, which an error may cost.  If
-        that fails, the line is counted within the block.
-        """
+        """Words for a fault: file, line and column in bytes, what was expected, what came."""
         offset = first + fault.offset
         begin = first + fault.line
         end = data.find(b"\n", offset)
         line = data[begin : end if end >= 0 else len(data)].removesuffix(b"\r")
         offset = min(offset, begin + len(line))
-        number = data.count(b"\n", 0, begin) + 1
-        if place is None:
-            before = lines_before(path, start)
-            where = f"line {before + number}"
-        else:
-            path, in_file = place(begin)
-            before = lines_before(path, in_file)
-            where = f"line {before + 1}"
-        if before < 0:
-            where = f"line {number} of the block at byte {start:,}"
         expected, got = self._expected(fault, line, offset - begin)
         return (
-            f"{path or 'the text'}, {where}, column {offset - begin + 1}: "
+            f"{line_at(data, begin, path, start, place)}, column {offset - begin + 1}: "
             f"expected {expected}, got {got}"
         )
 
@@ -319,6 +305,26 @@ def format_of_rows(
 def _shown(got: bytes) -> str:
     text = got[:SHOWN_BYTES].decode(errors="replace")
     return repr(text + "..." if len(got) > SHOWN_BYTES else text) if got else "nothing"
+
+
+def line_at(data: bytes, offset: int, path: str, start: int, place: Place | None) -> str:
+    """Words for the line of byte `offset` of a text (`ExampleReader.read`): file and number.
+
+    Lines before the text are counted by reading the file again, which an error may cost.  If that
+    fails, the line is counted within the text.
+    """
+    begin = data.rfind(b"\n", 0, offset) + 1
+    number = data.count(b"\n", 0, begin) + 1
+    if place is None:
+        before = lines_before(path, start)
+        where = f"line {before + number}"
+    else:
+        path, in_file = place(begin)
+        before = lines_before(path, in_file)
+        where = f"line {before + 1}"
+    if before < 0:
+        where = f"line {number} of the block at byte {start:,}"
+    return f"{path or 'the text'}, {where}"
 
 
 def lines_before(path: str, start: int) -> int:

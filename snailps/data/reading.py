@@ -33,6 +33,11 @@ class Reading:
         ``name:kind`` of every column of examples.
     label_prefix : str
         Put in front of each label in the lines of text.
+    weight_column : str
+        Column of the texts' weights; empty: they have none.  Written as the label ``:NUMBER``.
+    soft_labels : bool
+        The labels of a column may end with their weights.  If not, and the texts have weights, each
+        label is written with a ``:`` at its end, so that none is taken for a weight.
     on_bad_line : str
         ``stop`` or ``skip``, for CSV and TSV.
     needs_labels : bool
@@ -46,6 +51,8 @@ class Reading:
     label_column: str = ""
     columns: tuple[str, ...] = ()
     label_prefix: str = "__label__"
+    weight_column: str = ""
+    soft_labels: bool = False
     on_bad_line: str = "stop"
     needs_labels: bool = True
     label_names: tuple[str, ...] = ()

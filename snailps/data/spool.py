@@ -11,11 +11,12 @@ from __future__ import annotations
 import operator
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from snailps.data._labelled import WEIGHT_MAX
 from snailps.data.elements import Elements, a_kind, elements_of, is_missing, native
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
@@ -65,6 +66,8 @@ def spool_text(
     folder: str = "",
     *,
     labels: Any = None,
+    weights: Any = None,
+    has_weights: bool = False,
     bytes_max: int = 0,
     column: str = "",
     on_progress: OnProgress | None = None,
@@ -81,6 +84,11 @@ def spool_text(
     labels : object, optional
         A label, or a list of labels, for each unit; or the name of a column, if `data` is a table.
         Lines then have fastText's form.
+    weights : object, optional
+        A number from 0 to `WEIGHT_MAX` for each unit, as for labels.
+    has_weights : bool
+        The text is read by `_labelled.LineReader` with weights, as it must be with `weights`; a
+        unit's labels may then be a mapping from labels to weights.
     column : str
         Column of the texts, if `data` is a table.
     on_progress : callable, optional
@@ -109,9 +117,13 @@ def spool_text(
         )
         if texts.count is not None and label_elements.count not in (None, texts.count):
             raise _miscounted(texts, label_elements)
+    heads = None
+    if label_elements is not None:
+        of_units = None if weights is None else elements_of(weights, what="weights")
+        heads = LineHeads(label_elements, LABEL_PREFIX.decode(), of_units, ":" * has_weights)
     with HostCache(folder, bytes_max).new_file(f"writing {texts.name}") as file:
         units = 0
-        for piece, units in SpooledText(texts, label_elements, LABEL_PREFIX.decode()).pieces():
+        for piece, units in SpooledText(texts, heads).pieces():
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, texts.count)
@@ -130,10 +142,8 @@ class SpooledText:
     the loop over units is the hot one.
     """
 
-    def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
-        self._elements, self._labels, self._prefix = elements, labels, prefix
-        self._heads: dict[Any, str] = {}
-        """By type and label, the beginning of its line."""
+    def __init__(self, elements: Elements, heads: LineHeads | None = None) -> None:
+        self._elements, self._heads = elements, heads
         self._units: list[Any] = []
         """Units of the piece; `_lines` has their lines, `_labelled` the labels before each."""
         self._lines: list[str] = []
@@ -143,7 +153,7 @@ class SpooledText:
 
     def pieces(self) -> Iterator[tuple[bytes, int]]:
         """Whole lines, about `WRITE_BYTES` at a time, and the number of units so far."""
-        labels = None if self._labels is None else iter(self._labels.values)
+        heads = self._heads
         units, lines, join = self._units, self._lines, " ".join
         size = 0
         for number, element in enumerate(self._elements.values):
@@ -157,17 +167,16 @@ class SpooledText:
                     line = self._joined(number, element)
             else:
                 line = self._line(number, element)
-            if labels is not None:
-                self._labelled.append(self._label(number, labels))
+            if heads is not None:
+                self._labelled.append(heads.next(number, self._elements))
             units.append(element)
             lines.append(line)
             size += len(line) + 1
             if size >= WRITE_BYTES:
                 yield self._piece(), self._first
                 size = 0
-        if labels is not None and next(labels, _END) is not _END:
-            assert self._labels is not None
-            raise _miscounted(self._elements, self._labels, self._first + len(lines))
+        if heads is not None:
+            heads.end(self._first + len(lines), self._elements)
         if lines:
             yield self._piece(), self._first
 
@@ -180,8 +189,8 @@ class SpooledText:
                 line = self._line(self._first + place, element)
                 lines[place] = line.replace("\n", " ")
             data = self._encoded()
-        if self._labels is not None:
-            self._refuse_labels_in(data)
+        if self._heads is not None:
+            self._refuse_labels_in(data, self._heads.prefix)
             lines[:] = map(operator.add, self._labelled, lines)
             data = self._encoded()
         self._first += len(lines)
@@ -258,24 +267,76 @@ class SpooledText:
                 words.append(word)
         return " ".join(words)
 
-    def _label(self, number: int, labels: Iterator[Any]) -> str:
-        """The beginning of a unit's line: its labels, each with a blank."""
-        assert self._labels is not None
-        label = next(labels, _END)
+    def _refuse_labels_in(self, data: bytes, prefix: str) -> None:
+        """DataError: a word of a text that would be read as a label."""
+        if prefix.encode(*_CODEC) not in data:
+            return
+        for number, line in enumerate(self._lines, self._first):
+            for word in _WORD_END.split(line):
+                if word.startswith(prefix):
+                    raise DataError(
+                        f"{self._elements.at(number)} has the word {word!r:.60}, which would be "
+                        "read as a label: give labels apart or in the texts, not both"
+                    )
+
+
+class LineHeads:
+    """The beginning of each unit's line: its weight, if it has one, and its labels.
+
+    `ends` is written after a label that has no weight: ``:`` in a text that is read with weights,
+    so that no end of a label is taken for one.
+    """
+
+    def __init__(
+        self, labels: Elements, prefix: str, weights: Elements | None = None, ends: str = ""
+    ) -> None:
+        self.prefix = prefix
+        self._labels, self._weights, self._ends = labels, weights, ends
+        self._next_labels = iter(labels.values)
+        self._next_weights = None if weights is None else iter(weights.values)
+        self._heads: dict[Any, str] = {}
+        """By type and label, the word of it."""
+
+    def next(self, number: int, units: Elements) -> str:
+        """The beginning of the next line: each word with a blank; `number` of the unit."""
+        label = next(self._next_labels, _END)
         if label is _END:
-            raise _miscounted(self._elements, self._labels, number)
+            raise _miscounted(units, self._labels, number)
+        if self._next_weights is None:
+            return self._head(number, label)
+        assert self._weights is not None
+        weight = next(self._next_weights, _END)
+        if weight is _END:
+            raise _miscounted(units, self._weights, number, "weight")
+        written = weight_text(weight, self._weights, number)
+        return f"{self.prefix}:{written} {self._head(number, label)}"
+
+    def end(self, number: int, units: Elements) -> None:
+        """DataError: there are more labels, or weights, than the `number` of units."""
+        if next(self._next_labels, _END) is not _END:
+            raise _miscounted(units, self._labels, number)
+        if self._next_weights is not None and next(self._next_weights, _END) is not _END:
+            assert self._weights is not None
+            raise _miscounted(units, self._weights, number, "weight")
+
+    def _head(self, number: int, label: Any) -> str:
+        """The words of a unit's labels."""
         key = type(label), label  # with the type, since 1 and True are equal
         try:
             return self._heads[key]
         except KeyError:
             head = self._heads[key] = self._word_of(number, label)
             return head
-        except TypeError:  # not hashable: a list of labels
+        except TypeError:  # not hashable: a list of labels, or labels with weights
+            if isinstance(label, Mapping):
+                return "".join(
+                    self._word_of(number, item, f":{weight_text(weight, self._labels, number)}")
+                    for item, weight in label.items()
+                )
             return "".join(self._word_of(number, item) for item in _several(label))
 
-    def _word_of(self, number: int, label: Any) -> str:
+    def _word_of(self, number: int, label: Any, ends: str | None = None) -> str:
         """The prefixed word of a label, or of each of several; `number` of the unit, for errors."""
-        assert self._labels is not None
         where = self._labels.at(number)
         if hasattr(label, "dtype") and hasattr(label, "tolist"):
             label = label.tolist()
@@ -291,19 +352,21 @@ class SpooledText:
                 f"{where} is {text!r:.60}: expected a label without blanks, since it becomes one "
                 "word of a line"
             )
-        return f"{self._prefix}{text} "
+        return f"{self.prefix}{text}{self._ends if ends is None else ends} "
 
-    def _refuse_labels_in(self, data: bytes) -> None:
-        """DataError: a word of a text that would be read as a label."""
-        if self._prefix.encode(*_CODEC) not in data:
-            return
-        for number, line in enumerate(self._lines, self._first):
-            for word in _WORD_END.split(line):
-                if word.startswith(self._prefix):
-                    raise DataError(
-                        f"{self._elements.at(number)} has the word {word!r:.60}, which would be "
-                        "read as a label: give labels apart or in the texts, not both"
-                    )
+
+def weight_text(weight: Any, weights: Elements, number: int) -> str:
+    """Write a weight so that it is read as the same float32; DataError: it is none."""
+    try:
+        value = float(weight)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0 <= value <= WEIGHT_MAX:
+        raise DataError(
+            f"{weights.at(number)} has the weight {weight!r:.60}: expected a number from 0 to "
+            f"{WEIGHT_MAX:,.0f}"
+        )
+    return f"{np.float32(value):.9g}"
 
 
 def _several(labels: Any) -> list[Any]:
@@ -311,10 +374,12 @@ def _several(labels: Any) -> list[Any]:
     return sorted(labels, key=str) if isinstance(labels, Set) else list(labels)
 
 
-def _miscounted(data: Elements, labels: Elements, units: int | None = None) -> DataError:
-    """Make the error for another number of labels than of elements."""
+def _miscounted(
+    data: Elements, labels: Elements, units: int | None = None, what: str = "label"
+) -> DataError:
+    """Make the error for another number of labels, or weights, than of elements."""
     elements = units if data.count is None else data.count
     got = "another number" if labels.count is None else f"{labels.count:,}"
     return DataError(
-        f"expected a label for each element: got {got} of them for {elements:,} elements"
+        f"expected a {what} for each element: got {got} of them for {elements:,} elements"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +28,7 @@ from snailps.data.label_words import word_of
 from snailps.data.matrix_writer import write_rows
 from snailps.data.partitions import kinds_of_folders
 from snailps.data.reading import Reading
-from snailps.data.spool import SpooledText
+from snailps.data.spool import LineHeads, SpooledText
 from snailps.dataclass import replace
 from snailps.errors import DataError
 
@@ -47,29 +47,36 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
 
     `make` as in `open_table`.
     """
-    names = [name for name in (reading.column, reading.label_column) if name]
-    # A batch has both columns; the writer takes one text and then its labels.  Labels of texts that
-    # were not taken yet wait here, a batch at most.
-    waiting: deque[Any] = deque()
+    others = [name for name in (reading.label_column, reading.weight_column) if name]
+    # A batch has all columns; the writer takes one text, then its labels and its weight.  What
+    # belongs to texts that were not taken yet waits here, a batch at most.
+    waiting: dict[str, deque[Any]] = {name: deque() for name in others}
     with open_table(path, make) as table, table_errors(path):
-        _require(table, names)
+        _require(table, [reading.column, *others])
 
         def texts() -> Iterator[Any]:
-            for batch in table.batches(names):
-                for name in names[1:]:
-                    waiting.extend(map(_word, batch.column(name).values(0, batch.rows)))
-                yield from batch.column(names[0]).values(0, batch.rows)
+            for batch in table.batches([reading.column, *others]):
+                for name, values in waiting.items():
+                    values.extend(batch.column(name).values(0, batch.rows))
+                yield from batch.column(reading.column).values(0, batch.rows)
 
-        def labels() -> Iterator[Any]:
-            while waiting:
-                yield waiting.popleft()
+        def taken(name: str) -> Iterator[Any]:
+            while waiting[name]:
+                yield waiting[name].popleft()
 
-        elements = [
-            Elements(values, None, f"column {name!r} of {path}", "row")
-            for name, values in zip(names, (texts(), labels()), strict=False)
-        ]
-        labelled = elements[1] if len(elements) > 1 else None
-        for piece, _ in SpooledText(elements[0], labelled, reading.label_prefix).pieces():
+        def elements(name: str, values: Iterable[Any]) -> Elements:
+            return Elements(values, None, f"column {name!r} of {path}", "row")
+
+        heads = None
+        if label := reading.label_column:
+            weight = reading.weight_column
+            heads = LineHeads(
+                elements(label, map(_word, taken(label))),
+                reading.label_prefix,
+                elements(weight, taken(weight)) if weight else None,
+                ":" if weight and not reading.soft_labels else "",
+            )
+        for piece, _ in SpooledText(elements(reading.column, texts()), heads).pieces():
             yield piece
 
 

@@ -5,6 +5,9 @@
  * The steps are exactly fastText's: h is the mean of the line's input rows, output row k moves by
  * rate * (y_k - p_k) h, every input row by the gradient of h divided by the number of features.
  *
+ * A label of a line has a weight, which multiplies its loss and its gradient: that of the line times that of
+ * the label in it.  Where none is given, both are 1.
+ *
  * Threads train different lines on the same rows without locks (Hogwild): texts share few input rows, and
  * a lost addition is one step of one line.  With softmax and one-vs-all every thread writes all output
  * rows at every line, so each trains copies of them (`copied`, _hot_rows.h); with negative sampling only
@@ -33,8 +36,8 @@ typedef struct {
     float *outputs;  /* that this thread trains */
     float *hidden;   /* [stride] */
     float *gradient; /* [stride] */
-    float *scores;   /* [label_num] */
-    float *truth;    /* [label_num], zeros between lines */
+    float *scores;   /* [label_num]; one-vs-all: weight of a label's no, ones between lines */
+    float *truth;    /* [label_num], weight of a label's yes, zeros between lines */
     uint64_t drawn;  /* random numbers so far */
 } snail_labels;
 
@@ -56,75 +59,153 @@ SNAIL_INLINE uint64_t snail_next_below(snail_labels *s, uint64_t bound) {
     return snail_below(snail_draw(s->job->stream, ++s->drawn), bound);
 }
 
-/* A step of one label as a binary classification; returns its loss. */
-SNAIL_INLINE float snail_binary(snail_labels *s, int64_t label, int wanted, float rate) {
+/* A step of one label as a binary classification, whose yes and no have weights; returns its loss. */
+SNAIL_INLINE float snail_binary(snail_labels *s, int64_t label, float yes, float no, float rate) {
     const int64_t stride = s->job->stride;
-    float *row = s->outputs + label * stride;
+    float *row = s->outputs + label * stride, loss = 0;
     const float score = snail_sigmoid(snail_dot(row, s->hidden, stride));
-    snail_label_step(row, s->hidden, s->gradient, rate * ((float)wanted - score), stride);
-    return -snail_log(wanted ? score : (float)(1.0 - score + 1e-13f));
+    snail_label_step(row, s->hidden, s->gradient, rate * (yes * (1 - score) - no * score), stride);
+    if (yes > 0) loss -= yes * snail_log(score);
+    if (no > 0) loss -= no * snail_log((float)(1.0 - score + 1e-13f));
+    return loss;
 }
 
-SNAIL_INLINE float snail_softmax_line(snail_labels *s, int32_t target, float rate) {
-    const int64_t stride = s->job->stride, label_num = s->job->label_num;
-    float loss;
+/* Labels of a line that are trained, as places in `labels`, and the weight of the line. */
+typedef struct {
+    int64_t first, last;
+    float weight;
+} snail_targets;
+
+SNAIL_INLINE float snail_target_weight(const snail_labels *s, const snail_targets *targets, int64_t at) {
+    return s->job->label_weights ? targets->weight * s->job->label_weights[at] : targets->weight;
+}
+
+/* One step for all targets: their weights share out the probability, so the sum of their losses is a cross
+ * entropy. */
+SNAIL_INLINE float snail_softmax_line(snail_labels *s, const snail_targets *targets, float weight,
+                                      float rate) {
+    const snail_labels_job *job = s->job;
+    const int64_t stride = job->stride, label_num = job->label_num;
+    const int32_t target = job->labels[targets->first];
+    float loss, apart = 0;
     for (int64_t k = 0; k < label_num; k++)
         s->scores[k] = snail_dot(s->outputs + k * stride, s->hidden, stride);
-    const float share = -rate / snail_softmax(s->scores, label_num, target, &loss);
+    for (int64_t at = targets->first; at < targets->last; at++)
+        apart += snail_target_weight(s, targets, at) * (s->scores[target] - s->scores[job->labels[at]]);
+    const float share = -rate * weight / snail_softmax(s->scores, label_num, target, &loss);
     for (int64_t k = 0; k < label_num; k++) s->scores[k] *= share;
-    s->scores[target] += rate;
+    for (int64_t at = targets->first; at < targets->last; at++)
+        s->scores[job->labels[at]] += rate * snail_target_weight(s, targets, at);
     for (int64_t k = 0; k < label_num; k++)
         snail_label_step(s->outputs + k * stride, s->hidden, s->gradient, s->scores[k], stride);
-    return loss;
+    return weight * loss + apart;
 }
 
-SNAIL_INLINE float snail_one_vs_all(snail_labels *s, int64_t line, float rate) {
+/* A label of weight t is a yes of weight t, and a no of the rest to 1 (`rests`). */
+SNAIL_INLINE float snail_one_vs_all(snail_labels *s, int64_t line, float weight, float rate) {
     const snail_labels_job *job = s->job;
     float loss = 0;
-    for (int64_t k = job->label_ptr[line]; k < job->label_ptr[line + 1]; k++)
-        s->truth[job->labels[k]] = 1;
-    for (int64_t k = 0; k < job->label_num; k++) loss += snail_binary(s, k, s->truth[k] > 0, rate);
-    for (int64_t k = job->label_ptr[line]; k < job->label_ptr[line + 1]; k++)
-        s->truth[job->labels[k]] = 0;
-    return loss;
+    for (int64_t at = job->label_ptr[line]; at < job->label_ptr[line + 1]; at++) {
+        const int32_t k = job->labels[at];
+        const float yes = job->label_weights ? job->label_weights[at] : 1;
+        const float no = job->rests ? job->rests[at] : 0;
+        if (yes > s->truth[k]) s->truth[k] = yes; /* a label may be repeated */
+        if (no < s->scores[k]) s->scores[k] = no;
+    }
+    for (int64_t k = 0; k < job->label_num; k++)
+        loss += snail_binary(s, k, s->truth[k], s->scores[k], rate * weight);
+    for (int64_t at = job->label_ptr[line]; at < job->label_ptr[line + 1]; at++) {
+        s->truth[job->labels[at]] = 0;
+        s->scores[job->labels[at]] = 1;
+    }
+    return weight * loss;
 }
 
 SNAIL_INLINE float snail_sampling(snail_labels *s, int32_t target, float rate) {
-    float loss = snail_binary(s, target, 1, rate);
+    float loss = snail_binary(s, target, 1, 0, rate);
     for (int i = 0; i < s->job->negatives; i++)
         for (int tries = 0; tries < SNAIL_TRIES; tries++) {
             const int32_t other = s->job->noise[snail_next_below(s, s->job->noise_num)];
             if (other != target) {
-                loss += snail_binary(s, other, 0, rate);
+                loss += snail_binary(s, other, 0, 1, rate);
                 break;
             }
         }
     return loss;
 }
 
-SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate) {
+/* One step for each target. */
+SNAIL_INLINE float snail_targets_apart(snail_labels *s, const snail_targets *targets, float rate) {
+    float loss = 0;
+    for (int64_t at = targets->first; at < targets->last; at++) {
+        const float weight = snail_target_weight(s, targets, at);
+        if (weight > 0) loss += weight * snail_sampling(s, s->job->labels[at], rate * weight);
+    }
+    return loss;
+}
+
+/* Without weights of labels, a line of several is trained on one of them, drawn each time, as in fastText. */
+SNAIL_INLINE snail_targets snail_targets_of(snail_labels *s, int64_t line, float weight) {
+    const snail_labels_job *job = s->job;
+    snail_targets targets = {job->label_ptr[line], job->label_ptr[line + 1], weight};
+    const int64_t label_num = targets.last - targets.first;
+    if (!job->label_weights && job->loss != SNAIL_ONE_VS_ALL) {
+        if (label_num > 1) targets.first += (int64_t)snail_next_below(s, (uint64_t)label_num);
+        targets.last = targets.first + 1;
+    }
+    return targets;
+}
+
+/* The weight of a line's step: the sum of its targets', or the largest where each label is a step. */
+SNAIL_INLINE float snail_line_weight(const snail_labels *s, const snail_targets *targets) {
+    const int one_vs_all = s->job->loss == SNAIL_ONE_VS_ALL;
+    float weight = one_vs_all ? targets->weight : 0;
+    for (int64_t at = targets->first; at < targets->last; at++) {
+        const float of_label = snail_target_weight(s, targets, at);
+        weight = !one_vs_all ? weight + of_label : of_label > weight ? of_label : weight;
+    }
+    return weight;
+}
+
+/* Trains a line by one step of this weight; returns its loss. */
+SNAIL_INLINE float snail_step_line(snail_labels *s, int64_t line, const snail_targets *targets,
+                                   float weight, float rate) {
     const snail_labels_job *job = s->job;
     const int64_t begin = job->bag_ptr[line], end = job->bag_ptr[line + 1], stride = job->stride;
-    const int64_t label_num = job->label_ptr[line + 1] - job->label_ptr[line];
     const float share = 1 / (float)(end - begin);
     float loss;
     snail_sum_rows((int)(end - begin), job->bag_rows + begin, NULL, job->inputs, stride, share,
                    s->hidden);
     memset(s->gradient, 0, (size_t)stride * sizeof(float));
-    if (job->loss == SNAIL_ONE_VS_ALL) loss = snail_one_vs_all(s, line, rate);
-    else {
-        /* As in fastText, a line of several labels is trained on one of them, drawn each time. */
-        const uint64_t r = label_num > 1 ? snail_next_below(s, (uint64_t)label_num) : 0;
-        const int32_t target = job->labels[job->label_ptr[line] + (int64_t)r];
-        loss = job->loss == SNAIL_SOFTMAX ? snail_softmax_line(s, target, rate)
-                                          : snail_sampling(s, target, rate);
-    }
+    if (job->loss == SNAIL_ONE_VS_ALL) loss = snail_one_vs_all(s, line, targets->weight, rate);
+    else if (job->loss == SNAIL_SOFTMAX) loss = snail_softmax_line(s, targets, weight, rate);
+    else loss = snail_targets_apart(s, targets, rate);
     for (int64_t d = 0; d < stride; d++) s->gradient[d] *= share;
     for (int64_t r = begin; r < end; r++) {
         float *row = job->inputs + job->bag_rows[r] * stride;
         for (int64_t d = 0; d < stride; d++) row[d] += s->gradient[d];
     }
     return loss;
+}
+
+/* Returns the weight of the line in the mean loss; 0: the line was left out.
+ *
+ * A step of a large weight would overshoot, and rows grow without bound.  So a line of weight 2 is trained
+ * twice; and since the gradient falls meanwhile, steps grow: their weights are 1, 1, 2, 4, 8 and so on. */
+SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate, double *loss) {
+    const snail_labels_job *job = s->job;
+    const snail_targets targets =
+        snail_targets_of(s, line, job->line_weights ? job->line_weights[line] : 1);
+    const float weight = snail_line_weight(s, &targets);
+    for (float done = 0, part; done < weight; done += part) {
+        part = done < 1 ? 1 : done;
+        part = part < weight - done ? part : weight - done;
+        snail_targets some = targets;
+        some.weight *= part / weight;
+        const float before = snail_step_line(s, line, &some, part, rate);
+        if (done == 0) *loss += before / part * weight;
+    }
+    return job->loss == SNAIL_ONE_VS_ALL ? targets.weight : weight;
 }
 
 SNAIL_INLINE int64_t snail_padded(int64_t n) { return (n + SNAIL_PAD - 1) / SNAIL_PAD * SNAIL_PAD; }
@@ -135,7 +216,7 @@ static int64_t snail_labels_scratch(const snail_labels_job *job) {
 }
 
 static void snail_train_labels(const snail_labels_job *job, char *scratch, double *loss,
-                               int64_t *examples) {
+                               double *weight) {
     const int64_t start = job->bag_ptr[job->first], stop = job->bag_ptr[job->last];
     snail_labels s = {.job = job, .outputs = job->outputs};
     const float slope = (job->rate_stop - job->rate_start) / (float)(stop - start);
@@ -144,6 +225,7 @@ static void snail_train_labels(const snail_labels_job *job, char *scratch, doubl
     s.gradient = s.hidden + job->stride;
     s.scores = s.gradient + job->stride;
     s.truth = s.scores + snail_padded(job->label_num);
+    for (int64_t k = 0; k < job->label_num; k++) s.scores[k] = 1;
     s.hot = (snail_hot_rows){job->outputs, NULL, NULL, job->label_num, -1, job->stride,
                              job->stride, NULL};
     if (job->copied) {
@@ -159,9 +241,9 @@ static void snail_train_labels(const snail_labels_job *job, char *scratch, doubl
             job->label_ptr[line + 1] == job->label_ptr[line])
             continue;
         const float rate = job->rate_start + slope * (float)(job->bag_ptr[line] - start);
-        *loss += snail_train_line(&s, line, rate);
-        *examples += 1;
-        if (job->copied && ++waiting == SNAIL_TOGETHER) {
+        const float trained = snail_train_line(&s, line, rate, loss);
+        *weight += trained;
+        if (job->copied && trained > 0 && ++waiting == SNAIL_TOGETHER) {
             snail_exchange(&s.hot, 0);
             waiting = 0;
         }

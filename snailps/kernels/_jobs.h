@@ -120,6 +120,9 @@ typedef struct { /* lines of text with labels */
     const int32_t *bag_rows;
     const int64_t *label_ptr;
     const int32_t *labels;
+    const float *line_weights;  /* one a line; NULL: ones */
+    const float *label_weights; /* one for each of `labels`, as the next; NULL: ones */
+    const float *rests;         /* weight of the line's no to the label; only one-vs-all; NULL: zeros */
     const int32_t *noise;
     uint64_t noise_num;
     int64_t label_num; /* rows of `outputs` */
@@ -313,7 +316,7 @@ typedef struct {
     int64_t (*pairs_scratch)(const snail_words_job *job);
     void (*pairs)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labels_scratch)(const snail_labels_job *job);
-    void (*labels)(const snail_labels_job *job, char *scratch, double *loss, int64_t *examples);
+    void (*labels)(const snail_labels_job *job, char *scratch, double *loss, double *weight);
     int64_t (*labelling_scratch)(const snail_labelling_job *job);
     void (*label_lines)(const snail_labelling_job *job, char *scratch);
     int64_t (*codebook_scratch)(const snail_codebook_job *job);

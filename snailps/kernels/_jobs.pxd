@@ -120,6 +120,9 @@ cdef extern from "kernels/_jobs.h" nogil:
         const int32_t *bag_rows
         const int64_t *label_ptr
         const int32_t *labels
+        const float *line_weights
+        const float *label_weights
+        const float *rests
         const int32_t *noise
         uint64_t noise_num
         int64_t label_num
@@ -315,7 +318,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*pairs)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil
         void (*labels)(const LabelsJob *job, char *scratch, double *loss,
-                       int64_t *examples) noexcept nogil
+                       double *weight) noexcept nogil
         int64_t (*labelling_scratch)(const LabellingJob *job) noexcept nogil
         void (*label_lines)(const LabellingJob *job, char *scratch) noexcept nogil
         int64_t (*codebook_scratch)(const CodebookJob *job) noexcept nogil

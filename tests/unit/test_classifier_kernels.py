@@ -106,6 +106,119 @@ def test_train_labels_softmax_known_step():
     np.testing.assert_allclose(outputs[:, :2], [[-0.125, -0.25], [0.125, 0.25]], atol=1e-7)
 
 
+class Weighed(Toy):
+    """The same lines with weights of lines and labels; every fifth of either is 0."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        rng = np.random.default_rng(5)
+        numbers = [rng.uniform(0, 2, n).astype(np.float32) for n in (len(self.bag_ptr) - 1,
+                                                                     len(self.labels))]  # fmt: skip
+        for weights in numbers:
+            weights[::5] = 0
+        self.line_weights, self.label_weights = numbers
+        self.rests = np.maximum(0, 1 - self.label_weights)
+
+
+@builds
+@losses
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [["line_weights"], ["label_weights"], ["line_weights", "label_weights", "rests"]],
+)
+def test_train_labels_with_weights_equals_twin(build, loss, names, shared):
+    toy = Weighed(lines=300)
+    weights = {name: getattr(toy, name) for name in names}
+    got = toy.train(build, loss=loss, shared=shared, **weights)
+    want = toy.twin(loss=loss, **weights)
+    assert_close(got[:3] + want[3:], want, toy.dim)
+    assert got[3] == pytest.approx(want[3], rel=1e-6)
+
+
+@losses
+def test_train_labels_with_weights_of_one_has_the_same_bits(loss):
+    toy = Toy()
+    toy.label_ptr[:] = np.minimum(np.arange(len(toy.label_ptr)), len(toy.labels))  # a label a line
+    plain = toy.train(loss=loss)
+    weighed = toy.train(
+        loss=loss,
+        line_weights=np.ones(len(toy.bag_ptr) - 1, np.float32),
+        label_weights=np.ones(len(toy.labels), np.float32),
+        rests=np.zeros(len(toy.labels), np.float32),
+    )
+    for got, want in zip(weighed, plain, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@losses
+def test_train_labels_with_weight_zero_is_as_if_the_line_were_not_there(loss):
+    toy = Toy()
+    weights = np.zeros(len(toy.bag_ptr) - 1, np.float32)
+    inputs, outputs, total, weight = toy.train(loss=loss, line_weights=weights)
+    np.testing.assert_array_equal(inputs, toy.inputs)
+    np.testing.assert_array_equal(outputs, toy.outputs)
+    assert (total, weight) == (0, 0)
+
+
+@losses
+@pytest.mark.parametrize("weight", [2, 3])
+def test_train_labels_with_a_whole_weight_is_the_line_as_often(loss, weight):
+    toy = Toy()
+    bag, label = np.arange(5, dtype=np.int32), np.array([3], np.int32)
+
+    def train(times, weights):
+        toy.rest = (
+            toy.dim, np.arange(times + 1) * len(bag), np.tile(bag, times),
+            np.arange(times + 1), np.tile(label, times), toy.noise,
+        )  # fmt: skip
+        return toy.train(loss=loss, lr_stop=0.2, first=0, last=times, line_weights=weights)
+
+    weighed = train(1, np.array([weight], np.float32))
+    repeated = train(weight, None)
+    for got, want in zip(weighed[:2], repeated[:2], strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert weighed[3] == repeated[3] == weight
+
+
+@losses
+@pytest.mark.parametrize("weight", [100.0, 1e6])
+def test_train_labels_with_a_large_weight_stays_finite(loss, weight):
+    """Two labels of the same features pull at the rows, one of them with all its weight."""
+    inputs, outputs = kernels.padded(1, 4), kernels.padded(2, 4)
+    inputs[0, :4] = 1
+    lines = 1000
+    labels = np.arange(lines, dtype=np.int32) % 2
+    weights = np.where(labels == 1, weight, 1).astype(np.float32)
+    loss_sum, total = kernels.train_labels(
+        inputs, outputs, 4, np.arange(lines + 1), np.zeros(lines, np.int32),
+        np.arange(lines + 1), labels, labels, line_weights=weights, loss=loss, negatives=2,
+        shared=False, lr_start=0.5, lr_stop=0.0, seed=0, first=0, last=lines,
+    )  # fmt: skip
+    assert np.abs(inputs).max() < 100
+    assert np.abs(outputs).max() < 100
+    assert np.isfinite(loss_sum)
+    assert total == pytest.approx(weights.sum(dtype=np.float64), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [0, 1])
+def test_train_labels_with_soft_labels_learns_their_probabilities(loss):
+    """One line over and over: softmax and one-versus-all end at the weights of its labels."""
+    lines, want = 4000, np.array([0.6, 0.3, 0.1])
+    inputs, outputs = kernels.padded(1, 4), kernels.padded(3, 4)
+    inputs[0, :4] = 1
+    weights = np.tile(want, lines).astype(np.float32)
+    kernels.train_labels(
+        inputs, outputs, 4, np.arange(lines + 1), np.zeros(lines, np.int32),
+        np.arange(lines + 1) * 3, np.tile(np.arange(3, dtype=np.int32), lines),
+        np.zeros(0, np.int32), label_weights=weights, rests=1 - weights, loss=loss, negatives=0,
+        shared=False, lr_start=0.5, lr_stop=0.0, seed=0, first=0, last=lines,
+    )  # fmt: skip
+    powers = np.exp(outputs[:, :4] @ inputs[0, :4])
+    chances = powers / powers.sum() if loss == 0 else powers / (1 + powers)
+    np.testing.assert_allclose(chances, want, atol=1e-3)
+
+
 def test_train_labels_sampling_with_noise_that_is_all_the_own_label_ends():
     toy = Toy(labels=1)
     got = toy.train(loss=2)
@@ -145,6 +258,9 @@ def test_train_labels_of_workers_that_share_rows_loses_no_lines_and_learns(loss,
         ({"last": 151}, "lines"),
         ({"first": -1}, "lines"),
         ({"loss": 2, "negatives": -1}, "negatives"),
+        ({"line_weights": np.ones(149, np.float32)}, "line_weights must be 150"),
+        ({"label_weights": np.ones(3, np.float32)}, "label_weights must be"),
+        ({"rests": np.ones(3, np.float32)}, "rests must be"),
     ],
 )
 def test_train_labels_with_bad_number_refuses(changed, what):

@@ -1,6 +1,7 @@
 """data._labelled: lines, features and labels against a plain twin."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import labels as twin
 
-from snailps.data._labelled import GRAM_MAX, KeptGrams, LineReader
+from snailps.data._labelled import (
+    GRAM_MAX,
+    WEIGHT_MAX,
+    KeptGrams,
+    LineReader,
+    WeightError,
+    without_weights,
+)
 
 WORDS = [b"</s>", b"a", b"cat", "größe".encode(), b"eightchr-and-more"]
 LABELS = [b"__label__x", b"__label__y"]
@@ -171,3 +179,98 @@ def test_lines_keep_their_words_and_the_rows_of_kept_grams():
 def test_pairs_that_are_none_are_refused(pairs):
     with pytest.raises(ValueError, match="expected"):
         KeptGrams(np.array(pairs, np.int32))
+
+
+# ---- weights ----
+
+SUFFIXED = st.builds(
+    lambda label, weight: label + weight,
+    st.sampled_from([*LABELS, b"__label__z", b"__label__", b"__label__a:b"]),
+    st.sampled_from([b"", b":", b":2", b":0.25", b":1e-3", b":0", b":1000000", b"::.5"]),
+)
+
+
+def weighed_twin(text):
+    """[(known labels, their weights)] of each line and its weight; the plain text; all labels."""
+    lines, every, of_lines = [], [], []
+    plain = re.sub(
+        rb"(?<![^ \n\t\r\0])__label__[^ \n\t\r\0]*",
+        lambda match: split(match[0])[0].ljust(len(match[0])),
+        text,
+    )
+    for line in re.findall(rb"[^\n]*\n|[^\n]+", text):
+        tokens = re.split(rb"[ \n\t\r\0]+", line)
+        tokens = tokens[: tokens.index(b"</s>")] if b"</s>" in tokens else tokens
+        labels = [split(token) for token in tokens if token.startswith(b"__label__")]
+        of_line = [weight for name, weight in labels if name == b"" and weight is not None]
+        of_lines.append(of_line[-1] if of_line else 1.0)
+        labels = [(name, weight) for name, weight in labels if name]
+        lines.append([(LABELS.index(name), weight) for name, weight in labels if name in LABELS])
+        every += [(name, of_lines[-1] * (1 if w is None else w)) for name, w in labels]
+    return lines, of_lines, plain, every
+
+
+def split(token):
+    """Name and weight of a label; no name: the weight is its line's; no weight: None."""
+    name, colon, number = token.rpartition(b":")
+    if not colon:
+        return token, None
+    if not number:
+        return name, None
+    return (b"" if name == b"__label__" else name), float(np.float32(float(number)))
+
+
+@given(words=st.lists(st.tuples(SUFFIXED | PIECES, BLANKS), max_size=60))
+@examples(60)
+def test_weights_of_any_text_agree_with_twin(words):
+    text = b"".join(piece + blank for piece, blank in words)
+    lines, of_lines, plain, every = weighed_twin(text)
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", weighed=True)
+    got = reader.read(text)
+    is_line = [bool(line.strip(b" \t\r\0")) for line in re.findall(rb"[^\n]*\n|[^\n]+", text)]
+    lines = [line for line, is_read in zip(lines, is_line, strict=True) if is_read]
+    of_lines = [weight for weight, is_read in zip(of_lines, is_line, strict=True) if is_read]
+    assert got.line_weights.tolist() == of_lines
+    assert len(got.label_weights) == len(got.labels)
+    weights = [None if np.isnan(weight) else weight for weight in got.label_weights.tolist()]
+    read_labels = list(zip(got.labels.tolist(), weights, strict=True))
+    assert [read_labels[a:b] for a, b in itertools.pairwise(got.label_ptr.tolist())] == lines
+    blanked, names, sums = without_weights(text, b"__label__")
+    assert blanked == plain
+    assert list(zip(names, sums.tolist(), strict=True)) == every
+    unweighed = LineReader(WORDS, LABELS, label_prefix=b"__label__").read(blanked)
+    assert got.features.tolist() == unweighed.features.tolist()
+    assert len(unweighed.line_weights) == len(unweighed.label_weights) == 0
+
+
+@pytest.mark.parametrize(
+    "number", ["-1", "nan", "inf", "1e7", "0x1", "1.2.3", "b", "0" * 41, "1,5"]
+)
+def test_weight_that_is_none_is_refused_with_its_place(number):
+    text = f"__label__x:1 a\ncat __label__y:{number} cat\n".encode()
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", weighed=True)
+    for read_text in (reader.read, lambda data: without_weights(data, b"__label__")):
+        with pytest.raises(WeightError, match="expected a weight from 0 to 1,000,000") as refused:
+            read_text(text)
+        assert refused.value.offset == text.index(b"__label__y")
+        assert f"__label__y:{number}"[:70] in str(refused.value)
+
+
+def test_weight_at_the_end_of_the_text_is_read():
+    text = f"cat __label__y:{WEIGHT_MAX:.0f}".encode()
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", weighed=True)
+    assert reader.read(text).label_weights.tolist() == [WEIGHT_MAX]
+    assert without_weights(text, b"__label__")[2].tolist() == [WEIGHT_MAX]
+
+
+def test_weights_of_many_labels_in_one_line_are_all_read():
+    text = (
+        b"__label__:2 " + b"".join(b"__label__x:0.5 __label__z: " for _ in range(9000)) + b"cat\n"
+    )
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", weighed=True)
+    got = reader.read(text)
+    assert got.label_weights.tolist() == [0.5] * 9000
+    assert got.line_weights.tolist() == [2]
+    _, names, sums = without_weights(text, b"__label__")
+    assert len(names) == 18000
+    assert sums.tolist() == [1.0, 2.0] * 9000

@@ -225,7 +225,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
 def test_lines_round_trip(units, write_bytes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WRITE_BYTES", write_bytes)
-        pieces = [piece for piece, _ in module.SpooledText(elements_of(units), None, "").pieces()]
+        pieces = [piece for piece, _ in module.SpooledText(elements_of(units)).pieces()]
     lines = b"".join(pieces).decode().split("\n")
     assert lines.pop() == ""
     assert lines == [

@@ -111,6 +111,8 @@ def reading_of(settings: ClassifierSettings) -> Reading:
         column=settings.column,
         label_column=settings.label_column,
         label_prefix=settings.label,
+        weight_column=settings.weight_column,
+        soft_labels=settings.soft_labels,
     )
 
 
@@ -150,6 +152,7 @@ def line_reader(settings: ClassifierSettings, words: Vocabulary, labels: Vocabul
         maxn=settings.maxn,
         bucket=settings.bucket,
         normalize=settings.normalize,
+        weighed=settings.has_weights,
     )
 
 
@@ -218,6 +221,8 @@ def _some(lines: Lines, first: int, last: int) -> Lines:
         features=lines.features[feature_ptr[0] : feature_ptr[-1]],
         label_ptr=label_ptr - label_ptr[0],
         labels=lines.labels[label_ptr[0] : label_ptr[-1]],
+        line_weights=lines.line_weights[first:last],
+        label_weights=lines.label_weights[label_ptr[0] : label_ptr[-1]],
     )
 
 

@@ -51,8 +51,8 @@ def begin(
     noise: Ints,
     span: tuple[int, int],
     steps: Steps,
-) -> list[Future[tuple[float, int]]]:
-    """Train the lines ``span[0]`` to ``span[1] - 1``; a future has a sum of losses and of lines.
+) -> list[Future[tuple[float, float]]]:
+    """Train the lines ``span[0]`` to ``span[1] - 1``; a future has the sums of losses and weights.
 
     `rows` are input and output rows, changed in place; features, labels and noise number them.
     """
@@ -73,6 +73,9 @@ def begin(
             lines.label_ptr,
             lines.labels,
             noise,
+            line_weights=lines.line_weights,
+            label_weights=lines.label_weights,
+            rests=lines.rests,
             loss=LOSSES[steps.loss],
             negatives=steps.negatives if len(noise) else 0,
             shared=len(edges) > 2,

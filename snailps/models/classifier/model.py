@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
-from snailps.api.traits import Adopted, Reported, SurveyPart
+from snailps.api.traits import Adopted, Reported, Surveyor, SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
@@ -49,6 +50,17 @@ from snailps.models.classifier.passes import (
     is_small,
 )
 from snailps.models.classifier.settings import LR, ClassifierSettings
+from snailps.models.classifier.weights import (
+    LabelSums,
+    WeighedPart,
+    WeighedSurveyor,
+    factors_in,
+    factors_of,
+    sums_of,
+    weighed,
+    weights_of_lines,
+    with_factors,
+)
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.exchange_times import ExchangeRule
 from snailps.models.kept_rows import KeptRows, of_curvature
@@ -98,11 +110,19 @@ EXCHANGE_LINES = 64
 
 def _shuffled(lines: Lines, seed: int) -> Lines:
     order = drawn_order(seed, len(lines.label_ptr) - 1)
+    of_lines, *of_labels = lines.line_weights, lines.label_weights, lines.rests
+    label_weights, rests = (
+        entries_in_order(weights, lines.label_ptr, order) if len(weights) else weights
+        for weights in of_labels
+    )
     return lines._replace(
         feature_ptr=pointers_in_order(lines.feature_ptr, order),
         features=entries_in_order(lines.features, lines.feature_ptr, order),
         label_ptr=pointers_in_order(lines.label_ptr, order),
         labels=entries_in_order(lines.labels, lines.label_ptr, order),
+        line_weights=of_lines[order] if len(of_lines) else of_lines,
+        label_weights=label_weights,
+        rests=rests,
     )
 
 
@@ -112,6 +132,7 @@ def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
 
 
 def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
+    _, summary = factors_in(summary)
     size = 8 + int.from_bytes(summary[:8], "little")
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
 
@@ -194,7 +215,15 @@ class Classifier(TextModel, Adopted, Reported):
         return "classifier"
 
     @classmethod
-    def summarize(cls, settings: ClassifierSettings, counter: WordCounter) -> bytes:
+    def surveyor(cls, settings: Any) -> Surveyor | None:
+        if not settings.has_weights:
+            return super().surveyor(settings)
+        return WeighedSurveyor(partial(cls.summarize, settings))
+
+    @classmethod
+    def summarize(
+        cls, settings: ClassifierSettings, counter: WordCounter, sums: LabelSums | None = None
+    ) -> bytes:
         s, prefix = settings.decided(small=False), settings.label.encode()
         warn_of_unread(counter.unread, "the input")
         if s.continue_from:
@@ -213,6 +242,10 @@ class Classifier(TextModel, Adopted, Reported):
                 ", or lower min_count_label" * (s.min_count_label > 1),
             )
         summary = pack_summary(words, labels)
+        if s.class_weights:
+            sums = sums or sums_of(counter, prefix)
+            factors = factors_of(s.class_weights, labels, prefix, sums)
+            summary = with_factors(summary, factors)
         if not s.has_ngrams:
             return summary
         places = counter.tokens * (s.word_ngrams - 1)
@@ -254,7 +287,9 @@ class Classifier(TextModel, Adopted, Reported):
         if not settings.continue_from:
             steps = STEPS_GRAMS if settings.maxn > 0 else STEPS
             epochs = epochs_of(files, settings.lr or LR, steps)
-        if epochs > EPOCHS and has_one_label(files, settings.label.encode()):
+        if epochs > EPOCHS and has_one_label(
+            files, settings.label.encode(), has_weights=settings.has_weights
+        ):
             epochs = EPOCHS
         return Passes(epochs, epochs)
 
@@ -269,11 +304,14 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def survey_part(self) -> SurveyPart:
-        s = self.settings
-        if not s.normalize:
-            return WordPart(self._trained_text)
-        normaliser = Normaliser(s.normalize, label_prefix=s.label.encode())
-        return WordPart(lambda block: normaliser.of(self._trained_text(block)))
+        s, prefix = self.settings, self.settings.label.encode()
+        normaliser = Normaliser(s.normalize, label_prefix=prefix) if s.normalize else None
+
+        def text_of(block: Block) -> bytes:
+            text = self._trained_text(block)
+            return text if normaliser is None else normaliser.of(text)
+
+        return WeighedPart(prefix, text_of) if s.has_weights else WordPart(text_of)
 
     def _trained_text(self, block: Block) -> bytes:
         """The lines of a block that are trained."""
@@ -283,6 +321,7 @@ class Classifier(TextModel, Adopted, Reported):
     def setup(self) -> None:
         self.settings, summary = surveyed(self.settings.decided(small=False), self.summary)
         s, (words, labels) = self.settings, unpack_summary(summary)
+        self._factors = factors_in(summary)[0]
         self._words, self._labels = len(words), len(labels)
         self._reader = held_out.line_reader(s, words, labels)
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
@@ -386,13 +425,16 @@ class Classifier(TextModel, Adopted, Reported):
         sampled = max(1, min(line_num, line_num * SAMPLE // max(1, len(lines.features))))
         share = sampled / line_num
         lengths = np.diff(lines.feature_ptr[: sampled + 1])
-        weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+        of_lines = weights_of_lines(lines, self.settings.loss)
+        of_lines = np.ones(line_num, np.float32) if of_lines is None else of_lines
+        shares = of_lines[:sampled] / np.maximum(lengths, 1)
+        weights = np.repeat(shares, lengths).astype(np.float32)
         of_input.saw(lines.features[: len(weights)], sampled, share, weights)
         if self.settings.loss == "ns":
             counted = lines.labels[: lines.label_ptr[sampled]], noise[: int(len(noise) * share)]
             of_output.saw(np.concatenate(counted), sampled, share)
         else:  # each line steps the rows of all labels
-            every = np.full(len(labels), sampled, np.float32)
+            every = np.full(len(labels), of_lines[:sampled].sum(), np.float32)
             of_output.saw(labels, sampled, share, every)
 
     def scales(
@@ -401,7 +443,7 @@ class Classifier(TextModel, Adopted, Reported):
         """Scale the deltas of word rows; deltas of label rows add up as they are."""
 
         def scale(trained: Trained, deltas: Floats) -> None:
-            own = self._steps(batch.lines, len(deltas))
+            own = self._steps(batch.lines, len(deltas), self.settings.loss)
             others = own * np.float32(self.workers - 1)
             Contention(own, others, rate * CURVATURE).scale(deltas)
 
@@ -441,6 +483,8 @@ class Classifier(TextModel, Adopted, Reported):
         else:
             used, places = np.unique(lines.features, return_inverse=True)
             rows = places.astype(np.int32)
+        s = self.settings
+        lines = weighed(lines, self._factors, s.loss, are_soft=s.soft_labels)
         return _Seen(lines._replace(features=rows), used)
 
     def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
@@ -457,10 +501,10 @@ class Classifier(TextModel, Adopted, Reported):
         return used.astype(np.int32), places[:own].copy(), places[own:].copy()
 
     @staticmethod
-    def _steps(lines: Lines, input_num: int) -> Floats:
-        """Estimate the gradients of each input row; a line's is divided by its length."""
-        lengths = np.diff(lines.feature_ptr)
-        share = np.repeat(1 / np.maximum(lengths, 1), lengths)
+    def _steps(lines: Lines, input_num: int, loss: str) -> Floats:
+        """Estimate the gradients of each input row; a line's is its weight over its length."""
+        lengths, weights = np.diff(lines.feature_ptr), weights_of_lines(lines, loss)
+        share = np.repeat((1 if weights is None else weights) / np.maximum(lengths, 1), lengths)
         return np.bincount(lines.features, share, input_num).astype(np.float32)
 
     # --- at the master -----------------------------------------------------------------------

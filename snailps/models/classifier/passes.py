@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from snailps.api.passes import EPOCHS, EPOCHS_MAX
+from snailps.data._labelled import WeightError, without_weights
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
 from snailps.models.classifier.settings import LR
@@ -32,11 +33,14 @@ def epochs_of(files: InputFiles, lr: float, steps: float = STEPS) -> int:
     return enough_epochs(files.lines(math.ceil(steps / (lr * EPOCHS))), lr, steps)
 
 
-def has_one_label(files: InputFiles, prefix: bytes) -> bool:
+def has_one_label(files: InputFiles, prefix: bytes, *, has_weights: bool = False) -> bool:
     """Whether all lines have the same label; reads no further than the second label."""
     counter = WordCounter()
     for data in files.pieces():
-        counter.count(data)
+        try:
+            counter.count(without_weights(data, prefix)[0] if has_weights else data)
+        except WeightError:  # the survey says in which file and line
+            return False
         if counter.words().begin_with(prefix).sum() > 1:
             return False
     return True

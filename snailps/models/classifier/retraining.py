@@ -79,7 +79,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
     noise_sum = np.cumsum(np.maximum(model.label_counts, 1) ** NOISE_POWER)
     threads = training.threads or kernels.cores()
     size = training.epochs * sum(map(len, training.pieces()))
-    done = trained = 0
+    done, trained = 0, 0.0
     with ThreadPoolExecutor(threads, "snailps-retrain") as pool:
         for _ in range(training.epochs):
             for piece in training.pieces():

@@ -16,6 +16,7 @@ from snailps.data._labelled import GRAM_MAX
 from snailps.data.normal_forms import normal_parts
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
+from snailps.models.class_weights import class_weights_in
 from snailps.models.ngram_rows import AUTO
 from snailps.models.shared_settings import (
     BUCKET,
@@ -173,6 +174,27 @@ class ClassifierSettings(JobSettings):
         when="The input consists of tables with labels in a column.",
         unit="column",
     )
+    weight_column: str = setting(
+        "",
+        help="Column with the weight of each text, a number from 0 to 1000000; only with "
+        "`label_column`. It multiplies the loss and the step of the text.",
+        when="Some texts count more than others.",
+        unit="column",
+    )
+    soft_labels: bool = setting(
+        False,
+        help="Whether labels may have weights: `__label__a:0.75 __label__b:0.25`. A line may have "
+        "one, too: `__label__:2`. A label that ends with `:` and a number needs one more `:` at "
+        "its end.",
+        when="Labels are probabilities, as of several annotators or another model.",
+    )
+    class_weights: tuple[str, ...] = setting(
+        (),
+        help="Weights by label: `balanced`, or `LABEL=NUMBER` for some labels; all others have 1. "
+        "`balanced` gives all labels the same sum of weights in the text.",
+        when="Rare labels matter as much as frequent ones, or the costs of errors differ.",
+        unit="weights",
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
@@ -183,6 +205,15 @@ class ClassifierSettings(JobSettings):
                 f"{where('label_column')}: label_column: expected `column` as well, the "
                 "column with the texts"
             )
+        if self.weight_column and not self.label_column:
+            raise ConfigError(
+                f"{where('weight_column')}: weight_column: expected `label_column` as well, the "
+                "column with the labels"
+            )
+        try:
+            class_weights_in(self.class_weights)
+        except ConfigError as error:
+            raise ConfigError(f"{where('class_weights')}: {error}") from None
         if self.loss == "hs":
             raise ConfigError(
                 f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
@@ -206,6 +237,11 @@ class ClassifierSettings(JobSettings):
             maxn = GRAMS if small and not self.minn else 0
             lr = self.lr or (LR_GRAMS if maxn else LR)
         return replace(self, maxn=maxn, minn=self.minn or min(GRAMS, maxn), lr=lr)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether lines and labels of the text may have weights."""
+        return self.soft_labels or bool(self.weight_column)
 
     @property
     def buckets(self) -> int:

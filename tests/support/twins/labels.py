@@ -44,11 +44,12 @@ def lines_of(data, words, labels, *, prefix=b"__label__", word_ngrams=1, minn=0,
 
 
 def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noise, *, loss,
-                 negatives, lr_start, lr_stop, seed, first, last, shared=False):  # fmt: skip
-    """float64 copies of (inputs, outputs), trained, then the sum of losses and the lines."""
+                 negatives, lr_start, lr_stop, seed, first, last, shared=False, line_weights=None,
+                 label_weights=None, rests=None):  # fmt: skip
+    """float64 copies of (inputs, outputs), trained, then the sums of losses and of weights."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
-    total, count, drawn = 0.0, 0, 0
+    total, weighed, drawn = 0.0, 0.0, 0
     start, stop = bag_ptr[first], bag_ptr[last]
 
     def below(bound):
@@ -56,44 +57,63 @@ def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noi
         drawn += 1
         return draw(seed, drawn, bound)
 
+    def binary(row, yes, no, rate):
+        nonlocal hidden, gradient
+        chance = 1 / (1 + np.exp(-outputs[row] @ hidden))
+        step = rate * (yes * (1 - chance) - no * chance)
+        gradient += step * outputs[row]
+        outputs[row] += step * hidden
+        return -(yes * np.log(chance) + no * np.log(1 - chance))
+
     for line in range(first, last):
         rows = bag_rows[bag_ptr[line] : bag_ptr[line + 1]]
-        own = labels[label_ptr[line] : label_ptr[line + 1]]
-        if len(rows) == 0 or len(own) == 0:
+        at = np.arange(label_ptr[line], label_ptr[line + 1])
+        if len(rows) == 0 or len(at) == 0:
             continue
+        of_line = 1.0 if line_weights is None else float(line_weights[line])
         rate = lr_start + (lr_stop - lr_start) * (bag_ptr[line] - start) / (stop - start)
-        hidden = inputs[rows].mean(0)
-        gradient = np.zeros(dim)
-        truth = np.zeros(len(outputs))
-        if loss == 1:
-            truth[own] = 1
-            asked = list(range(len(outputs)))
-        else:
-            target = own[below(len(own)) if len(own) > 1 else 0]
-            truth[target] = 1
-            asked = [int(target)]
-        if loss == 0:
-            scores = outputs @ hidden
-            chances = np.exp(scores - scores.max())
-            chances /= chances.sum()
-            total -= np.log(chances[target])
-            gradient = rate * (truth - chances) @ outputs
-            outputs += np.outer(rate * (truth - chances), hidden)
-        else:
-            for _ in range(negatives if loss == 2 else 0):
-                for _ in range(TRIES):
-                    other = int(noise[below(len(noise))])
-                    if other != target:
-                        asked.append(other)
-                        break
-            for row in asked:
-                chance = 1 / (1 + np.exp(-outputs[row] @ hidden))
-                total -= np.log(chance if truth[row] else 1 - chance)
-                gradient += rate * (truth[row] - chance) * outputs[row]
-                outputs[row] += rate * (truth[row] - chance) * hidden
-        np.add.at(inputs, rows, gradient / len(rows))
-        count += 1
-    return inputs, outputs, total, count
+        if loss != 1 and label_weights is None:
+            at = at[[below(len(at)) if len(at) > 1 else 0]]
+        weights = np.ones(len(at)) if label_weights is None else label_weights[at].astype(float)
+        weight = of_line * (weights.sum() if loss != 1 else max(1, *weights))
+        done = 0.0
+        while done < weight:
+            part = min(max(1.0, done), weight - done)
+            factor = of_line * part / weight
+            hidden = inputs[rows].mean(0)
+            gradient = np.zeros(dim)
+            before = 0.0
+            if loss == 1:
+                yes, no = np.zeros(len(outputs)), np.ones(len(outputs))
+                np.maximum.at(yes, labels[at], weights)
+                np.minimum.at(no, labels[at], np.zeros(len(at)) if rests is None else rests[at])
+                for row in range(len(outputs)):
+                    before += factor * binary(row, yes[row], no[row], rate * factor)
+            elif loss == 0:
+                wanted = np.zeros(len(outputs))
+                np.add.at(wanted, labels[at], factor * weights)
+                scores = outputs @ hidden
+                chances = np.exp(scores - scores.max())
+                chances /= chances.sum()
+                before -= wanted @ np.log(chances)
+                gradient = rate * (wanted - part * chances) @ outputs
+                outputs += np.outer(rate * (wanted - part * chances), hidden)
+            else:
+                for target, of_label in zip(labels[at], factor * weights, strict=True):
+                    if of_label == 0:
+                        continue
+                    before += of_label * binary(target, 1, 0, rate * of_label)
+                    for _ in range(negatives):
+                        for _ in range(TRIES):
+                            other = int(noise[below(len(noise))])
+                            if other != target:
+                                before += of_label * binary(other, 0, 1, rate * of_label)
+                                break
+            np.add.at(inputs, rows, gradient / len(rows))
+            total += (done == 0) * before / part * weight
+            done += part
+        weighed += of_line if loss == 1 else weight
+    return inputs, outputs, total, weighed
 
 
 def hidden_of(inputs, ptr, features):

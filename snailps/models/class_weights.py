@@ -1,0 +1,63 @@
+"""Weights of classes: what `balanced` means, and which numbers are weights.
+
+    sums of the examples' weights by class -> balanced -> a factor a class
+    texts of a setting -> class_weights_in -> a number a label
+
+Shared by models of examples, the classifier of text, and estimators.  Must not know labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import ConfigError
+
+BALANCED = "balanced"
+LIMIT = 1e6
+"""Largest weight of a class, and of an example in a text."""
+
+
+def balanced(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a factor for each class that gives all classes the same sum, float64 (n,).
+
+    As in scikit-learn: the mean of the sums over the sum of the class.  A class without examples
+    counts as one example.
+    """
+    sums = np.asarray(sums, np.float64)
+    factors: NDArray[np.float64] = sums.sum() / (len(sums) * np.where(sums > 0, sums, 1.0))
+    return factors
+
+
+def are_weights(numbers: NDArray[Any]) -> bool:
+    """Whether all are weights of classes, and not all of them 0: then nothing would be learnt."""
+    return bool(((numbers >= 0) & (numbers <= LIMIT)).all() and numbers.any())
+
+
+def class_weights_in(texts: Sequence[str]) -> dict[str, float] | None:
+    """Read ``label=number`` texts; None: `BALANCED`.
+
+    ConfigError: a text is neither, or a number is no weight.
+    """
+    if list(texts) == [BALANCED]:
+        return None
+    weights: dict[str, float] = {}
+    for text in texts:
+        label, equals, number = text.rpartition("=")
+        try:
+            weights[label] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not label:
+            raise ConfigError(
+                f"class_weights: expected balanced, or LABEL=NUMBER for some labels, got {text!r}"
+            )
+    numbers = np.array([*weights.values()])
+    if weights and not ((numbers >= 0) & (numbers <= LIMIT)).all():
+        raise ConfigError(
+            f"class_weights: expected numbers from 0 to {LIMIT:,.0f}, got {', '.join(texts)}"
+        )
+    return weights
