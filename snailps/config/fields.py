@@ -235,7 +235,7 @@ class Setting:
         if self.unit == "path":
             value = home_expanded(value)
         if self.check is not None:
-            value = self.check(value, self._place(origin))
+            value = self.check(value, self.place(origin))
         return value
 
     def format(self, value: Any) -> str:
@@ -286,10 +286,10 @@ class Setting:
         if len(got) > _GOT_CHARS_MAX:
             got = got[:_GOT_CHARS_MAX] + "..."
         ending = f" ({why})" if why else ""
-        return ConfigError(f"{self._place(origin)}: expected {self.expected}; got {got}{ending}")
+        return ConfigError(f"{self.place(origin)}: expected {self.expected}; got {got}{ending}")
 
-    def _place(self, origin: str) -> str:
-        """Name origin and setting of a value, the setting only once."""
+    def place(self, origin: str) -> str:
+        """Name origin and setting of a value, to begin a message with; the setting only once."""
         if origin.startswith(f"--set {self.name}="):
             return f"--set {self.name}"
         return origin if origin == f"--{self.name.replace('_', '-')}" else f"{origin}: {self.name}"

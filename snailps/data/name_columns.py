@@ -380,6 +380,17 @@ class NameCounts:
         return b"".join(pieces)
 
 
+def sizes_in(dumped: bytes) -> list[int]:
+    """Number of names of each kind in a dump of `NameCounts`, without reading the names."""
+    (kinds,) = _KINDS.unpack_from(dumped, _VALUES.size)
+    offset, sizes = _VALUES.size + _KINDS.size, []
+    for _ in range(kinds):
+        number, length = _HEAD.unpack_from(dumped, offset)
+        offset += _HEAD.size + length + 8 * number
+        sizes.append(number)
+    return sizes
+
+
 class Names:
     """Names by kind in the order of their numbers, with int64 counts, from `NameCounts.dump`.
 

@@ -119,7 +119,7 @@ def with_shape(
         if where is not None and own != value and known.format(own) != "auto":
             shown = "nothing" if value == "" else value
             raise ConfigError(
-                f"{where}: {name}: expected {shown}, as in {path}, from which the training "
+                f"{known.place(where)}: expected {shown}, as in {path}, from which the training "
                 f"starts; got {own}. Leave {name} out, or start without that file"
             )
     found = {name: value for name, value in habits.items() if explicit(name) is None}

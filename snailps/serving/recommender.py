@@ -54,7 +54,7 @@ def recommender(
     Parameters
     ----------
     address : str
-        The master's ``host:port``.
+        The master's ``host:port``, which `snailps status` prints.
     max_age_s : float or None
         Rows older than this many seconds are pulled again, of all items and of a user; None: never,
         until another cluster is joined.

@@ -116,6 +116,14 @@ def test_another_shape_than_that_of_the_file_is_refused(tmp_path, given, said):
         settings_of(KnowledgeGraph, continue_from=first, **given)
 
 
+def test_a_message_names_an_option_once(tmp_path):
+    first, _ = trained(KnowledgeGraph, {"dim": 6}, TRIPLES, tmp_path / "a")
+    options = RawConfig.from_mapping({"dim": "8"}, "--{key}")
+    names = {"worker_class": f"{KnowledgeGraph.__module__}:KnowledgeGraph", "continue_from": first}
+    with pytest.raises(ConfigError, match=r"^--dim: expected 6, as in"):
+        job_settings(KnowledgeGraph, RawConfig.from_mapping(names, "a test").merged(options))
+
+
 def test_settings_that_are_not_set_are_those_of_the_file_and_phases_keep_their_unit(tmp_path):
     before = {"dim": 6, "model": "rotate", "margin": 4, "negatives": 5, "seed": 3}
     first, _ = trained(KnowledgeGraph, before, TRIPLES, tmp_path / "a")

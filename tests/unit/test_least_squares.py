@@ -224,6 +224,27 @@ def test_rows_that_the_master_cannot_test_are_refused_before_the_training(
         surveyor.result()
 
 
+def test_memory_is_foreseen_for_the_names_of_the_continued_file_too(tmp_path, monkeypatch):
+    path, (users, items) = saved(tmp_path, lines_of())
+    monkeypatch.setattr(mf, "memory", lambda: (20 * (len(users) + len(items)), "MemAvailable"))
+    known = b"%b\t%b\n" % (users[0].encode(), items[0].encode())
+    summary_of([known], replace(SETTINGS, continue_from=path))
+    with pytest.raises(DataError, match=f"rows of {len(users) + 1} users and {len(items)} items"):
+        summary_of([known, known.replace(known.split()[0], b"new")],
+                   replace(SETTINGS, continue_from=path))  # fmt: skip
+
+
+def test_a_day_of_rejections_alone_goes_on_with_a_model(small_ranges, tmp_path):
+    path, (users, items) = saved(tmp_path, weighted_lines(), settings=WEIGHING)
+    wanted = FactorModel(path)
+    scores = wanted.user_rows @ wanted.item_rows.T
+    user, item = np.unravel_index(scores.argmax(), scores.shape)
+    rejected = b"%b\t%b\t-5\n" % (users[user].encode(), items[item].encode())
+    settings = replace(WEIGHING, continue_from=path, output=str(tmp_path / "after"))
+    rows = rows_of([rejected], settings=settings)
+    assert rows[USER][user] @ rows[ITEM][item] < 0.75 * scores[user, item]
+
+
 def test_one_item_a_user_a_user_with_all_items_and_long_names(tmp_path):
     """None of them is an error: what they count as is in docs/matrix_factorisation.md."""
     long = b"x" * 100_000

@@ -1079,9 +1079,9 @@ def test_command_that_continues_takes_what_the_model_has(saved):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"bias": False}, "--bias: bias: expected True, as in .*m.npz, .* got False"),
-        ({"loss": "squared"}, "--loss: loss: expected logistic, as in .*m.npz"),
-        ({"optimizer": "sgd"}, "--optimizer: optimizer: expected ftrl, as in .*m.npz"),
+        ({"bias": False}, "--bias: expected True, as in .*m.npz, .* got False"),
+        ({"loss": "squared"}, "--loss: expected logistic, as in .*m.npz"),
+        ({"optimizer": "sgd"}, "--optimizer: expected ftrl, as in .*m.npz"),
         ({"hash_bits": 9}, "--hash_bits: hash_bits: expected 0, as in .*m.npz"),
         ({"label_column": "y"}, "model has columns by number, and the input features by name"),
     ],

@@ -36,7 +36,7 @@ from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
 from snailps.data.input_files import InputFiles
-from snailps.data.name_columns import Columns, Counted, NameColumns, Names
+from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.kernels.quota import memory
@@ -463,10 +463,11 @@ class RankingSurveyor(NameSurveyor):
 
     def result(self) -> bytes:
         """All names, the most frequent first."""
-        if self._settings.solves and self._tests:
-            users, items = self.counted
+        whole = super().result()
+        if self._settings.solves and self._tests:  # the file that is continued has rows, too
+            users, items = sizes_in(whole)
             least_squares.check_memory(self._settings, users, items, *memory())
-        return super().result()
+        return whole
 
 
 class ChoiceSurveyor(RankingSurveyor):
@@ -490,12 +491,13 @@ SIZE_MOST = 1e6
 
 
 class WeightSurveyor(RankingSurveyor):
-    """Refuses weights that a solve in float32 does not bear, and an input without choices."""
+    """Refuses weights that a solve in float32 does not bear, and an input without choices, unless
+    the training continues a model, whose file has some."""
 
     def result(self) -> bytes:
         """All names, the most frequent first."""
         size = self.values.size
-        if not self.values.most:
+        if not (self.values.most or self._settings.continue_from):
             raise DataError(
                 f"input: weights: values: none of {self.values.number:,.0f} values is above 0, so "
                 "that no pair is to be 1. Values below 0 are pairs that are to be 0"

@@ -166,8 +166,9 @@ def same_units(before: Any, adopted: Any, explicit: Callable[[str], str | None])
     if before.model != "rotate" or adopted.first_scale == before.first_scale:
         return adopted
     if (where := explicit("scale")) is not None:
+        place = settings_of(type(adopted))["scale"].place(where)
         raise ConfigError(
-            f"{where}: scale: expected {before.first_scale:g}, the unit of the phases in "
+            f"{place}: expected {before.first_scale:g}, the unit of the phases in "
             f"{adopted.continue_from}; got {adopted.scale:g}"
         )
     return replace(adopted, scale=before.first_scale)
