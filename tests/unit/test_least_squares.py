@@ -228,10 +228,10 @@ def test_memory_is_foreseen_for_the_names_of_the_continued_file_too(tmp_path, mo
     path, (users, items) = saved(tmp_path, lines_of())
     monkeypatch.setattr(mf, "memory", lambda: (20 * (len(users) + len(items)), "MemAvailable"))
     known = b"%b\t%b\n" % (users[0].encode(), items[0].encode())
-    summary_of([known], replace(SETTINGS, continue_from=path))
+    settings = replace(SETTINGS, continue_from=path, test=("held-out",))
+    summary_of([known], settings)
     with pytest.raises(DataError, match=f"rows of {len(users) + 1} users and {len(items)} items"):
-        summary_of([known, known.replace(known.split()[0], b"new")],
-                   replace(SETTINGS, continue_from=path))  # fmt: skip
+        summary_of([known, known.replace(known.split()[0], b"new")], settings)
 
 
 def test_a_day_of_rejections_alone_goes_on_with_a_model(small_ranges, tmp_path):
