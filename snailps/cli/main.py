@@ -107,9 +107,9 @@ def _join_help_lines(app: typer.Typer) -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from snailps import kernels
+        from snailps.abi import builds
 
-        typer.echo(f"snailps {__version__}, kernels {kernels.BUILD}")
+        typer.echo(f"snailps {__version__}, kernels {builds.chosen()}")
         raise typer.Exit()
 
 

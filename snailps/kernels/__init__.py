@@ -1,10 +1,10 @@
 """Numeric kernels of the best build that this CPU can run, and the padded arrays they work on.
 
-    /proc/cpuinfo, SNAILPS_KERNELS -> choose a build -> its functions, re-exported here
+    abi.builds -> a build -> its functions, re-exported here
 
-Owns the choice of the build (once, at import) and the shape of padded arrays.  The rest of the
-package imports kernels from here, never from a build; tests reach other builds by `load`.  Must not
-know keys, tables or sockets.
+Owns the functions of the build (chosen once, at import) and the shape of padded arrays.  The rest
+of the package imports kernels from here, never from a build; tests reach other builds by `load`.
+Must not know keys, tables or sockets.
 
 First values of rows (`_rows.h`) and rows on the wire (`_wire_types.h`) have the same bits in every
 build.  Trained rows may differ in the last bits: between builds, because each sums as many numbers
@@ -15,10 +15,7 @@ roots (docs/consistency.md).
 from __future__ import annotations
 
 import importlib
-import os
-import platform
 from functools import lru_cache, partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,38 +28,15 @@ from snailps._kernels import POINTS as POINTS
 from snailps._kernels import SHARED as SHARED
 from snailps._kernels import CheckedBags as CheckedBags
 from snailps._kernels import Kernels
+from snailps.abi import builds
 from snailps.abi.memory import private_memory
-from snailps.errors import ConfigError
 from snailps.kernels._labelling import Labelling
 from snailps.kernels.quota import capacity as capacity
 from snailps.kernels.quota import cores as cores
 
-# Best first; the CPU flags (Linux' names) that a build's instructions need.
-NEEDS = {
-    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "fma", "f16c"}),
-    "avx2": frozenset({"avx2", "fma", "f16c"}),
-    "base": frozenset[str](),
-}
-VARIABLE = "SNAILPS_KERNELS"
 WIRE_TYPES = {"float32": 0, "float16": 1, "int8": 3}  # of abi/_wire_types.h
 HUGE_BYTES = 1 << 22  # larger arrays get huge pages: rows are visited at random, a TLB miss each
 HUGE_PAGE = 1 << 21
-
-
-@lru_cache(maxsize=1)
-def cpu_flags() -> frozenset[str]:
-    """Return the CPU's instruction set flags as Linux names them; empty: unknown."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return frozenset()
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            return frozenset(value.split())
-    return frozenset()
 
 
 def load(build: str) -> Kernels:
@@ -71,21 +45,8 @@ def load(build: str) -> Kernels:
     ConfigError: unknown name, an instruction set that this CPU lacks, or a build that was not
     compiled.
     """
-    if build not in NEEDS:
-        raise ConfigError(f"kernels: expected one of {', '.join(sorted(NEEDS))}, got {build!r}")
-    missing = NEEDS[build] - cpu_flags()
-    if missing:
-        raise ConfigError(
-            f"kernels: build {build!r} needs {', '.join(sorted(missing))}, which this CPU does not "
-            f"have; unset {VARIABLE} or set it to 'base'"
-        )
-    try:
-        return _kernels_of(build)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"kernels: build {build!r} is not installed ({error}); reinstall snailps, or run "
-            "'python setup.py build_ext --inplace' in a source tree"
-        ) from None
+    builds.check(build)
+    return _kernels_of(build)
 
 
 @lru_cache
@@ -93,37 +54,13 @@ def _kernels_of(build: str) -> Kernels:
     return Kernels(importlib.import_module(f"snailps._kernels_{build}").table())
 
 
-@lru_cache(maxsize=1)
-def _loadable() -> tuple[str, ...]:
-    builds = []
-    for build in NEEDS:
-        try:
-            load(build)
-        except ConfigError:
-            continue
-        builds.append(build)
-    return tuple(builds)
-
-
 def builds_available() -> list[str]:
     """Return the compiled builds that this CPU can run, best first."""
-    return list(_loadable())
+    return list(builds.available())
 
 
-def _choose() -> tuple[str, Kernels]:
-    forced = os.environ.get(VARIABLE)
-    if forced:
-        return forced, load(forced)
-    for build in NEEDS:
-        try:
-            return build, load(build)
-        except ConfigError:
-            if build == "base":
-                raise
-    raise AssertionError("unreachable: base is always tried")
-
-
-BUILD, _chosen = _choose()
+BUILD = builds.chosen()
+_chosen = load(BUILD)
 LANES = _chosen.LANES
 row_ops = _chosen.row_ops
 init_rows = _chosen.init_rows

@@ -56,12 +56,14 @@ def test_command_interrupted_while_importing_ends_silently(tmp_path, module):
 
 
 def test_package_imports_its_names_when_they_are_asked_for():
-    code = "import sys, snailps; print('numpy' in sys.modules, snailps.Worker.__module__, "
+    code = "import sys, snailps; from snailps.abi import builds; build = builds.chosen(); "
+    code += "print('numpy' in sys.modules, snailps.Worker.__module__, "
+    code += "build == snailps.kernels.BUILD, "
     code += "set(snailps.__all__) <= set(dir(snailps)), hasattr(snailps, 'Wroker'))"
     run = Process("python", [sys.executable, "-c", code], cwd=Path.cwd())
     assert run.wait() == 0, run.stderr
     run.close()
-    assert run.stdout == "False snailps.api.worker True False\n"
+    assert run.stdout == "False snailps.api.worker True True False\n"
     for name in snailps.__all__:
         assert getattr(snailps, name) is not None
 

@@ -24,6 +24,7 @@ PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
     "errors": {"outward"},  # whose texts are fit to be shown
+    "abi": {"errors"},  # of a build that this CPU cannot run
     "pieces": {"dataclass"},  # values that are read, sent and leased
     **{build: {*LEAVES, "kernels"} for build in BUILDS},
     "config": {*LEAVES},

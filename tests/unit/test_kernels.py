@@ -14,6 +14,7 @@ from twins import kernels as twin
 from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
+from snailps.abi import builds as choice
 from snailps.errors import ConfigError
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -719,7 +720,7 @@ def test_import_leaves_subnormal_numbers_alone():
 
 
 def test_load_build_that_cannot_run_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(kernels, "cpu_flags", lambda: frozenset({"sse2", "avx2", "fma"}))
+    monkeypatch.setattr(choice, "cpu_flags", lambda: frozenset({"sse2", "avx2", "fma"}))
     with pytest.raises(ConfigError, match="avx512f"):
         kernels.load("avx512")
     with pytest.raises(ConfigError, match="f16c"):

@@ -59,6 +59,7 @@ def check_files() -> Path:
 def check_modules(home: Path) -> int:
     """Every compiled module can be imported; the kernels are the best that this CPU can run."""
     from snailps import kernels
+    from snailps.abi import builds
 
     count = 0
     for path in sorted(home.rglob("*.so")):
@@ -71,7 +72,7 @@ def check_modules(home: Path) -> int:
         else:
             importlib.import_module(name)
         count += 1
-    can = [build for build, needs in kernels.NEEDS.items() if needs <= kernels.cpu_flags()]
+    can = [build for build, needs in builds.NEEDS.items() if needs <= builds.cpu_flags()]
     assert kernels.builds_available() == can, (kernels.builds_available(), can)
     assert can[0] == kernels.BUILD
     return count
