@@ -23,6 +23,7 @@ from snailps.api.range_passes import RangePasses
 from snailps.api.results import Results
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows
+from snailps.api.validation import Validation
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data.blocks import Source
@@ -297,6 +298,13 @@ class Gathered:
         """
         return False
 
+    def push_all(self) -> None:
+        """Push all that was trained, before the model is tested at the end of an epoch.
+
+        Called between two blocks, in a job with `Reported.validation`.  `prepare` may be running
+        meanwhile.  Afterwards `unpushed` is False.
+        """
+
     def workers_changed(self) -> None:
         """React to workers that have come or gone; called between two blocks, `workers` is set.
 
@@ -433,6 +441,16 @@ class Reported:
         take more than a twentieth of the time.  It is first called when the training begins, for
         it to read its data, which ``Results.memo`` may keep; those figures are not shown.  None
         (the default): the model is not tested before its end.
+        """
+        return None
+
+    @classmethod
+    def validation(cls, settings: Any) -> Validation | None:
+        """Give how the model is tested after each epoch, while all workers wait, and when the
+        figures end the training.  None (the default): it is not.
+
+        Unlike a `tester` it sees the rows of a whole epoch, as `export` would write them.  Models
+        in rounds have `InRounds.after_round` instead.
         """
         return None
 

@@ -150,7 +150,8 @@ class Progress:
         """Write the figures of each test during the training, a line each."""
         first = self._tests if self._tests <= len(tests) else 0  # another job's tests are fewer
         for test in tests[first:]:
-            self.say(f"  test after {test['progress']:.0%}: {figures_text(test)}")
+            after = f"epoch {test['epoch']:g}" if "epoch" in test else f"{test['progress']:.0%}"
+            self.say(f"  test after {after}: {figures_text(test)}")
         self._tests = len(tests)
 
     def validate(self, validation: Mapping[str, Sequence[Sequence[Any]]]) -> None:

@@ -38,6 +38,7 @@ ENDS = {
     "target_loss": "target_loss is reached",
     "max_steps": "max_steps is reached",
     "max_seconds": "max_seconds is reached",
+    "stop_after": "no better figure on the validation data",
 }
 """`ended_by` -> why the training ended before its last epoch."""
 _TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
@@ -389,7 +390,7 @@ def ending_of(
     else:
         mood = "waits" if by == "interrupt" else "good"
         title = f"{name} is trained" + (f": {ENDS[by]}" if by in ENDS else "")
-        if by == "converged":  # `epochs` was only an upper limit
+        if by in ("converged", "stop_after"):  # `epochs` was only an upper limit
             title += f", after {figures['epochs']} epochs"
         elif by in ENDS and figures.get("progress") is not None:
             title += f", {figures['progress']:.0%} done"
@@ -407,6 +408,7 @@ def ending_of(
         ("report", [f"{_file_line(str(report))}: open it in a browser" if report else ""]),
         ("trained", _trained(figures, unit)),
         ("loss", [] if why else _loss(figures)),
+        ("validation", _validation(figures)),
         ("vocabulary", [f"{words:,} words" if words else ""]),
         ("quality", _quality(figures)),
         ("reliability", _reliability(figures.get("test"))),
@@ -458,6 +460,20 @@ def _clipped(counts: Mapping[str, int], units: int) -> list[str]:
     columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     text = f"values beyond 64 times their scale, in {units:,} examples: {columns}"
     return [text] if columns else []
+
+
+def _validation(figures: Mapping[str, Any]) -> list[str]:
+    """Write the figures of the epoch whose rows are saved."""
+    tests = [test for test in figures.get("tests", ()) if "epoch" in test]
+    if not tests:
+        return []
+    saved = figures.get("saved_epoch", tests[-1]["epoch"])
+    test = next(test for test in reversed(tests) if test["epoch"] == saved)
+    best = figures.get("best_epoch")
+    words = ""
+    if best is not None:
+        words = ", the best one" if best == saved else f"; epoch {best:g} was better, and is lost"
+    return [f"{figures_text(test)}: saved is epoch {saved:g} of {len(tests)} tested{words}"]
 
 
 def _quality(figures: Mapping[str, Any]) -> list[str]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import tempfile
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from snailps.config import CheckpointSettings
+from snailps.config import CheckpointSettings, JobSettings
 from snailps.dataclass import replace
 from snailps.errors import CheckpointError, SnailError
 from snailps.master.job.state import JobState, pack, unpack
@@ -169,6 +170,17 @@ class CheckpointFiles:
                     folder.set_passed(why)
             folder.release()
 
+    def open_best(self, settings: JobSettings, name: str) -> Opened:
+        folder = str(folder_of_best(settings, name))
+        settings = replace(settings, checkpoint_dir=folder, fresh=False)
+        opened = self.open(settings, resumes=False, anyway=True)
+        assert opened is not None
+        return opened
+
+    def discard_best(self, taken: int, settings: JobSettings, name: str) -> None:
+        self.release(taken, "")
+        self._disk.remove_tree(folder_of_best(settings, name))
+
     def _check_room(self, path: Path, needed: int) -> None:
         try:
             free = self._disk.free_bytes(path)
@@ -185,3 +197,11 @@ def folder_of(settings: CheckpointSettings) -> Path:
     output = getattr(settings, "output", "")  # a session has none
     default = f"{output}.checkpoints" if output else "checkpoints"
     return Path(settings.checkpoint_dir or default).absolute()
+
+
+def folder_of_best(settings: JobSettings, name: str) -> Path:
+    """The folder of the rows of a job's best epoch."""
+    prefix = settings.checkpoint_dir or settings.output
+    if not prefix:
+        return Path(settings.scratch_dir or tempfile.gettempdir(), f"snailps-best-{name}")
+    return Path(f"{prefix}.best").absolute()

@@ -171,6 +171,9 @@ class Hooks:
     not_restored: Callable[[SnailError], None]
     saved: Callable[[Completed, float], None] = _nothing  # it has its name
     not_saved: Callable[[str, float], None] = _nothing  # the log says why, too
+    # whether a checkpoint saved or restored is news for users
+    reports: bool = True
+    kept: int = 0  # most checkpoints in the folder; 0: by the settings
     # whether restored tables belong to the present job; else they are a session's
     of_job: bool = True
     level: int = logging.WARNING  # of the line about what was restored
@@ -239,7 +242,7 @@ class CheckpointController:
         self._path, self._candidates = opened.path, opened.candidates
         self._taken = opened.taken
         self._interval_s, self._period = settings.checkpoint_interval, settings.param_backup_period
-        self._kept = settings.checkpoints_kept
+        self._kept = self._hooks.kept or settings.checkpoints_kept
         if not resumes and self._candidates:
             newest = self._candidates[0]
             self._newest = (newest.number, float(newest.manifest.job["progress"]))
@@ -366,6 +369,11 @@ class CheckpointController:
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
         in_work = self._period and pushes - self._pushes_saved >= self._period
         return bool(in_time or (in_work and now >= self._begun_at))
+
+    @property
+    def number(self) -> int:
+        """Number of the newest checkpoint that was begun."""
+        return self._number
 
     @property
     def writes(self) -> bool:
@@ -618,13 +626,15 @@ class CheckpointController:
         self.saved += 1
         self._newest, self._saved_at = (number, share), now
         what = saving.job.describe_share(share)
-        log.info(
+        log.log(
+            logging.INFO if self._hooks.reports else logging.DEBUG,
             "checkpoint %d: %s, %s rows, %s MB in %.2f s, to %s",
             number, what, f"{completed.rows:,}", f"{completed.total_bytes / 1e6:,.1f}",
             now - saving.begun_at, completed.path,
         )  # fmt: skip
         text = f"checkpoint {number} saved: {what}"
-        self._out.happened("checkpoint", "", f"{text}, {completed.total_bytes / 1e6:,.1f} MB")
+        if self._hooks.reports:
+            self._out.happened("checkpoint", "", f"{text}, {completed.total_bytes / 1e6:,.1f} MB")
         self._hooks.saved(completed, now)
 
     def _save_failed(self, saving: _Saving, error: BaseException, now: float) -> None:
@@ -743,7 +753,9 @@ class CheckpointController:
             candidate.number, candidate.manifest.saved_at, what, f"{rows:,}",
             now - restoring.begun_at, extra=EVENT_REPORTED,
         )  # fmt: skip
-        self._out.happened("restored", "", f"goes on from checkpoint {candidate.number}: {what}")
+        if self._hooks.reports:
+            text = f"goes on from checkpoint {candidate.number}: {what}"
+            self._out.happened("restored", "", text)
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []

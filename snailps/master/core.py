@@ -563,7 +563,7 @@ class MasterCore:
 
     def _heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """A server has saved or loaded a checkpoint: of the job, or of the session."""
-        self.job_controller.checkpoints.heard(member, message, now)
+        self.job_controller.heard(member, message, now)
         self.rows.heard(member, message, now)
 
     def _take_note(self, event: Received, now: float) -> None:

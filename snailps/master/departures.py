@@ -327,7 +327,7 @@ class Departures:
 
     def _checkpoints_lost(self, server: Member, why: str, now: float) -> None:
         """Fail or restart the checkpoints in which a lost server takes part."""
-        self._job_controller.checkpoints.lost(server, why, now)
+        self._job_controller.server_lost(server, why, now)
         self._session_rows.lost(server, why, now)
 
     # --- notes of members ----------------------------------------------------------------------

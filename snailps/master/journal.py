@@ -65,7 +65,7 @@ _NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16}
 _IN_STATE = {
     "begun", "state", "shards", "done", "durable", "durable_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
-    "checkouts", "spent",
+    "checkouts", "spent", "tested",
 }  # fmt: skip
 """Kinds that lead to the state of a job: a `Snapshot` replaces them."""
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Table
-from snailps.config import CheckpointSettings
+from snailps.api.validation import Validation
+from snailps.config import CheckpointSettings, JobSettings
 from snailps.dataclass import dataclass
 from snailps.master.job.state import JobState
 from snailps.store.checkpoint.manifest import Manifest
@@ -103,6 +104,12 @@ class Files(Protocol):
     def drop(self, begun: Begun) -> None:
         """Remove a failed checkpoint."""
 
+    def open_best(self, settings: JobSettings, name: str) -> Opened:
+        """Open the folder of the rows of a job's best epoch; `name` is the job's, among all."""
+
+    def discard_best(self, taken: int, settings: JobSettings, name: str) -> None:
+        """Close the folder of the best rows, and remove it with all that is in it."""
+
     def release(self, taken: int, why: str) -> None:
         """Close the folder; with a `why`, no job may resume from its checkpoints any more."""
 
@@ -121,6 +128,9 @@ class Reader(Protocol):
         self, job: Job, reading: ModelAccess, *, inspects: bool, tests: bool
     ) -> InspectionResult:
         """Have the model's inspector run, if it `inspects`, and its tester, if it `tests`."""
+
+    def test(self, job: Job, validation: Validation, reading: ModelAccess) -> Mapping[str, float]:
+        """Have the model tested on its validation data, once all clocks are applied."""
 
     def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         """Have the model inspect its tables after a round."""

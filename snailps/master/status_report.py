@@ -126,6 +126,8 @@ class StatusReport:
         shards, files = self.shards(), self._files
         share = job.progress(now) if job is not None else 0.0
         doing = job.pass_text() if job is not None else ""
+        if doing and (tests := self._job_controller.epoch_tests) is not None and tests.text:
+            doing = f"{doing}: {tests.text}"
         eta_s = None
         if files is not None:
             share, doing, eta_s = files.share, files.text, files.eta_s

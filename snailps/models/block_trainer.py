@@ -163,6 +163,11 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
         """Blocks of this period, and of the period before while some of its rows are not sent."""
         return self._trained + self._closed * any(rows.sends for rows in self.rows)
 
+    def push_all(self) -> None:
+        for rows in self.rows:
+            rows.push_all()
+        self._trained = self._closed = 0
+
     def finish(self) -> None:
         for rows in self.rows:
             rows.flush()

@@ -415,6 +415,11 @@ class KeptRows(Rows):
     def sends(self) -> bool:
         return self._recalled.waits
 
+    def push_all(self) -> None:
+        self._settle()
+        self._send_all()
+        self._settle()
+
     def flush(self) -> None:
         self._settle()
         self._send_period(answers=False)

@@ -182,6 +182,10 @@ class Rows(ABC):
     def close(self, asked: Any, scale: Scale | None = None) -> bool:
         """End a block; push its deltas if a period ends with it.  Returns whether one does."""
 
+    def push_all(self) -> None:
+        """Push all deltas in the middle of a training, and wait until servers have them."""
+        return
+
     @abstractmethod
     def flush(self) -> None:
         """Push all deltas, wait until servers have acknowledged them, and give arrays back."""

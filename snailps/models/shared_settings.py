@@ -60,10 +60,21 @@ TEST: Mapping[str, Any] = {
 """`test` of models that read lines."""
 VALIDATION: Mapping[str, Any] = {
     "help": "Validation files. Paths, folders and globs in the format of the input, on which the "
-    "model is tested during the training. Empty: no validation.",
+    "model is tested after each epoch. Empty: no validation.",
     "unit": "paths",
 }
 """`validation` of models that read lines."""
+STOP_AFTER: Mapping[str, Any] = {
+    "help": "End the training after this many epochs in a row without a better figure on the "
+    "validation lines, and save the rows of the best epoch. 0: train all epochs, and save the last "
+    "rows.",
+    "when": "2 or 3 with `validation` or `held_out`, where more epochs may do harm.",
+    "unit": "epochs",
+    "low": 0,
+    "high": 1_000_000,
+    "aliases": ["n_iter_no_change", "patience"],
+}
+"""`stop_after` of models that are tested after each epoch."""
 ACTIVATION: Mapping[str, Any] = {
     "help": "Activation of the hidden layers.",
     "when": "If the other one gives better results on your data.",
@@ -112,4 +123,9 @@ def refuse_held_out(settings: Any, where: Callable[[str], str]) -> None:
         raise ConfigError(
             f"{where('held_out')}: held_out: expected 0 with validation (from "
             f"{where('validation')}), got {settings.held_out:g}: leave one of them out"
+        )
+    if settings.stop_after and not (settings.validation or settings.held_out):
+        raise ConfigError(
+            f"{where('stop_after')}: stop_after: expected validation files, or held_out: got "
+            "neither, so no epoch can be compared. Set validation to a file, or held_out to 0.1"
         )

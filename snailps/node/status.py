@@ -231,9 +231,10 @@ class History(TypedDict):
     loss: list[float | None]  # None: unknown
 
 
-FIGURED_AT = ("progress", "at_s")
-"""Keys of an entry of `Status.tests` that are no figures: the progress of the training, and the
-seconds since this master began, below 0 under an earlier one."""
+FIGURED_AT = ("epoch", "progress", "at_s")
+"""Keys of an entry of `Status.tests` that are no figures: epochs that were trained (of tests after
+epochs), the progress of the training, and the seconds since this master began, below 0 under an
+earlier one."""
 
 
 def json_text(value: Any) -> str:

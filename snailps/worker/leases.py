@@ -28,6 +28,7 @@ from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.content import LeasedContent
 from snailps.worker.context import JobContext
+from snailps.worker.prefetch import Flush
 from snailps.worker.reports import Reports
 from snailps.worker.user_code import named, numbers_of
 
@@ -44,7 +45,7 @@ class Leases:
         self._encoding = threading.Lock()
         self._unreadable: set[str] = set()
 
-    def next(self, back: bool) -> Block | None:
+    def next(self, back: bool) -> Block | Flush | None:
         """Lease and prepare a block to train on; None: no more for this worker.
 
         In a rotation, blocks that are leased to be encoded are encoded and reported on the way.
@@ -53,8 +54,8 @@ class Leases:
         model = self._model
         while True:
             lease = self.lease("train", back)
-            if lease is None:
-                return None
+            if lease is None or lease.number < 0:
+                return None if lease is None else Flush()
             block = self.block(lease, "train")
             if not isinstance(block.terms, ChunkBlock):
                 break
@@ -120,7 +121,7 @@ class Leases:
 
         answer = self._calls.ask(messages.Lease(pass_, back, held, list(again)), None, heard)
         assert isinstance(answer, messages.Leased)
-        return None if answer.number < 0 else answer
+        return None if answer.number < 0 and not answer.flushes else answer
 
     def block(self, lease: messages.Leased, pass_: str) -> Block:
         """Make the block of a lease; without its file on this host the master sends its bytes."""

@@ -14,7 +14,14 @@ from concurrent.futures import Future
 
 from snailps.api.block import Block
 
-Asked = Future[Block | None]
+
+class Flush:
+    """In place of a block: all that was trained is pushed before the next block is asked for."""
+
+    clock = -1
+
+
+Asked = Future[Block | Flush | None]
 
 
 class BlockPrefetcher:
@@ -29,7 +36,7 @@ class BlockPrefetcher:
         self._blocks: deque[Asked] = deque()
         self._returned: list[Asked] = []  # asked for with `back`, not answered yet
 
-    def next(self, ahead: int) -> Block | None:
+    def next(self, ahead: int) -> Block | Flush | None:
         """Wait for the next block, and ask for others until `ahead` are open; None: no more."""
         self._take_returned()
         if not self._blocks:
@@ -50,7 +57,7 @@ class BlockPrefetcher:
         self._take_returned()
         for asked in self._blocks:
             other = asked.result() if asked.done() else None
-            if other is not None and other.clock < block.clock:
+            if isinstance(other, Block) and other.clock < block.clock:
                 self._blocks.remove(asked)
                 self._blocks.appendleft(_prepared(block))
                 return other
@@ -86,7 +93,7 @@ def _abandon(asked: Asked) -> None:
     if asked.cancelled() or asked.exception() is not None:
         return
     block = asked.result()
-    if block is not None:
+    if isinstance(block, Block):
         for pull in block._pulls:
             pull.abandon()
         if block._step_begun is not None:

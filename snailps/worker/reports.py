@@ -72,6 +72,10 @@ class Reports:
         if durable:
             self._calls.note(messages.Durable(durable))
 
+    def note_all_durable(self) -> None:
+        """Report all trained blocks as durable: every push is acknowledged."""
+        self._calls.note(messages.Durable(self._progress.all_durable()))
+
     def note_flushed(self, number: int) -> None:
         """Report as durable a block or partition whose pushes were acknowledged before `Done`."""
         self._progress.durable(number)

@@ -149,6 +149,17 @@ class ResumeState:
                 self._before.pop(number, None)
             return durable
 
+    def all_durable(self) -> list[int]:
+        """Record that every push is acknowledged; returns the blocks that are durable since."""
+        with self._lock:
+            durable = sorted({*self._unpushed, *(number for number, _ in self._pushed)})
+            self._unpushed.clear()
+            self._pushed.clear()
+            self._open.difference_update(durable)
+            for number in durable:
+                self._before.pop(number, None)
+            return durable
+
     def finish(self, figures: dict[str, float]) -> None:
         """Record the end of the job: all blocks are pushed and acknowledged."""
         with self._lock:

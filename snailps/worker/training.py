@@ -21,7 +21,7 @@ from snailps.transport import messages
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
-from snailps.worker.prefetch import BlockPrefetcher
+from snailps.worker.prefetch import BlockPrefetcher, Flush
 from snailps.worker.reports import Reports
 from snailps.worker.user_code import named, numbers_of, unpushed
 
@@ -54,13 +54,17 @@ class Training:
     def _train_blocks(self, helper: ThreadPoolExecutor) -> None:
         self._reports.start_training()
 
-        def ask(back: bool = False) -> Future[Block | None]:
+        def ask(back: bool = False) -> Future[Block | Flush | None]:
             return helper.submit(self._leases.next, back)
 
         prefetcher = BlockPrefetcher(ask)
         try:
             while True:
                 block = prefetcher.next(self._model.prefetch)
+                if isinstance(block, Flush):
+                    if self.push_all():
+                        break
+                    continue
                 if block is not None and block.clock >= 0:
                     block = self.in_turn(block, prefetcher)
                 if block is None or self._orders.leaving:
@@ -71,6 +75,20 @@ class Training:
         finally:
             self._reports.drop()
             prefetcher.drop()
+
+    def push_all(self) -> bool:
+        """Push all that was trained, and report it as durable; True: no further block is wanted.
+
+        The master tests the rows next: no push may be under way.
+        """
+        model = self._model
+        if isinstance(model, Gathered):
+            with named(model, "push_all"):
+                model.push_all()
+        self.client.flush(self._limit_s)
+        enough = self._reports.last_answer()
+        self._reports.note_all_durable()
+        return enough
 
     def train_block(self, block: Block) -> bool:
         """Train on a block and report it; True: the master wants no further block.

@@ -120,6 +120,23 @@ def test_held_out_texts_are_those_of_the_files_or_the_lines_that_are_not_trained
     assert list(held_out_texts(replace(SMALL, held_out=0.0))) == []
 
 
+def test_servers_have_the_rows_of_an_epoch_once_all_is_pushed(make):
+    model = make(replace(SMALL, held_out=0.0))
+    for number in range(2):
+        train(model, TEXT, number, progress=(number / 6, (number + 1) / 6))
+    assert model.unpushed
+    model.push_all()
+    assert not model.unpushed
+    keys = np.arange(len(unpack_summary(model.summary)[0]), dtype=np.uint64)
+    kept = model.rows[0].kept
+    local = kept.rows[kept.numbers.find(keys)[0], :8].copy()
+    np.testing.assert_allclose(model.pull("input", keys), local, rtol=1e-6, atol=1e-7)
+    train(model, TEXT, 3, progress=(0.3, 0.5))  # of the same period: rows are sent once more
+    local = kept.rows[kept.numbers.find(keys)[0], :8].copy()
+    flush(model)
+    np.testing.assert_allclose(model.pull("input", keys), local, rtol=1e-6, atol=1e-7)
+
+
 # --- probabilities and figures ----------------------------------------------------------------
 
 

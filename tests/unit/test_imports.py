@@ -140,6 +140,7 @@ CORE_USES = {
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
     "api.concurrency", "api.passes", "api.results", "api.export_progress", "api.traits",
+    "api.validation",
     "api.range_passes", "api.rotation", "api.plain_values",
     "api.counting",
 }  # fmt: skip

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from snailps.api.traits import Reported, trait_of
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.master.job.inspection import SHARE_MAX, Inspection
@@ -25,6 +26,7 @@ class Watch:
         self.now, self.took_s, self.calls = 0.0, took_s, []
         self.job = SimpleNamespace(
             cls=cls, settings=JobSettings(), inspected=Inspected(),
+            tester=trait_of(cls, Reported).tester(JobSettings()),
             progress=lambda now: now / 100, elapsed_s=lambda now: now,
         )  # fmt: skip
         registry = SimpleNamespace(tables={})

@@ -77,7 +77,8 @@ KNOWN = [
         b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"chunk_index":-1,'
         b'"chunk_blocks":8,"part":2,"parts":3,"output_parts":6,"durable":[1],"sizes":[1,2,1],'
         b'"pass_index":-1,"range_index":-1,"range_count":0,"block_count":0,"first":true,'
-        b'"version":"9","spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true}',
+        b'"version":"9","spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true,'
+        b'"flushes":false}',
     ),
     (m.CheckOut(9), b'{"is":"CheckOut","number":9}'),
     (m.CheckedOut(5), b'{"is":"CheckedOut","part":5,"ends":false}'),
@@ -363,6 +364,7 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         ({"is": "Yield", "shard": 1, "limit_s": 10**400}, "a whole number of 1,329 bits"),
         ({"is": "Expire", "tick": 1, "before": 2}, "before is 2"),
         ({"is": "Leased", "number": 1}, "two shares"),
+        ({"is": "Leased", "number": 1, "progress": [0, 1], "flushes": True}, "no block"),
         ({"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3}, "Step or ChunkBlock"),
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 2, "parts": 2},

@@ -345,3 +345,17 @@ def test_content_of_a_block_needs_no_collector(layout):
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_all_that_was_trained_is_pushed_and_durable_before_the_next_epoch_is_asked_for(trained):
+    model, events = trained.model, trained.events
+    model.push_all = lambda: events.append(("push_all",))
+    blocks = [trained.leases.blocks.get() for _ in range(4)]
+    for lease in (*blocks[:2], messages.Leased(-1, flushes=True), *blocks[2:]):
+        trained.leases.blocks.put(lease)
+    trained.master.script += [messages.Ok()] * 4
+    *events, last = trained_events(trained)
+    assert [event for event in events if event[0] != "done"] == [
+        ("train", 0), ("train", 1), ("push_all",), ("durable", 0, 1), ("train", 2), ("train", 3),
+    ]  # fmt: skip
+    assert last[0] == "done"

@@ -41,6 +41,7 @@ from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.effects import CancelExport, Compact, Fact, LeaveRounds, Snapshot
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
+from snailps.master.job.epoch_tests import EpochTests
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import INSPECTIONS, Inspection
@@ -117,6 +118,7 @@ class JobController:
         )
         self.recovery = JobRecovery(past, members, shard_orders)
         self.round: RoundController | None = None
+        self.epoch_tests: EpochTests | None = None  # of a job with a `Validation`
         self.phase = JobPhase.IDLE
         self.figures: dict[str, Any] = {}
         self.failed = ""  # why the last job of a session failed
@@ -305,6 +307,11 @@ class JobController:
         self.leases.over_at = 0.0
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
+        if job.validation is not None and job.schedule.rounds is None:
+            name = f"{self._members.cluster_id:016x}-{self.ended_jobs.newest}"
+            self.epoch_tests = EpochTests(
+                job, name, self._out, self.inspection, self._services, self.checkpoints, self
+            )
         if (rounds := job.schedule.rounds) is not None:
             self.inspection.begin_rounds()
             self.round = RoundController(
@@ -357,6 +364,24 @@ class JobController:
 
     # --- the loop ------------------------------------------------------------------------------
 
+    def leases_go_on(self, now: float) -> None:
+        self.leases.answer(now)
+
+    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+        self._above.fail_job(text, code, trace)
+
+    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
+        """A server has saved or loaded rows."""
+        self.checkpoints.heard(member, message, now)
+        if self.epoch_tests is not None:
+            self.epoch_tests.heard(member, message, now)
+
+    def server_lost(self, member: Member, why: str, now: float) -> None:
+        """A server is gone that may have been saving or loading rows."""
+        self.checkpoints.lost(member, why, now)
+        if self.epoch_tests is not None:
+            self.epoch_tests.lost(member, why, now)
+
     def stood_still(self, seconds: float, now: float) -> None:
         self.leases.late.stood_still(seconds, now)
         self.checkpoints.stood_still(seconds)
@@ -364,6 +389,8 @@ class JobController:
         self.export.stood_still(seconds)
         if self.round is not None:
             self.round.stood_still(seconds)
+        if self.epoch_tests is not None:
+            self.epoch_tests.stood_still(seconds)
 
     def step(self, now: float) -> None:
         """Advance the job: begin what follows a pass that has ended, look for limits and waits."""
@@ -423,6 +450,8 @@ class JobController:
             self._above.fail_job(job.refused, DataError.exit_code)
             return
         self.inspection.step(job, dict(self.figures), now)
+        if self.epoch_tests is not None:
+            self.epoch_tests.step({member.number for member in workers}, now)
         self.expiry.step(job, now)
         self.leases.note_waits(job, schedule, workers, now)
         if self.round is not None:
@@ -444,6 +473,8 @@ class JobController:
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
                 self._saved_last = True  # the same command resumes from here
                 self.checkpoints.begin(job, now)
+                return
+            if self.epoch_tests is not None and not self.epoch_tests.ends(now):
                 return
             job.end_pass(now)
             if job.refused:
@@ -497,7 +528,8 @@ class JobController:
     def holds_rows(self) -> bool:
         """Whether rows are being saved or restored: no shard is to move meanwhile."""
         restores = self.checkpoints.resumes or self.phase is JobPhase.RESTORING
-        return self.checkpoints.holds_rows or restores
+        keeps = self.epoch_tests is not None and self.epoch_tests.holds_rows
+        return self.checkpoints.holds_rows or restores or keeps
 
     def interrupt(self, now: float) -> None:
         """End the training early: leased blocks are finished, and the model is saved."""
@@ -731,6 +763,8 @@ class JobController:
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
         self.checkpoints.ended("" if self.interrupted else "the run ended")
+        if self.epoch_tests is not None:
+            self.epoch_tests.close(goes_on=self.interrupted and self.checkpoints.writes)
         self._above.job_ended(now)
 
     def _warn_of_tables(self, job: Job) -> None:
@@ -801,6 +835,8 @@ class JobController:
         self._summaries.clear()
         self.leases.close()
         self.checkpoints.abandon("the job has failed")
+        if self.epoch_tests is not None:
+            self.epoch_tests.abandon()
         if job.schedule.clocks is not None and self.phase is JobPhase.TRAINING:
             self._shard_orders.set_clock(0, early=True, now=now)  # shards drop what is staged
         self.end()
@@ -819,8 +855,10 @@ class JobController:
             self._out.work(self.job.close, _ignored)
         if self.round is not None:
             self.round.forget()
+        if self.epoch_tests is not None:
+            self.epoch_tests.close(goes_on=self.interrupted)
         self._go(JobPhase.IDLE)
-        self.job, self.round, self.interrupted = None, None, False
+        self.job, self.round, self.interrupted, self.epoch_tests = None, None, False, None
         self._members.left.clear()
         for member in self._members.nodes():
             member.job_over()
@@ -829,6 +867,7 @@ class JobController:
         if self.phase is JobPhase.TRAINING and self.job is not None:
             schedule = self.job.schedule
             busy = self.round is not None and self.round.busy
+            busy |= self.epoch_tests is not None and self.epoch_tests.busy
             if not (schedule.over or schedule.closed or busy):
                 self.checkpoints.check(self.job, now)
 

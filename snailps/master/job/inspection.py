@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from snailps.api.traits import Reported, trait_of
 from snailps.dataclass import replace
 from snailps.master.effects import Outbox
 from snailps.master.job.job import Job
@@ -73,7 +72,7 @@ class Inspection:
         if self._spent_s > SHARE_MAX * job.elapsed_s(now):
             return
         self._count = due
-        if due or trait_of(job.cls, Reported).tester(job.settings) is not None:
+        if due or job.tester is not None:
             reading = self.reading(figures)
             inspect = partial(self._reader.inspect, job, reading, inspects=due > 0, tests=True)
             progress = round(job.progress(now), 3) if due else None

@@ -26,6 +26,7 @@ from snailps.api.counting import Counted
 from snailps.api.passes import Passes
 from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
 from snailps.api.range_passes import RangePasses, TrainingPlan
+from snailps.api.results import Results
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import (
@@ -40,12 +41,14 @@ from snailps.api.traits import (
     is_clocked,
     trait_of,
 )
+from snailps.api.validation import Validation
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, settings_of, to_mapping
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output, check_room, sizes_text
 from snailps.data.blocks import HEAD
 from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
+from snailps.master.job.epoch_figures import EpochFigures
 from snailps.master.job.input import JobInput
 from snailps.master.job.loss_watch import LossWatch
 from snailps.master.job.metrics import PassMetrics
@@ -190,6 +193,8 @@ class Job:
         self._relative = False  # the loss has stopped falling by its own scale, not the first one's
         self._is_whole = False  # the model chose a number of epochs, all of which are trained
         self.inspected = Inspected()
+        self.validation: Validation | None = None
+        self.tested = EpochFigures()
         self.memo: dict[str, Any] = {}  # what the model's class methods keep
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
@@ -218,7 +223,29 @@ class Job:
             limited = trait_of(self.cls, Limited)
             self.concurrency = limited.workers_at_once(self.settings, self.input.found)
             self._check_returned(self.concurrency, Concurrency, "workers_at_once")
+        self._ask_for_validation()
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
+
+    def _ask_for_validation(self) -> None:
+        """Ask how the model is tested after each epoch."""
+        validation = trait_of(self.cls, Reported).validation(self.settings)
+        if validation is not None:
+            self._check_returned(validation, Validation, "validation")
+            self.validation = validation
+            self.tested = EpochFigures(validation.stop_after, validation.better)
+
+    @property
+    def tester(self) -> Callable[[Results], Mapping[str, float]] | None:
+        """What tests the model beside the training: nothing if it is tested after each epoch."""
+        if self.validation is not None:
+            return None
+        return trait_of(self.cls, Reported).tester(self.settings)
+
+    def epoch_tested(self, test: dict[str, Any], kept: str, now: float) -> None:
+        """Take the figures of an epoch; its rows, if it is the best one, are `kept` at a path."""
+        self.tested.add(test, kept)
+        tests = (*self.inspected.tests, (now, test))
+        self.inspected = dataclasses.replace(self.inspected, tests=tests)
 
     def _check_returned(self, value: object, kind: type, method: str) -> None:
         if not isinstance(value, kind):
@@ -485,6 +512,7 @@ class Job:
             "wall_s": now - self._begun,
             "ticks": list(self.ticks),
             **({"counts": self.metrics.counts} if self.metrics.counts else {}),
+            **({"tested": self.tested.dump()} if self.tested.tests else {}),
         }
         chunks, slots, rounds = schedule.chunks, schedule.slots, schedule.rounds
         if chunks is not None:
@@ -540,6 +568,10 @@ class Job:
         self.ticks = [int(tick) for tick in figures.get("ticks", [0])]
         self._pass_begun = now - figures["train_s"]
         self._begun = now - figures["wall_s"]
+        if "tested" in figures and self.validation is not None:
+            self.tested.load(figures["tested"])
+            tests = tuple((now, test) for test in self.tested.tests)
+            self.inspected = dataclasses.replace(self.inspected, tests=tests)
         if exact is not None:
             self.schedule.resume({**exact["schedule"], **state.arrays})
         if self.schedule.rounds is not None and "rounds" in figures:
@@ -662,7 +694,8 @@ class Job:
         if (rounds := self.schedule.rounds) is not None:
             return rounds.stage()
         epochs = self.settings.epochs  # a bound, where the loss may end the training
-        of = ", at most" if self._least_epochs < epochs else " of"
+        may_end = self._least_epochs < epochs or self.tested.stop_after
+        of = ", at most" if may_end else " of"
         return f"epoch {min(self.schedule.epoch + 1, epochs)}{of} {epochs}"
 
     def end_survey(self) -> None:
@@ -911,6 +944,7 @@ class Job:
         constant = self._constant_loss()
         is_poor = len(losses_known) > 1 and 0 < 1.001 * constant < losses_known[-1]
         judges = self._is_judged and not self._is_whole and passes is None  # its passes solve
+        judges = judges and self.validation is None  # whose figures say whether more would help
         is_reported = ended_by == "epochs" and judges
         falls = self.metrics.falling(constant) if is_reported else 0.0
         return {
@@ -918,6 +952,7 @@ class Job:
             **({"loss_falls": round(falls, 4)} if falls else {}),
             **({"constant_loss": constant} if is_poor else {}),
             **self._counted,
+            **self.tested.figures,
             "ended_by": ended_by,
             f"{kind}_per_s": round(units / seconds, 1) if seconds else None,
             kind: units,

@@ -24,6 +24,7 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.plain_values import is_users, plain_figures
 from snailps.api.results import Results
 from snailps.api.traits import InRounds, Reported, trait_of
+from snailps.api.validation import Validation
 from snailps.api.worker import Worker
 from snailps.dataclass import replace
 from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
@@ -101,7 +102,7 @@ class ModelReader:
         trait = trait_of(job.cls, Reported)
         observer = self.observer if inspects else None
         inspector = trait.inspector(job.settings) if inspects else None
-        test = trait.tester(job.settings) if tests else None
+        test = job.tester if tests else None
         if inspector is None and test is None and observer is None:
             return InspectionResult()
 
@@ -124,6 +125,12 @@ class ModelReader:
         except Exception as error:  # a failed inspection is no reason to lose the model
             log.error("the inspection of the model failed, the job goes on: %s", explain(error))
         return InspectionResult(time.monotonic() - begin, tested)
+
+    def test(self, job: Job, validation: Validation, reading: ModelAccess) -> Mapping[str, float]:
+        if (slots := job.schedule.slots) is not None:
+            self._reach(slots.open, reading)
+        figures = plain_figures(job.cls, "validation", self.load(job, validation.test, reading))
+        return {name: float(figure) for name, figure in figures.items()}
 
     def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         if self._of_rounds is not None and self._of_rounds[0] is not job:

@@ -215,6 +215,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         schedule.records.make_all_durable(data["node"], data["but"])
     elif fact.kind in ("join", "leave", "retire"):
         getattr(schedule, fact.kind)(data["node"])
+    elif fact.kind == "tested":
+        job.epoch_tested(data["test"], data["kept"], now)
+        schedule.hold(job.tested.epochs + 1)
     elif fact.kind == "tick":
         job.ticks.append(data["tick"])
     elif fact.kind == "loss":

@@ -54,6 +54,8 @@ class BspSchedule(BlockSchedule):
         if slots.is_abandoned:
             return None
         for clock in sorted(slots.free):
+            if clock >= slots.stop:
+                return None
             holders, free = slots.holders(clock), len(slots.free[clock])
             if node not in holders or free > len(self.workers.keys() - holders.keys()):
                 return slots.give(clock, node)
@@ -74,6 +76,16 @@ class BspSchedule(BlockSchedule):
         others = [n for n in self._still(waiting) if n not in done]
         nodes += [n for n in others if n not in held][:free]
         return nodes if len(nodes) >= free else nodes + [n for n in others if n in held]
+
+    def hold(self, epochs: int) -> None:
+        """The clock with an epoch's last entry is completed: it may have some of the next one."""
+        super().hold(epochs)
+        self.slots.stop = -(-self.plan.first_of(epochs) // self.slots.micro_batches)
+
+    @property
+    def at_hold(self) -> bool:
+        is_there = self.held is not None and self.slots.open >= self.slots.stop
+        return is_there and not self.records.leased
 
     def wait_of(self, node: int) -> Wait:
         """What the open clock lacks, and who is to finish it."""

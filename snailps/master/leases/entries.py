@@ -113,6 +113,10 @@ class Entries:
     def share(self, numbers: Sequence[int] | NDArray[np.int64]) -> float:
         return self.bytes_of_all(np.asarray(numbers, np.int64)) / self.total_bytes
 
+    def first_of(self, epoch: int) -> int:
+        """The first entry of an epoch."""
+        return epoch * len(self.blocks)
+
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """The block at each place of an epoch."""
         return self._order_of(epoch).blocks

@@ -19,6 +19,8 @@ from snailps.master.leases.entries import Entries
 from snailps.master.leases.records import BlockRecords
 from snailps.master.leases.waits import ANY_WORKER
 
+MANY = 1 << 62
+"""More entries than any training has."""
 ENTRIES_AHEAD = 2
 """Entries trained after the one whose loss ends the training: a single worker has leased so many
 when it reports one, so its result does not depend on when the master looks."""
@@ -104,12 +106,16 @@ class BlockQueue:
     def __len__(self) -> int:
         return len(self._back) + len(self._epoch) + self._size - self._next
 
-    def take(self, node: int) -> int | None:
-        """Remove the next entry of a worker; None: none waits."""
+    def ready(self, stop: int) -> int:
+        """How many entries below `stop`, the first one of an epoch, wait."""
+        return len(self._back) + len(self._epoch) + max(0, min(stop, self._size) - self._next)
+
+    def take(self, node: int, stop: int = MANY) -> int | None:
+        """Remove the next entry of a worker; None: none below `stop` waits."""
         if self._back:
             return self._back.take()
         if not len(self._epoch):
-            if self._next >= self._size:
+            if self._next >= min(stop, self._size):
                 return None
             self._queue_epoch()
         return self._epoch.take(node)

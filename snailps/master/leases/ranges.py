@@ -67,6 +67,9 @@ class RangeEntries(Entries):
     def epoch_of(self, number: int) -> int:
         return max(0, number - self._first) // self.results_per_epoch
 
+    def first_of(self, epoch: int) -> int:
+        return self._first + epoch * self.results_per_epoch if epoch else 0
+
     @property
     def results_per_epoch(self) -> int:
         """One for each range that trains."""
@@ -123,7 +126,7 @@ class RangeSchedule(BlockSchedule):
             self._open(self._pass + 1)
 
     def _next_of(self, node: int) -> Entry | None:
-        if self.closed or not self._waiting:
+        if self.closed or not self._waiting or self._is_pass_held:
             return None
         number = self._returned.take() if self._returned else self._queue.take(node)
         self.records.lease(number, node)
@@ -135,7 +138,13 @@ class RangeSchedule(BlockSchedule):
 
     def woken(self, waiting: Container[int]) -> list[int]:
         """As many workers as entries of the present pass wait."""
-        return [] if self.closed else list(islice(self._still(waiting), self._waiting))
+        if self.closed or self._is_pass_held:
+            return []
+        return list(islice(self._still(waiting), self._waiting))
+
+    @property
+    def _is_pass_held(self) -> bool:
+        return self.is_held(self.plan.numbers_of(self._pass).start)
 
     def wait_of(self, node: int) -> Wait:
         late = [other for other in self.records.holders() if other != node]

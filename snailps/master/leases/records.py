@@ -147,6 +147,11 @@ class BlockRecords:
             self._first, self._first + self._end, self._states[: self._end] == _S.DONE
         )
 
+    def workers_of(self, numbers: list[int]) -> set[int]:
+        """The workers that have, or had, these blocks."""
+        places = np.array(numbers, np.int64) - self._first
+        return set(np.unique(self._nodes[places]).tolist())
+
     @property
     def last(self) -> int:
         """The greatest number that is leased or done; -1: none."""

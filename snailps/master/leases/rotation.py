@@ -113,6 +113,8 @@ class RotationSchedule(Schedule):
         if held >= PARTITIONS_MAX:
             return -1
         for chunk in chunks.open_range:
+            if chunk >= self._held_chunk:
+                break
             opened = chunks.at(chunk)
             parts = opened.parts or self._parts_now()
             if opened.unencoded:
@@ -135,6 +137,16 @@ class RotationSchedule(Schedule):
                 if part not in owners and self._is_free(chunk, part, node):
                     return chunks.numbers.number(chunk, part)
         return -1
+
+    @property
+    def _held_chunk(self) -> int:
+        """The first chunk whose partitions wait for a test; its blocks are encoded before."""
+        numbers = self.chunks.numbers
+        return numbers.chunks if self.held is None else self.held * numbers.in_epoch
+
+    @property
+    def at_hold(self) -> bool:
+        return self.held is not None and self.chunks.first >= self._held_chunk
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
         """Whether a worker may have a partition without two writers of its input rows."""

@@ -69,6 +69,8 @@ class Schedule(ABC):
     """Workers that train at the same time; None: all."""
     is_flushed = False
     """A worker reports an entry once its pushes are acknowledged."""
+    held: int | None = None
+    """Epochs after which nothing is leased, as the model is tested there; None: leases go on."""
 
     def __init__(self, records: BlockRecords, nodes: Iterable[int] = ()) -> None:
         self.records = records
@@ -198,6 +200,21 @@ class Schedule(ABC):
         """Workers lost, by entry."""
         return dict(self._lost)
 
+    # --- tests after epochs ----------------------------------------------------------------------
+
+    def hold(self, epochs: int) -> None:
+        """Lease nothing after the first `epochs` epochs, until the next call."""
+        self.held = epochs
+
+    @property
+    @abstractmethod
+    def at_hold(self) -> bool:
+        """Whether all that `hold` lets through is done."""
+
+    def pushing(self) -> set[int]:
+        """Workers with entries that are done, and whose pushes the servers may lack."""
+        return self.records.workers_of(self.records.undurable())
+
     # --- the end ---------------------------------------------------------------------------------
 
     def close(self, size: int | None = None) -> None:
@@ -321,6 +338,16 @@ class BlockSchedule(Schedule):
     @property
     def epoch(self) -> int:
         return self.plan.epoch_of(self.finished)
+
+    def is_held(self, number: int) -> bool:
+        """Whether an entry is to wait for a test."""
+        return self.held is not None and number >= self.plan.first_of(self.held)
+
+    @property
+    def at_hold(self) -> bool:
+        if self.held is None or self.records.leased:
+            return False
+        return self.finished >= min(self.size, self.plan.first_of(self.held))
 
     @property
     def size(self) -> int:

@@ -520,7 +520,7 @@ class LeaseService:
         if job is None:
             return
         schedule = job.schedule
-        seen = (job.pass_, schedule, schedule.over or schedule.drops)
+        seen = (job.pass_, schedule, schedule.over or schedule.drops, schedule.held)
         if seen != self._seen:
             self._seen = seen
             self._look_at_all()
@@ -583,6 +583,9 @@ class LeaseService:
         elif sends or not (current and member.takes_blocks) or schedule.over or schedule.drops:
             member.wait_for("", now)
             self._out.reply(call, messages.Leased(-1))
+        elif schedule.held is not None and member.number in schedule.pushing():
+            member.wait_for("", now)
+            self._out.reply(call, messages.Leased(-1, flushes=True))
         else:
             if not member.waits:
                 self._name_wait(schedule, member, now)
@@ -595,6 +598,8 @@ class LeaseService:
         """Name what a worker waits for, unless it still has a block to train."""
         if self._turns.held(member.number):
             member.wait_for(str(Wait((MASTER,), "merge the survey")), now)
+        elif schedule.at_hold:
+            member.wait_for(str(Wait((MASTER,), f"test epoch {schedule.held}")), now)
         elif not schedule.records.held_by(member.number):
             member.wait_for(str(schedule.wait_of(member.number)), now)
 

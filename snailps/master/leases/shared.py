@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from snailps.api.concurrency import ALL
 from snailps.master.leases.entries import Entries, Entry
-from snailps.master.leases.queue import BlockQueue
+from snailps.master.leases.queue import MANY, BlockQueue
 from snailps.master.leases.schedule import LOSSES_MAX, BlockSchedule
 from snailps.master.leases.seats import Seats
 from snailps.master.leases.survey_parts import SurveyParts
@@ -41,16 +41,20 @@ class QueueSchedule(BlockSchedule):
         self.queue = BlockQueue(self.records, entries)
 
     def _next_of(self, node: int) -> Entry | None:
-        if self._leases_none or (number := self.queue.take(node)) is None:
+        if self._leases_none or (number := self.queue.take(node, self._stop)) is None:
             return None
         self.records.lease(number, node)
         return self.plan.entry(number)
 
     def woken(self, waiting: Container[int]) -> list[int]:
         """As many workers as entries wait."""
-        if self._leases_none or not len(self.queue):
-            return []
-        return list(islice(self._still(waiting), len(self.queue)))
+        count = 0 if self._leases_none else self.queue.ready(self._stop)
+        return list(islice(self._still(waiting), count))
+
+    @property
+    def _stop(self) -> int:
+        """The first entry that waits for a test."""
+        return MANY if self.held is None else self.plan.first_of(self.held)
 
     @property
     def _leases_none(self) -> bool:

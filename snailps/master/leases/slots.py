@@ -22,6 +22,7 @@ from snailps.master.leases.records import BlockRecords, BlockResult
 from snailps.master.leases.waits import ANY_WORKER, MASTER, NAMED_MAX, Wait
 from snailps.transport.messages.terms import Step
 
+NEVER = 1 << 62
 CLOCKS_AHEAD = 2
 """Clocks leased beyond the first unfinished one. A training that reaches its target ends so many
 clocks later, so results depend on this number."""
@@ -45,6 +46,8 @@ class SlotClocks:
         self.micro_batches = micro_batches
         self.size = entries.count
         """Entries in all: fewer where the training ends early."""
+        self.stop = NEVER
+        """The first clock that waits for a test of the model (`Schedule.hold`)."""
         self.open = 0
         """The first clock with entries that are not done."""
         self.is_abandoned = False
@@ -105,7 +108,9 @@ class SlotClocks:
         """Lease to a worker a free entry of an earlier clock than all that it holds: a lost
         worker's, for which everyone waits."""
         first, held = min(self.free, default=-1), self.of(node)
-        if self.is_abandoned or first < 0 or (held is not None and first >= held):
+        if self.is_abandoned or first < 0 or first >= self.stop:
+            return None
+        if held is not None and first >= held:
             return None
         return self.give(first, node)
 
@@ -235,7 +240,10 @@ class SlotClocks:
         assert self._withheld < 0
         if self.is_abandoned:
             return self.open
-        clock = max(self.open, self._records.last // self.micro_batches, self._copied + 1)
+        if self.stop <= self.open:
+            clock = self.open  # nothing is leased: it begins after a test of the model
+        else:
+            clock = max(self.open, self._records.last // self.micro_batches, self._copied + 1)
         numbers = self._numbers_of(clock)
         if numbers and not self._records.is_waiting(numbers[-1]):
             clock += 1

@@ -69,7 +69,7 @@ class SspSchedule(BlockSchedule):
 
     def _next_of(self, node: int) -> Entry | None:
         """Lease the next of a worker's own entries, unless it would get too far ahead."""
-        if self.closed or not self.has_left(node):
+        if self.closed or not self.has_left(node) or self.is_held(self._left[node][0]):
             return None
         if self.pace.is_ahead(node):
             self.pace.wait(node)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, Reported, Surveyor, SurveyPart
+from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
@@ -510,10 +511,10 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
-    def tester(
-        cls, settings: ClassifierSettings
-    ) -> Callable[[Results], Mapping[str, float]] | None:
-        return cls._test if held_out.has_held_out(settings) else None
+    def validation(cls, settings: ClassifierSettings) -> Validation | None:
+        if not held_out.has_held_out(settings):
+            return None
+        return Validation(cls._test, settings.stop_after)
 
     @classmethod
     def _test(cls, results: Results) -> Mapping[str, float]:

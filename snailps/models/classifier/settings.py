@@ -24,6 +24,7 @@ from snailps.models.shared_settings import (
     MIN_COUNT,
     PRETRAINED,
     SHUFFLE,
+    STOP_AFTER,
     SUBWORD,
     VALIDATION,
     refuse_both,
@@ -140,17 +141,18 @@ class ClassifierSettings(JobSettings):
     )
     shuffle: bool = setting(True, **SHUFFLE)
     validation: tuple[str, ...] = setting(
-        (), **VALIDATION, when="To see how well other lines are labelled, while it is trained."
+        (), **VALIDATION, when="To see how well other lines are labelled, or for `stop_after`."
     )
     held_out: float = setting(
         0.0,
-        help="Share of the lines of the input that is held out of the training, and tested like "
-        "`validation`. Which lines depends on their bytes and on `seed`. 0: none.",
+        help="Share of the lines of the input that is held out of the training, and tested after "
+        "each epoch, like `validation`. Which lines depends on their bytes and on `seed`. 0: none.",
         when="There is no file of validation lines: 0.1.",
         low=0.0,
         high=0.9,
         aliases=["validation_fraction"],
     )
+    stop_after: int = setting(0, **STOP_AFTER)
     label: str = setting(
         "__label__",
         help="Prefix of labels.",

@@ -221,7 +221,8 @@ class Leased(Message):
     it.
 
     `progress`: the shares of the whole training that are done before and after this block, 0 to 1.
-    `first`: it is the first lease of the training.
+    `first`: it is the first lease of the training.  `flushes`, with `number` -1: an epoch ends that
+    is tested: the worker pushes all that it has trained, and asks again.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -232,8 +233,11 @@ class Leased(Message):
     terms: Annotated[Terms | None, TERMS] = None
     first: Bool = False
     layout: Annotated[Layout, _LAYOUT] = Layout()
+    flushes: Bool = False
 
     def check(self) -> None:
+        if self.number >= 0 and self.flushes:
+            raise Misfit("no block beside .flushes", self.number, ".number")
         if self.number >= 0 and len(self.progress) != 2:
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
 

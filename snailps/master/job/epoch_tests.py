@@ -1,0 +1,338 @@
+"""Tests the model after each epoch, keeps the rows of the best one, and ends the training.
+
+    an epoch is done, all pushes acknowledged -> test -> [better: Save of all servers] -> next epoch
+    no better figure for `stop_after` epochs -> the training ends -> Load of the best rows -> export
+
+While an epoch is tested nothing is leased after it, so its rows stay as they are: the figure, the
+rows that are kept, and the model that is exported in the end are of the same bits.  Rows are kept
+as a checkpoint in a folder of its own.  `tested` is noted once the rows are kept; a master that
+takes over before that tests the epoch again, on the same rows.  `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from snailps.errors import EXIT_FAILED, SnailError, explain
+from snailps.master.checkpoints import CheckpointController, Hooks
+from snailps.master.effects import Outbox
+from snailps.master.job.inspection import Inspection
+from snailps.master.job.job import Job
+from snailps.master.member import Member
+from snailps.master.services import Completed, Opened, Services
+from snailps.node.effects import WorkDone
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""Tries of a test, or of keeping rows: a server may be lost meanwhile."""
+
+
+class Step(enum.Enum):
+    """What is under way."""
+
+    TRAINING = "training"
+    READING = "reading the validation data"  # beside the training
+    TESTING = "testing"
+    KEEPING = "keeping the rows"
+    RESTORING = "restoring the best rows"
+    OVER = "over"
+
+
+_S = Step
+STEPS: Mapping[Step, frozenset[Step]] = {
+    _S.TRAINING: frozenset({_S.READING, _S.TESTING, _S.RESTORING, _S.OVER}),
+    _S.READING: frozenset({_S.TRAINING}),
+    _S.TESTING: frozenset({_S.TRAINING, _S.KEEPING}),
+    _S.KEEPING: frozenset({_S.TRAINING}),
+    _S.RESTORING: frozenset({_S.OVER}),
+    _S.OVER: frozenset(),
+}
+"""The steps that may follow each."""
+
+
+class Course(Protocol):
+    """What tests of epochs ask of the job's controller."""
+
+    def end_early(self, job: Job, why: str, now: float) -> None:
+        """End the training."""
+
+    def leases_go_on(self, now: float) -> None:
+        """Answer workers that wait for the next epoch."""
+
+    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+        """Fail the job."""
+
+
+class EpochTests:
+    """The tests of one job with a `Validation`."""
+
+    def __init__(
+        self,
+        job: Job,
+        name: str,  # of the job, unlike all others
+        out: Outbox,
+        inspection: Inspection,
+        services: Services,
+        checkpoints: CheckpointController,  # of the job
+        course: Course,
+    ) -> None:
+        assert job.validation is not None
+        self._job, self._validation, self._name = job, job.validation, name
+        self._out, self._inspection, self._services = out, inspection, services
+        self._checkpoints, self._course = checkpoints, course
+        self._step = Step.TRAINING
+        self._has_read = False
+        self._test: dict[str, Any] = {}  # figures of the epoch whose rows are being kept
+        self._failures = 0
+        self._is_save_due = False  # a checkpoint of the job is under way
+        self._files = services.more_files()
+        self._taken = 0  # number of this use of the folder; 0: it is not open
+        self._keeper = checkpoints.beside(
+            self._files,
+            Hooks(
+                restored=lambda state, rows, now: self._restored(rows),
+                not_restored=lambda error: course.fail_job(str(error), error.exit_code),
+                saved=self._kept,
+                not_saved=self._not_kept,
+                level=logging.DEBUG,
+                reports=False,
+                kept=1,
+                advice="The rows of the best epoch are lost: train again",
+            ),
+        )
+        job.schedule.hold(job.tested.epochs + 1)
+
+    def _go(self, step: Step) -> None:
+        assert step in STEPS[self._step], f"{self._step.name} does not lead to {step.name}"
+        self._step = step
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def step(self, workers: set[int], now: float) -> None:
+        """Test the epoch that is done.  `workers`: those whose pushes may be under way."""
+        self._keeper.step(now)
+        if self._is_save_due:
+            self._save(now)
+        schedule = self._job.schedule
+        if self._step is not Step.TRAINING or schedule.closed or schedule.over:
+            return
+        if not self._has_read and schedule.finished:
+            self._has_read = True
+            self._go(Step.READING)
+            self._out.work(self._work(), self._read)
+        elif schedule.at_hold and not schedule.pushing() & workers:
+            self._begin_test(now)
+
+    def ends(self, now: float) -> bool:
+        """Whether the rows are those to be exported: test the last ones, then restore the best."""
+        if self._step is Step.TRAINING:
+            if self._job.tested.is_new(self._share):
+                self._begin_test(now)
+            else:
+                self._restore(now)
+        return self._step is Step.OVER
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are being kept or restored: no shard is to move meanwhile."""
+        return self._keeper.holds_rows or self._step is Step.RESTORING
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows are being tested, kept or restored."""
+        return self._step in (Step.TESTING, Step.KEEPING, Step.RESTORING)
+
+    @property
+    def text(self) -> str:
+        """What is done beside the training, in words; empty: nothing."""
+        return self._step.value if self.busy else ""
+
+    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
+        self._keeper.heard(member, message, now)
+
+    def lost(self, member: Member, why: str, now: float) -> None:
+        """A server is gone."""
+        self._keeper.lost(member, why, now)
+
+    def stood_still(self, seconds: float) -> None:
+        self._keeper.stood_still(seconds)
+
+    def abandon(self) -> None:
+        """The job has failed."""
+        self._keeper.abandon("the job has failed")
+
+    def close(self, *, goes_on: bool) -> None:
+        """Remove the kept rows, unless the same command `goes_on` with the training."""
+        if self._step is _S.OVER or self._taken:
+            if goes_on:
+                end = partial(self._files.release, self._taken, "")
+            else:
+                settings = self._job.settings
+                end = partial(self._files.discard_best, self._taken, settings, self._name)
+            self._out.work(end, _ignored, "checkpoint")
+            self._taken = 0
+
+    # --- a test ----------------------------------------------------------------------------------
+
+    @property
+    def _share(self) -> float:
+        """Share of the training that is done, as a test names it."""
+        return round(self._job.schedule.progress, 6)
+
+    def _work(self) -> Any:
+        reading = self._inspection.reading({})
+        return partial(self._services.reader.test, self._job, self._validation, reading)
+
+    def _read(self, done: WorkDone, now: float) -> None:
+        """The validation data is read: what it lacks fails the job now, and not after an epoch."""
+        self._go(Step.TRAINING)
+        if done.error is not None:
+            self._fail(done.error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, SnailError):
+            log.error("the test of the model failed", exc_info=error)
+        code = error.exit_code if isinstance(error, SnailError) else EXIT_FAILED
+        self._course.fail_job(f"the model could not be tested: {explain(error)}", code)
+
+    def _begin_test(self, now: float) -> None:
+        self._go(Step.TESTING)
+        job = self._job
+        epochs = round(self._share * job.settings.epochs, 3)
+        test = {
+            "epoch": int(epochs) if epochs == int(epochs) else epochs,
+            "progress": self._share,
+            "at_s": round(job.elapsed_s(now), 3),
+        }
+        self._out.work(self._work(), partial(self._tested, test))
+
+    def _tested(self, test: dict[str, Any], done: WorkDone, now: float) -> None:
+        if self._step is not Step.TESTING:
+            return
+        if done.error is not None:
+            self._failures += 1
+            if self._failures >= TRIES:
+                self._fail(done.error)
+            else:
+                log.warning("the test of the model is repeated: %s", explain(done.error))
+                self._go(Step.TRAINING)
+            return
+        self._failures, self._test = 0, {**test, **done.result}
+        job, keeps = self._job, self._validation.stop_after > 0
+        if keeps and not job.schedule.over and job.tested.is_better(self._test):
+            self._go(Step.KEEPING)
+            self._keep(now)
+        else:
+            self._note("", now)
+
+    # --- the best rows ---------------------------------------------------------------------------
+
+    def _keep(self, now: float) -> None:
+        if self._taken:
+            self._save(now)
+        else:
+            self._out.work(self._open, self._opened, "checkpoint")
+
+    def _open(self) -> Opened:
+        opened = self._files.open_best(self._job.settings, self._name)
+        self._files.clear()
+        return opened
+
+    def _opened(self, done: WorkDone, now: float) -> None:
+        if done.error is not None:
+            self._not_kept(explain(done.error), now)
+            return
+        self._taken = done.result.taken
+        self._keeper.opened(self._job, done.result, now, resumes=False)
+        self._save(now)
+
+    def _save(self, now: float) -> None:
+        self._is_save_due = self._checkpoints.running
+        if self._step is Step.KEEPING and not self._is_save_due:
+            # Servers report by number: a late report of the job's checkpoint must match none here.
+            numbers = self._keeper.numbers
+            numbers.newest = max(numbers.newest, self._checkpoints.number)
+            self._keeper.begin(self._job, now)
+
+    def _kept(self, completed: Completed, now: float) -> None:
+        if self._step is Step.KEEPING:
+            self._failures = 0
+            self._note(completed.path, now)
+
+    def _not_kept(self, why: str, now: float) -> None:
+        if self._step is not Step.KEEPING:
+            return
+        self._failures += 1
+        if self._failures < TRIES and self._taken:
+            self._save(now)
+            return
+        self._failures = 0
+        text = (
+            f"the rows of epoch {self._test['epoch']} are not kept: {why}. If no later epoch is "
+            "better, the last rows are saved"
+        )
+        self._out.happened("warning", "", text)
+        self._out.say(text, logging.WARNING, reported=True)
+        self._note("", now)
+
+    def _note(self, kept: str, now: float) -> None:
+        """An epoch is tested, and its rows are kept at a path; decide what follows."""
+        job, test = self._job, self._test
+        self._go(Step.TRAINING)
+        self._out.note("tested", {"test": test, "kept": kept})
+        job.epoch_tested(test, kept, now)
+        if job.schedule.over or job.schedule.closed:
+            return
+        if job.tested.is_enough:
+            best = job.tested.best_test
+            self._out.say(
+                f"no better figure for {self._validation.stop_after} epochs: the best one is epoch "
+                f"{best['epoch']}, whose rows are saved"
+            )
+            self._course.end_early(job, "stop_after", now)
+            return
+        job.schedule.hold(job.tested.epochs + 1)
+        self._course.leases_go_on(now)
+
+    def _restore(self, now: float) -> None:
+        """Have servers load the rows of the best epoch, unless they have them."""
+        tested = self._job.tested
+        if not self._validation.stop_after or not tested.tests or tested.is_last_best:
+            self._go(Step.OVER)
+            return
+        self._go(Step.RESTORING)
+        if tested.kept:
+            self._out.work(partial(self._services.more_files().find, tested.kept), self._found)
+        else:
+            self._keep_last("they were not kept")
+
+    def _keep_last(self, why: str) -> None:
+        epoch = self._job.tested.best_test["epoch"]
+        text = f"the rows of the best epoch, {epoch}, cannot be saved: {why}. The last rows are"
+        self._out.happened("warning", "", text)
+        self._out.say(text, logging.WARNING, reported=True)
+        self._job.tested.is_restored = False
+        self._go(Step.OVER)
+
+    def _found(self, done: WorkDone, now: float) -> None:
+        if done.error is not None:
+            self._keep_last(explain(done.error))
+            return
+        self._keeper.opened(self._job, done.result, now, resumes=True)
+        self._keeper.restore(now)
+
+    def _restored(self, rows: int) -> None:
+        self._go(Step.OVER)
+        self._job.tested.is_restored = True
+        best = self._job.tested.best_test
+        self._out.say(f"the servers have the rows of epoch {best['epoch']} again, {rows:,} rows")
+
+
+def _ignored(done: WorkDone, now: float) -> None:
+    """Nothing waits for this."""

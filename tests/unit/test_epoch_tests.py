@@ -1,0 +1,384 @@
+"""master.job.epoch_tests: a schedule that waits for tests, the best epoch, and its rows."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from snailps.api.range_passes import RangePasses
+from snailps.api.rotation import Rotation
+from snailps.api.validation import Validation
+from snailps.config import JobSettings
+from snailps.errors import CheckpointError, DataError
+from snailps.master.checkpoint_files import folder_of_best
+from snailps.master.job.epoch_figures import EpochFigures
+from snailps.master.job.epoch_tests import EpochTests
+from snailps.master.job.job import Inspected, Job
+from snailps.master.leases import (
+    BspSchedule,
+    Entries,
+    QueueSchedule,
+    RangeSchedule,
+    RotationSchedule,
+    SspSchedule,
+)
+from snailps.master.leases.records import BlockResult
+from snailps.master.services import Completed, Opened
+from snailps.node.effects import WorkDone
+from snailps.pieces import Piece
+
+BLOCKS = [Piece(str(number), 0, 10) for number in range(5)]
+EPOCHS = 3
+SCHEDULES = {
+    "async": lambda: QueueSchedule(Entries(BLOCKS, EPOCHS)),
+    "own": lambda: SspSchedule(Entries(BLOCKS, EPOCHS), nodes=[1, 2]),
+    "ssp": lambda: SspSchedule(Entries(BLOCKS, EPOCHS), nodes=[1, 2], staleness=1),
+    "bsp": lambda: BspSchedule(Entries(BLOCKS, EPOCHS), micro_batches=2, nodes=[1, 2]),
+    "ranges": lambda: RangeSchedule(BLOCKS, RangePasses(4, 2 * EPOCHS, 2, 1)),
+    "rotation": lambda: RotationSchedule(
+        Entries(BLOCKS, EPOCHS), Rotation(2, 2, 1), nodes=[1, 2]
+    ),
+}  # fmt: skip
+
+
+def train_what_is_leased(schedule, durable=True):
+    """Two workers train what they get, in turn; the numbers that are done."""
+    for node in (1, 2):
+        schedule.join(node)
+    done, refused = [], 0
+    while refused < 2:
+        refused = 0
+        for node in (1, 2):
+            entry = schedule.take(node)
+            if entry is None:
+                refused += 1
+                continue
+            number = entry.number
+            if schedule.checkouts is not None and schedule.plan.numbers.is_partition(number):
+                while (part := schedule.checkouts.check_out(number, node)) >= 0:
+                    schedule.checkouts.check_in(number, node, part, 1, 0.1)
+            assert schedule.done(number, node, BlockResult(1))
+            if durable:
+                schedule.records.make_durable([number], node)
+            done.append(number)
+    return done
+
+
+# --- schedules that wait ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_nothing_is_leased_after_an_epoch_until_the_next_is_let_through(name):
+    schedule, everything = SCHEDULES[name](), []
+    for epochs in range(1, EPOCHS + 1):
+        schedule.hold(epochs)
+        assert not schedule.at_hold
+        everything += train_what_is_leased(schedule)
+        assert schedule.at_hold
+        assert not schedule.pushing()
+        # With clocks the step of an epoch's last block is completed.
+        share = min(1.0, (5 * epochs + epochs % 2) / 15) if name == "bsp" else epochs / EPOCHS
+        assert schedule.progress == pytest.approx(share)
+        assert schedule.over == (epochs == EPOCHS)
+        assert all(schedule.take(node) is None for node in (1, 2)) or schedule.over
+        assert schedule.woken({1, 2}) == [] or name in ("own", "ssp", "rotation", "bsp")
+    assert len(everything) == len(set(everything))
+    plain = SCHEDULES[name]()
+    assert sorted(train_what_is_leased(plain)) == sorted(everything)
+
+
+@pytest.mark.parametrize("name", ["async", "own", "bsp"])
+def test_entries_of_a_lost_worker_are_trained_before_the_test(name):
+    schedule = SCHEDULES[name]()
+    schedule.join(1)
+    schedule.join(2)
+    schedule.hold(1)
+    lost = schedule.take(2)
+    train_of_one = []
+    while (entry := schedule.take(1)) is not None:
+        schedule.done(entry.number, 1, BlockResult(1))
+        train_of_one.append(entry.number)
+    assert not schedule.at_hold
+    schedule.retire(2)
+    assert not schedule.at_hold
+    while (entry := schedule.take(1)) is not None:
+        schedule.done(entry.number, 1, BlockResult(1))
+        train_of_one.append(entry.number)
+    assert lost.number in train_of_one
+    assert schedule.at_hold
+
+
+def test_workers_whose_pushes_may_be_under_way_are_named():
+    schedule = SCHEDULES["async"]()
+    schedule.hold(1)
+    train_what_is_leased(schedule, durable=False)
+    assert schedule.pushing() == {1, 2}
+    schedule.records.make_all_durable(1, ())
+    assert schedule.pushing() == {2}
+
+
+def test_step_that_waits_for_a_test_is_not_given_as_one_that_came_back():
+    schedule = SCHEDULES["bsp"]()
+    schedule.hold(1)
+    train_what_is_leased(schedule)
+    assert schedule.slots.take_back(1) is None
+    assert schedule.slots.withhold(1) == schedule.slots.open  # rows can be saved at once
+    schedule.slots.resume_leases()
+    assert schedule.slots.withhold(2) == schedule.slots.open  # and again
+    schedule.slots.resume_leases()
+    schedule.hold(2)
+    assert schedule.take(1) is not None
+
+
+# --- the best epoch ---------------------------------------------------------------------------
+
+
+def figures_of(figures, **more):
+    epochs = EpochFigures(**more)
+    for number, figure in enumerate(figures, 1):
+        test = {"epoch": number, "progress": number / 10, "f1": figure}
+        epochs.add(test, f"kept {number}")
+    return epochs
+
+
+@pytest.mark.parametrize(
+    ("figures", "better", "best"),
+    [
+        ([0.1, 0.3, 0.2], "higher", 2),
+        ([0.1, 0.3, 0.3], "higher", 2),
+        ([0.5, 0.3, 0.4], "lower", 2),
+        ([float("nan"), 0.3, float("nan")], "higher", 2),
+        ([0.3, 0.2, 0.1], "higher", 1),
+    ],
+)
+def test_first_of_the_best_figures_counts(figures, better, best):
+    epochs = figures_of(figures, better=better, stop_after=9)
+    assert epochs.best_test["epoch"] == best
+    assert epochs.kept == f"kept {best}"
+    assert epochs.figures == {"best_epoch": best, "saved_epoch": best}
+    again = EpochFigures(9, better)
+    again.load(epochs.dump())
+    assert again == epochs
+
+
+def test_enough_are_epochs_in_a_row_without_a_better_figure():
+    figures, ends = [0.1, 0.3, 0.2, 0.25, 0.31, 0.3, 0.3], []
+    for count in range(len(figures) + 1):
+        ends.append(figures_of(figures[:count], stop_after=2).is_enough)
+    assert ends == [False] * 4 + [True, False, False, True]
+    assert not figures_of(figures, stop_after=0).is_enough
+    assert figures_of([float("nan")] * 3, stop_after=2).is_enough
+
+
+# --- tests of a job ---------------------------------------------------------------------------
+
+
+class World:
+    """A job whose epochs have these figures, with a master that does everything at once."""
+
+    def __init__(self, figures, stop_after=1, wrong=None):
+        self.figures, self.wrong, self.now = list(figures), dict(wrong or {}), 0.0
+        self.noted, self.said, self.ended, self.failed, self.saved = [], [], "", "", []
+        self.restored = self.discarded = ""
+        self.schedule = SCHEDULES["async"]()
+        self.job = SimpleNamespace(
+            schedule=self.schedule, settings=JobSettings(epochs=EPOCHS, output="out/m"),
+            validation=Validation(lambda results: {}, stop_after), inspected=Inspected(),
+            tested=EpochFigures(stop_after), elapsed_s=lambda now: now,
+        )  # fmt: skip
+        self.job.epoch_tested = lambda *given: Job.epoch_tested(self.job, *given)
+        self.numbers, self.number, self.running = SimpleNamespace(newest=0), 7, False
+        services = SimpleNamespace(reader=self, more_files=lambda: self)
+        self.tests = EpochTests(self.job, "name", self, self, services, self, self)
+
+    # what it asks of services, files, checkpoints and the course of the job
+
+    def _goes_wrong(self, what):
+        if self.wrong.get(what):
+            raise self.wrong[what].pop()
+
+    def reading(self, figures):
+        return None
+
+    def test(self, job, validation, reading):
+        self._goes_wrong("test")
+        return {"f1": self.figures.pop(0) if self.schedule.finished % 5 == 0 else 0.0}
+
+    def work(self, run, then, lane=""):
+        try:
+            then(WorkDone(1, run()), self.now)
+        except (DataError, CheckpointError) as error:
+            then(WorkDone(1, None, error), self.now)
+
+    def open_best(self, settings, name):
+        self._goes_wrong("open")
+        return Opened(1, "folder", [])
+
+    def find(self, path):
+        self._goes_wrong("find")
+        return Opened(0, path, [])
+
+    def clear(self):
+        pass
+
+    def discard_best(self, taken, settings, name):
+        self.discarded = name
+
+    def beside(self, files, hooks):
+        self.hooks = hooks
+        return self
+
+    def opened(self, job, opened, now, *, resumes):
+        self.path = opened.path
+
+    def step(self, now):
+        pass
+
+    holds_rows = False
+
+    def begin(self, job, now):
+        assert not self.running
+        assert self.schedule.at_hold
+        if self.wrong.get("save"):
+            self.hooks.not_saved(self.wrong["save"].pop(), now)
+        else:
+            self.saved.append(self.schedule.finished)
+            self.hooks.saved(Completed(f"epoch at {self.schedule.finished}", 1, 1), now)
+
+    def restore(self, now):
+        self.restored = self.path
+        self.hooks.restored(None, 5, now)
+
+    def note(self, kind, data):
+        self.noted.append((kind, data["test"]["epoch"], data["kept"]))
+
+    def happened(self, *given):
+        pass
+
+    def say(self, text, *more, **named):
+        self.said.append(text)
+
+    def end_early(self, job, why, now):
+        self.ended = why
+        self.schedule.close()
+
+    def leases_go_on(self, now):
+        pass
+
+    def fail_job(self, text, code=1, trace=""):
+        self.failed = text
+
+    def train(self):
+        """Trains to the end; the epochs that were tested."""
+        for _ in range(40):
+            if self.failed:
+                break
+            entry = self.schedule.take(1)
+            if entry is not None:
+                self.schedule.done(entry.number, 1, BlockResult(1))
+                self.schedule.records.make_durable([entry.number], 1)
+            self.now += 1
+            if self.schedule.over:
+                if self.tests.ends(self.now):
+                    break
+            else:
+                self.tests.step({1}, self.now)
+        return [test["epoch"] for test in self.job.tested.tests]
+
+
+def test_all_epochs_are_tested_and_the_last_rows_stay_without_a_limit():
+    world = World([0.3, 0.2, 0.1], stop_after=0)
+    assert world.train() == [1, 2, 3]
+    assert (world.saved, world.restored, world.ended) == ([], "", "")
+    assert world.noted == [("tested", epoch, "") for epoch in (1, 2, 3)]
+    assert world.job.tested.figures == {}
+    shown = [test["f1"] for _, test in world.job.inspected.tests]
+    assert shown == [0.3, 0.2, 0.1]
+
+
+def test_training_ends_after_epochs_that_are_no_better_and_the_best_rows_are_restored():
+    world = World([0.3, 0.2])
+    assert world.train() == [1, 2]
+    assert world.ended == "stop_after"
+    assert world.saved == [5]
+    assert world.restored == "epoch at 5"
+    assert world.noted == [("tested", 1, "epoch at 5"), ("tested", 2, "")]
+    assert world.job.tested.figures == {"best_epoch": 1, "saved_epoch": 1}
+    assert world.tests.ends(world.now)  # as often as it is asked
+    world.tests.close(goes_on=False)
+    assert world.discarded == "name"
+
+
+def test_best_rows_of_the_last_epoch_are_neither_kept_nor_restored():
+    world = World([0.1, 0.2, 0.3], stop_after=2)
+    assert world.train() == [1, 2, 3]
+    assert (world.saved, world.restored) == ([5, 10], "")
+    assert world.job.tested.figures == {"best_epoch": 3, "saved_epoch": 3}
+
+
+def test_an_epoch_waits_for_pushes_of_workers_that_are_here_and_for_no_others():
+    world = World([0.1, 0.2, 0.3])
+    while (entry := world.schedule.take(1)) is not None:
+        world.schedule.done(entry.number, 1, BlockResult(1))
+    for _ in range(3):
+        world.tests.step({1}, world.now)
+    assert not world.job.tested.tests
+    world.tests.step({2}, world.now)  # worker 1 is gone: its pushes come no more
+    assert [test["epoch"] for test in world.job.tested.tests] == [1]
+
+
+def test_rows_trained_after_the_last_test_are_tested_before_the_best_are_chosen():
+    world = World([0.3, 0.9], stop_after=2)
+    while not world.job.tested.tests:
+        if (entry := world.schedule.take(1)) is not None:
+            world.schedule.done(entry.number, 1, BlockResult(1))
+            world.schedule.records.make_durable([entry.number], 1)
+        world.tests.step({1}, world.now)
+    world.schedule.done(world.schedule.take(1).number, 1, BlockResult(1))
+    world.schedule.close()  # as by max_seconds, or Ctrl-C
+    while not world.tests.ends(world.now):
+        pass
+    assert [test["epoch"] for test in world.job.tested.tests] == [1, 1.2]
+    assert world.restored == "epoch at 5"
+
+
+def test_error_of_the_first_test_fails_the_job_and_a_later_one_is_tried_again():
+    world = World([0.3, 0.2, 0.1], wrong={"test": [DataError("no label")]})
+    world.train()
+    assert world.failed == "the model could not be tested: no label"
+    world = World([0.3, 0.2, 0.1], stop_after=0)
+    world.schedule.hold(1)
+    entry = world.schedule.take(1)
+    world.schedule.done(entry.number, 1, BlockResult(1))
+    world.tests.step({1}, world.now)  # reads its data
+    world.wrong = {"test": [DataError("a server is lost")]}
+    world.schedule.records.make_durable([entry.number], 1)
+    assert world.train() == [1, 2, 3]
+    world.wrong = {"test": [DataError("a server is lost") for _ in range(9)]}
+    assert not world.failed
+
+
+def test_rows_that_cannot_be_kept_are_tried_again_then_the_last_rows_are_saved_and_it_says_so():
+    world = World([0.3, 0.2], wrong={"save": ["a server is lost"] * 2})
+    world.train()
+    assert world.restored == "epoch at 5"
+    world = World([0.3, 0.2], wrong={"save": ["the disk is full"] * 3})
+    world.train()
+    assert world.restored == ""
+    assert "the rows of epoch 1 are not kept: the disk is full" in world.said[0]
+    assert "the rows of the best epoch, 1, cannot be saved" in world.said[-1]
+    assert world.job.tested.figures == {"best_epoch": 1, "saved_epoch": 2}
+    world = World([0.3, 0.2], wrong={"find": [CheckpointError("it is damaged")]})
+    world.train()
+    assert "it is damaged" in world.said[-1]
+    world = World([0.3, 0.2], wrong={"open": [CheckpointError("no such disk")] * 3})
+    world.train()
+    assert "no such disk" in world.said[0]
+
+
+def test_rows_are_kept_beside_the_output_or_the_checkpoints():
+    def folder(**settings):
+        return str(folder_of_best(JobSettings(**settings), "name"))
+
+    assert folder(output="/out/m") == "/out/m.best"
+    assert folder(output="out/m", checkpoint_dir="/shared/c") == "/shared/c.best"
+    assert folder(scratch_dir="/scratch") == "/scratch/snailps-best-name"
