@@ -70,6 +70,8 @@ class Data:
     """Labels that later calls may bring, besides the labels of y; None: only labels of y."""
     columns: Sequence[str] = ()
     column: str = ""
+    has_weights: bool = False
+    """Whether texts in memory or their labels have weights."""
     continues: bool = False
     """Whether the job starts from the fitted model; False for a model that is not fitted yet."""
 

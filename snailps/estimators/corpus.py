@@ -34,17 +34,23 @@ def corpus(
     data: Any,
     *,
     labels: Any = None,
+    weights: Any = None,
+    has_weights: bool = False,
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
 ) -> Iterator[Source]:
     """Yield the input of a job: paths, or a scratch file that lasts as long as the context.
 
-    `labels` are values for texts in memory.  For tables in files `labels` and `column` are names of
-    columns; lines of other files begin with their labels.
+    `labels` and `weights` are values for texts in memory; `has_weights` as in `spool_text`.  For
+    tables in files `labels`, `weights` and `column` are names of columns; lines of other files
+    begin with their labels.
     """
     if not is_path(data):
         refuse_names_of_files(data)
-        with spool_text(data, labels=labels, column=column, on_bytes=on_bytes) as spooled:
+        with spool_text(
+            data, labels=labels, weights=weights, has_weights=has_weights, column=column,
+            on_bytes=on_bytes,
+        ) as spooled:  # fmt: skip
             yield Source(spooled)
         return
     paths = paths_of(data, "text is given as a list of sentences: [text]")
@@ -54,14 +60,25 @@ def corpus(
                 f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
                 "labels; for a table also give column=, the name of the column of texts"
             )
+        if weights is not None:
+            raise DataError(
+                f"sample_weight: expected none with the path {paths[0]!r:.80}: a line of text has "
+                "its weight itself, as the label __label__:2 (soft_labels=True); for a table also "
+                "give column= and y"
+            )
         for path in paths:
             _refuse_header(path)
+    elif weights is not None and not (isinstance(weights, str) and labels):
+        raise DataError(
+            f"sample_weight: expected the name of the column of weights, and y, because "
+            f"column={column!r} names one of files; got {a_kind(weights)}"
+        )
     elif not isinstance(labels, (str, type(None))):
         raise DataError(
             f"y: expected the name of the column of labels, because column={column!r} "
             f"names one of files; got {a_kind(labels)}"
         )
-    columns = {"column": column, "label_column": labels}
+    columns = {"column": column, "label_column": labels, "weight_column": weights}
     yield Source(paths, {name: value for name, value in columns.items() if value})
 
 

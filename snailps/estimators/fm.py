@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from snailps.data.matrices import Matrix
 from snailps.errors import ParameterError
 from snailps.estimators.sparse import (
-    CLASS_WEIGHT,
     NO_PARAMETERS,
     SparseClassifier,
     SparseEstimator,
     SparseRegressor,
 )
+from snailps.estimators.validation import CLASS_WEIGHT
 from snailps.models.sparse.fm import FmSettings
 
 FIELDS: Mapping[str, tuple[str, Any]] = {

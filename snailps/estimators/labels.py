@@ -1,6 +1,7 @@
 """Labels of a classifier: a user's values, sorted and numbered.
 
     y -> values_of -> Python values -> classes_of -> classes, sorted
+    y with weights -> soft_labels_of -> weights of each text's labels
 
 Owns which values may be labels.  Must not know models or files; `data.label_words` translates
 labels to words of a text file and back.
@@ -8,12 +9,13 @@ labels to words of a text file and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data._labelled import WEIGHT_MAX
 from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.label_words import label_of
 from snailps.errors import DataError
@@ -45,6 +47,51 @@ def values_of(y: Any, X: Any = None) -> list[Any]:
     if len(kinds) > 1:
         raise DataError("y: expected labels of one type, got both str and numbers")
     return values
+
+
+def soft_labels_of(y: Any, classes: Sequence[Any] | None = None) -> list[dict[Any, float]] | None:
+    """Return the weights of the labels of each text; None: y has one label a text.
+
+    y is a list of mappings, or a matrix with a column for each of `classes`, by default the names
+    or numbers of its columns.  Labels of weight 0 are left out.
+    """
+    if getattr(y, "ndim", 0) == 2 and y.shape[1] != 1:
+        names = getattr(y, "columns", range(y.shape[1])) if classes is None else classes
+        labels = values_of(list(names))
+        if len(labels) != y.shape[1]:
+            raise DataError(
+                f"classes: expected a label for each of the {y.shape[1]:,} columns of y, got "
+                f"{len(labels):,}"
+            )
+        matrix = np.asarray(y)
+        rows: list[Any] = [dict(zip(labels, row, strict=True)) for row in matrix.tolist()]
+    else:
+        rows = list(elements_of(y, what="y").values) if isinstance(y, (list, tuple)) else []
+        if not rows or not isinstance(rows[0], Mapping):
+            return None
+    soft = []
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"y: element {number:,} is {a_kind(row)}: expected a mapping from labels to "
+                "weights, as the first one"
+            )
+        weights = {
+            label: weight.item() if isinstance(weight, np.generic) else weight
+            for label, weight in row.items()
+        }
+        for label, weight in weights.items():
+            if not isinstance(weight, (int, float)) or not 0 <= weight <= WEIGHT_MAX:
+                raise DataError(
+                    f"y: element {number:,} gives label {label!r:.60} the weight {weight!r:.60}: "
+                    f"expected a number from 0 to {WEIGHT_MAX:,.0f}"
+                )
+        soft.append({label: float(weight) for label, weight in weights.items() if weight})
+        if not soft[-1]:
+            raise DataError(
+                f"y: element {number:,} has no label of a weight above 0: leave the text out"
+            )
+    return soft
 
 
 def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]:

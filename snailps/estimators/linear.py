@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from snailps.data.extras import optional_module
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.sparse import (
-    CLASS_WEIGHT,
     NO_PARAMETERS,
     SparseClassifier,
     SparseEstimator,
     SparseRegressor,
 )
+from snailps.estimators.validation import CLASS_WEIGHT
 from snailps.models.packed_tables import Classes, Packed, grown
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings

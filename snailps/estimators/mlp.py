@@ -26,7 +26,7 @@ from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.estimators.corpus import is_path, paths_of
 from snailps.estimators.net import NetEstimator, hidden_of
-from snailps.estimators.sparse import CLASS_WEIGHT
+from snailps.estimators.validation import CLASS_WEIGHT
 from snailps.models.mlp import MlpSettings, read_npz
 from snailps.models.mlp.files import SavedNet
 from snailps.models.mlp.files import write_npz as write_net

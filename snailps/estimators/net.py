@@ -17,7 +17,8 @@ import numpy as np
 
 from snailps.api.tables import Tensor
 from snailps.errors import ParameterError
-from snailps.estimators.sparse import CLASS_WEIGHT, NO_PARAMETERS, SparseClassifier
+from snailps.estimators.sparse import NO_PARAMETERS, SparseClassifier
+from snailps.estimators.validation import CLASS_WEIGHT
 from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.sparse.net import NetSettings
 

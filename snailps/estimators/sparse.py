@@ -76,9 +76,6 @@ NO_PARAMETERS = (
     "class_weights", "keep_state",
 )  # fmt: skip
 """Settings that are not parameters, because the data or the class decides them."""
-CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
-    "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
-}
 _SAVED = {
     "classes": "classes_", "fields": "_fitted_fields", "columns": "n_features_in_",
     "names": "feature_names_in_", "counts": "_counts",

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import a_kind, native, whole
+from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 from snailps.estimators.base import Data, Source
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import accuracy, classes_of, known_label, values_of
+from snailps.estimators.labels import (
+    accuracy,
+    classes_of,
+    known_label,
+    soft_labels_of,
+    values_of,
+)
 from snailps.estimators.text_base import OF_TEXT, TextEstimator
-from snailps.estimators.validation import one_axis, weights_of
+from snailps.estimators.validation import (
+    CLASS_WEIGHT,
+    class_weights_of,
+    one_axis,
+    weights_of,
+)
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.query import Vectors
@@ -38,8 +49,8 @@ _PREFIX = LABEL_PREFIX.decode()
 class TextClassifier(
     TextEstimator,
     settings=ClassifierSettings,
-    without=("label",),
-    extra=OF_TEXT,
+    without=("label", "weight_column", "class_weights"),
+    extra={**OF_TEXT, **CLASS_WEIGHT},
 ):
     """Text classifier: a linear model on the mean of the vectors of words and word n-grams.
 
@@ -51,6 +62,11 @@ class TextClassifier(
         Settings of the training, described with their ranges in docs/settings.md.
     column : str
         Column with the texts, if X is a table.
+    class_weight : mapping from labels to numbers, "balanced" or None
+        Factors of the weights of texts by their label; labels that it lacks have 1.  "balanced"
+        gives all labels the same sum of weights.
+    soft_labels : bool
+        Whether labels in a file of text may have weights, as in ``__label__a:0.75``.
     pretrained : path
         File of word vectors, of any format that `snailps.load` reads.  Its words join the
         vocabulary and start with their vectors; `dim` is the file's.  `partial_fit` of a fitted
@@ -73,6 +89,8 @@ class TextClassifier(
 
     worker_class = "snailps.models.classifier:Classifier"
     _estimator_type = "classifier"
+    class_weight: Any
+    soft_labels: Any
     classes_: NDArray[Any]
     _model: LabelModel
     _words: dict[Any, str]
@@ -80,7 +98,15 @@ class TextClassifier(
     _columns: NDArray[np.int64]
     """Index among the model's labels of each of `classes_`."""
 
-    def fit(self: C, X: Any, y: Any = None, *, column: str = "") -> C:
+    def fit(
+        self: C,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        column: str = "",
+        classes: Sequence[Any] | None = None,
+    ) -> C:
         """Learn to label texts; an earlier fit is discarded.
 
         Parameters
@@ -91,8 +117,14 @@ class TextClassifier(
         y : sequence or array of str, int, bool or float; or the name of a column
             n labels, or the name of their column in X.  For tables in files (see `column`) the
             name of their column of labels, which are read as str.  Leave it out for text files.
+            Or soft labels: n mappings from labels to weights, or a matrix or DataFrame (n, classes)
+            of probabilities.
+        sample_weight : array-like of n numbers; or the name of a column, optional
+            Weights of the texts, 0 to 1,000,000: 2 counts as the text twice, 0 leaves it out.
         column : str
             Column with the texts, if X is a table, or a file that is one.
+        classes : sequence, optional
+            Labels of the columns of y, if y is a matrix; by default their names, or numbers from 0.
 
         Returns
         -------
@@ -107,14 +139,15 @@ class TextClassifier(
         ClusterError
             The job failed; the estimator keeps its earlier model.
         """
-        return self._learn(Data(X, y, column=column))
+        return self._learn(Data(X, y, sample_weight, classes, column=column))
 
     def partial_fit(
         self: C,
         X: Any,
         y: Any = None,
-        classes: object = None,
+        classes: Sequence[Any] | None = None,
         *,
+        sample_weight: Any = None,
         column: str = "",
         epochs: int | None = None,
     ) -> C:
@@ -124,10 +157,10 @@ class TextClassifier(
 
         Parameters
         ----------
-        X, y, column
+        X, y, sample_weight, column
             As in `fit`.
-        classes : None
-            Ignored: unlike in scikit-learn, new labels may come in any call.
+        classes : sequence, optional
+            As in `fit`.  Unlike in scikit-learn, new labels may come in any call.
         epochs : int, optional
             Passes over X; by default the parameter `epochs`.  Use 1 for small batches of a stream.
 
@@ -147,23 +180,67 @@ class TextClassifier(
         The learning rate falls from `lr` to 0 in each call, and each call writes and reads the
         whole model: batches of at least a few megabytes are worth it.
         """
-        return self._learn(Data(X, y, column=column, continues=True), epochs)
+        data = Data(X, y, sample_weight, classes, column=column, continues=True)
+        return self._learn(data, epochs)
 
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[Source]:
         words, X, y = self._words if data.continues else {}, self._whole(data.X, data.y), data.y
-        if not is_path(X):
+        if is_path(X):
+            class_weights, of_texts = self._class_weights(None), {}
+        else:
             if isinstance(y, str) and isinstance(X, Iterator):
                 raise DataError(
                     f"y: {a_kind(X)} can be read only once, for its texts: give the labels as a "
                     f"list, or a table that has column {y!r:.60}"
                 )
-            values = values_of(y, X)
+            soft = soft_labels_of(y, data.classes)
+            values = values_of(y, X) if soft is None else [label for row in soft for label in row]
             every = classes_of(values, [*words]).tolist()
             words = {label: _PREFIX + word_of(label) for label in every} | words
-            y = [words[value].removeprefix(_PREFIX) for value in values]
+            bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
+            class_weights = self._class_weights({label: words[label] for label in values})
+            y = (
+                [bare[value] for value in values]
+                if soft is None
+                else [{bare[label]: weight for label, weight in row.items()} for row in soft]
+            )
+            weights = self._sample_weights(data.sample_weight, X, len(y))
+            has_weights = weights is not None or soft is not None
+            data = replace(data, sample_weight=weights, has_weights=has_weights)
+            of_texts = {"soft_labels": has_weights} if has_weights or self.soft_labels else {}
         with super()._input_of(replace(data, X=X, y=y)) as source:
-            yield replace(source, attributes={**source.attributes, "_words": words})
+            settings = {**source.settings, **of_texts, **class_weights}
+            attributes = {**source.attributes, "_words": words}
+            yield replace(source, settings=settings, attributes=attributes)
+
+    def _class_weights(self, words: Mapping[Any, str] | None) -> dict[str, Any]:
+        """Return the setting for `class_weight`; `words` are those of the labels of y, if known."""
+        chosen, name = self.class_weight, type(self).__name__
+        if isinstance(chosen, Mapping) and words is not None:
+            labels = [*words]
+            factors = class_weights_of(
+                chosen, np.array(labels, object), np.arange(len(labels)), None, name
+            )
+            assert factors is not None
+            pairs = zip(words.values(), factors.tolist(), strict=True)
+            return {
+                "class_weights": [f"{word}={factor!r}" for word, factor in pairs if factor != 1]
+            }
+        if isinstance(chosen, Mapping):
+            return {"class_weights": [f"{label}={weight}" for label, weight in chosen.items()]}
+        if chosen is None:
+            return {}
+        class_weights_of(chosen, np.arange(1), np.arange(1), None, name)
+        return {"class_weights": [chosen]}
+
+    @staticmethod
+    def _sample_weights(sample_weight: Any, X: Any, texts: int) -> Any:
+        """Return the weights of texts in memory; a str names a column of X."""
+        if isinstance(sample_weight, str):
+            sample_weight = list(elements_of(X, sample_weight).values)
+        weights = weights_of(sample_weight, texts)
+        return None if weights is None else weights.tolist()
 
     @staticmethod
     def _whole(X: Any, y: Any) -> Any:

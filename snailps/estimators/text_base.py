@@ -135,7 +135,10 @@ class TextEstimator(Estimator):
         column = self._text_column(data.X, data.column, continues=data.continues)
         with contextlib.ExitStack() as stack:
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
-                texts = corpus(data.X, labels=data.y, column=column, on_bytes=display.show)
+                texts = corpus(
+                    data.X, labels=data.y, weights=data.sample_weight,
+                    has_weights=data.has_weights, column=column, on_bytes=display.show,
+                )  # fmt: skip
                 source = stack.enter_context(texts)
             start = {} if data.continues else self._first_vectors()
             settings = {**source.settings, **start}

@@ -21,7 +21,12 @@ from numpy.typing import NDArray
 from snailps.data.elements import column_of, digits_of, refuse_masked
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
+from snailps.models.class_weights import BALANCED, balanced
 
+CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
+    "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
+}
+"""The parameter of classifiers."""
 _CONTINUOUS = (
     "Unknown label type: continuous. Labels of a classifier are str, bool or whole numbers; a "
     "regressor learns numbers such as {0!r}"
@@ -166,10 +171,9 @@ def class_weights_of(
     """
     if class_weight is None:
         return None
-    if isinstance(class_weight, str) and class_weight == "balanced":
+    if isinstance(class_weight, str) and class_weight == BALANCED:
         sums = np.bincount(numbers, weights, minlength=len(classes))
-        by_class = sums.sum() / (len(classes) * np.where(sums > 0, sums, 1))
-        return np.asarray(by_class[numbers])
+        return np.asarray(balanced(sums)[numbers])
     if not isinstance(class_weight, Mapping):
         raise DataError(
             f"{who}: class_weight: expected a dict from labels to numbers, 'balanced' or None; got "

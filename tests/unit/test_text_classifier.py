@@ -11,6 +11,7 @@ import pytest
 
 import snailps
 from snailps.api.export_progress import ExportProgress
+from snailps.data._labelled import without_weights
 from snailps.data._text import WordCounter
 from snailps.data.label_words import label_of, word_of
 from snailps.data.vocabulary import Vocabulary
@@ -83,6 +84,14 @@ class Jobs:
         lines = Path(path).read_text().splitlines()
         self.asked.append((worker_class, settings))
         self.texts.append(lines)
+        if settings.get("soft_labels"):
+            words = without_weights(Path(path).read_bytes(), b"__label__")[0]
+            lines = [
+                f"{label} {line[line.rindex('__label__') :].partition(' ')[2].strip()}"
+                for line in words.decode().splitlines()
+                for label in line.split()
+                if label.startswith("__label__")
+            ]
         if "continue_from" in settings:
             old = snailps.load(settings["continue_from"])
             lines = [f"{label.decode()} old" for label in old.labels] + lines
@@ -213,6 +222,114 @@ def test_wrong_data_is_refused(jobs):
         model.predict("good film")
     with pytest.raises(DataError, match="expected 3 labels, one a text; got 1"):
         model.score(TEXTS, [1])
+
+
+def test_weights_of_texts_are_written_before_their_labels(jobs):
+    model = TextClassifier(dim=2)
+    model.fit(TEXTS, ["a:1", "b", "b"], [0.5, 1 / 3, 1e6])
+    heads = ["__label__:0.5 __label__a:1:", "__label__:0.333333343 __label__b:",
+             "__label__:1000000 __label__b:"]  # fmt: skip
+    want = [f"{head} {text}" for head, text in zip(heads, TEXTS, strict=True)]
+    assert jobs.texts[0] == want
+    assert jobs.asked[0][1] == {"dim": 2, "soft_labels": True}
+    assert model.classes_.tolist() == ["a:1", "b"]
+    model.fit(iter(TEXTS), ["a:1", "b", "b"], sample_weight=2)
+    assert [line.split()[0] for line in jobs.texts[1]] == ["__label__:2"] * 3
+    table = {"text": TEXTS, "label": ["a:1", "b", "b"], "weight": [0.5, 1 / 3, 1e6]}
+    model.fit(table, "label", "weight", column="text")
+    assert jobs.texts[2] == want
+    model.partial_fit(TEXTS, ["a:1", "b", "b"], sample_weight=[0.5, 1 / 3, 1e6])
+    assert jobs.texts[3] == want
+    model.fit(TEXTS, ["a:1", "b", "b"])
+    assert jobs.texts[4][0] == f"__label__a:1 {TEXTS[0]}"
+    assert "soft_labels" not in jobs.asked[4][1]
+
+
+SOFT = [{"x": 0.75, "y": 0.25}, {"y": 1}, {"x": 0, "y": 2}]
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (SOFT, None),
+        (np.array([[0.75, 0.25], [0, 1], [0, 2]]), ["x", "y"]),
+        (np.array([[0.75, 0.25], [0, 1], [0, 2]], np.float32), np.array(["x", "y"])),
+    ],
+)
+def test_soft_labels_are_mappings_or_a_matrix(jobs, y, classes):
+    model = TextClassifier(dim=2).fit(TEXTS, y, classes=classes)
+    heads = ["__label__x:0.75 __label__y:0.25", "__label__y:1", "__label__y:2"]
+    assert jobs.texts[0] == [f"{head} {text}" for head, text in zip(heads, TEXTS, strict=True)]
+    assert jobs.asked[0][1] == {"dim": 2, "soft_labels": True}
+    assert model.classes_.tolist() == ["x", "y"]
+
+
+def test_columns_of_soft_labels_have_names_or_numbers(jobs):
+    frame = pytest.importorskip("pandas").DataFrame({"x": [0.5, 1, 0], "y": [0.5, 0, 1]})
+    assert TextClassifier(dim=2).fit(TEXTS, frame).classes_.tolist() == ["x", "y"]
+    assert TextClassifier(dim=2).fit(TEXTS, frame.to_numpy()).classes_.tolist() == [0, 1]
+
+
+def test_class_weight_is_a_setting_of_the_job(jobs):
+    model = TextClassifier(dim=2, class_weight={"salt water": 3, "absent": 2})
+    model.fit(TEXTS, ["salt water", "y", "y"])
+    assert jobs.asked[0][1]["class_weights"] == ["__label__salt%20%water=3.0"]
+    model.set_params(class_weight="balanced").fit(TEXTS, [1, 0, 0])
+    assert jobs.asked[1][1]["class_weights"] == ["balanced"]
+    model.set_params(class_weight={True: 2.5, False: 1}).fit(TEXTS, [True, False, False])
+    assert jobs.asked[2][1]["class_weights"] == ["__label__True=2.5"]
+
+
+def test_weights_of_files_are_columns(jobs, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text,label,weight\ngood film,x,2\n")
+    model = TextClassifier(dim=2, class_weight={"x": 3})
+    model.fit(str(path), "label", "weight", column="text")
+    settings = jobs.asked[0][1]
+    assert (settings["weight_column"], settings["class_weights"]) == ("weight", ["x=3"])
+    with pytest.raises(DataError, match="sample_weight: expected the name of the column"):
+        model.fit(str(path), "label", [1.0], column="text")
+    text = tmp_path / "t.txt"
+    text.write_text("__label__x good\n")
+    with pytest.raises(DataError, match=r"a line of text has its weight itself"):
+        model.fit(str(text), sample_weight=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("y", "weights", "text"),
+    [
+        (["a", "b", "b"], [1, -1, 1], "sample_weight: expected finite numbers of at least 0"),
+        (["a", "b", "b"], [1, 1], r"sample_weight: expected shape \(3,\)"),
+        (["a", "b", "b"], [0, 0, 0], "all weights are zero"),
+        (
+            ["a", "b", "b"],
+            [1, 1, 2e6],
+            "has the weight 2000000.0: expected a number from 0 to 1,000",
+        ),
+        ([{"x": 1}, "y", {"x": 1}], None, "element 1 is a str: expected a mapping from labels"),
+        ([{"x": 1}, {"x": -1}, {"x": 1}], None, "element 1 gives label 'x' the weight -1"),
+        ([{"x": 1}, {"x": float("nan")}, {}], None, "element 1 gives label 'x' the weight nan"),
+        ([{"x": 1}, {"x": "1"}, {"x": 1}], None, "element 1 gives label 'x' the weight '1'"),
+        ([{"x": 1}, {"x": 0}, {"x": 1}], None, "element 1 has no label of a weight above 0"),
+        (np.ones((2, 2)), None, "a label for each"),
+    ],
+)
+def test_wrong_weights_are_refused(jobs, y, weights, text):
+    with pytest.raises(DataError, match=text):
+        TextClassifier(dim=2).fit(TEXTS, y, weights)
+
+
+def test_wrong_class_weight_and_classes_are_refused(jobs):
+    y = [1, 0, 0]
+    for wrong, text in [
+        ("even", "expected a dict from labels"),
+        ({2: 1}, "no class 2 in y"),
+        ({1: -1}, "expected finite numbers of at least 0"),
+    ]:
+        with pytest.raises(DataError, match=f"TextClassifier: class_weight: {text}"):
+            TextClassifier(dim=2, class_weight=wrong).fit(TEXTS, y)
+    with pytest.raises(DataError, match="classes: expected a label for each of the 2 columns"):
+        TextClassifier(dim=2).fit(TEXTS, np.ones((3, 2)), classes=["x"])
 
 
 def test_signature_has_no_prefix_of_labels():
