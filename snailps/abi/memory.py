@@ -2,15 +2,19 @@
 
     size -> private_memory -> zeros, whose pages are taken when they are first written
     a mapped file -> prefer_huge_pages
+    release_memory: what this process has freed goes back to the system
 
-Both only advise the kernel: where it has no huge pages, the memory has 4 KiB pages, and no error
-is raised.  A huge page needs 2 MiB, aligned, inside the mapping: smaller memory gains nothing.
+The first two only advise the kernel: where it has no huge pages, the memory has 4 KiB pages, and
+no error is raised.  A huge page needs 2 MiB, aligned, inside the mapping: smaller memory gains
+nothing.
 
 Must not know what is kept there.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import mmap
 from contextlib import suppress
 
@@ -31,3 +35,15 @@ def prefer_huge_pages(memory: mmap.mmap) -> None:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def release_memory() -> None:
+    """Collect garbage cycles and return free memory to the system; takes a few milliseconds.
+
+    A process that keeps freed memory for its next block (`node.usage.keep_memory`) needs it when a
+    part of its work is over.  A model with a reference cycle would otherwise stay until the
+    collector's next full pass, which never comes in a process that only waits.
+    """
+    gc.collect()
+    with suppress(AttributeError, OSError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snailps.abi.memory import release_memory
 from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.config.origins import with_origins
@@ -71,7 +72,7 @@ from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
 from snailps.node.signals import ending_signals
 from snailps.node.status import EVENT_REPORTED, Progress, Status
-from snailps.node.usage import peak_rss_mb, release_memory, usage
+from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import resource
 import time
@@ -56,12 +55,3 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # its maximum
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
         mallopt(_M_ARENA_MAX, 1)
-
-
-def release_memory() -> None:
-    """Collect garbage cycles and return free memory to the system; takes a few milliseconds. A
-    model with a reference cycle would otherwise stay until the collector's next full pass, which
-    never comes in a process that only waits."""
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)

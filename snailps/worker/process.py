@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from snailps.abi.memory import release_memory
 from snailps.api.class_source import define
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import (
@@ -48,7 +49,7 @@ from snailps.node.metric_samples import BlockTally, of_worker
 from snailps.node.metrics import Sample
 from snailps.node.process import End, Node, raise_descriptors
 from snailps.node.shard_connections import RouteFollower, ShardConnections
-from snailps.node.usage import peak_rss_mb, release_memory, rss_bytes
+from snailps.node.usage import peak_rss_mb, rss_bytes
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client

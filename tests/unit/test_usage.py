@@ -3,7 +3,8 @@
 import gc
 import weakref
 
-from snailps.node.usage import release_memory, rss_bytes
+from snailps.abi.memory import release_memory
+from snailps.node.usage import rss_bytes
 
 PIECES, PIECE_BYTES = 40_000, 1_000  # too large for Python's own allocator, too small for mmap
 

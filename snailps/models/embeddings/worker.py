@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import MASK64
+from snailps.abi.memory import release_memory
 from snailps.api.passes import Passes
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows, Table
@@ -472,7 +473,8 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     def forget_names(self) -> None:
         """Free the names, some 150 bytes each, once all lines are numbered."""
-        self.__dict__.pop("_names", None)
+        if self.__dict__.pop("_names", None) is not None:
+            release_memory()
 
     def setup(self) -> None:
         s = self.settings
