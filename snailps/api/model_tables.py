@@ -195,6 +195,10 @@ class ModelTables:
         NotFinite
             As in `push`.
         """
+        self.assign_async(table, keys, values).wait()
+
+    def assign_async(self, table: str, keys: AnyKeys, values: Any) -> Pending:
+        """Start an `assign`; `values` must not change until ``.wait()`` has returned."""
         if self._clocked:
             raise MisuseError("assign() does not work with clocks (consistency: bsp, or rounds)")
         number, declared = self._find(table)
@@ -204,9 +208,9 @@ class ModelTables:
         declared.check_width(rows, whole if state else declared.dim)
         if len(rows) != len(wanted):
             raise MisuseError(f"table {table!r}: {len(wanted)} keys and {len(rows)} rows")
-        self._client.push_async(  # type: ignore[union-attr]
+        return self._client.push_async(  # type: ignore[union-attr]
             number, wanted, rows, state, feedback=False, assign=True
-        ).wait()
+        )
 
     def forward(
         self,

@@ -46,6 +46,11 @@ class BlockPrefetcher:
             self._blocks.append(self._ask(False))
         return block
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next` would not wait."""
+        return bool(self._blocks) and self._blocks[0].done()
+
     def ask_back(self) -> None:
         """Ask for a block that a lost worker had."""
         self._returned.append(self._ask(True))

@@ -3,6 +3,8 @@
     BlockPrefetcher -> in_turn -> Worker.train -> flush -> Done -> Durable -> seal
 
 Owns the order of these calls, on which recovery depends; must not know the mathematics of a model.
+A range of a pass is flushed and reported after the next one has trained, if that is there: no other
+range of the pass reads what it has pushed.
 Another thread leases and prepares the next block meanwhile (`leases.py`); in a rotation it encodes
 blocks, too.
 """
@@ -14,10 +16,12 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from snailps.api.traits import Gathered
-from snailps.api.worker import Block
+from snailps.api.worker import Block, Pending
 from snailps.config.consistency import steps_of
+from snailps.dataclass import dataclass
 from snailps.errors import WaitTimeout
 from snailps.transport import messages
+from snailps.transport.messages.terms import PassRange
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
@@ -31,6 +35,15 @@ SHORT_S = 0.1
 """A block that trained in less is answered while the next one trains, if its pushes come later."""
 
 
+@dataclass(slots=True)
+class Settling:
+    """A trained block that is reported once these pushes are acknowledged."""
+
+    block: Block
+    done: messages.Done
+    pushes: list[Pending]
+
+
 class Training:
     """The train pass of one job."""
 
@@ -39,6 +52,7 @@ class Training:
         self._model, self._calls, self._orders = job.model, job.calls, job.orders
         self._tally, self._limit_s = job.tally, job.limit_s
         self._reports, self._leases = reports, leases
+        self._settling: Settling | None = None
 
     def run(self) -> None:
         """Train until no block is wanted, or this worker leaves."""
@@ -60,6 +74,8 @@ class Training:
         prefetcher = BlockPrefetcher(ask)
         try:
             while True:
+                if not prefetcher.is_ready and self.settle():
+                    break
                 block = prefetcher.next(self._model.prefetch)
                 if isinstance(block, Flush):
                     if self.push_all():
@@ -71,6 +87,7 @@ class Training:
                     break
                 if self.train_block(block):
                     break  # blocks that are prepared by now stay untrained
+            self.settle()
             self._reports.last_answer()
         finally:
             self._reports.drop()
@@ -116,7 +133,8 @@ class Training:
         # waits for them.  Else someone does: a step for its contributions, a partition for its
         # next lease, the next pass for all ranges of this one.
         free = block.terms is None and steps_of(model.settings).order_is_free
-        if not free:
+        settles = isinstance(block.terms, PassRange)
+        if not free and not settles:
             with named(model, "train", block):
                 self.client.flush(self._limit_s)
         if in_round:
@@ -130,6 +148,10 @@ class Training:
             metrics,
             whole=checkouts is None or not checkouts.cut,
         )
+        if settles:
+            enough = self.settle()
+            self._settling = Settling(block, done, self.client.open_pushes())
+            return enough
         enough = self._reports.last_answer()
         self._reports.report_async(done)
         if free and unpushed(model) and seconds < SHORT_S:
@@ -150,6 +172,18 @@ class Training:
             # master itself applies it, and must know which contributions are at all shards.
             self.seal(block)
         return False
+
+    def settle(self) -> bool:
+        """Wait for the pushes of the last range, and report it; True: the master wants no other."""
+        settling, self._settling = self._settling, None
+        if settling is None:
+            return False
+        with named(self._model, "train", settling.block):
+            for push in settling.pushes:
+                push.wait(self._limit_s)
+        answer = self._reports.report(settling.done)
+        self._reports.note_flushed(settling.block.number)
+        return isinstance(answer, messages.Enough)
 
     def in_turn(self, block: Block, prefetcher: BlockPrefetcher) -> Block | None:
         """Wait until the step of a block has begun.

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attach import attached
 from connected import connected, results_of
 from twins import least_squares as twin
 
@@ -78,6 +79,7 @@ def rows_of(lines, workers=1, blocks=3, again=(), settings=SETTINGS, threads=1):
                 block = held_block(content, entry.number, entry.piece, terms=terms)
                 block.prepared = model.prepare(block)
                 figures = model.train(block)
+                attached(model)[0].flush()  # as a worker before it reports the range
             loss[terms.pass_index] = loss.get(terms.pass_index, 0) + figures.get("loss", 0)
             schedule.done(entry.number, node + 1)
             step += 1

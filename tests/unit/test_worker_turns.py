@@ -20,7 +20,7 @@ from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
 from snailps.pieces import JoinedFile, Layout, Piece
 from snailps.transport import messages
-from snailps.transport.messages.terms import Step
+from snailps.transport.messages.terms import PassRange, Step
 from snailps.worker import process, training
 from snailps.worker.calls import MasterCalls
 from snailps.worker.content import LeasedContent
@@ -168,6 +168,49 @@ def test_worker_that_leaves_abandons_the_step_it_waits_for(parts):
 
     assert parts.training.in_turn(waiting, BlockPrefetcher(leave)) is None
     assert parts.client.reaches[2].abandoned
+
+
+class Push:
+    """A push under way; notes who waits for it."""
+
+    def __init__(self, events, number):
+        self.events, self.number = events, number
+
+    def wait(self, timeout_s):
+        self.events.append(("acknowledged", self.number))
+
+
+def test_range_is_reported_after_its_pushes_while_the_next_one_has_trained(parts, monkeypatch):
+    model, client = parts.model, parts.client
+    model.prefetch = 1
+    for number in (1, 2):
+        parts.leases.blocks.put(held_block(number=number, terms=PassRange(1, number, 3, 1)))
+        parts.master.script.append(messages.Ok())
+    trained = []
+    model.between = trained.append
+    client.open_pushes = lambda: [Push(parts.events, trained[-1])]
+    next_block = parts.leases.next
+
+    def slow_to_end(back):
+        """The next range is there at once; that there is none is known after the last report."""
+        if not parts.leases.blocks.qsize():
+            until(lambda: ("durable", 2) in parts.events, "the last report")
+        return next_block(back)
+
+    parts.leases.next = slow_to_end
+    is_ready = BlockPrefetcher.is_ready.fget
+
+    def ready(prefetcher):
+        if len(trained) == 1:
+            until(lambda: is_ready(prefetcher), "the next range")
+        return is_ready(prefetcher)
+
+    monkeypatch.setattr(BlockPrefetcher, "is_ready", property(ready))
+    parts.training.run()
+    assert [event for event in parts.events if event[0] != "prepare"] == [
+        ("train", 1), ("train", 2), ("acknowledged", 1), ("done", 1), ("durable", 1),
+        ("acknowledged", 2), ("done", 2), ("durable", 2),
+    ]  # fmt: skip
 
 
 @pytest.fixture

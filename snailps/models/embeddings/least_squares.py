@@ -705,7 +705,7 @@ class RangeTrainer:
         return OtherSide(pass_index, counts[side], self._room, self._dim, ask, grams)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Solve a range, and assign its rows and their Gram matrix: acknowledged on return."""
+        """Solve a range, and start to assign its rows and their Gram matrix."""
         terms, task = block.terms, block.prepared
         assert isinstance(terms, PassRange)
         if task is None:
@@ -728,8 +728,9 @@ class RangeTrainer:
         if not np.isfinite(loss):
             return {"loss": float("nan"), "examples": float(lines)}
         solved = np.flatnonzero(counts)
-        self._model.assign(
-            TABLE, _keys(side, first + solved), np.ascontiguousarray(rows[solved, : self._dim])
+        values = rows if len(solved) == len(rows) else rows[solved]
+        self._model.assign_async(
+            TABLE, _keys(side, first + solved), np.ascontiguousarray(values[:, : self._dim])
         )
         if task.idle:  # names without lines keep the rows that they have
             rows[counts == 0, : self._dim] = task.idle.wait()
@@ -772,7 +773,7 @@ class RangeTrainer:
         self._in_threads(partial(kernels.add_gram, rows, gram), edges)
         keys = self._gram_keys(side, range(part, part + 1))
         values = gram[: self._dim, : self._dim].astype(np.float32)
-        self._model.assign(GRAMS, keys, values)
+        self._model.assign_async(GRAMS, keys, values)
 
     # --- lines, in a table ------------------------------------------------------------------------
 
@@ -789,8 +790,8 @@ class RangeTrainer:
             if len(own) >= NAMES_END:
                 raise DataError(f"{block.path}: {len(own):,} lines in a block: lower block_bytes")
             head, words = packed_block(own, other, weights, self._bounds[side])
-            place = _place(side, OF_INPUT)
-            shared_blocks.put(self._model, place, terms.range_index, head, words)
+            rows = shared_blocks.rows_of(_place(side, OF_INPUT), terms.range_index, head, words)
+            self._model.assign_async(LINES, *rows)
 
     def _lines_of(self, side: int, terms: PassRange) -> Known:
         """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read.
