@@ -32,14 +32,48 @@
 
 #define SNAIL_GATHERED (1 << 16) /* floats of other rows that are copied together: the second cache */
 #define SNAIL_CONVERGED 1e-12f   /* share of the first residual's square below which steps are noise */
+#define SNAIL_TOGETHER 4         /* names that step together */
+#if SNAIL_LANES == 16
+#define SNAIL_GRAM_VECS 4 /* of each name: 16 sums of 32 registers */
+#else
+#define SNAIL_GRAM_VECS 2 /* 8 of 16 */
+#endif
 #define SNAIL_GRAM_ROWS 64       /* rows that are summed in float before they are added in double */
+
+/* The lanes of a register, added to four. */
+SNAIL_INLINE snail_quad snail_to_quad(snail_vec v) {
+    const union {
+        snail_vec whole;
+        snail_quad parts[SNAIL_LANES / 4];
+    } lanes = {v};
+    snail_quad sum = lanes.parts[0];
+    for (int k = 1; k < SNAIL_LANES / 4; k++) sum += lanes.parts[k];
+    return sum;
+}
+
+SNAIL_INLINE float snail_lane_sum(snail_vec v) {
+    const snail_quad sum = snail_to_quad(v);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
 
 SNAIL_INLINE float snail_inner(const float *restrict a, const float *restrict b, int64_t n) {
     snail_vec sum = {0};
-    float total = 0;
     for (int64_t j = 0; j < n; j += SNAIL_LANES) sum += snail_load(a + j) * snail_load(b + j);
-    for (int lane = 0; lane < SNAIL_LANES; lane++) total += sum[lane];
-    return total;
+    return snail_lane_sum(sum);
+}
+
+/* Inner products of four rows with v: lanes of four registers are added together. */
+SNAIL_INLINE snail_quad snail_inner_four(const float *const rows[4], const float *restrict v, int64_t n) {
+    snail_vec sums[4] = {{0}, {0}, {0}, {0}};
+    for (int64_t j = 0; j < n; j += SNAIL_LANES) {
+        const snail_vec x = snail_load(v + j);
+        for (int k = 0; k < 4; k++) sums[k] += x * snail_load(rows[k] + j);
+    }
+    const snail_quad a = snail_to_quad(sums[0]), b = snail_to_quad(sums[1]);
+    const snail_quad c = snail_to_quad(sums[2]), d = snail_to_quad(sums[3]);
+    const snail_quad ab = SNAIL_SHUFFLE(a, b, 0, 1, 4, 5) + SNAIL_SHUFFLE(a, b, 2, 3, 6, 7);
+    const snail_quad cd = SNAIL_SHUFFLE(c, d, 0, 1, 4, 5) + SNAIL_SHUFFLE(c, d, 2, 3, 6, 7);
+    return SNAIL_SHUFFLE(ab, cd, 0, 2, 4, 6) + SNAIL_SHUFFLE(ab, cd, 1, 3, 5, 7);
 }
 
 /* to += a p + b q + c r + d s: four rows a pass, as each load and store of `to` costs as much as one. */
@@ -63,98 +97,148 @@ SNAIL_INLINE const float *snail_other(const snail_solve_job *job, const float *g
                     : job->others + (int64_t)job->places[first + l] * job->stride;
 }
 
-/* out[at..] = G[at..] v + penalty v[at..], of `vecs` registers, a constant: sums stay in registers, two
- * of each, as one alone would wait for the step before. */
+/* out[k][at..] = G[at..] v[k] + penalties[k] v[k][at..] of `SNAIL_TOGETHER` names k, `vecs` registers
+ * each, a constant: the sums stay in registers, and a load of G serves all names. */
 SNAIL_INLINE void snail_gram_part(const float *restrict gram, int64_t n, int64_t at, const int vecs,
-                                  float penalty, const float *restrict v, float *restrict out) {
-    snail_vec even[4], odd[4];
-    for (int k = 0; k < vecs; k++) {
-        even[k] = penalty * snail_load(v + at + k * SNAIL_LANES);
-        odd[k] = (snail_vec){0};
+                                  const float *restrict penalties, const float *restrict v,
+                                  float *restrict out) {
+    snail_vec sums[SNAIL_TOGETHER][SNAIL_GRAM_VECS];
+    for (int k = 0; k < SNAIL_TOGETHER; k++)
+        for (int j = 0; j < vecs; j++)
+            sums[k][j] = penalties[k] * snail_load(v + k * n + at + j * SNAIL_LANES);
+    for (int64_t i = 0; i < n; i++) {
+        snail_vec g[SNAIL_GRAM_VECS];
+        for (int j = 0; j < vecs; j++) g[j] = snail_load(gram + i * n + at + j * SNAIL_LANES);
+        for (int k = 0; k < SNAIL_TOGETHER; k++)
+            for (int j = 0; j < vecs; j++) sums[k][j] += v[k * n + i] * g[j];
     }
-    for (int64_t i = 0; i < n; i += 2) { /* n is a multiple of SNAIL_PAD */
-        const float *g = gram + i * n + at;
-        for (int k = 0; k < vecs; k++) {
-            even[k] += v[i] * snail_load(g + k * SNAIL_LANES);
-            odd[k] += v[i + 1] * snail_load(g + n + k * SNAIL_LANES);
-        }
-    }
-    for (int k = 0; k < vecs; k++) snail_store(out + at + k * SNAIL_LANES, even[k] + odd[k]);
+    for (int k = 0; k < SNAIL_TOGETHER; k++)
+        for (int j = 0; j < vecs; j++) snail_store(out + k * n + at + j * SNAIL_LANES, sums[k][j]);
 }
 
-/* out = (sum of |w| y y^T + G + penalty) v */
-SNAIL_INLINE void snail_solve_product(const snail_solve_job *job, const float *gathered,
-                                      int64_t first, int64_t count, float penalty,
-                                      const float *restrict v, float *restrict out) {
-    const int64_t n = job->stride;
+/* out[k] = (G + penalties[k]) v[k] of each name k */
+static void snail_gram_products(const float *gram, int64_t n, const float *penalties, const float *v,
+                                float *out) {
     int64_t at = 0;
-    for (; at + 4 * SNAIL_LANES <= n; at += 4 * SNAIL_LANES)
-        snail_gram_part(job->gram, n, at, 4, penalty, v, out);
-    for (; at + 2 * SNAIL_LANES <= n; at += 2 * SNAIL_LANES)
-        snail_gram_part(job->gram, n, at, 2, penalty, v, out);
-    for (; at < n; at += SNAIL_LANES) snail_gram_part(job->gram, n, at, 1, penalty, v, out);
-    int64_t l = 0;
-    for (; l + 4 <= count; l += 4) {
+    for (; at + SNAIL_GRAM_VECS * SNAIL_LANES <= n; at += SNAIL_GRAM_VECS * SNAIL_LANES)
+        snail_gram_part(gram, n, at, SNAIL_GRAM_VECS, penalties, v, out);
+    for (; at < n; at += SNAIL_LANES) snail_gram_part(gram, n, at, 1, penalties, v, out);
+}
+
+/* A name that is being solved. */
+typedef struct {
+    int64_t first, count; /* entries */
+    const float *gathered;
+    float *x, *r, *p, *ap; /* its row; residual, direction, matrix times direction */
+    double wanted, reached;
+    float old, enough; /* square of the residual; where steps end, as they would be noise */
+    int steps;         /* that may still come */
+} snail_solve;
+
+/* out += sum of |w| y y^T v over a name's entries */
+SNAIL_INLINE void snail_add_entries(const snail_solve_job *job, const snail_solve *name,
+                                    const float *restrict v, float *restrict out) {
+    for (int64_t l = 0; l < name->count; l += 4) {
         const float *rows[4];
-        float by[4];
-        for (int k = 0; k < 4; k++) {
-            rows[k] = snail_other(job, gathered, first, l + k);
-            by[k] = snail_inner(rows[k], v, n);
-            if (job->weights) by[k] *= fabsf(job->weights[first + l + k]);
-        }
-        snail_add_four(out, n, rows[0], by[0], rows[1], by[1], rows[2], by[2], rows[3], by[3]);
-    }
-    for (; l < count; l++) {
-        const float *row = snail_other(job, gathered, first, l);
-        const float by = snail_inner(row, v, n);
-        snail_add_one(out, n, row, job->weights ? by * fabsf(job->weights[first + l]) : by);
+        for (int k = 0; k < 4; k++) /* behind the last entry: that one, times 0 */
+            rows[k] = snail_other(job, name->gathered, name->first,
+                                  l + k < name->count ? l + k : name->count - 1);
+        snail_quad by = snail_inner_four(rows, v, job->stride);
+        for (int k = 0; k < 4; k++)
+            if (l + k >= name->count)
+                by[k] = 0;
+            else if (job->weights)
+                by[k] *= fabsf(job->weights[name->first + l + k]);
+        snail_add_four(out, job->stride, rows[0], by[0], rows[1], by[1], rows[2], by[2], rows[3], by[3]);
     }
 }
 
 static int64_t snail_solve_scratch(const snail_solve_job *job) {
-    return (3 * job->stride + SNAIL_GATHERED) * (int64_t)sizeof(float);
+    return (3 * SNAIL_TOGETHER * job->stride + SNAIL_GATHERED) * (int64_t)sizeof(float);
+}
+
+/* Begins at x = 0, where the residual is the sum of the rows of wanted entries. */
+static void snail_solve_begin(const snail_solve_job *job, snail_solve *name, float *restrict room) {
+    const int64_t n = job->stride, first = name->first;
+    name->gathered = NULL;
+    name->wanted = name->reached = 0;
+    if (name->count * n <= SNAIL_GATHERED / SNAIL_TOGETHER) { /* each step reads them all */
+        for (int64_t l = 0; l < name->count; l++)
+            memcpy(room + l * n, job->others + (int64_t)job->places[first + l] * n,
+                   (size_t)n * sizeof(float));
+        name->gathered = room;
+    }
+    memset(name->x, 0, (size_t)n * sizeof(float));
+    memset(name->r, 0, (size_t)n * sizeof(float));
+    for (int64_t l = 0; l < name->count; l++) {
+        const float w = job->weights ? job->weights[first + l] : 1;
+        if (w <= 0) continue; /* wanted to be 0 */
+        name->wanted += w;
+        snail_add_one(name->r, n, snail_other(job, name->gathered, first, l), w);
+    }
+    memcpy(name->p, name->r, (size_t)n * sizeof(float));
+    name->old = snail_inner(name->r, name->r, n);
+    name->enough = SNAIL_CONVERGED * name->old;
+    name->steps = name->old > name->enough ? job->steps : 0;
+}
+
+/* A step, whose `ap` has G and the penalty times p. */
+SNAIL_INLINE void snail_solve_step(const snail_solve_job *job, snail_solve *name) {
+    const int64_t n = job->stride;
+    float *restrict x = name->x, *restrict r = name->r, *restrict p = name->p, *restrict ap = name->ap;
+    snail_add_entries(job, name, p, ap);
+    const float curvature = snail_inner(p, ap, n);
+    if (!(curvature > 0)) { /* rounding, or rows that are no numbers */
+        name->steps = 0;
+        return;
+    }
+    const float by = name->old / curvature;
+    name->reached += (double)by * name->old;
+    snail_vec squares = {0};
+    for (int64_t j = 0; j < n; j += SNAIL_LANES) {
+        const snail_vec rest = snail_load(r + j) - by * snail_load(ap + j);
+        snail_store(x + j, snail_load(x + j) + by * snail_load(p + j));
+        snail_store(r + j, rest);
+        squares += rest * rest;
+    }
+    const float now = snail_lane_sum(squares), keep = now / name->old;
+    for (int64_t j = 0; j < n; j += SNAIL_LANES)
+        snail_store(p + j, snail_load(r + j) + keep * snail_load(p + j));
+    name->old = now;
+    name->steps = now > name->enough ? name->steps - 1 : 0;
 }
 
 /* Solves names first..last-1, and adds to `loss` the minimum of the sum above for each of them.  Steps that
- * begin at zero end where x^T A x = x^T b, so the minimum is the weight of wanted entries less x^T b. */
+ * begin at zero end where x^T A x = x^T b, so the minimum is the weight of wanted entries less x^T b.
+ * Names step together, so that G is read once for all; none reads what another has. */
 static void snail_solve_rows(const snail_solve_job *job, char *scratch, double *loss) {
     const int64_t n = job->stride;
-    float *r = (float *)scratch, *p = r + n, *ap = p + n, *room = ap + n;
-    for (int64_t name = job->first; name < job->last; name++) {
-        const int64_t first = job->ptr[name], count = job->ptr[name + 1] - first;
-        const float penalty = job->penalties[name];
-        float *x = job->rows + name * n;
-        const float *gathered = NULL;
-        double wanted = 0, reached = 0;
-        if (count * n <= SNAIL_GATHERED) { /* each step reads them all */
-            for (int64_t l = 0; l < count; l++)
-                memcpy(room + l * n, job->others + (int64_t)job->places[first + l] * n,
-                       (size_t)n * sizeof(float));
-            gathered = room;
+    float *vectors = (float *)scratch, *room = vectors + 3 * SNAIL_TOGETHER * n;
+    float *r = vectors, *p = r + SNAIL_TOGETHER * n, *ap = p + SNAIL_TOGETHER * n;
+    memset(p, 0, (size_t)(SNAIL_TOGETHER * n) * sizeof(float));
+    for (int64_t name = job->first; name < job->last; name += SNAIL_TOGETHER) {
+        snail_solve names[SNAIL_TOGETHER];
+        float penalties[SNAIL_TOGETHER] = {0};
+        const int count = job->last - name < SNAIL_TOGETHER ? (int)(job->last - name) : SNAIL_TOGETHER;
+        int running = 0;
+        for (int k = 0; k < count; k++) {
+            const int64_t first = job->ptr[name + k];
+            penalties[k] = job->penalties[name + k];
+            names[k].first = first, names[k].count = job->ptr[name + k + 1] - first;
+            names[k].x = job->rows + (name + k) * n;
+            names[k].r = r + k * n, names[k].p = p + k * n, names[k].ap = ap + k * n;
+            snail_solve_begin(job, names + k, room + k * (SNAIL_GATHERED / SNAIL_TOGETHER));
+            running |= names[k].steps;
         }
-        memset(x, 0, (size_t)n * sizeof(float));
-        memset(r, 0, (size_t)n * sizeof(float));
-        for (int64_t l = 0; l < count; l++) {
-            const float w = job->weights ? job->weights[first + l] : 1;
-            if (w <= 0) continue; /* wanted to be 0 */
-            wanted += w;
-            snail_add_one(r, n, snail_other(job, gathered, first, l), w);
+        while (running) {
+            snail_gram_products(job->gram, n, penalties, p, ap);
+            running = 0;
+            for (int k = 0; k < count; k++) {
+                if (names[k].steps) snail_solve_step(job, names + k);
+                running |= names[k].steps;
+            }
         }
-        memcpy(p, r, (size_t)n * sizeof(float));
-        float old = snail_inner(r, r, n);
-        const float enough = SNAIL_CONVERGED * old;
-        for (int step = 0; step < job->steps && old > enough; step++) {
-            snail_solve_product(job, gathered, first, count, penalty, p, ap);
-            const float curvature = snail_inner(p, ap, n);
-            if (!(curvature > 0)) break; /* rounding, or rows that are no numbers */
-            const float by = old / curvature;
-            reached += (double)by * old;
-            for (int64_t j = 0; j < n; j++) x[j] += by * p[j], r[j] -= by * ap[j];
-            const float now = snail_inner(r, r, n), keep = now / old;
-            for (int64_t j = 0; j < n; j++) p[j] = r[j] + keep * p[j];
-            old = now;
-        }
-        *loss += wanted - reached;
+        for (int k = 0; k < count; k++) *loss += names[k].wanted - names[k].reached;
     }
 }
 
