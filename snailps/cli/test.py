@@ -28,7 +28,7 @@ from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
 
 _OF_TEXTS = dict.fromkeys(
-    ("--threshold", "--column", "--average-precision", "--at-recall"),
+    ("--threshold", "--column", "--weight-column", "--average-precision", "--at-recall"),
     "{option} is for classifiers of text (.bin): leave it out",
 )
 _NO_LISTS = "-k is for classifiers of text (.bin) and rankings of mf: leave it out"
@@ -79,6 +79,14 @@ def command(
     label_column: Annotated[
         str, typer.Option(help="Column with the labels, in tables.", show_default=False)
     ] = "",
+    weight_column: Annotated[
+        str,
+        typer.Option(
+            help="Column with the weights of the texts, in tables: a text of weight 2 counts as "
+            "two.",
+            show_default=False,
+        ),
+    ] = "",
     average_precision: Annotated[
         bool,
         typer.Option(
@@ -116,6 +124,9 @@ def command(
 
     With a table: snailps test out/stars.bin held-out.parquet --column text --label-column stars
 
+    With --weight-column a text counts in all figures but lines and predictions as often as its
+    weight says, as with scikit-learn's sample_weight.
+
     To find the threshold for a recall of .9: snailps test hq.bin held-out.txt --at-recall .9
 
     In a pipe: label, its lines, its predictions, precision, recall, F1 (then average precision,
@@ -136,6 +147,7 @@ def command(
         "--threshold": threshold,
         "--column": column,
         "--label-column": label_column,
+        "--weight-column": weight_column,
         "--average-precision": average_precision,
         "--at-recall": at_recall is not None,
         "--known": known,
@@ -158,7 +170,7 @@ def command(
         )
     scores = evaluate_labels(
         LabelModel(model), readable(file), k, threshold, column=column, label_column=label_column,
-        ranking=average_precision, recall=at_recall,
+        weight_column=weight_column, ranking=average_precision, recall=at_recall,
     )  # fmt: skip
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
     if as_json:

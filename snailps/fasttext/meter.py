@@ -44,7 +44,7 @@ class Meter:
         scores = [np.empty(0, np.float32)]
         truth = [np.empty(0, np.bool_)]
         for lines, (best, chances) in answers:
-            has, true = labelled(lines, count)
+            has, true, _ = labelled(lines, count)
             self._gold += np.bincount(true % count, minlength=count)
             rows = np.flatnonzero(has)
             guesses = (rows[:, None] * count + best[rows]).ravel()

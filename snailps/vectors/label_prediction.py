@@ -8,6 +8,7 @@ Must not know training or printing.
 
 from __future__ import annotations
 
+import copy
 import logging
 import operator
 import os
@@ -511,6 +512,12 @@ class LabelModel:
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
+    def weighing(self, prefix: bytes) -> LabelModel:
+        """Return the same model, whose lines have weights, and labels that begin with `prefix`."""
+        model = copy.copy(self)
+        model._reader = line_reader(self._model, prefix, weighed=True)
+        return model
+
     def answers(
         self, texts: Iterable[bytes], k: int, where: str
     ) -> Iterator[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]:
@@ -585,13 +592,16 @@ class LabelModel:
         return max(labels_read, key=lambda prefix: labels_read[prefix])
 
 
-def line_reader(model: BinModel) -> LineReader:
+def line_reader(
+    model: BinModel, prefix: bytes = LABEL_PREFIX, *, weighed: bool = False
+) -> LineReader:
     """Make the reader of a classifier's lines; ValueError if the file is damaged."""
     header = model.header
     return LineReader(
         model.words,
         model.labels,
-        label_prefix=LABEL_PREFIX,
+        label_prefix=prefix,
+        weighed=weighed,
         word_ngrams=header.word_ngrams,
         minn=header.grams[0],
         maxn=header.grams[1],
@@ -651,20 +661,25 @@ def evaluate_labels(
     *,
     column: str = "",
     label_column: str = "",
+    weight_column: str = "",
     ranking: bool = False,
     recall: float | None = None,
 ) -> LabelScores:
     """Evaluate a model's `k` best labels (-1: all) on a labelled text.
 
     `path` is a file, folder, glob or URL, read in pieces.  Lines are as in training; for tables
-    `column` and `label_column` name the columns of texts and labels.  `ranking`, or a `recall`,
+    `column`, `label_column` and `weight_column` name the columns of texts, labels and weights of
+    texts, which count as scikit-learn's `sample_weight`.  `ranking`, or a `recall`,
     adds the scores of `LabelScores` that need the probabilities of all labels.
     """
     where = os.fsdecode(path)
     if recall is not None and not 0 < recall <= 1:
         raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
-    scores = model.scores(
-        text_for(model, where, column, label_column),
+    if weight_column and not label_column:
+        raise DataError("weight_column: expected label_column as well, the column of labels")
+    prefix = prefix_for(model, where, column, label_column)
+    scores = (model.weighing(prefix.encode()) if weight_column else model).scores(
+        partial(labelled_text, where, column, label_column, prefix, weight_column),
         k,
         threshold,
         where,
@@ -684,20 +699,35 @@ def text_for(
 ) -> Callable[[], Iterator[bytes]]:
     """Return a function that reads `labelled_text` from its start, with the model's prefix before
     the labels of `label_column`."""
-    prefix = LABEL_PREFIX.decode()
-    if label_column:
-        prefix = model.label_prefix(partial(labelled_text, where, column, label_column))
+    prefix = prefix_for(model, where, column, label_column)
     return partial(labelled_text, where, column, label_column, prefix)
 
 
+def prefix_for(model: LabelModel, where: str, column: str, label_column: str) -> str:
+    """Return the prefix of the labels of `label_column`; without it the usual one."""
+    if not label_column:
+        return LABEL_PREFIX.decode()
+    return model.label_prefix(partial(labelled_text, where, column, label_column))
+
+
 def labelled_text(
-    where: str, column: str = "", label_column: str = "", prefix: str = LABEL_PREFIX.decode()
+    where: str,
+    column: str = "",
+    label_column: str = "",
+    prefix: str = LABEL_PREFIX.decode(),
+    weight_column: str = "",
 ) -> Iterator[bytes]:
     """Yield whole lines of files or tables; the names of columns are those of tables."""
     from snailps.data.formats.text import File as TextFile
     from snailps.data.table_files import text_of
 
-    reading = Reading("text", column=column, label_column=label_column, label_prefix=prefix)
+    reading = Reading(
+        "text",
+        column=column,
+        label_column=label_column,
+        label_prefix=prefix,
+        weight_column=weight_column,
+    )
     for path in files_of([where]):
         if reading.takes(path):
             yield from text_of(reading, path)

@@ -6,6 +6,7 @@
 
 The definitions are scikit-learn's (`precision_recall_fscore_support`, `average_precision_score`);
 the precision at a recall is the best one of all thresholds that reach the recall, as in fastText.
+Weights of lines (`Lines.line_weights`) are its `sample_weight`.
 Must not know texts or files.
 """
 
@@ -21,6 +22,7 @@ from snailps.data._labelled import Lines
 from snailps.dataclass import dataclass
 
 Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,52 +84,88 @@ class LabelScores:
 
 
 class Sums:
-    """Counts per label: lines that have it (`gold`), predictions, and right predictions."""
+    """Sums over lines, by label: those that have it (`gold`), its predictions, and the right ones.
+
+    A line counts with its weight, a label of it with that times its own.  `lines_with` and
+    `times_predicted` count lines, whatever their weights.
+    """
 
     def __init__(self, labels: int) -> None:
         self.lines = self.skipped = 0
-        self.gold = np.zeros(labels, np.int64)
-        self.predicted = np.zeros(labels, np.int64)
-        self.right = np.zeros(labels, np.int64)
+        self.lines_with, self.times_predicted = np.zeros((2, labels), np.int64)
+        self.gold, self.predicted, self.right = np.zeros((3, labels))
 
     def add(
         self, lines: Lines, order: NDArray[np.int32], chances: NDArray[np.float32], threshold: float
     ) -> None:
-        """Count lines and their best labels; labels below the threshold are not predicted."""
-        number, (has, pairs) = len(self.gold), labelled(lines, len(self.gold))
+        """Add lines and their best labels; labels below the threshold are not predicted."""
+        number, (has, pairs, weights) = len(self.gold), labelled(lines, len(self.gold))
         self.lines += int(has.sum())
         self.skipped += int(len(has) - has.sum())
         chosen = (chances >= threshold) & has[:, None]
         guesses = (np.arange(len(has))[:, None] * number + order)[chosen]
-        self.gold += np.bincount(pairs % number, minlength=number)
-        self.predicted += np.bincount(guesses % number, minlength=number)
-        right = guesses[np.isin(guesses, pairs)]
-        self.right += np.bincount(right % number, minlength=number)
+        lines_with = np.bincount(pairs % number, minlength=number)
+        predicted = np.bincount(guesses % number, minlength=number)
+        self.lines_with += lines_with
+        self.times_predicted += predicted
+        is_right = np.isin(pairs, guesses)
+        if weights is None:
+            self.gold += lines_with
+            self.predicted += predicted
+            self.right += np.bincount(pairs[is_right] % number, minlength=number)
+            return
+        self.gold += np.bincount(pairs % number, weights.pairs, number)
+        self.predicted += np.bincount(guesses % number, weights.lines[guesses // number], number)
+        self.right += np.bincount(pairs[is_right] % number, weights.pairs[is_right], number)
 
 
-def labelled(lines: Lines, number: int) -> tuple[NDArray[np.bool_], Counts]:
-    """Return which lines count, and their labels as ``line * number + label``, each once."""
+class Weights(NamedTuple):
+    """Weights of lines, and of their labels (`Labelled.pairs`) with those of their lines."""
+
+    lines: Floats
+    pairs: Floats
+
+
+class Labelled(NamedTuple):
+    """Which lines count, and their labels as ``line * number + label``, each once, in rising order;
+    their weights, or None: all are 1.
+    """
+
+    has: NDArray[np.bool_]
+    pairs: Counts
+    weights: Weights | None
+
+
+def labelled(lines: Lines, number: int) -> Labelled:
+    """Return the labels of lines that have features, of `number` labels in all."""
     has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
     owner = np.repeat(np.arange(len(has)), np.diff(lines.label_ptr))
     keep = has[owner]
     # A label repeated in a line counts once, as a prediction does.
-    return has, np.unique(owner[keep] * number + lines.labels.astype(np.int64)[keep])
+    pairs, first = np.unique(
+        owner[keep] * number + lines.labels.astype(np.int64)[keep], return_index=True
+    )
+    if not len(lines.line_weights):
+        return Labelled(has, pairs, None)
+    of_lines = lines.line_weights.astype(np.float64)
+    of_labels = np.nan_to_num(lines.label_weights.astype(np.float64), nan=1.0)[keep][first]
+    return Labelled(has, pairs, Weights(of_lines, of_lines[pairs // number] * of_labels))
 
 
 class _Curve(NamedTuple):
     """Points of precision-recall curves, ascending by curve and probability.
 
-    `right` and `all` count the lines at or above the point's probability.
+    `right` and `all` are sums over the lines at or above the point's probability.
     """
 
     curve: Counts
     chance: NDArray[np.float32]
-    right: Counts
-    all: Counts
+    right: Floats
+    all: Floats
 
 
 class _Ranked:
-    """Counts, for several curves, the lines at each probability of a line that has the label.
+    """Sums up, for several curves, the lines at each probability of a line that has the label.
 
     A key is the curve's number and the bits of the probability, which are positive floats and so
     sort like the probabilities.
@@ -135,22 +173,25 @@ class _Ranked:
 
     def __init__(self) -> None:
         self._parts: list[NDArray[np.uint64]] = []
+        self._weights: list[Floats] = []
         self._keys = np.empty(0, np.uint64)
-        self._right = self._all = np.empty(0, np.int64)
+        self._right = self._all = np.empty(0)
 
-    def has(self, keys: NDArray[np.uint64]) -> None:
+    def has(self, keys: NDArray[np.uint64], weights: Floats) -> None:
         self._parts.append(keys)
+        self._weights.append(weights)
 
     def sort(self) -> None:
-        self._keys, self._right = np.unique(
-            np.concatenate([np.empty(0, np.uint64), *self._parts]), return_counts=True
-        )
-        self._all, self._parts = np.zeros(len(self._keys), np.int64), []
+        keys = np.concatenate([np.empty(0, np.uint64), *self._parts])
+        self._keys, places = np.unique(keys, return_inverse=True)
+        weights = np.concatenate([np.empty(0), *self._weights])
+        self._right = np.bincount(places, weights, len(self._keys)).astype(np.float64)
+        self._all, self._parts, self._weights = np.zeros(len(self._keys)), [], []
 
-    def count(self, keys: NDArray[np.uint64]) -> None:
+    def count(self, keys: NDArray[np.uint64], weights: Floats) -> None:
         place = np.searchsorted(self._keys, keys, side="right") - 1
         same = (place >= 0) & (self._keys[place] >> np.uint64(32) == keys >> np.uint64(32))
-        self._all += np.bincount(place[same], minlength=len(self._keys))
+        self._all += np.bincount(place[same], weights[same], len(self._keys))
 
     def curve(self) -> _Curve:
         curve = (self._keys >> np.uint64(32)).astype(np.int64)
@@ -176,18 +217,21 @@ class Ranking:
 
     def add(self, lines: Lines, chances: NDArray[np.float32]) -> None:
         """Add lines and the probabilities of all labels; call it for all lines before `again`."""
-        has, pairs = labelled(lines, self._labels)
+        has, pairs, weights = labelled(lines, self._labels)
         likely = np.nan_to_num(np.maximum(chances, 0), copy=False)
+        if weights is None:
+            weights = Weights(np.ones(len(has)), np.ones(len(pairs)))
         if not self._is_sorted:
             of_lines, labels = np.divmod(pairs, self._labels)
             bits = _bits(likely[of_lines, labels])
-            self._each.has(labels.astype(np.uint64) << np.uint64(32) | bits)
-            self._together.has(bits)
+            self._each.has(labels.astype(np.uint64) << np.uint64(32) | bits, weights.pairs)
+            self._together.has(bits, weights.pairs)
         else:
             bits = _bits(likely[has])
             every = np.arange(self._labels, dtype=np.uint64) << np.uint64(32)
-            self._each.count((bits | every).ravel())
-            self._together.count(bits.ravel())
+            of_pairs = np.repeat(weights.lines[has], self._labels)
+            self._each.count((bits | every).ravel(), of_pairs)
+            self._together.count(bits.ravel(), of_pairs)
 
     def again(self) -> None:
         """Begin the second pass: `add` gets the same lines once more."""
@@ -209,7 +253,7 @@ def _bits(chances: NDArray[np.float32]) -> NDArray[np.uint64]:
 
 
 def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.float64], ...]:
-    number = np.zeros(curves, np.int64)
+    number = np.zeros(curves)
     np.maximum.at(number, curve.curve, curve.right)
     goes_on = np.append(curve.curve[1:], -1) == curve.curve
     steps = curve.right - np.where(goes_on, np.append(curve.right[1:], 0), 0)
@@ -237,14 +281,14 @@ def scores_of(
     labels = [
         LabelScore(
             names[i],
-            int(sums.gold[i]),
-            int(sums.predicted[i]),
+            int(sums.lines_with[i]),
+            int(sums.times_predicted[i]),
             _share(sums.right[i], sums.predicted[i]),
             _share(sums.right[i], sums.gold[i]),
             _share(2 * sums.right[i], sums.predicted[i] + sums.gold[i]),
             *([_number(x[i]) for x in each] if each else ()),
         )
-        for i in np.argsort(-sums.gold, kind="stable").tolist()
+        for i in np.argsort(-sums.lines_with, kind="stable").tolist()
     ]
     right, gold, predicted = sums.right.sum(), sums.gold.sum(), sums.predicted.sum()
     together = [_number(x[0]) for x in of_all] if of_all else [None] * 3
@@ -270,7 +314,7 @@ def scores_of(
     )
 
 
-def _share(part: np.int64, whole: np.int64) -> float | None:
+def _share(part: np.float64, whole: np.float64) -> float | None:
     return float(part / whole) if whole else None
 
 

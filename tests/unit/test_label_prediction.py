@@ -529,6 +529,20 @@ def test_evaluate_reads_columns_of_labels_with_the_prefix_of_the_model(tmp_path,
     assert (found.lines, found.skipped, found.precision) == (2, 0, 1.0)
 
 
+def test_evaluate_counts_texts_with_the_weights_of_a_column(small, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text,kind,weight\nup,plus,3\ndown,minus,0\ndown,plus,1\nup,a:1,9\n")
+    columns = {"column": "text", "label_column": "kind", "weight_column": "weight"}
+    found = evaluate_labels(LabelModel(small), path, **columns)
+    assert (found.lines, found.skipped, found.precision, found.recall) == (3, 1, 0.75, 0.75)
+    assert [(one.lines, one.predicted) for one in found.labels] == [(2, 1), (1, 2)]
+    path.write_text("text,kind,weight\nup,plus,-1\n")
+    with pytest.raises(DataError, match=r"row 0 of column 'weight' .* has the weight '?-1"):
+        evaluate_labels(LabelModel(small), path, **columns)
+    with pytest.raises(DataError, match="weight_column: expected label_column as well"):
+        evaluate_labels(LabelModel(small), path, column="text", weight_column="weight")
+
+
 def test_evaluate_without_a_line_that_counts_or_a_file_says_so(small, tmp_path):
     (tmp_path / "t.txt").write_text("up\ndown\n")
     with pytest.raises(DataError, match=r"none of its 2 lines .*; its labels look like '__label__"):

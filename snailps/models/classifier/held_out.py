@@ -269,7 +269,7 @@ def figures_of(
     for lines, best, chances in parts:
         top = np.take_along_axis(chances, np.maximum(best, 0)[:, None].astype(np.int64), 1)
         sums.add(lines, best[:, None], top, 0.0)
-        has, pairs = labelled(lines, len(labels))
+        has, pairs, _ = labelled(lines, len(labels))
         of_lines, of_labels = np.divmod(pairs, len(labels))
         right = np.maximum(chances[of_lines, of_labels], np.float32(1e-38))
         if settings.loss == "softmax":
