@@ -107,7 +107,7 @@ bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 	@$(BIN)/python bench/words.py --corpus '$(CORPUS)' --model $(MODEL) $(JUDGES) --json --table \
 		$(ARGS) </dev/null
 
-bench-quick: $(VENV)/.made-run ## the main ratios in three minutes, kept in bench/history.jsonl
+bench-quick: $(VENV)/.made-run ## the main ratios in ten minutes, kept in bench/history.jsonl
 	@$(BIN)/python bench/quick.py $(ARGS) </dev/null
 
 # What make has made, and nothing of a user's: out/ and collected/ have models.

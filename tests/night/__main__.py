@@ -110,6 +110,10 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("fuzz/control", 20, (python, "-m", "fuzz.control", "1_000_000", str(seed)), on_path),
         Part("draws", 20, (*pytest, "--more=10", "tests/unit")),
         Part("quality", 30, (*pytest, "tests/quality")),
+        Part("bench", 20, on_data(
+            "words/text8like.txt.gz",
+            python, "bench/quick.py", "--history", "build/night/bench-history.jsonl", "--corpus",
+        )),
         Part("alike", 30, (
             python, "bench/alike.py", "--jobs", str(len(os.sched_getaffinity(0))),
             "--out", "{folder}/alike.jsonl", "--table",
