@@ -27,7 +27,7 @@ from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
 from snailps.local import LAUNCHED
 
 _PANELS = {
-    "Train": ("demo", "train", "fedavg", "local"),
+    "Train": ("demo", "train", "autotune", "fedavg", "local"),
     "Processes of a cluster": (
         "master",
         "server",

@@ -11,13 +11,15 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.config import RawConfig
 from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
+from snailps.data.spool import Spooled
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 from snailps.estimators.base import Data, Source
@@ -37,10 +39,15 @@ from snailps.estimators.validation import (
     one_axis,
     weights_of,
 )
+from snailps.models.classifier.search import TUNED
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.vectors.label_metrics import Metric
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_text
+
+if TYPE_CHECKING:
+    from snailps.models.classifier.tuning import Tuning
 
 C = TypeVar("C", bound="TextClassifier")
 _PREFIX = LABEL_PREFIX.decode()
@@ -78,6 +85,8 @@ class TextClassifier(
     ----------
     classes_ : array (classes,)
         The labels, sorted.
+    tuning_ : Tuning
+        After `autotune`: its trials.
 
     Examples
     --------
@@ -92,6 +101,7 @@ class TextClassifier(
     class_weight: Any
     soft_labels: Any
     classes_: NDArray[Any]
+    tuning_: Tuning
     _model: LabelModel
     _words: dict[Any, str]
     """The model's word for each label: ``__label__`` and the label as text."""
@@ -182,6 +192,86 @@ class TextClassifier(
         """
         data = Data(X, y, sample_weight, classes, column=column, continues=True)
         return self._learn(data, epochs)
+
+    def autotune(
+        self: C,
+        X: Any,
+        y: Any = None,
+        *,
+        validation: Any = None,
+        column: str = "",
+        metric: str = "f1",
+        predictions: int = 0,
+        seconds: float = 300.0,
+        trials: int = 0,
+    ) -> C:
+        """Choose rate, epochs, dimension and n-grams by short trainings, then `fit` with them.
+
+        Parameters
+        ----------
+        X, y, column
+            As in `fit`; read several times.
+        validation : path, or pair of texts and labels, optional
+            Labelled lines that judge each training.  None: the share `held_out` of X.
+        metric : str
+            ``"f1"``, ``"precision-at-recall:R"`` or ``"recall-at-precision:P"``, R and P from 0 to
+            1; for one label with ``:LABEL`` after it, such as ``"f1:__label__sport"``.
+        predictions : int
+            Labels predicted for a line, -1: all.  0: 1 for F1, else all.
+        seconds : float
+            Longest time of the search; the final training comes after it.
+        trials : int
+            Most trials; if they end in time, a seed gives the same parameters each time.  0: no
+            limit.
+
+        Returns
+        -------
+        self
+            `tuning_` has the trials.  Parameters that differ from their defaults kept their value,
+            the others of lr, epochs, dim, word_ngrams, minn and maxn have the chosen one.
+
+        Raises
+        ------
+        ParameterError, DataError, ClusterError
+            As in `fit`.
+        DataError
+            X can be read only once, there are no validation lines, or no trial was completed.
+
+        Notes
+        -----
+        Trials run on the cores of this machine, the final training on the cluster.  Ctrl-C ends the
+        search; the best settings so far are trained.
+        """
+        from snailps.models.classifier.tuning import Effort, Tuner
+
+        if isinstance(X, Iterator):
+            raise DataError(f"X: {a_kind(X)} can be read only once: give a list, or a path")
+        held_out = (validation, None) if is_path(validation) else validation or (None, None)
+        chosen, defaults = self.get_params(), self.parameters.defaults
+        fixed = {name: chosen[name] for name in TUNED if chosen[name] != defaults[name]}
+        with contextlib.ExitStack() as stack:
+            settings: dict[str, Any] = {}
+            for name, texts, labels in (("input", X, y), ("validation", *held_out)):
+                if texts is None:
+                    continue
+                data = Data(texts, labels, column=column)
+                source = stack.enter_context(self._input_of(data))
+                settings |= source.settings
+                paths = source.input
+                settings[name] = (paths.path,) if isinstance(paths, Spooled) else tuple(paths)
+            raw = RawConfig.from_mapping(self._checked(settings), type(self).__name__)
+            tuner = Tuner(
+                raw.build(ClassifierSettings),
+                fixed,
+                Metric.of(metric),
+                predictions,
+                Effort(seconds, trials),
+            )
+            tuning = tuner.run()
+        self.set_params(**tuning.settings)
+        self.fit(X, y, column=column)
+        self.tuning_ = tuning
+        return self
 
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[Source]:

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 from snailps.data.word_counts import END_OF_LINE
 from snailps.fasttext.arguments import loss_name, model_name, unsupervised_default
-from snailps.fasttext.meter import Meter as _Meter
 from snailps.fasttext.model import Model as _FastText
 from snailps.fasttext.model import load_model, tokenize
 from snailps.fasttext.training import train_supervised, train_unsupervised
+from snailps.vectors.label_meter import Meter as _Meter
 
 __all__ = [
     "BOW",

@@ -25,9 +25,9 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.fasttext.arguments import arguments_of
-from snailps.fasttext.meter import Meter
 from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_large, read_bin
 from snailps.vectors.files import open_bin
+from snailps.vectors.label_meter import Meter
 from snailps.vectors.label_prediction import LabelModel, as_threshold, labelled_text
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.quantising import Codebooks

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.traits import Surveyor, SurveyPart
+from snailps.api.traits import SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
@@ -81,7 +81,11 @@ class WordPart:
         return _UNREAD_BYTES + self._counter.dump_bytes
 
     def add(self, block: Block) -> None:
-        self._counter.count(self._text_of(block))
+        self.count(self._text_of(block))
+
+    def count(self, text: bytes) -> None:
+        """Count the words of whole lines, as `text_of` gives them."""
+        self._counter.count(text)
 
     def take(self) -> bytes:
         """The counts; counting begins anew."""
@@ -118,7 +122,7 @@ class TextModel(BlockTrainer):
         """Make the survey's summary: the vocabularies."""
 
     @classmethod
-    def surveyor(cls, settings: Any) -> Surveyor | None:
+    def surveyor(cls, settings: Any) -> WordSurveyor:
         return WordSurveyor(partial(cls.summarize, settings))
 
     def survey_part(self) -> SurveyPart:

@@ -15,8 +15,8 @@ import pytest
 import snailps.fasttext as fasttext
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.fasttext import arguments, training, util
-from snailps.fasttext.meter import Meter
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_meter import Meter
 from snailps.vectors.words import to_bytes, tokens_of
 
 WORDS = ["größe", "w1", "w12", "</s>", "", "a", "日本", "unknownword"]

@@ -209,12 +209,13 @@ def _pieces(
         read = reader.read(text)
         line_num = len(read.label_ptr) - 1
         for first in range(0, line_num, step):
-            lines = _some(read, first, min(line_num, first + step))
+            lines = lines_between(read, first, min(line_num, first + step))
             features, places = np.unique(lines.features, return_inverse=True)
             yield lines._replace(features=places.astype(np.int32)), features
 
 
-def _some(lines: Lines, first: int, last: int) -> Lines:
+def lines_between(lines: Lines, first: int, last: int) -> Lines:
+    """Cut the lines `first` to `last` - 1 out of a text's."""
     feature_ptr, label_ptr = lines.feature_ptr[first : last + 1], lines.label_ptr[first : last + 1]
     return lines._replace(
         feature_ptr=feature_ptr - feature_ptr[0],

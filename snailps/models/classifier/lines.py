@@ -2,7 +2,7 @@
 
     lines, rows of words and labels -> begin -> a part of the lines a thread -> losses
 
-Shared by a worker's blocks and by a pruned model that is trained on.
+Shared by a worker's blocks, a pruned model that is trained on, and trials.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._labelled import Lines
+from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -41,6 +42,25 @@ def noise_of(noise_sum: NDArray[np.float64], lines: int, negatives: int, seed: i
     draws = np.random.default_rng(seed).random(negatives * lines) * noise_sum[-1]
     noise: Ints = np.searchsorted(noise_sum, draws).astype(np.int32)
     return noise
+
+
+def shuffled(lines: Lines, seed: int, most: int | None = None) -> Lines:
+    """Put lines into an order that `seed` determines; only the first `most` of it, if given."""
+    order = drawn_order(seed, len(lines.label_ptr) - 1)[:most]
+    of_lines, *of_labels = lines.line_weights, lines.label_weights, lines.rests
+    label_weights, rests = (
+        entries_in_order(weights, lines.label_ptr, order) if len(weights) else weights
+        for weights in of_labels
+    )
+    return lines._replace(
+        feature_ptr=pointers_in_order(lines.feature_ptr, order),
+        features=entries_in_order(lines.features, lines.feature_ptr, order),
+        label_ptr=pointers_in_order(lines.label_ptr, order),
+        labels=entries_in_order(lines.labels, lines.label_ptr, order),
+        line_weights=of_lines[order] if len(of_lines) else of_lines,
+        label_weights=label_weights,
+        rests=rests,
+    )
 
 
 def begin(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
-from snailps.api.traits import Adopted, Reported, Surveyor, SurveyPart
+from snailps.api.traits import Adopted, Reported, SurveyPart
 from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
@@ -32,7 +32,6 @@ from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers
 from snailps.data._labelled import Lines
 from snailps.data._normaliser import Normaliser
-from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
@@ -42,7 +41,7 @@ from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.held_out import HeldOut
-from snailps.models.classifier.lines import NOISE_POWER, Steps, begin, noise_of
+from snailps.models.classifier.lines import NOISE_POWER, Steps, begin, noise_of, shuffled
 from snailps.models.classifier.passes import (
     STEPS,
     STEPS_GRAMS,
@@ -71,7 +70,7 @@ from snailps.models.pace import Pace, of_workers
 from snailps.models.pretrained import counted
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
-from snailps.models.text_model import TextModel, WordPart, bucket_keys, write_model
+from snailps.models.text_model import TextModel, WordPart, WordSurveyor, bucket_keys, write_model
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
 
@@ -109,24 +108,6 @@ EXCHANGE_LINES = 64
 """Lines between exchanges of label rows with ssp; docs/classifier.md has the accuracies."""
 
 
-def _shuffled(lines: Lines, seed: int) -> Lines:
-    order = drawn_order(seed, len(lines.label_ptr) - 1)
-    of_lines, *of_labels = lines.line_weights, lines.label_weights, lines.rests
-    label_weights, rests = (
-        entries_in_order(weights, lines.label_ptr, order) if len(weights) else weights
-        for weights in of_labels
-    )
-    return lines._replace(
-        feature_ptr=pointers_in_order(lines.feature_ptr, order),
-        features=entries_in_order(lines.features, lines.feature_ptr, order),
-        label_ptr=pointers_in_order(lines.label_ptr, order),
-        labels=entries_in_order(lines.labels, lines.label_ptr, order),
-        line_weights=of_lines[order] if len(of_lines) else of_lines,
-        label_weights=label_weights,
-        rests=rests,
-    )
-
-
 def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
     first = words.to_bytes()
     return len(first).to_bytes(8, "little") + first + labels.to_bytes()
@@ -136,6 +117,18 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
     _, summary = factors_in(summary)
     size = 8 + int.from_bytes(summary[:8], "little")
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
+
+
+def normal_form_of(s: ClassifierSettings) -> Callable[[bytes], bytes]:
+    """What gives a text the form in which its words are counted."""
+    if not s.normalize:
+        return lambda text: text
+    return Normaliser(s.normalize, label_prefix=s.label.encode()).of
+
+
+def part_of(s: ClassifierSettings, text_of: Callable[[Block], bytes]) -> WordPart:
+    """A worker's part of the survey, of texts without the lines that are not trained."""
+    return WeighedPart(s.label.encode(), text_of) if s.has_weights else WordPart(text_of)
 
 
 class _Seen(NamedTuple):
@@ -216,7 +209,7 @@ class Classifier(TextModel, Adopted, Reported):
         return "classifier"
 
     @classmethod
-    def surveyor(cls, settings: Any) -> Surveyor | None:
+    def surveyor(cls, settings: Any) -> WordSurveyor:
         if not settings.has_weights:
             return super().surveyor(settings)
         return WeighedSurveyor(partial(cls.summarize, settings))
@@ -305,14 +298,8 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def survey_part(self) -> SurveyPart:
-        s, prefix = self.settings, self.settings.label.encode()
-        normaliser = Normaliser(s.normalize, label_prefix=prefix) if s.normalize else None
-
-        def text_of(block: Block) -> bytes:
-            text = self._trained_text(block)
-            return text if normaliser is None else normaliser.of(text)
-
-        return WeighedPart(prefix, text_of) if s.has_weights else WordPart(text_of)
+        normal = normal_form_of(self.settings)
+        return part_of(self.settings, lambda block: normal(self._trained_text(block)))
 
     def _trained_text(self, block: Block) -> bytes:
         """The lines of a block that are trained."""
@@ -386,7 +373,7 @@ class Classifier(TextModel, Adopted, Reported):
         return Prepared(examples, len(lines.label_ptr) - 1, metrics, asked)
 
     def _ordered(self, lines: Lines, seed: int) -> Lines:
-        return _shuffled(lines, seed) if self.settings.shuffle else lines
+        return shuffled(lines, seed) if self.settings.shuffle else lines
 
     def rates(self, block: Block) -> Rates:
         begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)

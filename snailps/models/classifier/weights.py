@@ -98,11 +98,14 @@ class WeighedPart(WordPart):
     def add(self, block: Block) -> None:
         """Count a block; DataError, with file and line: what a label has is no weight."""
         try:
-            plain, labels, weights = without_weights(self._text_of(block), self._prefix)
+            super().add(block)
         except WeightError:
             self._refuse(block)
             raise
-        self._counter.count(plain)
+
+    def count(self, text: bytes) -> None:
+        plain, labels, weights = without_weights(text, self._prefix)
+        super().count(plain)
         self._sums.add(labels, weights)
 
     def _refuse(self, block: Block) -> None:

@@ -1,0 +1,158 @@
+"""``snailps autotune``: chooses the settings of a classifier, then trains it with them.
+
+    texts, limits -> trials, as many as the time allows -> the best settings -> snailps train
+
+Parses and prints; `models.classifier.tuning` searches, `snailps train classifier` trains.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from snailps.cli.options import OverwriteOption, SetOption
+from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
+from snailps.cli.signals import exits_by_signals
+from snailps.cli.train import separate, train
+from snailps.config import RawConfig
+from snailps.config.output import refuse_existing
+from snailps.errors import EXIT_OK, ConfigError
+
+_PATHS = ("input", "validation")
+_FROM_FILES = ("pretrained", "continue_from")
+SHOWN = 10
+"""Trials that a terminal shows."""
+
+
+def command(
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "--train",
+            help="Required. Labelled text: files, folders, globs, URLs.",
+            metavar="PATH...",
+            show_default=False,
+        ),
+    ] = None,
+    validation: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Labelled lines that judge trials. Instead of it: --set held_out=0.1.",
+            metavar="PATH...",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str, typer.Option(help="Required. Prefix of the model's file.", show_default=False)
+    ] = "",
+    seconds: Annotated[
+        float, typer.Option(help="Longest time of the search. The final training comes after it.")
+    ] = 300.0,
+    trials: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Most trials. If they end in time, a seed gives the same settings each time. 0: "
+            "no limit.",
+            metavar="N",
+        ),
+    ] = 0,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="f1, precision-at-recall:R or recall-at-precision:P; with :LABEL of one label.",
+            metavar="METRIC",
+        ),
+    ] = "f1",
+    predictions: Annotated[
+        int,
+        typer.Option(
+            "-k",
+            "--predictions",
+            min=-1,
+            help="Labels predicted for a line; -1: all. 0: 1 for F1, else all.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = 0,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Trials at the same time. 0: one per core.")
+    ] = 0,
+    sets: SetOption = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonObjectOption = False,
+) -> None:
+    """Choose rate, epochs, dimension and n-grams of a classifier, and train it.
+
+    Short trainings of different settings are judged on the validation lines; the best third goes
+    on with longer ones, and then changes of the best. Settings given by --set keep their value.
+    Ctrl-C ends the search, and the best settings so far are trained.
+
+    For example: snailps autotune --input train.txt --validation valid.txt --output out/sections
+
+    In a pipe: one line a trial, separated by tabs: number, score, epochs trained, lr, epochs, dim,
+    word_ngrams, minn, maxn, seconds.
+    """
+    from snailps.models.classifier.search import TUNED
+    from snailps.models.classifier.settings import ClassifierSettings
+    from snailps.models.classifier.tuning import Effort, Tuner
+    from snailps.vectors.label_metrics import Metric
+
+    values = {
+        "input": separate("input", input or []),
+        "validation": separate("validation", validation or []),
+        "output": output,
+    }
+    for key in ("input", "output"):
+        if not values[key]:
+            raise ConfigError(f"--{key} is missing: snailps autotune --help shows how")
+    given = {
+        key: tuple(value) if key in _PATHS else value for key, value in values.items() if value
+    }
+    raw = RawConfig.from_mapping(given, "--{key}").merged(
+        RawConfig.load(None, environ={}, overrides=sets or [])
+    )
+    base = raw.build(ClassifierSettings)
+    for key in _FROM_FILES:
+        if getattr(base, key):
+            raise ConfigError(
+                f"{key}: a search starts all trials from random rows: leave it out, and train with "
+                f"the settings that it finds and {key}"
+            )
+    if not overwrite:
+        refuse_existing([f"{output}.bin"], unfinished=False, option="--output")
+    fixed = {key: getattr(base, key) for key in TUNED if raw.explicit(key, ClassifierSettings)}
+    effort = Effort(seconds, trials, threads)
+    tuner = Tuner(base, fixed, Metric.of(metric), predictions, effort)
+    with exits_by_signals(), live_line(lambda: tuner.progress.line(effort)):
+        tuning = tuner.run()
+    chosen = {key: f"{value}" for key, value in tuning.settings.items() if key not in fixed}
+    words = ["snailps", "train", "classifier"]
+    for key, value in (*values.items(), *chosen.items()):
+        if value:
+            words += [f"--{key.replace('_', '-')}", *([value] if isinstance(value, str) else value)]
+    words += [word for text in sets or [] for word in ("--set", text)]
+    typer.echo(f"the best of {len(tuning.trials):,} trials: {shlex.join(words)}", err=True)
+    options: dict[str, Any] = {"servers": 1, "workers": 1, "as_json": False, "sets": sets}
+    options |= {key: value for key, value in values.items() if value}
+    code = train("classifier", {**options, **chosen, "overwrite": overwrite})
+    if code != EXIT_OK:
+        raise typer.Exit(code)
+    if as_json:
+        print_json({**asdict(tuning), "command": words, "files": [f"{output}.bin"]})
+        return
+    rows: list[tuple[Cell, ...]] = [
+        (one.number, one.score, one.epochs, *one.settings.values(), one.seconds)
+        for one in tuning.trials
+    ]
+    title = f"trials by {tuning.metric}"
+    if sys.stdout.isatty():
+        rows = sorted(rows, key=lambda row: row[1] or 0.0, reverse=True)[:SHOWN]
+        title = f"the best {len(rows)} of {len(tuning.trials)} trials by {tuning.metric}"
+    columns = ("trial", "score", "epochs trained", *tuning.settings, "seconds")
+    print_rows(columns, rows, title=title)

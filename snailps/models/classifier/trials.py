@@ -1,0 +1,255 @@
+"""Short trainings of a classifier in memory, each judged on lines that were held out.
+
+    settings -> trained_texts, `held_out.held_out_texts` -> Text: both in memory, counted once
+    Text, settings of features   -> Examples: lines of both, read once for trials that share them
+    Examples, Trial              -> trained -> rows -> predictions on the held-out lines
+
+A trial has one thread and a seed, so it gives the same bits at each run, whatever runs beside it.
+Its rows start like a job's.  Must not know which trials are made, or what their scores mean.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.tables import Table
+from snailps.data._key_numbering import WordNumbers
+from snailps.data._labelled import Lines
+from snailps.data.in_order import in_order
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.classifier.held_out import (
+    HeldOut,
+    input_keys,
+    line_reader,
+    lines_between,
+    reading_of,
+)
+from snailps.models.classifier.lines import (
+    NOISE_POWER,
+    Floats,
+    Ints,
+    Steps,
+    begin,
+    noise_of,
+    shuffled,
+)
+from snailps.models.classifier.model import Classifier, normal_form_of, part_of, unpack_summary
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.classifier.weights import factors_in, weighed
+from snailps.models.ngram_rows import surveyed
+from snailps.models.tested_texts import texts_of
+
+SPAN_FEATURES = 1 << 20
+"""Features between two looks at whether to stop: about a tenth of a second."""
+PIECE_BYTES = 1 << 20
+"""Bytes of the input that a thread reads at a time."""
+KEPT_EXAMPLES = 4
+"""Sets of features whose lines are kept."""
+ANSWER_SCORES = 1 << 22
+"""Scores of held-out lines computed at a time."""
+READ = ("word_ngrams", "minn", "maxn", "bucket", "min_count", "min_count_label")
+"""Settings on which the features of a line depend."""
+
+
+class Stopped(Exception):
+    """The training was told to stop."""
+
+
+def joined(parts: Sequence[Lines]) -> Lines:
+    """Append lines of several pieces of a text."""
+
+    def pointers(name: str) -> NDArray[np.int64]:
+        sizes = [np.diff(getattr(part, name)) for part in parts]
+        return np.concatenate(([0], np.cumsum(np.concatenate(sizes)))).astype(np.int64)
+
+    return Lines(
+        pointers("feature_ptr"),
+        np.concatenate([part.features for part in parts]),
+        pointers("label_ptr"),
+        np.concatenate([part.labels for part in parts]),
+        sum(part.tokens for part in parts),
+        sum(part.unread for part in parts),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("line_weights", "label_weights", "rests")
+        ),
+    )
+
+
+class Examples(NamedTuple):
+    """Lines of both texts; their features are places in `keys`, of rows of the table "input"."""
+
+    settings: ClassifierSettings
+    train: Lines
+    held_out: Lines
+    keys: NDArray[np.uint64]
+    words: Vocabulary
+    labels: Vocabulary
+
+    @property
+    def features(self) -> int:
+        """Features of an epoch."""
+        return len(self.train.features)
+
+
+def trained_texts(settings: ClassifierSettings) -> Iterator[bytes]:
+    """Yield whole lines of the input, without those that are held out."""
+    s, split = settings, HeldOut.of(settings)
+    for text, _, _ in texts_of(
+        s.input, s.scratch_dir, s.scratch_bytes, reading=reading_of(s), block_bytes=PIECE_BYTES
+    ):
+        yield text if split is None else split.trained(text)
+
+
+class Text:
+    """A labelled text and a held-out one, in memory.
+
+    Parameters
+    ----------
+    settings : ClassifierSettings
+        Values of the settings that trials do not change.
+    train, held_out : sequence of bytes
+        Pieces of whole lines.
+    threads : int
+        Threads that read lines.
+
+    Raises
+    ------
+    DataError
+        The text has no words or no labels.
+    """
+
+    def __init__(
+        self,
+        settings: ClassifierSettings,
+        train: Sequence[bytes],
+        held_out: Sequence[bytes],
+        threads: int,
+    ) -> None:
+        self._settings, self._train, self._held_out = settings, train, held_out
+        self._threads = threads
+        part, normal = part_of(settings, lambda block: b""), normal_form_of(settings)
+        for piece in train:
+            part.count(normal(piece))
+        self._counts = part.take()
+        self._lock = threading.Lock()
+        self._read = lru_cache(KEPT_EXAMPLES)(self._read_once)
+
+    @property
+    def lines(self) -> int:
+        """Lines of the training text."""
+        return sum(piece.count(b"\n") for piece in self._train)
+
+    def examples(self, settings: ClassifierSettings) -> Examples:
+        """Read the lines with the features of `settings`, unless they are kept from before."""
+        with self._lock:  # trials that share features wait for the first of them
+            return self._read(*(getattr(settings, name) for name in READ))
+
+    def _read_once(self, *values: Any) -> Examples:
+        s = replace(self._settings, **dict(zip(READ, values, strict=True)), output="")
+        surveyor = Classifier.surveyor(s)
+        surveyor.add(self._counts)
+        s, summary = surveyed(s, surveyor.result())
+        words, labels = unpack_summary(summary)
+        reader, factors = line_reader(s, words, labels), factors_in(summary)[0]
+
+        def read(piece: bytes) -> Lines:
+            return weighed(reader.read(piece), factors, s.loss, are_soft=s.soft_labels)
+
+        train, held_out = (
+            joined(list(in_order(read, pieces, self._threads)))
+            for pieces in (self._train, self._held_out)
+        )
+        used, of_train, of_held_out = WordNumbers(reader.space).number(
+            train.features, held_out.features
+        )
+        return Examples(
+            s,
+            train._replace(features=of_train),
+            held_out._replace(features=of_held_out),
+            input_keys(used, len(words)),
+            words,
+            labels,
+        )
+
+
+def trained(
+    examples: Examples, s: ClassifierSettings, epochs: float, pool: Executor, stop: threading.Event
+) -> tuple[Floats, Floats]:
+    """Train rows from their first values by one thread of `pool`; the rate falls to 0.
+
+    Parameters
+    ----------
+    epochs : float
+        Above 0; with a fraction the last epoch has some of the lines.
+
+    Returns
+    -------
+    float32[features, stride], float32[labels, stride]
+
+    Raises
+    ------
+    Stopped
+        `stop` was set.
+    """
+    inputs = kernels.padded(len(examples.keys), s.dim)
+    outputs = kernels.padded(len(examples.labels), s.dim)
+    first = Table("input", s.dim, init="uniform", scale=1.0 / s.dim, seed=s.seed)
+    values = np.empty((min(len(inputs), 1 << 16), s.dim), np.float32)
+    for start in range(0, len(inputs), len(values)):
+        keys = examples.keys[start : start + len(values)]
+        first.fill_first(keys, values[: len(keys)])
+        inputs[start : start + len(keys), : s.dim] = values[: len(keys)]
+    noise_sum = np.cumsum(examples.labels.noise(NOISE_POWER))
+    number = len(examples.train.label_ptr) - 1
+    total, done = epochs * number, 0
+    while done < total:
+        seed = s.seed + 1 + done
+        lines = shuffled(examples.train, seed, max(1, min(number, round(total - done))))
+        noise: Ints = np.zeros(0, np.int32)
+        if s.loss == "ns" and len(examples.labels) > 1:
+            noise = noise_of(noise_sum, number, s.negatives, seed)
+        for start, end in _spans(lines.feature_ptr, len(lines.label_ptr) - 1):
+            if stop.is_set():
+                raise Stopped
+            rates = [s.lr * max(0.0, 1 - (done + at) / total) for at in (start, end)]
+            steps = Steps(s.dim, s.loss, s.negatives, (rates[0], rates[1]), seed)
+            for task in begin(pool, 1, (inputs, outputs), lines, noise, (start, end), steps):
+                task.result()
+        done += number
+    return inputs, outputs
+
+
+def _spans(ptr: NDArray[np.int64], lines: int) -> Iterator[tuple[int, int]]:
+    """Cut the first `lines` lines into spans of about `SPAN_FEATURES` features."""
+    start = 0
+    while start < lines:
+        end = int(np.searchsorted(ptr, ptr[start] + SPAN_FEATURES))
+        end = min(lines, max(start + 1, end))
+        yield start, end
+        start = end
+
+
+def predicted(
+    rows: tuple[Floats, Floats], loss: str, dim: int, lines: Lines, k: int
+) -> Iterator[tuple[Lines, tuple[Ints, Floats]]]:
+    """Yield lines with the numbers and probabilities of their `k` best labels (-1: all)."""
+    inputs, outputs = rows
+    k = len(outputs) if k < 0 else min(k, len(outputs))
+    labelling = kernels.labelling(
+        np.ascontiguousarray(inputs[:, :dim]), outputs, dim, softmax=loss == "softmax"
+    )
+    number = len(lines.label_ptr) - 1
+    step = max(1, ANSWER_SCORES // k)
+    for start in range(0, number, step):
+        part = lines_between(lines, start, min(number, start + step))
+        yield part, labelling.best(part.feature_ptr, part.features, k)

@@ -1,0 +1,329 @@
+"""Chooses the settings of a classifier: short trainings on this machine's cores, judged on held-out
+lines.
+
+    settings of a job, Metric, Effort -> Tuner -> run -> Tuning: trials, the best one's settings
+
+Owns time, threads and what is kept of a trial.  `models.classifier.search` says what is tried,
+`models.classifier.trials` trains it, `vectors.label_metrics` judges it; whoever asks trains the
+final model by a job.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from snailps import kernels
+from snailps.dataclass import dataclass, field
+from snailps.errors import DataError
+from snailps.models.classifier.held_out import has_held_out, held_out_texts
+from snailps.models.classifier.search import TUNED, Judged, Search, Trial
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.classifier.trials import (
+    Stopped,
+    Text,
+    predicted,
+    trained,
+    trained_texts,
+)
+from snailps.vectors.label_metrics import Metric
+from snailps.vectors.words import to_text
+
+TEXT_BYTES = 1 << 28
+"""Bytes of a text that trials train on; of a longer one, pieces spread over all of it."""
+FEATURE_FLOATS = 32
+"""What a feature costs besides its row's floats, in floats: for estimates of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a search goes on.
+
+    Attributes
+    ----------
+    seconds : float
+        Above 0.  No trial is begun that would probably end later.
+    trials : int
+        0: no limit.  With a limit that is reached in time, the result depends on the seed alone.
+    threads : int
+        Trials at the same time; 0: one per core.
+    """
+
+    seconds: float = 300.0
+    trials: int = 0
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise DataError(f"seconds: expected a number above 0, got {self.seconds!r:.80}")
+        if self.trials < 0:
+            raise DataError(f"trials: expected 0, for no limit, or more; got {self.trials!r:.80}")
+        if self.threads < 0:
+            raise DataError(
+                f"threads: expected 0, for one a core, or more; got {self.threads!r:.80}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """A trial that was completed.
+
+    Attributes
+    ----------
+    number : int
+        From 1, in the sequence of the search.
+    score : float or None
+        Of the metric, 0 to 1; None: the training diverged.
+    epochs : float
+        How long it trained; below 1: on some of the lines.
+    settings : dict
+        What was tried: lr, epochs, dim, word_ngrams, minn, maxn.
+    seconds : float
+        Of a thread.
+    """
+
+    number: int
+    score: float | None
+    epochs: float
+    settings: Mapping[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The result of a search.
+
+    Attributes
+    ----------
+    metric : str
+    score : float
+        Of the best trial.
+    settings : dict
+        Its settings; `snailps train classifier` trains the final model with them.
+    trials : list of TrialReport
+        In the order in which they were completed.
+    ended : {"time", "trials", "interrupted"}
+        Why the search ended.
+    seconds : float
+    """
+
+    metric: str
+    score: float
+    settings: Mapping[str, Any]
+    trials: Sequence[TrialReport]
+    ended: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a search is; `Tuner` changes it, any thread may read it."""
+
+    began: float = field(default_factory=time.monotonic)
+    trials: int = 0
+    running: int = 0
+    best: TrialReport | None = None
+
+    def line(self, effort: Effort) -> str:
+        """Describe it in a line."""
+        left = max(0.0, effort.seconds - (time.monotonic() - self.began))
+        done = f"{self.trials:,} trials"
+        if effort.trials:
+            done = f"{self.trials:,} of {effort.trials:,} trials"
+        best = ""
+        if self.best is not None and self.best.score is not None:
+            best = f", best {self.best.score:.4f}"
+        return f"{done}{best}, {left:,.0f} s left at most, then the final training"
+
+
+def sampled(pieces: Iterable[bytes], most: int = TEXT_BYTES) -> list[bytes]:
+    """Keep up to `most` bytes of a text: all pieces, or every second, fourth, ... of them."""
+    kept: list[bytes] = []
+    step, size = 1, 0
+    for number, piece in enumerate(pieces):
+        if number % step == 0:
+            kept.append(piece)
+            size += len(piece)
+        while size > most and len(kept) > 1:
+            kept, step = kept[::2], 2 * step
+            size = sum(map(len, kept))
+    return kept
+
+
+class Tuner:
+    """A search of settings.
+
+    Parameters
+    ----------
+    base : ClassifierSettings
+        Input, and `validation` or `held_out`; settings that are not tuned, and the values of those
+        in `fixed`.
+    fixed : mapping
+        Tuned settings that keep their value in `base`.
+    metric : Metric
+    predictions : int
+        Labels predicted for each line, -1: all; 0: as the metric needs.
+    effort : Effort
+    """
+
+    def __init__(
+        self,
+        base: ClassifierSettings,
+        fixed: Mapping[str, Any],
+        metric: Metric,
+        predictions: int = 0,
+        effort: Effort = Effort(),  # noqa: B008
+    ) -> None:
+        if not has_held_out(base):
+            raise DataError(
+                "autotune: expected lines to judge trials by: give validation, a file of labelled "
+                "lines, or held_out, a share of the input"
+            )
+        self._base, self._fixed, self._metric, self._effort = base, fixed, metric, effort
+        self._predictions = predictions or metric.predictions
+        self._threads = effort.threads or kernels.cores()
+        self._stop = threading.Event()
+        self._interrupted = False
+        self._reports: list[TrialReport] = []
+        self._costs: dict[tuple[int, int, int], int] = {}
+        self._paid: list[tuple[float, float]] = []
+        self.progress = Progress()
+
+    def interrupt(self) -> None:
+        """End the search soon; the best trial so far counts."""
+        self._interrupted = True
+        self._stop.set()
+
+    def run(self) -> Tuning:
+        """Search until the effort is spent, or until Ctrl-C or `interrupt`.
+
+        Raises
+        ------
+        DataError
+            A text has no labels or no words, the validation has none that the input has, or no
+            trial was completed.
+        """
+        began = self.progress.began = time.monotonic()
+        texts = trained_texts(self._base), held_out_texts(self._base)
+        train, held_out = map(sampled, texts)
+        text = Text(self._base, train, held_out, self._threads)
+        search = Search(self._base, self._fixed, text.lines, self._threads)
+        with (
+            ThreadPoolExecutor(self._threads, "snailps-trial") as trials,
+            ThreadPoolExecutor(self._threads, "snailps-kernel") as kernel_pool,
+        ):
+
+            def judge(rung: Sequence[Trial]) -> list[Judged]:
+                return self._judge(rung, trials, lambda one: self._one(one, text, kernel_pool))
+
+            try:
+                search.run(judge, lambda: not self._is_over)
+            except KeyboardInterrupt:
+                self.interrupt()
+                if self.progress.best is None:
+                    raise
+            finally:
+                self._stop.set()  # else the pools would wait for trials of minutes
+        best = self.progress.best
+        if best is None or best.score is None:
+            raise DataError(
+                f"autotune: no trial was completed in {self._effort.seconds:g} s: give more time"
+                if not self._reports
+                else "autotune: every training diverged: give a lower lr"
+            )
+        ended = "trials" if self._is_full else "interrupted" if self._interrupted else "time"
+        return Tuning(
+            str(self._metric),
+            best.score,
+            dict(best.settings),
+            sorted(self._reports, key=lambda one: one.number),
+            ended,
+            time.monotonic() - began,
+        )
+
+    @property
+    def _left(self) -> float:
+        return self._effort.seconds - (time.monotonic() - self.progress.began)
+
+    @property
+    def _is_full(self) -> bool:
+        return 0 < self._effort.trials <= len(self._reports)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_full or self._stop.is_set() or self._left <= 0
+
+    def _judge(
+        self,
+        rung: Sequence[Trial],
+        pool: ThreadPoolExecutor,
+        one: Callable[[Trial], TrialReport],
+    ) -> list[Judged]:
+        """Run the trials of a rung, as many at a time as there are threads."""
+        room = self._effort.trials - len(self._reports) if self._effort.trials else len(rung)
+        waiting, judged = list(rung[:room]), list[Judged]()
+        running: dict[Future[TrialReport], Trial] = {}
+        while running or (waiting and not self._is_over):
+            while waiting and len(running) < self._threads and not self._is_over:
+                trial = waiting.pop(0)
+                if self._seconds_of(trial) <= self._left:
+                    running[pool.submit(one, trial)] = trial
+            if not running:
+                break
+            done, _ = wait(running, max(0.0, self._left) or None, FIRST_COMPLETED)
+            for future in done:
+                trial = running.pop(future)
+                with suppress(Stopped):
+                    report = future.result()
+                    self._reports.append(report)
+                    judged.append(Judged(trial, report.score))
+            self._note()
+            if self._left <= 0:
+                self._stop.set()
+        if not judged:
+            self._stop.set()  # nothing of this rung fits into the time that is left
+        return judged
+
+    def _note(self) -> None:
+        scored = [one for one in self._reports if one.score is not None]
+        self.progress.trials = len(self._reports)
+        # Of equal scores the earlier trial, whatever ended first.
+        self.progress.best = max(
+            scored, key=lambda one: (one.score or 0.0, -one.number), default=None
+        )
+
+    def _one(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> TrialReport:
+        s, examples = trial.settings, text.examples(trial.settings)
+        began = time.monotonic()
+        rows = trained(examples, s, trial.epochs, pool, self._stop)
+        seconds = time.monotonic() - began
+        self._costs[_features_of(trial)] = examples.features
+        self._paid.append((seconds, self._work_of(trial)))
+        score: float | None = None
+        if np.isfinite(rows[1]).all():
+            labels = [to_text(label) for label in examples.labels.words]
+            answers = predicted(rows, s.loss, s.dim, examples.held_out, self._predictions)
+            score = self._metric.value(labels, answers)
+        settings = {name: getattr(s, name) for name in TUNED}
+        return TrialReport(trial.number, score, trial.epochs, settings, seconds)
+
+    def _work_of(self, trial: Trial) -> float:
+        """Estimate the work of a trial; 0: its features are not read yet."""
+        floats = trial.settings.dim + FEATURE_FLOATS
+        return self._costs.get(_features_of(trial), 0) * trial.epochs * floats
+
+    def _seconds_of(self, trial: Trial) -> float:
+        paid = list(self._paid)  # other threads append to it
+        work = sum(work for _, work in paid)
+        seconds = sum(seconds for seconds, _ in paid)
+        return seconds / work * self._work_of(trial) if work else 0.0
+
+
+def _features_of(trial: Trial) -> tuple[int, int, int]:
+    return trial.settings.word_ngrams, trial.settings.minn, trial.settings.maxn

@@ -1,0 +1,117 @@
+"""What a classifier is judged by when its settings are chosen: one number of held-out lines.
+
+    "f1:__label__chess" -> Metric.of -> Metric
+    Metric, labels, lines and their best labels -> value -> 0 to 1, more is better
+
+F1 is over all labels together (micro) or of one; the others are points of `label_meter`'s curves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._labelled import Lines
+from snailps.dataclass import dataclass
+from snailps.errors import DataError
+from snailps.vectors.label_meter import Meter
+from snailps.vectors.label_scores import Sums
+
+Answers = Iterable[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]
+
+F1, PRECISION_AT_RECALL, RECALL_AT_PRECISION = "f1", "precision-at-recall", "recall-at-precision"
+_FORMS = (
+    f"{F1}, {F1}:LABEL, {PRECISION_AT_RECALL}:R or {RECALL_AT_PRECISION}:P with R and P from 0 to "
+    "1, and :LABEL after them for one label"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of predictions, 0 to 1.
+
+    Attributes
+    ----------
+    name : {"f1", "precision-at-recall", "recall-at-precision"}
+    level : float
+        The recall, or the precision, that has to be reached; 0 for F1.
+    label : str
+        With its prefix; empty: all labels together.
+    """
+
+    name: str = F1
+    level: float = 0.0
+    label: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Metric:
+        """Read ``NAME[:LEVEL][:LABEL]``; a label may have colons.
+
+        Raises
+        ------
+        DataError
+            Another name, or a level that is no share.
+        """
+        name, _, rest = str(text).partition(":")
+        if name == F1:
+            return cls(F1, 0.0, rest)
+        level, _, label = rest.partition(":")
+        try:
+            share = float(level)
+        except ValueError:
+            share = math.nan
+        if name not in (PRECISION_AT_RECALL, RECALL_AT_PRECISION) or not 0 < share <= 1:
+            raise DataError(f"metric: expected {_FORMS}; got {text!r:.80}")
+        return cls(name, share, label)
+
+    def __str__(self) -> str:
+        parts = [self.name, f"{self.level:g}" if self.level else "", self.label]
+        return ":".join(part for part in parts if part)
+
+    @property
+    def predictions(self) -> int:
+        """Labels a line to predict where nothing else is said: for curves all of them (-1)."""
+        return 1 if self.name == F1 else -1
+
+    def value(self, labels: Sequence[str], answers: Answers) -> float:
+        """Return the figure of held-out lines with the numbers and probabilities of their best
+        labels.
+
+        Raises
+        ------
+        DataError
+            The metric's label is not among `labels`, or no line has both a known label and a known
+            word.
+        """
+        if self.name != F1:
+            meter = Meter(labels, answers)
+            of = (
+                meter.precision_at_recall
+                if self.name == PRECISION_AT_RECALL
+                else meter.recall_at_precision
+            )
+            return of(self.level, self.label or None)
+        sums = Sums(len(labels))
+        for lines, (best, chances) in answers:
+            sums.add(lines, best, chances, 0.0)
+        if not sums.lines:
+            raise DataError(
+                f"none of the {sums.skipped:,} lines of validation has both a label and a word of "
+                f"the input; its labels look like {labels[0]!r:.60}"
+            )
+        of_label = self._number(labels) if self.label else slice(None)
+        right, predicted, gold = (
+            int(np.sum(counts[of_label])) for counts in (sums.right, sums.predicted, sums.gold)
+        )
+        return 2 * right / (predicted + gold) if predicted + gold else 0.0
+
+    def _number(self, labels: Sequence[str]) -> int:
+        if self.label not in labels:
+            raise DataError(
+                f"metric: the input has no label {self.label!r:.60}; it has {len(labels):,}, such "
+                f"as {labels[0]!r:.60}"
+            )
+        return list(labels).index(self.label)

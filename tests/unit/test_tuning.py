@@ -1,0 +1,255 @@
+"""The search of a classifier's settings: what is tried, by what it is judged, how it ends."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snailps.errors import DataError
+from snailps.models.classifier.search import KEPT, Judged, Search
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.classifier.tuning import Effort, Tuner, sampled
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_metrics import Metric
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
+
+LABELS = 3
+
+
+def write_text(path, lines, seed):
+    """Lines whose label is the order of two words: single words say nothing of it."""
+    rng = np.random.default_rng(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for label, *others in rng.integers(0, (LABELS, 40, 40), (lines, 3)).tolist():
+            pair = [f"a{label}", f"b{label}"] if label else ["b0", "a0"]
+            pair = ["x", "y"] if label == 1 else ["y", "x"] if label == 2 else pair
+            file.write(f"__label__l{label} w{others[0]} {' '.join(pair)} w{others[1]}\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    train = write_text(folder / "train.txt", 600, 1)
+    return ClassifierSettings(
+        input=(train,), validation=(write_text(folder / "valid.txt", 300, 2),), seed=5
+    )
+
+
+def trials_of(tuning):
+    return [(one.number, one.epochs, one.score, dict(one.settings)) for one in tuning.trials]
+
+
+def test_a_seed_gives_the_same_trials_scores_and_settings(texts):
+    effort = Effort(600, 12, threads=2)
+    first, again = (Tuner(texts, {}, Metric(), effort=effort).run() for _ in range(2))
+    assert trials_of(first) == trials_of(again)
+    assert first.settings == again.settings
+    assert first.ended == "trials"
+    assert len(first.trials) == 12
+    other = Tuner(replace(texts, seed=6), {}, Metric(), effort=effort).run()
+    assert trials_of(other) != trials_of(first)
+
+
+def test_pairs_of_words_are_found_where_only_they_tell(texts):
+    tuning = Tuner(texts, {}, Metric(), effort=Effort(600, 12)).run()
+    assert tuning.score == 1.0
+    assert tuning.settings["word_ngrams"] > 1
+    of_words = [one.score for one in tuning.trials if one.settings["word_ngrams"] == 1]
+    assert max(of_words) < 0.8
+
+
+def test_fixed_settings_keep_their_value(texts):
+    fixed = {"word_ngrams": 1, "maxn": 0, "minn": 0, "dim": 24}
+    tuning = Tuner(replace(texts, **fixed), fixed, Metric(), effort=Effort(600, 10)).run()
+    assert all({**one.settings, **fixed} == one.settings for one in tuning.trials)
+    assert len({one.settings["lr"] for one in tuning.trials}) > 2
+    assert tuning.score < 0.8
+
+
+@pytest.mark.parametrize("fixed", [{"maxn": 3}, {"minn": 5}, {"maxn": 0}, {"epochs": 7, "lr": 0.3}])
+def test_other_settings_go_with_fixed_ones(fixed):
+    search = Search(replace(ClassifierSettings(), **fixed), fixed, lines=1000, width=1)
+    seen = []
+
+    def judge(rung):
+        for trial in rung:
+            s = trial.settings
+            assert s.maxn == 0 or 1 <= s.minn <= s.maxn
+        seen.extend(rung)
+        return [Judged(trial, trial.number % 7 / 7) for trial in rung]
+
+    search.run(judge, lambda: len(seen) < 60)
+    assert all(
+        getattr(trial.settings, name) == value for trial in seen for name, value in fixed.items()
+    )
+
+
+def test_a_rung_hands_on_its_best_third_for_longer(texts):
+    rungs = []
+
+    def judge(rung):
+        rungs.append(rung)
+        return [Judged(trial, 1 / trial.settings.lr) for trial in rung]
+
+    Search(texts, {}, lines=10_000, width=1).run(judge, lambda: len(rungs) < 3)
+    sizes = [len(rung) for rung in rungs]
+    assert sizes[1:] == [-(-size // KEPT) for size in sizes[:-1]]
+    assert [rung[0].epochs for rung in rungs] == [7.0, 20.0, 60.0]
+    assert rungs[2][0].is_whole
+    assert not rungs[1][0].is_whole
+    assert rungs[2][0].settings.lr == min(trial.settings.lr for trial in rungs[0])
+
+
+def test_later_brackets_change_the_best(texts):
+    rungs = []
+
+    def judge(rung):
+        rungs.append(rung)
+        return [Judged(trial, None if trial.number % 2 else 0.5) for trial in rung]
+
+    Search(texts, {}, lines=10_000, width=9).run(judge, lambda: len(rungs) < 5)
+    tried = [trial.settings for trial in rungs[0]]
+    assert len(rungs[0]) >= 9
+    assert len(rungs[3]) == 9
+    assert not set(tried) & {trial.settings for trial in rungs[3]}
+
+
+def test_few_lines_are_gone_over_more_often_and_many_in_part():
+    def first_epochs(lines):
+        rungs = []
+        Search(ClassifierSettings(), {}, lines, 1).run(
+            lambda rung: rungs.append(rung) or [], lambda: not rungs
+        )
+        return rungs[0][0].epochs, rungs[0][0].settings.epochs
+
+    assert first_epochs(100) == (11, 100)
+    assert first_epochs(10_000_000) == (4 / 9, 4)
+
+
+def test_an_interrupt_keeps_the_best(texts):
+    tuner = Tuner(texts, {}, Metric(), effort=Effort(600, threads=2))
+    over = threading.Event()
+
+    def interrupt():
+        while not over.wait(0.01):
+            if tuner.progress.trials >= 5:
+                tuner.interrupt()
+                return
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        tuning = tuner.run()
+    finally:
+        over.set()
+        thread.join()
+    assert tuning.ended == "interrupted"
+    assert tuning.score == max(one.score for one in tuning.trials)
+
+
+def test_no_trial_in_time_is_an_error(texts):
+    with pytest.raises(DataError, match=r"no trial was completed in 0\.0001 s: give more time"):
+        Tuner(texts, {}, Metric(), effort=Effort(0.0001)).run()
+
+
+def test_time_ends_a_search(texts):
+    tuning = Tuner(texts, {}, Metric(), effort=Effort(3)).run()
+    assert tuning.ended == "time"
+    assert tuning.trials
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"validation": ()}, "give validation"),
+        ({"label": "__other__"}, "the input has no labels to learn"),
+    ],
+)
+def test_texts_that_cannot_judge_are_refused(texts, settings, text):
+    with pytest.raises(DataError, match=text):
+        Tuner(replace(texts, **settings), {}, Metric(), effort=Effort(60, 2)).run()
+
+
+def test_validation_without_known_labels_is_refused(texts, tmp_path):
+    path = tmp_path / "other.txt"
+    path.write_text("__label__unknown x y\n")
+    with pytest.raises(DataError, match="none of the 1 lines of validation has both"):
+        Tuner(replace(texts, validation=(str(path),)), {}, Metric(), effort=Effort(60, 2)).run()
+
+
+def test_a_share_of_the_input_judges_without_a_file(texts):
+    s = replace(texts, validation=(), held_out=0.3)
+    assert Tuner(s, {}, Metric(), effort=Effort(600, 8)).run().score > 0.9
+
+
+@pytest.mark.parametrize(
+    "values", [{"seconds": 0}, {"seconds": float("nan")}, {"trials": -1}, {"threads": -1}]
+)
+def test_an_effort_out_of_range_is_refused(values):
+    with pytest.raises(DataError, match=next(iter(values))):
+        Effort(**values)
+
+
+def test_a_long_text_is_sampled_evenly():
+    pieces = [bytes([number]) * 10 for number in range(100)]
+    kept = sampled(pieces, 260)
+    assert [piece[0] for piece in kept] == list(range(0, 100, 4))
+    assert sampled(pieces, 1000) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "metric"),
+    [
+        ("f1", Metric()),
+        ("f1:__label__a:b", Metric("f1", 0.0, "__label__a:b")),
+        ("precision-at-recall:0.3", Metric("precision-at-recall", 0.3)),
+        ("recall-at-precision:.9:__label__a", Metric("recall-at-precision", 0.9, "__label__a")),
+    ],
+)
+def test_metrics_are_read_and_written(text, metric):
+    assert Metric.of(text) == metric
+    assert Metric.of(str(metric)) == metric
+
+
+@pytest.mark.parametrize(
+    "text", ["", "f2", "precision-at-recall", "precision-at-recall:30", "recall-at-precision:x:l"]
+)
+def test_other_metrics_are_refused(text):
+    with pytest.raises(DataError, match="metric: expected f1"):
+        Metric.of(text)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of random rows, which mistakes most labels."""
+    words = [b"x", b"y", b"w1", b"w2", b"w3"]
+    rng = np.random.default_rng(3)
+    rows, outputs = (rng.normal(size=(count, 4)).astype(np.float32) for count in (5, LABELS))
+    labels = [f"__label__l{number}".encode() for number in range(LABELS)]
+    path = tmp_path_factory.mktemp("model") / "model.bin"
+    header = BinHeader(dim=4, loss="softmax", model="supervised")
+    write_bin(path, header, words, [5, 4, 3, 2, 1], [rows], [outputs], labels, [3, 2, 1])
+    return path
+
+
+def test_figures_are_those_of_the_test_command(texts, model):
+    opened, (path,) = LabelModel(model), texts.validation
+    names = [label.decode() for label in opened.labels]
+    scores = evaluate_labels(opened, path, recall=0.6)
+
+    def value(text, k):
+        return Metric.of(text).value(names, opened.answers([Path(path).read_bytes()], k, path))
+
+    assert value("f1", 1) == pytest.approx(scores.f1)
+    for score in scores.labels:
+        label = score.label.decode()
+        assert value(f"f1:{label}", 1) == pytest.approx(score.f1)
+        at_recall = value(f"precision-at-recall:0.6:{label}", -1)
+        assert at_recall == pytest.approx(score.precision_at_recall)
+    assert value("precision-at-recall:0.6", -1) == pytest.approx(scores.precision_at_recall)
+    assert value("recall-at-precision:0.01", -1) == 1.0
+    with pytest.raises(DataError, match="metric: the input has no label '__label__z'"):
+        value("f1:__label__z", 1)
