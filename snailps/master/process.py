@@ -13,6 +13,7 @@ import contextlib
 import gc
 import hmac
 import logging
+import math
 import os
 import signal
 import socket
@@ -100,6 +101,9 @@ HEARTBEATS_S = 0.25
 """Period of heartbeat checks."""
 USAGE_S = 1.0
 """Period of measuring what this process uses."""
+RELEASE_S = 5.0
+"""After the training has begun, until freed memory is released again: by then workers have the
+survey's result, which takes as much memory again while it is sent."""
 FOLDER_S = 10.0
 """Seconds to wait for the checkpoint folder to record the end of the run."""
 WORKS_END_S = 1.0
@@ -195,6 +199,7 @@ class Master:
         self._tasks = BackgroundTasks(self._wake)
         self._diagnosis: threading.Timer | None = None
         self._heartbeats_at = self._usage_at = 0.0
+        self._release_at = math.inf
         self._phase: JobPhase | None = None
         self._log_tail = LogTail()
         self._observers = Observers(self.status, self._progress)
@@ -494,6 +499,10 @@ class Master:
             self._phase = core.job_controller.phase
             if self._phase is JobPhase.TRAINING:  # the survey's counts are not needed any more
                 release_memory()
+                self._release_at = now + RELEASE_S
+        if now >= self._release_at:
+            self._release_at = math.inf
+            release_memory()
         self._probe_service.step()
         while self._scrapes:
             self._answer_scrape(self._scrapes.popleft())

@@ -296,14 +296,11 @@ class WorkerProcess(Node):
             training = Training(job, reports, leases)
             self._declare(model, clocked)
             if start.survey:
-                answer: messages.Message = messages.Again()
-                while isinstance(answer, messages.Again):
-                    survey(model, leases, reports)
-                    if self._orders.leaving:  # there may be no other worker to end the survey
-                        return
-                    answer = calls.ask(messages.Summarise(), None)
-                assert isinstance(answer, messages.Summary)
-                model.summary = answer.blob
+                summary = self._surveyed(model, leases, reports)
+                if summary is None:
+                    return
+                model.summary = summary
+                del summary  # the model may drop its own
             model.workers = self._orders.workers
             with named(model, "setup"):
                 model.setup()
@@ -324,6 +321,17 @@ class WorkerProcess(Node):
             self._model = None
             self._client.drop_residues()  # of narrow rows; the next job has other tables
             scratch.close()
+
+    def _surveyed(self, model: Worker, leases: Leases, reports: Reports) -> bytes | None:
+        """Take part in the survey until it has a summary; None: this worker leaves."""
+        answer: messages.Message = messages.Again()
+        while isinstance(answer, messages.Again):
+            survey(model, leases, reports)
+            if self._orders.leaving:  # there may be no other worker to end the survey
+                return None
+            answer = self._calls.ask(messages.Summarise(), None)
+        assert isinstance(answer, messages.Summary)
+        return answer.blob
 
     def _declare(self, model: Worker, clocked: bool) -> None:
         """Declare the model's tables at the master, and connect the model to them."""

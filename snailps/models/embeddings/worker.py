@@ -468,12 +468,14 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @cached_property
     def _names(self) -> Names:
-        """Names of the survey; remade if they are needed again after `forget_names`."""
+        """Names of the survey, until `forget_names`."""
         return Names(self.summary)
 
     def forget_names(self) -> None:
-        """Free the names, some 150 bytes each, once all lines are numbered."""
+        """Free the names, some 150 bytes each, and the survey's text of them, once all lines are
+        numbered."""
         if self.__dict__.pop("_names", None) is not None:
+            self.summary = b""
             release_memory()
 
     def setup(self) -> None:

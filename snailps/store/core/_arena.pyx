@@ -76,7 +76,7 @@ cdef enum:
     PAGE_BYTES = 4 << 10            # the smallest there is, where huge ones are not to be had
     REGION_HEAD = 64                # of a region, for its list
     REGION_MIN = HUGE_BYTES         # all that a small shard takes
-    REGION_MAX = 32 << 20           # up to 1.5 of them are touched ahead
+    REGION_MAX = 16 << 20           # up to 1.5 of them are touched ahead
 
 cdef struct Region:                 # heads each region
     Region *next
