@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from snailps.serving.reader import TableReader, reader
     from snailps.serving.recommender import Recommender, recommender
     from snailps.serving.saved_tables import SavedTables, open_checkpoint
+    from snailps.vectors.calibrating import calibrate
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
 
@@ -62,6 +63,7 @@ __all__ = [
     "Vectors",
     "Worker",
     "__version__",
+    "calibrate",
     "cluster",
     "connect",
     "default_cluster",
@@ -92,6 +94,7 @@ _HOMES = {
     "api.rotation": ("Rotation",),
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),
+    "vectors.calibrating": ("calibrate",),
     "vectors.label_prediction": ("LabelModel",),
     "serving.reader": ("TableReader", "reader"),
     "serving.recommender": ("Recommender", "recommender"),

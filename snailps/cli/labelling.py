@@ -39,7 +39,7 @@ class Labels:
     output: Path | None
     format: Format
     k: int
-    threshold: float
+    threshold: float | None
 
 
 def label_lines(

@@ -53,6 +53,7 @@ _PANELS = {
         "test",
         "eval",
         "quantize",
+        "calibrate",
     ),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}

@@ -23,7 +23,14 @@ _LINES_BYTES = 1 << 16
 
 KOption = Annotated[int, typer.Option("-k", min=-1, help="At most K labels per line; -1: all.")]
 ThresholdOption = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="Only labels of at least this probability.")
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Only labels of at least this probability. Default: the model's own thresholds, if it "
+        "has some.",
+        show_default=False,
+    ),
 ]
 
 

@@ -62,7 +62,7 @@ def command(
         ),
     ] = None,
     k: KOption = 1,
-    threshold: ThresholdOption = 0.0,
+    threshold: ThresholdOption = None,
     input: Annotated[
         list[str] | None,
         typer.Option(
@@ -148,12 +148,12 @@ def command(
             raise ConfigError("--column, --threads, --format and --overwrite are for --input FILE")
         if text is None:
             raise ConfigError("nothing to label: give a TEXT, or --input FILE to label its lines")
-    if kind == "examples" and (k != 1 or threshold):
+    if kind == "examples" and (k != 1 or threshold is not None):
         raise ConfigError(
             f"-k and --threshold choose labels of texts, and {model} predicts examples: each line "
             "has the numbers of all classes. Leave both out"
         )
-    if kind == "names" and threshold:
+    if kind == "names" and threshold is not None:
         raise ConfigError(
             f"--threshold is for labels of texts, and {model} has names: leave it out"
         )
@@ -176,7 +176,7 @@ def command(
             raise ConfigError(_REFUSED[refused].format(model=model, file=file))
 
 
-def label_text(model: Path, text: str, k: int, threshold: float, *, as_json: bool) -> None:
+def label_text(model: Path, text: str, k: int, threshold: float | None, *, as_json: bool) -> None:
     """Print the best labels of a text, or of each line of standard input if it is ``-``."""
     import numpy as np
 

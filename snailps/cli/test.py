@@ -72,7 +72,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    threshold: ThresholdOption = 0.0,
+    threshold: ThresholdOption = None,
     column: Annotated[
         str, typer.Option(help="Column with the text, in tables.", show_default=False)
     ] = "",
@@ -144,7 +144,7 @@ def command(
     kind = kind_of(model, "text")
     options = {
         "-k": k is not None,
-        "--threshold": threshold,
+        "--threshold": threshold is not None,
         "--column": column,
         "--label-column": label_column,
         "--weight-column": weight_column,
@@ -194,6 +194,10 @@ def command(
         tuple(row.get(name) for name in columns) for row in (first, second, *labels)
     ]
     print_rows(tuple(columns.values()), rows, title=title)
+    error, before = scores.calibration_error, scores.uncalibrated_error
+    if error is not None:
+        by = "not calibrated" if before is None else f"{before:.4f} before calibration"
+        typer.echo(f"expected calibration error: {error:.4f} ({by})", err=True)
 
 
 def judge_names(model: Path, file: str, known: list[str], k: int | None, *, as_json: bool) -> None:

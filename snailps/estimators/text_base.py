@@ -22,6 +22,7 @@ from snailps.estimators.base import Data, Estimator, Source, Start
 from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
+from snailps.vectors.calibration import path_beside
 from snailps.vectors.fasttext_bin import BinHeader, read_header
 from snailps.vectors.opening import opened
 
@@ -176,14 +177,19 @@ class TextEstimator(Estimator):
                 path = Path(folder, "model.bin")
                 self._model.save(path)
                 state["_bin"] = path.read_bytes()
+                beside = path_beside(path)
+                if beside.exists():
+                    state["_beside"] = beside.read_bytes()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """From pickle."""
-        data = state.pop("_bin", None)
+        data, beside = state.pop("_bin", None), state.pop("_beside", None)
         self.__dict__.update(state)
         if data is not None:
             with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
                 path = Path(folder, "model.bin")
                 path.write_bytes(data)
+                if beside is not None:
+                    path_beside(path).write_bytes(beside)
                 self._model = self._open(path)

@@ -25,6 +25,7 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.fasttext.arguments import arguments_of
+from snailps.vectors.calibration import Calibration, write_calibration
 from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_large, read_bin
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_meter import Meter
@@ -115,12 +116,12 @@ class Model:
             for name, value in vars(args).items():
                 setattr(self, name, value)
 
-    def __reduce__(self) -> tuple[Any, tuple[bytes, dict[str, Any]]]:
+    def __reduce__(self) -> tuple[Any, tuple[bytes, dict[str, Any], Calibration | None]]:
         """For pickle and copy: the bytes of the file."""
         with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
             path = Path(folder, "model")
             self.save_model(path)
-            return _of_bytes, (path.read_bytes(), dict(self._args))
+            return _of_bytes, (path.read_bytes(), dict(self._args), self._bin.calibration)
 
     def __repr__(self) -> str:
         return f"<fastText model: {self._classifier or self._vectors!r}>"
@@ -170,6 +171,8 @@ class Model:
             return
         with atomic_file(path, len(file_read)) as file:
             file.write(file_read)
+        if self._bin.calibration is not None:
+            write_calibration(path, self._bin.calibration)
 
     def quantize(
         self,
@@ -335,7 +338,8 @@ class Model:
                 f"{made[1].shape[1]}"
             )
         header = replace(self._bin.header, dim=made[0].shape[1])
-        self._take(replace(self._bin, header=header, input=made[0], output=made[1]))
+        changed = replace(self._bin, header=header, input=made[0], output=made[1])
+        self._take(replace(changed, calibration=None))
         self._is_changed = True
 
     def get_nearest_neighbors(
@@ -534,11 +538,14 @@ class Native:
         self._model.save_model(path)
 
 
-def _of_bytes(data: bytes, args: Mapping[str, Any]) -> Model:
+def _of_bytes(
+    data: bytes, args: Mapping[str, Any], calibration: Calibration | None = None
+) -> Model:
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
         path = Path(folder, "model")
         path.write_bytes(data)
-        return Model.of_bin(read_bin(path, quantised=True), args)
+        model = replace(read_bin(path, quantised=True), calibration=calibration)
+        return Model.of_bin(model, args)
 
 
 def _lines(texts: Iterable[str], what: str) -> list[str]:

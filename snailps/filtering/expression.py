@@ -22,6 +22,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -39,6 +40,10 @@ COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
 _QUOTED = re.compile(r""" "(?:\\.|[^"\\])*"? | '(?:\\.|[^'\\])*'? """, re.VERBOSE | re.DOTALL)
 TOP, CHANCE = "top", "p"
 """Attributes of a model: its best label, and the probability of the best label."""
+THRESHOLD = "threshold"
+"""Attribute of a model: the threshold that it has for the label compared with it."""
+Thresholds = Mapping[str, Mapping[str, float | None]]
+"""By model and label; None: the label is never predicted."""
 GRAMMAR = ("and", "or", "not", "in", "True", "False")
 """Keywords of Python that a condition uses."""
 FORMS = 'MODEL["LABEL"] (its probability), MODEL.top (the best label), MODEL.p (its probability)'
@@ -114,12 +119,16 @@ class Condition:
         return _unique(score for clause in self.clauses for score in clause.scores)
 
 
-def parse(text: str, labels: Mapping[str, Sequence[str]]) -> Condition:
+def parse(
+    text: str,
+    labels: Mapping[str, Sequence[str]],
+    thresholds: Thresholds = MappingProxyType({}),
+) -> Condition:
     """Parse a condition; `labels` has the labels of each model, by model name.
 
     ConfigError, with the mistake underlined: a syntax error, an unknown model or label.
     """
-    return _Parser(text, labels).condition()
+    return _Parser(text, labels, thresholds).condition()
 
 
 def parse_added(text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, Score]:
@@ -158,12 +167,17 @@ def split_added(text: str) -> list[str]:
 class _Parser:
     """Compiles one text to tests; collects the scores and columns that a clause reads."""
 
-    def __init__(self, text: str, labels: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        text: str,
+        labels: Mapping[str, Sequence[str]],
+        thresholds: Thresholds = MappingProxyType({}),
+    ) -> None:
         # A label may hold bytes that are not UTF-8, surrogates on the command line: ast.parse
         # refuses these, so they become escapes inside the quotes.
         text = text.replace("\n", " ").strip().encode("utf-8", "backslashreplace").decode()
         self.text = text
-        self._labels = labels
+        self._labels, self._thresholds = labels, thresholds
         self._scores: list[Score] = []
         self._columns: list[str] = []
         self._bounds: list[tuple[Score, float]] = []
@@ -249,6 +263,7 @@ class _Parser:
         if type(op) not in COMPARED:
             self.fail(whole, "expected <, <=, >, >=, ==, != or in")
         sign, compare = COMPARED[type(op)]
+        left, right = self._with_threshold(left, right), self._with_threshold(right, left)
         if self._constant(left) is not None:
             if self._constant(right) is not None:
                 self.fail(whole, "compares two constants")
@@ -271,6 +286,27 @@ class _Parser:
         bound = float(np.float32(other))
         self._bounds.append((score, bound))
         return lambda values: compared(compare, _numbers(values, score), bound)
+
+    def _with_threshold(self, node: ast.expr, other: ast.expr) -> ast.expr:
+        """Return the number that ``hq.threshold`` stands for, beside the score of a label."""
+        if not (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr == THRESHOLD
+        ):
+            return node
+        model = self._model(node.value)
+        if not isinstance(other, ast.Subscript):
+            self.fail(node, f'expected it beside {model}["LABEL"], whose threshold it is')
+        score = self.score(other)
+        if score is None or score.model != model:
+            self.fail(node, f"{score} is of another model than this threshold")
+        if not self._thresholds.get(model):
+            self.fail(node, f"model {model} has no thresholds: snailps calibrate makes some")
+        value = self._thresholds[model][str(score.label)]
+        if value is None:
+            self.fail(node, f"no threshold of {score} reached what snailps calibrate was to reach")
+        return ast.copy_location(ast.Constant(value), node)
 
     def _two(self, left: ast.expr, right: ast.expr, compare: Callable[[Any, Any], Any]) -> Test:
         """Two probabilities, or a probability and a numeric column."""

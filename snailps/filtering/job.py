@@ -9,6 +9,7 @@ process, or workers of a cluster.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -37,8 +38,9 @@ from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
 from snailps.filtering.rows import Source, TextRows
 from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
-from snailps.filtering.tasks import Task, tasks_of, version_now
+from snailps.filtering.tasks import Task, tasks_of, version_now, version_of_model
 from snailps.outward import without_secrets
+from snailps.vectors.calibration import Calibration, path_beside
 from snailps.vectors.fasttext_bin import is_large
 from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
 from snailps.vectors.words import to_text
@@ -85,7 +87,8 @@ class Command:
         }
         labels = {name: [to_text(x) for x in model.labels] for name, model in models.items()}
         try:
-            condition = parse(self.keep, labels)
+            of_labels = {name: model.calibration.thresholds for name, model in models.items()}
+            condition = parse(self.keep, labels, of_labels)
         except ConfigError as error:
             raise ConfigError(f"--keep: {error}") from None
         added: dict[str, Score] = {}
@@ -121,7 +124,7 @@ class FilterJob:
         # batch, so no output has scores of a model that its manifest does not name. A missing file
         # has the version "": one that appears before it is opened counts as replaced.
         self._versions = {
-            path: version_now(path) if Path(path).exists() else ""
+            path: version_of_model(path) if Path(path).exists() else ""
             for path in command.models.values()
         }
         self.judge = command.judge()
@@ -321,7 +324,7 @@ class FilterJob:
     def refuse_other_models(self) -> None:
         """DataError: a model's file is not the one that was opened."""
         for path, version in self._versions.items():
-            if version_now(path) != version:
+            if version_of_model(path) != version:
                 raise _changed(path)
 
     def _hashed(self) -> dict[str, dict[str, str]]:
@@ -331,7 +334,10 @@ class FilterJob:
         for name, model in self._identity["models"].items():
             path = model["path"]
             hashed[name] = {"path": path, "sha256": self._hashes.of(path)}
-            if version_now(path) != model["version"]:
+            if self.judge.models[name].calibration != Calibration():
+                beside = path_beside(path)
+                hashed[name]["calibration"] = hashlib.sha256(beside.read_bytes()).hexdigest()
+            if version_of_model(path) != model["version"]:
                 raise _changed(path)
         return hashed
 

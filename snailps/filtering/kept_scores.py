@@ -28,7 +28,7 @@ from snailps._version import __version__
 from snailps.data.atomic import Unfinished, unfinished_of, write_error
 from snailps.errors import ConfigError
 from snailps.filtering.scores import ModelScores
-from snailps.filtering.tasks import Task, version_now
+from snailps.filtering.tasks import Task, version_of_model
 from snailps.outward import without_secrets
 
 ENDING = ".scores"
@@ -55,7 +55,7 @@ class ScoreFolder:
         self.labels: dict[str, list[int]] = {}
         self._column, self._lock = column, -1
         self._models = {
-            name: {"path": path, "version": version_now(path)} for name, path in models.items()
+            name: {"path": path, "version": version_of_model(path)} for name, path in models.items()
         }
         self._remarks: set[str] = set()
 
@@ -114,7 +114,7 @@ class ScoreFolder:
         A mapped model that is overwritten in place gives scores of a mixture: these are not stored.
         """
         model = self._models[name]
-        return version_now(model["path"]) == model["version"]
+        return version_of_model(model["path"]) == model["version"]
 
     def remark(self, text: str) -> None:
         """Warn that stored scores are not used; the same text once, not once a task."""

@@ -18,6 +18,7 @@ from snailps.data.formats import FORMATS, Format, format_of
 from snailps.data.formats.table import TableFile, class_of, open_table
 from snailps.data.unpacking import MARK, is_sequential, is_url, read_errors, version_of
 from snailps.errors import ConfigError, DataError
+from snailps.vectors.calibration import path_beside
 
 
 def open_rows(path: str) -> TableFile:
@@ -122,6 +123,14 @@ def version_now(path: str) -> str:
             "it has into a file"
         )
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+
+
+def version_of_model(path: str) -> str:
+    """`version_now` of a model's file and of the calibration beside it, if there is one."""
+    beside = path_beside(path)
+    if not beside.exists():
+        return version_now(path)
+    return f"{version_now(path)} {version_now(str(beside))}"
 
 
 def _check(path: str, column: str) -> None:

@@ -28,6 +28,7 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ModelFileError, shown_bytes
+from snailps.vectors.calibration import Calibration
 from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
 
 MAGIC = 793712314
@@ -158,7 +159,8 @@ class BinModel:
 
     `input` has word rows, then n-gram rows.  `input` and `output` are read-only views of the mapped
     file, which are not aligned to 4 bytes; in a quantised model (.ftz) they are `QuantisedRows`.
-    `pruned` says which n-grams of a pruned model have rows.
+    `pruned` says which n-grams of a pruned model have rows.  `calibration` is from the file beside
+    it (`files.open_bin`).
     """
 
     header: BinHeader
@@ -170,6 +172,7 @@ class BinModel:
     mapped: mmap.mmap
     label_counts: npt.NDArray[np.int64]
     pruned: KeptGrams | None = None
+    calibration: Calibration | None = None
 
 
 def write_bin(

@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from snailps.data.array_archives import DAMAGED
 from snailps.data.file_kinds import HEAD_BYTES, content_name
+from snailps.dataclass import replace
 from snailps.errors import DataError, ModelFileError
+from snailps.vectors.calibration import read_calibration
 from snailps.vectors.fasttext_bin import (
     BinModel,
     is_bin,
@@ -90,7 +92,7 @@ def open_bin(
 ) -> BinModel:
     """Open a whole .bin or .ftz; `ModelFileError` asks for `expected` if it is no such file.
 
-    `file` is the opened file, if there is one.
+    `file` is the opened file, if there is one.  A classifier gets the calibration beside the path.
     """
     if file is None:
         with opened(path) as source:
@@ -99,7 +101,10 @@ def open_bin(
         kind = identify(path, file) or "a file of another format: fetch or export it again"
         raise ModelFileError(f"{path}: expected {expected}, got {kind}")
     file.seek(0)
-    return read_bin(path, quantised=True, file=file, mapped=mapped)
+    model = read_bin(path, quantised=True, file=file, mapped=mapped)
+    if model.header.model != "supervised":
+        return model
+    return replace(model, calibration=read_calibration(path, model.mapped, model.labels))
 
 
 class WordPieces(NamedTuple):

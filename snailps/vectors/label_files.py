@@ -110,9 +110,10 @@ class LabelWriter:
     """
 
     def __init__(
-        self, file: IO[bytes], labels: Sequence[bytes], form: Format, threshold: float
+        self, file: IO[bytes], labels: Sequence[bytes], form: Format, threshold: float | None
     ) -> None:
-        self._file, self._threshold = file, float(np.float32(threshold))
+        self._file, self._threshold = file, float(np.float32(threshold or 0))
+        self.has_threshold = threshold is not None
         self._labels: Any = labels
         self._write: Callable[[NDArray[np.int32], NDArray[np.float32]], None]
         self._parquet: Any = None
@@ -190,6 +191,8 @@ def label_files(
 ) -> None:
     """Write the `k` best labels of each line of files and URLs (``-``: standard input), in order.
 
+    A writer without a threshold gets the labels that reach those of the model.
+
     `note(path, None)` is called as a file is begun, then `note(path, bytes)` with the bytes of
     text labelled since the last call.
     """
@@ -208,7 +211,8 @@ def label_files(
                 yield piece
                 note(path, len(piece.data))
 
-        for best, chances in model.best_of(noted(), k, threads):
+        answers = model.best_of(noted(), k, threads, thresholds=not writer.has_threshold)
+        for best, chances in answers:
             # `best_of` answers pieces in order, so this is the piece that `noted` put first.
             if (is_missing := missing.popleft()) is not None:
                 best[is_missing], chances[is_missing] = -1, np.nan

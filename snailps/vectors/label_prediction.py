@@ -29,12 +29,20 @@ from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.dataclass import replace
 from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
+from snailps.vectors.calibration import Calibration
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_arrow import label_names, label_table
-from snailps.vectors.label_scores import LabelScores, Ranking, Sums, scores_of
+from snailps.vectors.label_scores import (
+    LabelScores,
+    LabelThreshold,
+    Ranking,
+    Sums,
+    scores_of,
+)
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.saving import save_model
@@ -83,6 +91,9 @@ class LabelModel:
     ----------
     labels : list of bytes
         With their prefix, most frequent in the training text first.
+    calibration : Calibration
+        Temperature of its probabilities and thresholds of its labels, from the file beside the
+        model's (`snailps.calibrate`): ``temperature`` 1 and no ``thresholds`` without one.
     loss : {"softmax", "ova", "ns", "hs"}
         With "softmax" and "hs" (hierarchical softmax, only in fastText's models) the probabilities
         of all labels sum to 1; with "ova" and "ns" each label has a probability of its own.
@@ -168,15 +179,21 @@ class LabelModel:
         self._quantised = isinstance(inputs, QuantisedRows)
         if self._quantised:
             inputs = inputs.arrays
-        output = kernels.padded(len(self.labels), header.dim)
-        output[:, : header.dim] = model.output[:]
-        self._labelling = kernels.labelling(
-            inputs,
-            output,
-            header.dim,
-            softmax=header.loss in ("softmax", "hs"),  # with one label there is no tree
-            children=_label_tree(counts) if header.loss == "hs" else None,
-        )
+        children = _label_tree(counts) if header.loss == "hs" else None
+
+        def labelling(temperature: float) -> Any:
+            output = kernels.padded(len(self.labels), header.dim)
+            output[:, : header.dim] = model.output[:]
+            if temperature != 1:
+                output *= np.float32(1 / temperature)
+            is_softmax = header.loss in ("softmax", "hs")  # with one label there is no tree
+            return kernels.labelling(
+                inputs, output, header.dim, softmax=is_softmax, children=children
+            )
+
+        self.calibration = model.calibration or Calibration()
+        self._labelling, self._labelling_at = labelling(self.calibration.temperature), labelling
+        self._least = _least_of(self.calibration, self._names)
         try:
             self._reader = line_reader(model)
         except ValueError as error:
@@ -222,19 +239,24 @@ class LabelModel:
         self,
         text: bytes | Sequence[bytes],
         k: int = 1,
-        threshold: float = 0.0,
+        threshold: float | None = None,
         *,
         threads: int = 0,
     ) -> list[list[Prediction]]: ...
     @overload
     def predict(
-        self, text: str | Iterable[str], k: int = 1, threshold: float = 0.0, *, threads: int = 0
+        self,
+        text: str | Iterable[str],
+        k: int = 1,
+        threshold: float | None = None,
+        *,
+        threads: int = 0,
     ) -> list[list[TextPrediction]]: ...
     def predict(
         self,
         text: str | bytes | Iterable[str | bytes],
         k: int = 1,
-        threshold: float = 0.0,
+        threshold: float | None = None,
         *,
         threads: int = 0,
     ) -> list[list[Prediction]] | list[list[TextPrediction]]:
@@ -249,8 +271,9 @@ class LabelModel:
             words after the word ``</s>``, as in fastText; a warning counts them.
         k : int
             Maximum number of labels per line, at least 1; -1: all.
-        threshold : float
-            Minimum probability of a label, 0 to 1; compared as float32.
+        threshold : float, optional
+            Minimum probability of a label, 0 to 1; compared as float32.  By default that of each
+            label in `calibration`, or 0.
         threads : int
             Number of threads; 0: one per core.  The answers do not depend on it.
 
@@ -283,10 +306,12 @@ class LabelModel:
         k = self.number_of(k)
         if threads != 0:  # counting the cores takes longer than labelling one line
             threads = threads_of(threads)
-        threshold = as_threshold(threshold)
+        own, threshold = threshold is None, as_threshold(threshold)
         if isinstance(text, (str, bytes)):
             best = self._one.best(to_bytes(text), k)
             if best is not None:
+                if own and self._least is not None:
+                    best = [(i, p) for i, p in best if p >= self._least[i]]
                 if isinstance(text, bytes):
                     return [[Prediction(self.labels[i], p) for i, p in best if p >= threshold]]
                 return [[TextPrediction(self._names[i], p) for i, p in best if p >= threshold]]
@@ -297,21 +322,22 @@ class LabelModel:
                 are_bytes.append(piece.are_bytes)
                 yield piece
 
-        answers = list(self.best_of(noted(), k, threads))
+        answers = list(self.best_of(noted(), k, threads, thresholds=own))
         if are_bytes and all(are_bytes):
             return list(_named(answers, Prediction, self.labels, threshold))
         return list(_named(answers, TextPrediction, self._names, threshold))
 
     def predict_pieces(
-        self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
+        self, pieces: Iterable[bytes], k: int = 1, threshold: float | None = None
     ) -> Iterator[list[list[Prediction]]]:
         """Yield `predict` for each piece of whole lines before the next piece is taken.
 
         Suits a pipe whose writer waits for answers.  The warning of unread words comes at the end.
         """
-        threshold, rows = as_threshold(threshold), _SCORES_MAX // self.number_of(k)
+        ask, rows = self._best(k, thresholds=threshold is None), _SCORES_MAX // self.number_of(k)
+        threshold = as_threshold(threshold)
         texts = (pieces_of(text, rows=rows) for text in pieces)
-        for answer in self._answers(self._best(k), texts):
+        for answer in self._answers(ask, texts):
             yield list(_named([answer], Prediction, self.labels, threshold))
 
     def predict_arrays(
@@ -334,17 +360,23 @@ class LabelModel:
         float32[lines, min(k, labels)]
             Their probabilities; NaN if a line has no labels.
         """
-        k = self.number_of(k)
+        return self._predicted(text, self.number_of(k), threads, unread, thresholds=False)
+
+    def _predicted(
+        self, text: Any, k: int, threads: int, unread: Callable[[int], object], *,
+        thresholds: bool,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
         pieces = pieces_of(text, rows=_SCORES_MAX // k)
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
-        best, chances = zip(none, *self.best_of(pieces, k, threads, unread), strict=True)
+        answers = self.best_of(pieces, k, threads, unread, thresholds=thresholds)
+        best, chances = zip(none, *answers, strict=True)
         return np.concatenate(best), np.concatenate(chances)
 
     def predict_arrow(
         self,
         text: str | bytes | Iterable[str | bytes],
         k: int | None = None,
-        threshold: float = 0.0,
+        threshold: float | None = None,
         *,
         threads: int = 0,
     ) -> Any:
@@ -376,11 +408,13 @@ class LabelModel:
         >>> found = model.predict_arrow(table["text"])  # doctest: +SKIP
         >>> table.append_column("label", found["label"])  # doctest: +SKIP
         """
-        threshold = as_threshold(threshold)
+        own, threshold = threshold is None, as_threshold(threshold)
         names = label_names(
             optional_module("pyarrow", "predict_arrow", "snailps[data]"), self.labels
         )
-        best, chances = self.predict_arrays(text, 1 if k is None else k, threads=threads)
+        best, chances = self._predicted(
+            text, self.number_of(1 if k is None else k), threads, warn_of_unread, thresholds=own
+        )
         return label_table(best, chances, threshold, names, is_flat=k is None)
 
     def probabilities(
@@ -463,14 +497,27 @@ class LabelModel:
 
     def best_of(
         self, pieces: Iterable[Piece], k: int, threads: int = 0,
-        unread: Callable[[int], object] = warn_of_unread,
+        unread: Callable[[int], object] = warn_of_unread, *, thresholds: bool = False,
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
-        """Yield the `predict_arrays` of each piece (`texts.pieces_of`)."""
-        return self._answers(self._best(k), [pieces], threads, unread)
+        """Yield the `predict_arrays` of each piece (`texts.pieces_of`).
 
-    def _best(self, k: int) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
-        k = self.number_of(k)
-        return lambda lines: self._labelling.best(lines.feature_ptr, lines.features, k)
+        `thresholds`: without labels that do not reach their threshold of `calibration`.
+        """
+        return self._answers(self._best(k, thresholds=thresholds), [pieces], threads, unread)
+
+    def _best(
+        self, k: int, *, thresholds: bool = False
+    ) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        k, least = self.number_of(k), self._least if thresholds else None
+
+        def ask(lines: Lines) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+            best, chances = self._labelling.best(lines.feature_ptr, lines.features, k)
+            if least is not None:
+                below = ~(chances >= least[best])
+                best[below], chances[below] = -1, np.nan
+            return best, chances
+
+        return ask
 
     def _answers(
         self,
@@ -518,6 +565,40 @@ class LabelModel:
         model._reader = line_reader(self._model, prefix, weighed=True)
         return model
 
+    def best_and_hidden(
+        self, texts: Iterable[bytes]
+    ) -> Iterator[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]:
+        """Yield lines, the best label of each, int32[lines], and `sentence_vector` of each."""
+
+        def ask(lines: Lines) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+            best, _ = self._labelling.best(lines.feature_ptr, lines.features, 1)
+            return best[:, 0], self._labelling.hidden(lines.feature_ptr, lines.features)
+
+        return self._labelled_answers(ask, texts, max(1, self._model.header.dim))
+
+    def thresholds(
+        self, texts: Callable[[], Iterable[bytes]], **wanted: float
+    ) -> list[LabelThreshold]:
+        """Find thresholds of labels on labelled lines, which `texts` yields at each call.
+
+        `wanted` is a `precision` or a `recall`.
+        """
+        ranked = Ranking(len(self.labels))
+        self._rank(ranked, texts)
+        return ranked.thresholds(self.labels, **wanted)
+
+    def _rank(self, ranked: Ranking, texts: Callable[[], Iterable[bytes]]) -> None:
+        """Rank the probabilities of all labels, by two passes."""
+        chances = self._labelling.chances
+        for is_again in (False, True):
+            if is_again:
+                ranked.again()
+            answers = self._labelled_answers(
+                lambda x: chances(x.feature_ptr, x.features), texts(), len(self.labels)
+            )
+            for lines, (_, likely) in answers:
+                ranked.add(lines, likely)
+
     def answers(
         self, texts: Iterable[bytes], k: int, where: str
     ) -> Iterator[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]:
@@ -541,32 +622,36 @@ class LabelModel:
         self,
         texts: Callable[[], Iterable[bytes]],
         k: int,
-        threshold: float,
+        threshold: float | None,
         where: str,
         *,
         ranking: bool = False,
         recall: float | None = None,
     ) -> LabelScores:
-        """Evaluate the model on labelled lines.
+        """Evaluate the model on labelled lines; `threshold` None: those of `calibration`.
 
         `texts` yields them from the start at each call: a ranking reads them three times, because
         keeping the probabilities of all labels would take lines x labels floats.
         """
+        least = self._least if threshold is None else None
         threshold, sums = as_threshold(threshold), Sums(len(self.labels))
         ranked = Ranking(len(self.labels)) if ranking else None
-        for lines, answer in self.answers(texts(), k, where):
-            sums.add(lines, *answer, threshold)
+        plain, before = None, Sums(len(self.labels))
+        if self.calibration.temperature != 1:
+            plain = self._labelling_at(1.0)
+        for lines, (best, chances) in self.answers(texts(), k, where):
+            sums.add(lines, best, chances, threshold if least is None else least[best])
+            if plain is not None:
+                top, chance = plain.best(lines.feature_ptr, lines.features, 1)
+                before.add(lines, top, chance, 0.0)
         if ranked is not None and sums.lines:
-            chances = self._labelling.chances
-            for is_again in (False, True):
-                if is_again:
-                    ranked.again()
-                answers = self._labelled_answers(
-                    lambda x: chances(x.feature_ptr, x.features), texts(), len(self.labels)
-                )
-                for lines, (_, likely) in answers:
-                    ranked.add(lines, likely)
-        return scores_of(self.labels, sums, k, ranked, recall)
+            self._rank(ranked, texts)
+        scores = scores_of(self.labels, sums, k, ranked, recall)
+        return replace(
+            scores,
+            calibration_error=sums.bins.error,
+            uncalibrated_error=before.bins.error,
+        )
 
     def label_prefix(self, first: Callable[[str], Iterable[bytes]]) -> str:
         """Return the prefix that the model's training put before labels of a column.
@@ -616,11 +701,24 @@ def threads_of(threads: int) -> int:
     return _whole(threads, 0, expected) or kernels.cores()
 
 
-def as_threshold(threshold: float) -> float:
-    """Round a threshold to float32, as probabilities are: a probability of 0.9 is not below 0.9."""
+def as_threshold(threshold: float | None) -> float:
+    """Round a threshold to float32, as probabilities are: a probability of 0.9 is not below 0.9.
+
+    None, no threshold, is 0.
+    """
+    if threshold is None:
+        return 0.0
     if not 0 <= threshold <= 1:
         raise DataError(f"threshold: expected a probability, 0 to 1, got {threshold!r:.80}")
     return float(np.float32(threshold)) if threshold else 0.0
+
+
+def _least_of(calibration: Calibration, names: Sequence[str]) -> NDArray[np.float32] | None:
+    """Return the least probability of each label, infinite for one that is never predicted."""
+    if not calibration.thresholds:
+        return None
+    values = (calibration.thresholds[name] for name in names)
+    return np.array([np.inf if value is None else value for value in values], np.float32)
 
 
 def _whole(value: int, least: int, expected: str) -> int:
@@ -657,7 +755,7 @@ def evaluate_labels(
     model: LabelModel,
     path: str | os.PathLike[str],
     k: int = 1,
-    threshold: float = 0.0,
+    threshold: float | None = None,
     *,
     column: str = "",
     label_column: str = "",

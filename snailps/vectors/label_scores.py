@@ -13,7 +13,7 @@ Must not know texts or files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,10 @@ class LabelScores:
     `skipped` the others, which do not enter any score.  With a ranking there are also
     `average_precision`, and the best `precision_at_recall` among thresholds with a recall of at
     least `at_recall`, with that `threshold`.
+
+    `calibration_error` is the expected calibration error: the mean, over lines, of |share of right
+    ones - mean probability| in 15 equally wide bins of the best label's probability;
+    `uncalibrated_error` is the same without the model's temperature, if it has one.
     """
 
     k: int
@@ -81,22 +85,78 @@ class LabelScores:
     at_recall: float | None = None
     precision_at_recall: float | None = None
     threshold: float | None = None
+    calibration_error: float | None = None
+    uncalibrated_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelThreshold:
+    """The least probability with which a label is predicted, and what it leads to.
+
+    `lines` have the label, `predicted` lines reach the threshold.  `threshold` is None, and so are
+    the others, if no threshold reaches what was wanted.
+    """
+
+    label: bytes
+    lines: int
+    threshold: float | None
+    precision: float | None
+    recall: float | None
+    predicted: int | None
+
+
+class Bins:
+    """Lines by the probability of their best label: the expected calibration error of these.
+
+    Bin i of 15 has probabilities above i / 15 up to (i + 1) / 15; 0 is in the first one.
+    """
+
+    NUMBER = 15
+
+    def __init__(self) -> None:
+        self._lines, self._right, self._chance = np.zeros((3, self.NUMBER))
+
+    def add(
+        self, chances: NDArray[Any], right: NDArray[Any], weights: Floats | None = None
+    ) -> None:
+        """Add lines: probabilities of their best labels, and whether these are right.
+
+        With `weights` of the lines, `right` is the weight of the best label, at most that.
+        """
+        values = chances.astype(np.float64)
+        places = np.ceil(values * self.NUMBER).astype(np.int64) - 1
+        places = np.clip(places, 0, self.NUMBER - 1)
+        self._lines += np.bincount(places, weights, self.NUMBER)
+        self._right += np.bincount(places, right, self.NUMBER)
+        shares = values if weights is None else values * weights
+        self._chance += np.bincount(places, shares, self.NUMBER)
+
+    @property
+    def error(self) -> float | None:
+        lines = self._lines.sum()
+        return float(np.abs(self._right - self._chance).sum() / lines) if lines else None
 
 
 class Sums:
     """Sums over lines, by label: those that have it (`gold`), its predictions, and the right ones.
 
     A line counts with its weight, a label of it with that times its own.  `lines_with` and
-    `times_predicted` count lines, whatever their weights.
+    `times_predicted` count lines, whatever their weights.  `bins` has the best label of each line,
+    whatever the threshold.
     """
 
     def __init__(self, labels: int) -> None:
         self.lines = self.skipped = 0
         self.lines_with, self.times_predicted = np.zeros((2, labels), np.int64)
         self.gold, self.predicted, self.right = np.zeros((3, labels))
+        self.bins = Bins()
 
     def add(
-        self, lines: Lines, order: NDArray[np.int32], chances: NDArray[np.float32], threshold: float
+        self,
+        lines: Lines,
+        order: NDArray[np.int32],
+        chances: NDArray[np.float32],
+        threshold: float | NDArray[np.float32],
     ) -> None:
         """Add lines and their best labels; labels below the threshold are not predicted."""
         number, (has, pairs, weights) = len(self.gold), labelled(lines, len(self.gold))
@@ -109,11 +169,16 @@ class Sums:
         self.lines_with += lines_with
         self.times_predicted += predicted
         is_right = np.isin(pairs, guesses)
+        best = (np.arange(len(has)) * number + order[:, 0])[has]
         if weights is None:
             self.gold += lines_with
             self.predicted += predicted
             self.right += np.bincount(pairs[is_right] % number, minlength=number)
+            self.bins.add(chances[has, 0], np.isin(best, pairs))
             return
+        of_best = np.zeros(len(has) * number)
+        of_best[pairs] = weights.pairs
+        self.bins.add(chances[has, 0], of_best[best], weights.lines[has])
         self.gold += np.bincount(pairs % number, weights.pairs, number)
         self.predicted += np.bincount(guesses % number, weights.lines[guesses // number], number)
         self.right += np.bincount(pairs[is_right] % number, weights.pairs[is_right], number)
@@ -239,6 +304,28 @@ class Ranking:
         self._together.sort()
         self._is_sorted = True
 
+    def thresholds(
+        self, names: Sequence[bytes], *, precision: float = 0.0, recall: float = 0.0
+    ) -> list[LabelThreshold]:
+        """Return the best threshold of each label for a precision or a recall, most lines first.
+
+        Of the thresholds that reach both the best has the highest value of the one that is 0.
+        """
+        curve, number = self._each.curve(), np.zeros(self._labels)
+        np.maximum.at(number, curve.curve, curve.right)
+        points = np.full(self._labels, -1)
+        reach = _reaching(curve, number, precision, recall)
+        points[curve.curve[reach]] = reach  # of a label the last one, its best, counts
+        entries = []
+        for label in np.argsort(-number, kind="stable").tolist():
+            point, lines = points[label], int(number[label])
+            shares: tuple[Any, ...] = (None, None, None, None)
+            if point >= 0:
+                right, predicted = int(curve.right[point]), int(curve.all[point])
+                shares = (float(curve.chance[point]), right / predicted, right / lines, predicted)
+            entries.append(LabelThreshold(names[label], lines, *shares))
+        return entries
+
     def of_labels(self, recall: float | None) -> tuple[NDArray[np.float64], ...]:
         """Return average precision, precision at a recall and its threshold per label, or NaN."""
         return _read(self._each.curve(), self._labels, recall)
@@ -262,13 +349,22 @@ def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.
     average = np.where(number > 0, np.bincount(curve.curve, weights, curves), np.nan)
     best, threshold = np.full(curves, np.nan), np.full(curves, np.nan)
     if recall is not None:
-        reach = np.flatnonzero(curve.right / number[curve.curve] >= recall)
-        # Ascending by curve, precision, threshold: the assignment below keeps the last of a curve,
-        # which is its best precision and, among equal ones, the highest threshold.
-        reach = reach[np.lexsort((curve.chance[reach], precision[reach], curve.curve[reach]))]
+        reach = _reaching(curve, number, 0.0, recall)
         best[curve.curve[reach]] = precision[reach]
         threshold[curve.curve[reach]] = curve.chance[reach]
     return average, best, threshold
+
+
+def _reaching(curve: _Curve, number: Floats, precision: float, recall: float) -> Counts:
+    """Return the points that reach a precision and a recall, each curve's best one last.
+
+    The best has the highest precision if that is 0, else the highest recall; among equal ones it
+    has the highest threshold.
+    """
+    share_right, share_found = curve.right / curve.all, curve.right / number[curve.curve]
+    reach = np.flatnonzero((share_right >= precision) & (share_found >= recall))
+    best = share_found if precision else share_right
+    return reach[np.lexsort((curve.chance[reach], best[reach], curve.curve[reach]))]
 
 
 def scores_of(

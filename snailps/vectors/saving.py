@@ -17,6 +17,7 @@ import numpy.typing as npt
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
+from snailps.vectors.calibration import write_calibration
 from snailps.vectors.fasttext_bin import BinModel, Rows, check_words, checked_chunks, write_bin
 from snailps.vectors.model_file import model_writer
 from snailps.vectors.quantised import QuantisedRows
@@ -113,7 +114,7 @@ def save_model(path: Path_, model: BinModel | None) -> None:
 
 
 def save_bin(path: Path_, model: BinModel) -> None:
-    """Write an opened fastText model, whatever the ending of `path`."""
+    """Write an opened fastText model whatever the ending of `path`, its calibration beside it."""
     write_bin(
         path,
         model.header,
@@ -125,6 +126,8 @@ def save_bin(path: Path_, model: BinModel) -> None:
         model.label_counts,
         model.pruned,
     )
+    if model.calibration is not None:
+        write_calibration(path, model.calibration)
 
 
 def _pieces(rows: Rows) -> Iterable[Float32] | QuantisedRows:

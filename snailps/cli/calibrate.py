@@ -1,0 +1,104 @@
+"""``snailps calibrate``: makes a classifier's probabilities true, and finds thresholds of labels.
+
+    MODEL.bin, labelled text -> MODEL.bin.json -> temperature, error before and after; thresholds
+
+Parses and prints; `snailps.vectors.calibrating` does the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.cli.model_kinds import kind_of, readable
+from snailps.cli.options import OverwriteOption
+from snailps.cli.printing import JsonObjectOption, live_line, print_json, print_rows
+from snailps.cli.signals import exits_by_signals
+from snailps.config.output import refuse_existing
+from snailps.errors import ConfigError
+from snailps.outward import without_secrets
+from snailps.vectors.words import to_text
+
+
+def command(
+    model: Annotated[
+        Path, typer.Argument(help="Model file: a classifier's .bin or .ftz (fastText's too).")
+    ],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="Labelled lines that it was not trained on, in the format of the training."
+        ),
+    ],
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Find for each label the threshold with the best recall at this precision.",
+            show_default=False,
+        ),
+    ] = None,
+    recall: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Find for each label the threshold with the best precision at this recall.",
+            show_default=False,
+        ),
+    ] = None,
+    column: Annotated[
+        str, typer.Option(help="Column with the text, in tables.", show_default=False)
+    ] = "",
+    label_column: Annotated[
+        str, typer.Option(help="Column with the labels, in tables.", show_default=False)
+    ] = "",
+    overwrite: OverwriteOption = False,
+    as_json: JsonObjectOption = False,
+) -> None:
+    """Make a classifier's probabilities say how often its labels are right.
+
+    Writes MODEL.json beside the model: a temperature, by which scores are divided, and with
+    --precision or --recall a threshold for each label. All commands read it with the model, whose
+    file does not change: copy both.
+
+    For example: snailps calibrate out/sections.bin held-out.txt
+
+    Labels that are right in nine of ten cases: snailps calibrate out/sections.bin held-out.txt
+    --precision .9
+
+    In a pipe: label, its lines, threshold, precision, recall, predictions, separated by tabs. A
+    label that no threshold brings to the precision has none, and is not predicted.
+    """
+    from snailps.vectors.calibrating import calibrate
+    from snailps.vectors.calibration import path_beside
+
+    if kind_of(model, "text") != "text":
+        raise ConfigError(f"{model}: expected a classifier of text (.bin), got a .npz")
+    if file == "-":
+        raise ConfigError("the lines are read three times: give a file, not -")
+    if not overwrite:
+        refuse_existing([str(path_beside(model))], unfinished=False, option="calibration")
+    with exits_by_signals(), live_line(lambda: "calibrating"):
+        report = calibrate(
+            model, readable(file), precision=precision, recall=recall, column=column,
+            label_column=label_column,
+        )  # fmt: skip
+    labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in report.thresholds]
+    if as_json:
+        shown = {"model": str(model), "file": without_secrets(file), **asdict(report)}
+        print_json({**shown, "thresholds": labels})
+        return
+    if labels:
+        columns = ("label", "lines", "threshold", "precision", "recall", "predicted")
+        print_rows(columns, [tuple(row[name] for name in columns) for row in labels])
+    error, after = report.calibration_error_before, report.calibration_error_after
+    typer.echo(
+        f"temperature {report.temperature:.4g}: expected calibration error {error:.4f} -> "
+        f"{after:.4f} on {report.lines:,} lines; wrote {report.path}",
+        err=True,
+    )

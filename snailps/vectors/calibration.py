@@ -1,0 +1,156 @@
+"""What a classifier's file cannot hold, in a file beside it: a temperature, thresholds of labels.
+
+    MODEL.bin, MODEL.bin.json -> read_calibration -> Calibration, if it is of this model
+    Calibration -> write_calibration -> MODEL.bin.json
+
+Must not know how these are fitted (`calibrating`) or used (`label_prediction`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from snailps.data.atomic import atomic_file
+from snailps.dataclass import dataclass, field
+from snailps.errors import ModelFileError
+from snailps.vectors.words import to_text
+
+log = logging.getLogger(__name__)
+
+Path_: TypeAlias = "str | os.PathLike[str]"
+
+_FORMAT = "snailps calibration 1"
+_BYTES_MAX = 1 << 28
+_MARKED_BYTES = 1 << 16
+"""Bytes at each end of a model's file by which it is recognised: header and first words, and the
+last rows of labels, which no two trainings have in common."""
+_HOW = "run snailps calibrate again, or remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How the scores of a classifier become probabilities and decisions.
+
+    Attributes
+    ----------
+    temperature : float
+        Scores are divided by it, above 0; 1: they stay.
+    thresholds : mapping of str to float or None
+        Least probability of each label, with its prefix; None: the label is never predicted.
+        Empty: no thresholds.
+    about : mapping
+        How they were fitted, for readers of the file.
+    """
+
+    temperature: float = 1.0
+    thresholds: Mapping[str, float | None] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def path_beside(path: Path_) -> Path:
+    """Return the path of the file beside a model's; a .gz has that of the unpacked file."""
+    return Path(os.fspath(path).removesuffix(".gz") + ".json")
+
+
+def mark_of(model: mmap.mmap | bytes) -> str:
+    """Return a hash by which a model's file is recognised; it need not be read as a whole."""
+    digest = hashlib.sha256(b"%d " % len(model))
+    digest.update(model[:_MARKED_BYTES])
+    digest.update(model[-_MARKED_BYTES:])
+    return digest.hexdigest()[:32]
+
+
+def read_calibration(
+    path: Path_, model: mmap.mmap | bytes, labels: Sequence[bytes]
+) -> Calibration | None:
+    """Read what is beside a model's file, whose bytes are `model`; None: nothing of this model.
+
+    A calibration of another model is not used, and a warning says so.
+
+    Raises
+    ------
+    ModelFileError
+        The file cannot be read, or is damaged.
+    """
+    beside = path_beside(path)
+    try:
+        with beside.open("rb") as file:
+            text = file.read(_BYTES_MAX + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ModelFileError(f"{beside}: cannot be read: {error.strerror or error}") from error
+    try:
+        values = json.loads(text) if len(text) <= _BYTES_MAX else None
+        if not isinstance(values, dict):
+            raise ValueError(f"expected an object of at most {_BYTES_MAX:,} bytes")
+        form = values.get("format")
+        if form != _FORMAT:
+            if isinstance(form, str) and form.startswith("snailps calibration"):
+                raise ValueError(f"format {form!r:.60}: use a newer snailps")
+            return None  # a file of someone else
+        if values.get("model") != mark_of(model):
+            log.warning(
+                "%s belongs to another model than %s: its temperature and thresholds are not used; "
+                "%s", beside, os.fspath(path), _HOW,
+            )  # fmt: skip
+            return None
+        return _checked(values, labels)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{beside}: damaged: {error}; {_HOW}") from None
+
+
+def _checked(values: Mapping[str, Any], labels: Sequence[bytes]) -> Calibration:
+    temperature: Any = values.get("temperature")
+    thresholds, about = values.get("thresholds"), values.get("about", {})
+    if not _is_number(temperature) or not 0 < temperature < math.inf:
+        raise ValueError(f"temperature: expected a number above 0, got {temperature!r:.60}")
+    if not isinstance(thresholds, dict) or not isinstance(about, dict):
+        raise ValueError("expected thresholds and about as objects")
+    for label, threshold in thresholds.items():
+        if threshold is not None and not (_is_number(threshold) and 0 <= threshold <= 1):
+            raise ValueError(f"threshold of {label!r:.60}: expected 0 to 1, got {threshold!r:.60}")
+    if thresholds and thresholds.keys() != {to_text(label) for label in labels}:
+        raise ValueError("expected a threshold for each label of the model")
+    return Calibration(float(temperature), thresholds, about)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def write_calibration(path: Path_, calibration: Calibration) -> Path:
+    """Write a calibration beside a model's file, which must be there; return its path.
+
+    Raises
+    ------
+    ModelFileError
+        The model cannot be read, or the file cannot be written.
+    """
+    beside = path_beside(path)
+    try:
+        with (
+            open(path, "rb") as model,
+            mmap.mmap(model.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        ):
+            mark = mark_of(mapped)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    values = {
+        "format": _FORMAT,
+        "model": mark,
+        "temperature": calibration.temperature,
+        "about": dict(calibration.about),
+        "thresholds": dict(calibration.thresholds),
+    }
+    with atomic_file(beside) as file:
+        file.write(json.dumps(values, indent=1, allow_nan=False).encode() + b"\n")
+    return beside
