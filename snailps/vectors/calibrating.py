@@ -137,7 +137,7 @@ def calibrate(
             raise DataError(f"{name}: expected a share, above 0 to 1, got {share!r:.60}")
     if precision is not None and recall is not None:
         raise DataError("expected a precision or a recall for the thresholds, got both")
-    opened = replace(open_bin(model, "a classifier (a .bin)"), calibration=None)
+    opened = open_bin(model, "a classifier (a .bin)", calibrated=False)
     plain = LabelModel.of_model(opened, model)
     if plain.loss == "hs":
         raise ModelFileError(

@@ -88,21 +88,27 @@ def load_model(
 
 
 def open_bin(
-    path: Path_, expected: str, file: IO[bytes] | None = None, *, mapped: bool = True
+    path: Path_,
+    expected: str,
+    file: IO[bytes] | None = None,
+    *,
+    mapped: bool = True,
+    calibrated: bool = True,
 ) -> BinModel:
     """Open a whole .bin or .ftz; `ModelFileError` asks for `expected` if it is no such file.
 
-    `file` is the opened file, if there is one.  A classifier gets the calibration beside the path.
+    `file` is the opened file, if there is one.  If `calibrated`, a classifier gets the calibration
+    beside the path.
     """
     if file is None:
         with opened(path) as source:
-            return open_bin(path, expected, source, mapped=mapped)
+            return open_bin(path, expected, source, mapped=mapped, calibrated=calibrated)
     if not is_bin(file.read(START_BYTES)):
         kind = identify(path, file) or "a file of another format: fetch or export it again"
         raise ModelFileError(f"{path}: expected {expected}, got {kind}")
     file.seek(0)
     model = read_bin(path, quantised=True, file=file, mapped=mapped)
-    if model.header.model != "supervised":
+    if not calibrated or model.header.model != "supervised":
         return model
     return replace(model, calibration=read_calibration(path, model.mapped, model.labels))
 
