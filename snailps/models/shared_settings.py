@@ -117,15 +117,10 @@ def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
         )
 
 
-def refuse_held_out(settings: Any, where: Callable[[str], str]) -> None:
-    """Refuse two kinds of validation lines."""
-    if settings.validation and settings.held_out:
+def refuse_untested(settings: Any, where: Callable[[str], str], names: Collection[str]) -> None:
+    """Refuse `stop_after` without what the model is tested on: none of the settings `names`."""
+    if settings.stop_after and not any(getattr(settings, name) for name in names):
         raise ConfigError(
-            f"{where('held_out')}: held_out: expected 0 with validation (from "
-            f"{where('validation')}), got {settings.held_out:g}: leave one of them out"
-        )
-    if settings.stop_after and not (settings.validation or settings.held_out):
-        raise ConfigError(
-            f"{where('stop_after')}: stop_after: expected validation files, or held_out: got "
-            "neither, so no epoch can be compared. Set validation to a file, or held_out to 0.1"
+            f"{where('stop_after')}: stop_after: expected {' or '.join(names)} as well, got none: "
+            "without lines to test on no epoch can be better than another. Set one of them"
         )

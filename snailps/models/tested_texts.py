@@ -5,10 +5,11 @@ paths, folders, globs -> Scratch: unpacked, tables as text -> text, path, first 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from snailps.data.blocks import cut, expand, read_block
+from snailps.data.blocks import cut, expand, files_of, read_block
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
@@ -16,6 +17,8 @@ from snailps.pieces import Piece
 
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
+
+log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 8 << 20
 
@@ -43,3 +46,14 @@ def texts_of(
         for block in blocks:
             data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
             yield data, block.path, block.start
+
+
+def warn_of_trained(validation: Sequence[str], input_: Sequence[str]) -> None:
+    """Log a warning if a file of `validation` is also in the input."""
+    both = sorted(set(files_of(validation)) & set(files_of(input_))) if validation else []
+    if both:
+        log.warning(
+            "validation: %s is also in the input: figures on what is trained do not show how well "
+            "the model does on anything else. Give other files",
+            both[0],
+        )

@@ -17,6 +17,7 @@ from waiting import LIMIT_S
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.api.rotation import Rotation
 from snailps.api.traits import Cut, Limited, Reported
+from snailps.api.validation import Validation
 from snailps.master import core
 from snailps.master.leases import late_workers
 from snailps.node import process
@@ -420,6 +421,18 @@ def write_numbers(path, lines, rows=50):
 
 
 COUNTER = "cluster_models:Counter"
+
+
+class Validated(Counter):
+    """Is tested after each epoch: its figure is the sum of all rows, which grows."""
+
+    @classmethod
+    def validation(cls, settings):
+        return Validation(cls._sum, stop_after=0)
+
+    @classmethod
+    def _sum(cls, results):
+        return {"rows": float(sum(rows.sum() for _, rows in results.scan("counts")))}
 
 
 class Paced(Counter):

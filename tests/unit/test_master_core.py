@@ -1146,3 +1146,60 @@ def test_transitions_that_are_not_in_the_table_raise():
         cluster_step(ClusterPhase.DONE, ClusterPhase.FORMED)
     assert set(JOB) == set(JobPhase)
     assert set(CLUSTER) == set(ClusterPhase)
+
+
+# --- tests after epochs --------------------------------------------------------------------------
+
+VALIDATED = {"worker_class": "cluster_models:Validated", "epochs": "2"}
+
+
+def epochs_tested(world):
+    return [test["epoch"] for test in world.core.job_controller.job.tested.tests]
+
+
+def test_worker_that_waits_when_its_last_block_of_an_epoch_is_done_is_asked_to_push_all(make_job):
+    """It asks for the next block while it trains, so before there is anything to push."""
+    world = World(make_job(**VALIDATED))
+    _, worker, _ = world.forms()
+    lease, numbers = world.ask(worker, m.Lease("train")), []
+    while lease.number >= 0:
+        waiting = world.call(worker, m.Lease("train"))
+        numbers.append(lease.number)
+        figures = {"loss": 1.0, "examples": 1.0}
+        world.ask(worker, m.Done("train", lease.number, 5, 0.1, figures))
+        lease = world.answers[waiting]
+    assert lease.flushes
+    assert world.ask(worker, m.Lease("train")).flushes  # as long as it has not pushed all
+    world.tick()
+    assert epochs_tested(world) == []
+    world.note(worker, m.Durable(numbers))
+    waiting = world.call(worker, m.Lease("train"))
+    assert waiting not in world.answers
+    world.tick()
+    assert epochs_tested(world) == [1]
+    assert world.answers[waiting].number == len(numbers)
+
+
+def test_master_that_takes_over_tests_an_epoch_again_unless_that_was_noted(make_job):
+    before = World(make_job(**VALIDATED))
+    _, worker, _ = before.forms()
+    assert before.trains(worker)
+    before.tick()
+    before.slow = True  # no test ends
+    while before.trains(worker):
+        pass
+    before.tick()
+    for is_noted in (False, True):
+        if is_noted:
+            before.slow = False
+            before.work()
+            before.tick()
+            assert epochs_tested(before) == [1]
+        world = takes_over(before, make_job(**VALIDATED))
+        for number in (1, 2, 3):
+            rejoin(world, number)
+        waiting = world.call(2, m.Lease("train"))
+        world.tick(times=4)
+        assert epochs_tested(world) == [1]
+        assert sum(fact.kind == "tested" for fact in world.facts()) == (not is_noted)
+        assert world.answers[waiting].number >= 0

@@ -526,6 +526,10 @@ class LeaseService:
             self._look_at_all()
         for node in schedule.woken(self._refused):
             self._asking.extend(self._refused.pop(node, ()))
+        if schedule.held is not None and self._refused:
+            # It asked while it trained its last block of the epoch, which is done by now.
+            for node in self._refused.keys() & schedule.pushing():
+                self._asking.extend(self._refused.pop(node))
         not_ready: list[Call] = []  # to be examined once the shards are ready; in their sequence
         for _ in range(min(len(self._asking), ANSWERS_MAX)):
             call = self._asking.popleft()

@@ -22,13 +22,13 @@ from snailps import kernels
 from snailps.api.results import Results
 from snailps.data._labelled import LineReader, Lines
 from snailps.data._text import split_lines
-from snailps.data.blocks import files_of, head_of, test_files
+from snailps.data.blocks import head_of, test_files
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, shown_bytes
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.tested_texts import texts_of
+from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.label_scores import Sums, labelled, scores_of
 
@@ -133,12 +133,7 @@ def check(settings: ClassifierSettings) -> None:
                 )
     except DataError as error:
         raise DataError(f"validation: {error}") from None
-    if both := sorted(set(paths) & set(files_of(s.input))):
-        log.warning(
-            "validation: %s is also in the input: figures on trained lines do not show how "
-            "other lines are labelled. Give other lines, or set held_out=0.1 instead",
-            both[0],
-        )
+    warn_of_trained(s.validation, s.input)
 
 
 def line_reader(settings: ClassifierSettings, words: Vocabulary, labels: Vocabulary) -> LineReader:

@@ -28,7 +28,7 @@ from snailps.models.shared_settings import (
     SUBWORD,
     VALIDATION,
     refuse_both,
-    refuse_held_out,
+    refuse_untested,
 )
 
 AUTO_MAXN = -1
@@ -201,7 +201,12 @@ class ClassifierSettings(JobSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
         refuse_both(self, where)
-        refuse_held_out(self, where)
+        if self.validation and self.held_out:
+            raise ConfigError(
+                f"{where('held_out')}: held_out: expected 0 with validation (from "
+                f"{where('validation')}), got {self.held_out:g}: leave one of them out"
+            )
+        refuse_untested(self, where, ("validation", "held_out"))
         if self.label_column and not self.column:
             raise ConfigError(
                 f"{where('label_column')}: label_column: expected `column` as well, the "

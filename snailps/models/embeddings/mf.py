@@ -31,6 +31,7 @@ from snailps.api.range_passes import PassRange, RangePasses
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.traits import Ranged, Rotated
+from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
@@ -38,7 +39,7 @@ from snailps.data.encoding import Encoding
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
-from snailps.errors import DataError
+from snailps.errors import ConfigError, DataError
 from snailps.kernels.quota import memory
 from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
@@ -306,6 +307,11 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
+        if settings.stop_after and not (settings.test or cls.held_out(settings)):
+            raise ConfigError(
+                "stop_after: expected held_out or test as well, got none: without lines to test on "
+                "no epoch can be better than another. Set held_out to 0.1"
+            )
         by = settings.held_out_by
         if by != "line" and cls.held_out(settings) is None and not settings.continue_from:
             log.warning(
@@ -370,6 +376,13 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def tester(cls, settings: MfSettings) -> Callable[[Results], Mapping[str, float]] | None:
         """Test on the lines of some users, the same ones during the whole training."""
         return cls._test if settings.test or cls.held_out(settings) is not None else None
+
+    @classmethod
+    def validation(cls, settings: MfSettings) -> Validation | None:
+        """With `stop_after` it is tested after each epoch; else beside the training."""
+        if not settings.stop_after:
+            return None
+        return Validation(cls._test, settings.stop_after, "higher" if ranks(settings) else "lower")
 
     @classmethod
     def _test(cls, results: Results) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
-from snailps.models.shared_settings import KEEP_STATE, TEST
+from snailps.models.shared_settings import KEEP_STATE, STOP_AFTER, TEST
 
 ADAGRAD = {"method": ("adagrad",)}
 RANKINGS = {"loss": ("softmax", "pairwise")}
@@ -316,6 +316,7 @@ class MfSettings(EmbeddingSettings):
         high=1e6,
         aliases=["validation_fraction", "test_size"],
     )
+    stop_after: int = setting(0, **STOP_AFTER)
     held_out_by: Literal["line", "user", "user_time", "user_order", "time"] = setting(
         "line",
         help="Which lines are held out. `line`: drawn from all lines. `user`: drawn from each "

@@ -24,6 +24,7 @@ from snailps.api.passes import Passes
 from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Tensor
 from snailps.api.traits import Adopted, Cut, Limited, Reported, Surveyed, Surveyor
+from snailps.api.validation import Validation
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
@@ -164,6 +165,10 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     @classmethod
     def tester(cls, settings: MlpSettings) -> Callable[[Results], Mapping[str, float]] | None:
         return _tested if settings.test else None
+
+    @classmethod
+    def validation(cls, settings: MlpSettings) -> Validation | None:
+        return Validation(_validated, settings.stop_after) if settings.validation else None
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
@@ -353,15 +358,31 @@ def _tested(results: Results) -> Mapping[str, float]:
     return {name: round(figures[name], 4) for name in ("accuracy", "log_loss")}
 
 
+def _validated(results: Results) -> Mapping[str, float]:
+    s = results.settings
+    assert isinstance(s, MlpSettings)
+    figures = figures_of(results, s.validation, s.validation_labels, "validation_labels")
+    return {name: round(figures[name], 6) for name in ("accuracy", "log_loss")}
+
+
 def figures_of_test(results: Results, most: int = 0) -> dict[str, Any]:
     """Loss and accuracy on the test files, or on at most `most` of their examples (0: all)."""
+    s = results.settings
+    assert isinstance(s, MlpSettings)
+    return figures_of(results, s.test, s.test_labels, "test_labels", most)
+
+
+def figures_of(
+    results: Results, paths: Sequence[str], labels: Sequence[str], setting: str, most: int = 0
+) -> dict[str, Any]:
+    """Loss and accuracy on files with their labels, which a setting names."""
     s = results.settings
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), LOSSES["multinomial"].judge()
     centres, factors = s.scales
     encoding = Encoding.of_text(s.encoding)
     with Scratch(s.scratch_dir, s.scratch_bytes) as scratch:
-        test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
+        test = Labelled(pairs_of(paths, labels, scratch, setting), scratch)
         chosen = np.arange(0, len(test), max(1, -(-len(test) // most)) if most else 1)
         for first in range(0, len(chosen), JUDGED):
             numbers = chosen[first : first + JUDGED]

@@ -24,7 +24,14 @@ from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats, Layers, check_widths
-from snailps.models.shared_settings import ACTIVATION, CONTINUE_FROM, SHUFFLE
+from snailps.models.shared_settings import (
+    ACTIVATION,
+    CONTINUE_FROM,
+    SHUFFLE,
+    STOP_AFTER,
+    VALIDATION,
+    refuse_untested,
+)
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
@@ -64,6 +71,16 @@ class MlpSettings(JobSettings):
         when="The files have other names.",
         unit="paths",
     )
+    validation: tuple[str, ...] = setting(
+        (), **VALIDATION, when="To see whether more epochs help, or for `stop_after`."
+    )
+    validation_labels: tuple[str, ...] = setting(
+        (),
+        help="Label files of `validation`, found like `labels`.",
+        when="The files have other names.",
+        unit="paths",
+    )
+    stop_after: int = setting(0, **STOP_AFTER)
     hidden: tuple[str, ...] = setting(
         ("100",),
         help="Widths of the hidden layers.",
@@ -123,6 +140,7 @@ class MlpSettings(JobSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
+        refuse_untested(self, where, ("validation",))
         check_widths(self.hidden, where("hidden"))
         if steps_of(self).are_sums and self.batch_size < self.micro_batches:
             raise ConfigError(
@@ -202,6 +220,9 @@ def adopted(settings: MlpSettings) -> MlpSettings:
         tests = []
         if settings.test:
             tests = pairs_of(settings.test, settings.test_labels, scratch, "test_labels")
+        if settings.validation:
+            own = settings.validation_labels
+            tests += pairs_of(settings.validation, own, scratch, "validation_labels")
         for images, labels in [*pairs, *tests]:
             if (other := check_pair(images, labels).width) != width:
                 raise DataError(

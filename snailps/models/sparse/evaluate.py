@@ -10,12 +10,13 @@ examples, 13 bytes each.  Weights are those of the examples, not of their classe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from snailps.api.validation import Validation
 from snailps.data.blocks import files_of, head_of, test_files
 from snailps.data.columns import Kind
 from snailps.data.elements import shown_names
@@ -25,7 +26,7 @@ from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
-from snailps.models.tested_texts import BLOCK_BYTES, texts_of
+from snailps.models.tested_texts import BLOCK_BYTES, texts_of, warn_of_trained
 
 if TYPE_CHECKING:
     from snailps.api.worker import Results
@@ -103,7 +104,8 @@ def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
     is_encoded = Encoding.of_text(settings.encoding).is_measured
     read = settings if is_encoded else replace(settings, class_weights=(), encoding="")
     reading = settings.reading()
-    for name, files in (("input", files_of), ("test", test_files)):
+    kinds = ("input", files_of), ("test", test_files), ("validation", test_files)
+    for name, files in kinds:
         try:
             for path in files(getattr(settings, name))[:HEADS_MAX]:
                 if reading.takes(path):
@@ -117,9 +119,22 @@ def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
                 cls.check_batch(settings, batch, path)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
+    warn_of_trained(settings.validation, settings.input)
 
 
-def evaluate(cls: type[SparseModel], results: Results) -> dict[str, Any]:
+def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validation | None:
+    """The tests after each epoch; None without files of `validation`."""
+
+    def test(results: Results) -> dict[str, float]:
+        figures = evaluate(cls, results, settings.validation)
+        return {name: value for name, value in figures.items() if isinstance(value, float)}
+
+    # Each judge's first figure is a mean loss.
+    return Validation(test, settings.stop_after, "lower") if settings.validation else None
+
+
+def evaluate(cls: type[SparseModel], results: Results, paths: Sequence[str]) -> dict[str, Any]:
+    """Figures of the present rows on the examples of some files."""
     s = results.settings
     assert isinstance(s, SparseSettings)
     extras = cls.extras(results)
@@ -128,7 +143,7 @@ def evaluate(cls: type[SparseModel], results: Results) -> dict[str, Any]:
     factor, shift = LOSSES[s.loss].restored(encoding)
     results.exporting.plan([1.0])
     for text in texts_of(
-        s.test,
+        paths,
         s.scratch_dir,
         s.scratch_bytes,
         reading=s.reading(),

@@ -21,7 +21,15 @@ from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES
-from snailps.models.shared_settings import KEEP_STATE, SHUFFLE, TEST, check_optimizer
+from snailps.models.shared_settings import (
+    KEEP_STATE,
+    SHUFFLE,
+    STOP_AFTER,
+    TEST,
+    VALIDATION,
+    check_optimizer,
+    refuse_untested,
+)
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
@@ -37,6 +45,10 @@ class SparseSettings(JobSettings):
     test: tuple[str, ...] = setting(
         (), **TEST, when="To measure the model on examples that it was not trained on."
     )
+    validation: tuple[str, ...] = setting(
+        (), **VALIDATION, when="To see whether more epochs help, or for `stop_after`."
+    )
+    stop_after: int = setting(0, **STOP_AFTER)
     format: Literal["auto", "libsvm", "libffm", "csv", "tsv"] = setting(
         "auto",
         help="Format of the examples. `auto`: detected from the first line, and matrix files of "
@@ -169,6 +181,7 @@ class SparseSettings(JobSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
+        refuse_untested(self, where, ("validation",))
         try:
             if self.label_column:
                 self._check_tables()

@@ -30,6 +30,7 @@ from snailps.api.passes import EPOCHS, Passes
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, Reported, Surveyor
+from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
@@ -269,7 +270,11 @@ class SparseWorker(SparseModel, Adopted, Reported):
         assert isinstance(results.settings, SparseSettings)
         if not results.settings.test:
             return {}
-        return {"test": evaluate.evaluate(cls, results)}
+        return {"test": evaluate.evaluate(cls, results, results.settings.test)}
+
+    @classmethod
+    def validation(cls, settings: SparseSettings) -> Validation | None:
+        return evaluate.validation_of(cls, settings)
 
     # --- at a worker -------------------------------------------------------------------------
 
