@@ -28,6 +28,8 @@ from snailps.vectors.row_sorter import RowSorter
 
 PULLS_AHEAD = 1
 """Lists of keys that `Results.pulls` pulls ahead of the list it waits for."""
+JOINED_BYTES = 1 << 18
+"""Small pieces of a scan are joined up to this size."""
 
 
 class Results:
@@ -243,7 +245,7 @@ class Results:
         """Read every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
 
         Keys come in no order, each once.  All shards are read at the same time, with some 16 pieces
-        in flight.
+        in flight; small ones are joined.
 
         Raises
         ------
@@ -260,7 +262,7 @@ class Results:
             self._numbers[table], self.tables[table].dim, fragments, lambda: progress.add(1)
         )
         keys: list[Keys] = []
-        for piece in pieces:
+        for piece in joined(pieces):
             progress.check()
             self.tables[table].check_finite(*piece)
             if self.scanned is not None:
@@ -268,6 +270,32 @@ class Results:
             yield piece
         if self.scanned is not None:
             self.scanned[table] = keys
+
+
+def joined(pieces: Iterable[tuple[Keys, Rows]]) -> Iterator[tuple[Keys, Rows]]:
+    """Join small pieces of rows to ones of up to `JOINED_BYTES`: what is done with a piece costs as
+    much for a row as for a thousand, and a table has a piece a fragment, however few rows it has.
+    """
+    held: list[tuple[Keys, Rows]] = []
+    held_bytes = 0
+    for keys, rows in pieces:
+        piece_bytes = keys.nbytes + rows.nbytes
+        if held and held_bytes + piece_bytes > JOINED_BYTES:
+            whole = _concatenated(held)
+            held, held_bytes = [], 0  # before the next ones are read
+            yield whole
+            del whole
+        held.append((keys, rows))
+        held_bytes += piece_bytes
+    if held:
+        yield _concatenated(held)
+
+
+def _concatenated(pieces: Sequence[tuple[Keys, Rows]]) -> tuple[Keys, Rows]:
+    if len(pieces) == 1:
+        return pieces[0]
+    keys, rows = zip(*pieces, strict=True)
+    return np.concatenate(keys), np.concatenate(rows)
 
 
 def _wait(pushes: list[Pending]) -> None:

@@ -19,7 +19,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,26 +97,7 @@ class Encoding:
     @classmethod
     def of_text(cls, text: str) -> Encoding:
         """Parse `text`; empty: nothing is changed.  ValueError: malformed, or not finite."""
-        if not text:
-            return cls()
-        read: Any = json.loads(text)
-        if not isinstance(read, dict) or not read.keys() <= cls.__dataclass_fields__.keys():
-            raise ValueError(f"expected what `Encoding.text` makes, got {text!r:.60}")
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in read.items()
-        }
-        made = cls(**values)
-        numbers = [*made.labels, made.centre, made.deviation, made.factor, made.constant]
-        if (
-            not np.isfinite(np.array([*numbers, *made.centres], float)).all()
-            or min(made.deviation, made.factor) <= 0
-            or (made.keys[1:] <= made.keys[:-1]).any()
-            or any(after <= before for before, after in itertools.pairwise(made.labels))
-            or any(type(name) is not str for name in made.names)
-            or any(type(key) is not int or not 0 <= key < 1 << 64 for key in made.clipped)
-        ):
-            raise ValueError(f"expected finite numbers in order, got {text!r:.60}")
-        return made
+        return _parsed(text)
 
     @property
     def text(self) -> str:
@@ -434,6 +415,31 @@ class Encoding:
         if not has_constant:
             mean, deviation = 0.0, float(np.hypot(mean, deviation))
         return replace(self, centre=mean, deviation=deviation if deviation > 0 else 1.0)
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Encoding:
+    """Parse what `Encoding.text` makes; kept, because an export asks again for each piece."""
+    if not text:
+        return Encoding()
+    read: Any = json.loads(text)
+    if not isinstance(read, dict) or not read.keys() <= Encoding.__dataclass_fields__.keys():
+        raise ValueError(f"expected what `Encoding.text` makes, got {text!r:.60}")
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in read.items()
+    }
+    made = Encoding(**values)
+    numbers = [*made.labels, made.centre, made.deviation, made.factor, made.constant]
+    if (
+        not np.isfinite(np.array([*numbers, *made.centres], float)).all()
+        or min(made.deviation, made.factor) <= 0
+        or (made.keys[1:] <= made.keys[:-1]).any()
+        or any(after <= before for before, after in itertools.pairwise(made.labels))
+        or any(type(name) is not str for name in made.names)
+        or any(type(key) is not int or not 0 <= key < 1 << 64 for key in made.clipped)
+    ):
+        raise ValueError(f"expected finite numbers in order, got {text!r:.60}")
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snailps.api.results import Results
+from snailps.api.results import JOINED_BYTES, Results, joined
 from snailps.api.tables import Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
@@ -123,3 +123,16 @@ def test_rows_with_state_are_read_and_set_exactly(old):
     assert (rows == wanted).all()
     with pytest.raises(MisuseError, match="rows of 9 values"):
         results.put_packed("t", [(keys, wanted[:, :3])])
+
+
+def test_small_pieces_of_a_scan_are_joined_and_large_ones_are_passed_on():
+    sizes = [1, 0, 7, JOINED_BYTES // 12, 3, JOINED_BYTES // 12 - 4, 2, JOINED_BYTES]
+    keys = np.split(np.arange(sum(sizes), dtype=np.uint64), np.cumsum(sizes)[:-1])
+    pieces = [(some, some[:, None].astype(np.float32)) for some in keys]
+    found = list(joined(iter(pieces)))
+    assert [len(some) for some, _ in found] == [8, sizes[3], sizes[4] + sizes[5], 2, JOINED_BYTES]
+    assert found[1] == pieces[3]
+    for some, rows in found:
+        assert (rows[:, 0] == some).all()
+    assert (np.concatenate([some for some, _ in found]) == np.arange(sum(sizes))).all()
+    assert list(joined([])) == []
