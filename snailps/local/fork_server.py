@@ -82,7 +82,7 @@ class ForkServer:
         self._socket, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote:
             files = {"socket_fd": remote.fileno()}
-            self._process = start("fork_server", {"room": ROOM}, files, errors=None)
+            self.process = start("fork_server", {"room": ROOM}, files, errors=None)
 
     def start(
         self, role: str, arguments: Mapping[str, Any], files: Mapping[str, int],
@@ -98,7 +98,7 @@ class ForkServer:
                 socket.send_fds(self._socket, sent, [errors_write, ended_write, *files.values()])
                 answer = self._socket.recv(REQUEST_MAX)
             if not answer:
-                code = self._process.wait()
+                code = self.process.wait()
                 raise OSError(f"the process that forks them has ended with exit code {code}")
             pid, error = json.loads(answer)
             if error:
@@ -123,10 +123,10 @@ class ForkServer:
             self._socket.shutdown(socket.SHUT_RDWR)  # a fork of this process may have it open, too
         self._socket.close()
         try:
-            self._process.wait(CLOSE_S)
+            self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
 
 def serve(requests: socket.socket, main: Callable[[], None]) -> None:

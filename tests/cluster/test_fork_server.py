@@ -33,7 +33,7 @@ from snailps.local import fork
 from snailps.local.fork_server import ForkServer
 fork.PROGRAM = (sys.executable, sys.argv[1])
 server = ForkServer()
-print(server._process.pid, server.start("node", {"body": "time.sleep(600)"}, {}).pid, flush=True)
+print(server.process.pid, server.start("node", {"body": "time.sleep(600)"}, {}).pid, flush=True)
 time.sleep(600)
 """
 
@@ -92,7 +92,7 @@ def test_forked_process_has_the_files_that_it_was_given_and_is_ended_by_signals(
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_end_of_a_fork_server_ends_its_children(server, end):
     process = started(server, "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
-    server.close() if end == "close" else server._process.kill()
+    server.close() if end == "close" else server.process.kill()
     assert process.wait(LIMIT_S) == -signal.SIGKILL
     until(lambda: is_gone(process.pid), "that the child is gone")
     if end == "kill":
