@@ -75,7 +75,7 @@ class Rule:
 TRAINS = (
     r"snail_(train|score|sum_rows|rows_from_lanes|lanes_from_rows|gradients_from|transpose|judge"
     r"|plan_bundles|bound_bundles|cbow|linear|fm_|labels|add_to_rows|add_weighted|bag_means|loss"
-    r"|csr)|expm1f|logf@"
+    r"|csr|solve|add_gram)|expm1f|logf@"
 )
 RULES = (
     Rule("master", "", role="master"),
@@ -91,8 +91,8 @@ RULES = (
     Rule("transport", r"", role="server", thread="^(shard|control)"),
     Rule("training", TRAINS, role="worker"),
     Rule("merging rows", r"@_row_exchange\.|snail_(exchange|merge|share)", role="worker"),
-    Rule("planning and sorting", r"@_key_numbering\.|@_shuffling\.|snail_(split|find_centres"
-         r"|count_bundles|order|sort|lay_out|hide|number)", role="worker"),
+    Rule("planning and sorting", r"@_(key_numbering|packed_pairs|shuffling)\.|snail_(split"
+         r"|find_centres|count_bundles|order|sort|lay_out|hide|number)", role="worker"),
     Rule("reading and encoding text", r"@(_text|_subwords|_labelled|_examples|_matrix)\."),
     Rule("reading and encoding text", r"", role="worker", thread="^(encode|parse)"),
     Rule("planning and sorting", r"", role="worker", thread="^prepare"),

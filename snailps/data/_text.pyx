@@ -363,6 +363,10 @@ cdef class NameTable:
         """Bytes of all names."""
         return self.table.arena_used
 
+    def reserve(self, names: snailps.data.packed_words.PackedWords) -> None:
+        """Make room for names that are known to be new, at once: a table that grows is filled anew."""
+        table_reserve(&self.table, len(names), names.letters)
+
     def add(self, names: Sequence[bytes], counts: NDArray[np.int64] | None = None) -> None:
         """Count names, each once, or as often as `counts` says."""
         packed = PackedWords.of(names)

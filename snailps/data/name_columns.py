@@ -425,6 +425,7 @@ class Names:
         if self._tables is None:
             tables = [NameTable() for _ in self.names]
             for table, of_kind in zip(tables, self.names, strict=True):
+                table.reserve(of_kind)
                 table.add(of_kind)
                 if len(table) != len(of_kind):
                     raise DataError(f"{_MALFORMED}: a name comes twice")
