@@ -9,6 +9,8 @@ know models.
 
 from __future__ import annotations
 
+import datetime
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice
@@ -29,7 +31,7 @@ from snailps.data.elements import (
     whole,
 )
 from snailps.data.matrix_sources import summed
-from snailps.data.name_columns import Values
+from snailps.data.name_columns import Values, times_of
 from snailps.data.scratch import Scratch
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass
@@ -46,12 +48,14 @@ _END = object()
 class NamePiece:
     """Consecutive rows: names by column, and float64 values (empty: none).
 
-    `whole`: by column, whether all its names were whole numbers.
+    `whole`: by column, whether all its names were whole numbers.  `times`: seconds or other
+    numbers, float64, empty if none were given.
     """
 
     names: list[list[str]]
     values: NDArray[np.float64]
     whole: tuple[bool, ...]
+    times: NDArray[np.float64]
 
 
 class NameRows:
@@ -75,6 +79,8 @@ class NameRows:
         A column of values may follow the names.
     finds_values : bool
         If a table has the usual names and exactly one other column, that one has the values.
+    times : object, optional
+        A time for each row, or the name of a column: numbers, dates, or texts of either.
     """
 
     def __init__(
@@ -87,16 +93,23 @@ class NameRows:
         usual: Sequence[Any] = (),
         valued: bool = False,
         finds_values: bool = False,
+        times: Any = None,
     ) -> None:
         data = data if library_of(data) == "datasets" else whole(data)
         self._data, self._expected, self._values = data, tuple(expected), values
         self._columns, self._usual, self._valued = tuple(columns), tuple(usual), valued
-        self._finds_values = finds_values
+        self._finds_values, self._times = finds_values, times
         self._sparse = hasattr(data, "tocoo")
         self._known = None if self._sparse else _names_of_columns(data)
         shape = " ".join(self._expected) + (" [value]" if valued else "")
         if self._sparse and not valued:
             raise DataError(f"X: expected rows of {shape}, got a sparse matrix: give its places")
+        if self._sparse and times is not None:
+            raise DataError(
+                "times: expected none with a sparse matrix, whose entries have no order: give rows"
+            )
+        if isinstance(times, str) and self._known is None:
+            raise DataError(f"times: expected a table that has {times!r:.60}, got {a_kind(data)}")
         if columns and self._known is None:
             raise DataError(f"columns: expected a table to choose columns of, got {a_kind(data)}")
         self._shape = shape
@@ -119,18 +132,31 @@ class NameRows:
         if self._values is not None and not isinstance(self._values, str):
             where = [*where[:width], elements_of(self._values, what="y")]
             values = iter(where[width].values)
+        if self._times is not None:
+            whole_column = isinstance(self._times, str)
+            of_times = elements_of(
+                self._data if whole_column else self._times,
+                self._times if whole_column else "",
+                what="times",
+            )
+            times = iter(of_times.values)
         first = 0
         for columns in parts:
             rows = len(columns[0])
+            moments = np.zeros(0)
+            if self._times is not None:
+                moments = _times_of([*islice(times, rows)], rows, first, of_times)
             if values is not None:
                 columns[width:] = [list(islice(values, rows))]
             if {*map(len, columns)} != {rows}:
                 got = first + len(columns[-1])
                 raise DataError(f"y: expected a value for each row of X, got {got:,}")
-            yield self._piece(columns, first, where)
+            yield self._piece(columns, first, where, moments)
             first += rows
         if values is not None and next(values, _END) is not _END:
             raise DataError(f"y: expected a value for each row of X, got more than {first:,}")
+        if self._times is not None and next(times, _END) is not _END:
+            raise DataError(f"times: expected a time for each row of X, got more than {first:,}")
 
     def _of_sparse(self) -> Iterator[list[list[Any]]]:
         if self._values is not None:
@@ -155,7 +181,8 @@ class NameRows:
             chosen = [*(chosen or [name for name in table_names if name != self._values])[:width]]
             chosen.append(self._values)
         else:
-            chosen = chosen or list(table_names[: width + self._valued])
+            others = [name for name in table_names if name != self._times]
+            chosen = chosen or others[: width + self._valued]
             chosen = chosen if self._values is None else chosen[:width]
         lacking = [name for name in chosen if name not in table_names]
         if lacking or not width <= len(chosen) <= width + self._valued:
@@ -201,7 +228,13 @@ class NameRows:
             yield [list(column) for column in zip(*part, strict=True)]
             first += len(part)
 
-    def _piece(self, columns: list[list[Any]], first: int, where: Sequence[Elements]) -> NamePiece:
+    def _piece(
+        self,
+        columns: list[list[Any]],
+        first: int,
+        where: Sequence[Elements],
+        times: NDArray[np.float64],
+    ) -> NamePiece:
         """A piece from columns, checked; `where`: by column, its elements, for messages."""
         width = len(self._expected)
         checked = [
@@ -219,7 +252,10 @@ class NameRows:
                 ) from None
             _check_values(values, first, where[width])
         return NamePiece(
-            [texts for texts, _ in checked], values, tuple(is_whole for _, is_whole in checked)
+            [texts for texts, _ in checked],
+            values,
+            tuple(is_whole for _, is_whole in checked),
+            times,
         )
 
 
@@ -268,6 +304,45 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
     return texts, whole
 
 
+def _times_of(cells: list[Any], rows: int, first: int, where: Elements) -> NDArray[np.float64]:
+    """Times of some rows as numbers; dates are seconds since 1970, in UTC if they name no zone.
+
+    DataError: too few, or one that is neither a number nor a date.
+    """
+    if len(cells) < rows:
+        raise DataError(f"times: expected a time for each row of X, got {first + len(cells):,}")
+    times = np.empty(rows)
+    for number, cell in enumerate(cells):
+        time = _time_of(cell)
+        if not math.isfinite(time):
+            raise DataError(
+                f"times: expected a number or a date; in {where.at(first + number)} it is "
+                f"{cell!r:.60}"
+            )
+        times[number] = time
+    return times
+
+
+def _time_of(cell: Any) -> float:
+    """A time as a number; NaN if it is none."""
+    if isinstance(cell, np.datetime64):
+        cell = cell.astype("datetime64[us]").item()
+    if isinstance(cell, datetime.date) and not isinstance(cell, datetime.datetime):
+        cell = datetime.datetime(cell.year, cell.month, cell.day)
+    if isinstance(cell, datetime.datetime):
+        zoned = cell if cell.tzinfo else cell.replace(tzinfo=datetime.timezone.utc)
+        return zoned.timestamp()
+    if isinstance(cell, (str, bytes)):
+        numbers = times_of([cell.encode() if isinstance(cell, str) else cell])
+        return float(numbers[0]) if len(numbers) else math.nan
+    if cell is None or isinstance(cell, bool):
+        return math.nan
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> None:
     """DataError: a value is not finite as float32."""
     if not np.isfinite(values.astype(np.float32)).all():
@@ -283,7 +358,8 @@ def choices_of(piece: NamePiece, *, weighted: bool = False) -> NamePiece:
     if all(is_choice):
         return piece
     names = [list(compress(column, is_choice)) for column in piece.names]
-    return NamePiece(names, piece.values[is_choice], piece.whole)
+    times = piece.times[is_choice] if len(piece.times) else piece.times
+    return NamePiece(names, piece.values[is_choice], piece.whole, times)
 
 
 def spool_names(
@@ -296,7 +372,8 @@ def spool_names(
     """Write rows into a scratch file.
 
     Returns the file; by column, whether all names were whole numbers; and the moments of all
-    values.  `choices`: write only the rows that a ranking learns from, without values.  `on_bytes`
+    values.  `choices`: write only the rows that a ranking learns from, without values.  Times are
+    the last column.  `on_bytes`
     is called after each piece with the bytes written.  DataError: no rows, or a name that no line
     can hold.
     """
@@ -313,6 +390,8 @@ def spool_names(
             columns: list[Iterable[str]] = list(map(_quoted, piece.names))
             if len(piece.values) and not choices:
                 columns.append(map(repr, piece.values.tolist()))
+            if len(piece.times):
+                columns.append(map(repr, piece.times.tolist()))
             lines = map(",".join, zip(*columns, strict=True))
             try:
                 data = ("\n".join(lines) + "\n").encode()

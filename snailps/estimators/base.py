@@ -69,6 +69,7 @@ class Data:
     classes: Sequence[Any] | None = None
     """Labels that later calls may bring, besides the labels of y; None: only labels of y."""
     columns: Sequence[str] = ()
+    times: Any = None
     column: str = ""
     has_weights: bool = False
     """Whether texts in memory or their labels have weights."""
@@ -263,7 +264,7 @@ class Estimator(Routed):
                 # The folder is entered before the job, so that it is removed after it.
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="snailps-"))
                 for habit in start.habits & self.parameters.by_name.keys():
-                    settings[habit] = chosen.get(habit, self.parameters.defaults[habit])
+                    settings.setdefault(habit, chosen.get(habit, self.parameters.defaults[habit]))
                 settings["continue_from"] = self._write_start(folder, source)
                 left_out = start.must_match.keys() if start.in_file else left_out
             monitor = Monitor(

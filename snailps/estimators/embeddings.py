@@ -35,6 +35,10 @@ from snailps.vectors.words import to_text
 N = TypeVar("N", bound="NameEstimator")
 KEEPS_STATE: Mapping[str, Any] = {"keep_state": "always"}
 """Fixed, because `partial_fit` continues with the optimizer's state."""
+_TIMES_UNREAD = (
+    "times have no effect: rows are held out by them with held_out and held_out_by 'time' or "
+    "'user_time', or with held_out_from"
+)
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
@@ -55,7 +59,7 @@ class NameEstimator(Estimator):
             raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
         before = self._model.columns if data.continues else ()
         if is_path(X):
-            for name, value in (("y", y), ("columns", columns or None)):
+            for name, value in (("y", y), ("columns", columns or None), ("times", data.times)):
                 if value is not None:
                     raise DataError(
                         f"{name}: expected none with a file, got {value!r:.60}: its lines are "
@@ -66,14 +70,10 @@ class NameEstimator(Estimator):
             yield Source(paths, attributes=self._of_columns(every, before, data.continues))
             return
         finds_values = data.continues and y is None
-        by_times = getattr(self, "held_out", 0) and getattr(self, "held_out_by", "") in TIMED
-        if by_times or getattr(self, "held_out_from", ""):
-            raise DataError(
-                "held_out_by: lines are held out by the times in a file, and rows of "
-                f"{a_kind(X)} have none: sort them by time and choose held_out_by='user_order', "
-                "or give a file"
-            )
-        rows = self._rows_of(X, y, columns=columns, usual=before, finds_values=finds_values)
+        times = data.times if self._reads_times(X, data.times) else None
+        rows = self._rows_of(
+            X, y, columns=columns, usual=before, finds_values=finds_values, times=times
+        )
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             choices = self._lines.valued and self.loss not in ("auto", "squared")
             weighs = getattr(self, "weights", "one") == "values"
@@ -90,13 +90,36 @@ class NameEstimator(Estimator):
                     f"y: {type(self).__name__} with weights='values' takes the weights of rows from"
                     " values, and X has none: give them as y, or choose weights='one'"
                 )
+            has_values = bool(values.number) and not choices
             yield Source(
                 spooled,
+                {} if times is None else {"time_column": 3 + has_values},
                 attributes=self._of_columns(whole, tuple(rows.chosen()) or before, data.continues),
-                remarks=[f"{type(self).__name__}: {values.unused}"]
-                if choices and values.unused
-                else [],
+                remarks=[
+                    f"{type(self).__name__}: {text}"
+                    for text in (
+                        values.unused if choices else "",
+                        _TIMES_UNREAD if data.times is not None and times is None else "",
+                    )
+                    if text
+                ],
             )
+
+    def _reads_times(self, X: Any, times: Any) -> bool:
+        """Whether rows in memory are held out by their times; refuse a split that X cannot have."""
+        by = getattr(self, "held_out_by", "") if getattr(self, "held_out", 0) else ""
+        reads = by in TIMED or bool(getattr(self, "held_out_from", ""))
+        if reads and times is None:
+            raise DataError(
+                f"times: rows of {a_kind(X)} have none, by which they are held out: give times=, "
+                "or sort the rows by time and choose held_out_by='user_order'"
+            )
+        if by == "user_order" and hasattr(X, "tocoo"):
+            raise DataError(
+                "held_out_by: the entries of a sparse matrix have no order: choose 'user', or give "
+                "rows"
+            )
+        return reads
 
     @property
     def _shape(self) -> str:
@@ -138,6 +161,7 @@ class NameEstimator(Estimator):
         y: Any = None,
         *,
         columns: Sequence[str] = (),
+        times: Any = None,
         epochs: int | Literal["auto"] | None = None,
     ) -> N:
         """Continue training on other rows: names keep their vectors, new names are added.
@@ -146,8 +170,9 @@ class NameEstimator(Estimator):
 
         Parameters
         ----------
-        X, y, columns
-            As in `fit`.  Ratings are standardised by mean and deviation of the first call.
+        X, y, columns, times
+            As in `fit`; graphs have no times.  Ratings are standardised by mean and deviation of
+            the first call.
         epochs : int or "auto", optional
             Passes over X; by default the parameter `epochs`.  Use 1 for small batches of a stream.
 
@@ -170,7 +195,7 @@ class NameEstimator(Estimator):
         A `MatrixFactorization` of loss "als" learns the rows of earlier calls again, with X: a row
         that is given twice weighs twice.
         """
-        return self._learn(Data(X, y, columns=columns, continues=True), epochs)
+        return self._learn(Data(X, y, columns=columns, times=times, continues=True), epochs)
 
     def _start(self) -> Start:
         settings = self._model.settings
@@ -557,7 +582,12 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     top: Any
 
     def fit(
-        self: MatrixFactorization, X: Any, y: Any = None, *, columns: Sequence[str] = ()
+        self: MatrixFactorization,
+        X: Any,
+        y: Any = None,
+        *,
+        columns: Sequence[str] = (),
+        times: Any = None,
     ) -> MatrixFactorization:
         """Learn vectors of users and items; an earlier fit is discarded.
 
@@ -576,6 +606,11 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         columns : sequence of str
             The columns of a table; by default its first two or three.  Tables in later calls are
             read by these names too.
+        times : array, list or str, optional
+            n times, by which rows in memory are held out with `held_out_by` "time" or "user_time"
+            or with `held_out_from`; a str names a column of the table.  Numbers, dates, or texts of
+            either in ISO 8601; a date counts as seconds since 1970, in UTC if it names no zone.
+            A file has them in its `time_column`.
 
         Returns
         -------
@@ -586,11 +621,12 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         ParameterError
             A parameter is unknown, of the wrong type or out of range.
         DataError
-            X has another form, a name is missing, or loss "squared" lacks values.
+            X has another form, a name is missing, loss "squared" lacks values, or times are lacking
+            or malformed.
         ClusterError
             The job failed; the estimator keeps its earlier model.
         """
-        return self._learn(Data(X, y, columns=columns))
+        return self._learn(Data(X, y, columns=columns, times=times))
 
     @property
     def factors_(self) -> FactorModel:

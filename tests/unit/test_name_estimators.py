@@ -1,6 +1,7 @@
 """estimators.embeddings without a cluster: the job is made up, questions and figures are exact."""
 
 import contextlib
+import datetime
 import pickle
 import warnings
 from pathlib import Path
@@ -190,6 +191,55 @@ def test_rankings_learn_and_are_judged_by_entries_above_0(jobs):
         model.fit([(1, 10, 5), (2, 20, 2)])
     with pytest.raises(DataError, match="has no rows of a value above 0"):
         model.fit([(1, 10, 0)])
+
+
+@pytest.mark.parametrize("by", [{"held_out": 0.5, "held_out_by": "time"}, {"held_out_from": "5"}])
+def test_rows_in_memory_are_held_out_by_their_times(jobs, by):
+    days = ["1970-01-01", "1970-01-01T00:01:00Z", 90]
+    rated = [(user, item) for user, item, _ in RATINGS]
+    model = snailps.MatrixFactorization(dim=1, **by).fit(RATINGS, times=days)
+    assert jobs.lines == ["1,10,3.5,0.0", "1,20,5.5,60.0", "2,20,5.0,90.0"]
+    assert jobs.asked[-1][1]["time_column"] == 4
+    model.partial_fit(rated, times=[datetime.datetime(1970, 1, 2), datetime.date(1970, 1, 3), 9.5])
+    assert jobs.lines == ["1,10,86400.0", "1,20,172800.0", "2,20,9.5"]
+    assert jobs.asked[-1][1]["time_column"] == 3
+    table = {
+        "who": [1, 2],
+        "film": [10, 20],
+        "when": np.array(["1970-01-02", "1970-01-03"], "M8[D]"),
+    }
+    snailps.MatrixFactorization(dim=1, loss="als", **by).fit(table, times="when")
+    assert jobs.lines == ["1,10,86400.0", "2,20,172800.0"]
+    chosen = snailps.MatrixFactorization(dim=1, loss="als", **by)
+    chosen.fit(rated, [1, 0, 1], times=days)
+    assert jobs.lines == ["1,10,0.0", "2,20,90.0"]
+
+
+def test_times_that_do_not_fit_the_rows_are_refused(jobs):
+    model = snailps.MatrixFactorization(dim=1, held_out=0.5, held_out_by="user_time")
+    with pytest.raises(DataError, match=r"rows of a list have none, .*: give times="):
+        model.fit(RATINGS)
+    for times, message in (
+        ([1, 2], "a time for each row of X, got 2"),
+        ([1, 2, 3, 4], "a time for each row of X, got more than 3"),
+        ([1, None, 3], "a number or a date; in element 1 of a list of 3 it is None"),
+        ([1, "soon", 3], "a number or a date; in element 1 of a list of 3 it is 'soon'"),
+        ("when", "a table that has 'when', got a list"),
+    ):
+        with pytest.raises(DataError, match=f"times: expected {message}"):
+            model.fit(RATINGS, times=times)
+    with pytest.warns(UserWarning, match="times have no effect"):
+        snailps.MatrixFactorization(dim=1).fit(RATINGS, times=[1, 2, 3])
+    assert jobs.lines == ["1,10,3.5", "1,20,5.5", "2,20,5.0"]
+
+
+def test_entries_of_a_sparse_matrix_are_not_held_out_by_an_order(jobs):
+    sparse = pytest.importorskip("scipy.sparse")
+    entries = sparse.coo_matrix(([1.0, 5], ([2, 1], [9, 8])))
+    for by in ("user_order", "user_time"):
+        model = snailps.MatrixFactorization(dim=1, held_out=1, held_out_by=by)
+        with pytest.raises(DataError, match=r"sparse matrix have no order|rows of .* have none"):
+            model.fit(entries)
 
 
 def test_columns_of_a_table_are_chosen_and_found_again(jobs):
