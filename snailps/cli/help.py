@@ -41,7 +41,7 @@ _GROUPED |= dict.fromkeys(
         "model dim window negatives minn maxn bucket min_count sample optimizer continue_from "
         "pretrained loss word_ngrams column label_column classes hash_bits l1 l2 factors hidden "
         "activation batch_size labels test_labels data_dir rounds learners bs bpe pipelines "
-        "valid shared margin temperature norm normalize top",
+        "valid shared margin temperature norm normalize calibrate top",
     ),
     MODEL,
 )

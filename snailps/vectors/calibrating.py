@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -132,20 +133,43 @@ def calibrate(
     >>> report.temperature  # doctest: +SKIP
     2.71
     """
-    for name, share in (("precision", precision), ("recall", recall)):
-        if share is not None and not 0 < share <= 1:
+    wanted = {
+        name: share
+        for name, share in (("precision", precision), ("recall", recall))
+        if share is not None
+    }
+    for name, share in wanted.items():
+        if not 0 < share <= 1:
             raise DataError(f"{name}: expected a share, above 0 to 1, got {share!r:.60}")
-    if precision is not None and recall is not None:
+    if len(wanted) > 1:
         raise DataError("expected a precision or a recall for the thresholds, got both")
+    where = os.fsdecode(text)
+    return calibrate_on(
+        model, where, lambda plain: text_for(plain, where, column, label_column), wanted
+    )
+
+
+def calibrate_on(
+    model: Path_,
+    where: str,
+    texts_for: Callable[[LabelModel], Callable[[], Iterable[bytes]]],
+    wanted: Mapping[str, float] = MappingProxyType({}),
+    *,
+    reading: Callable[[LabelModel], LabelModel] = lambda model: model,
+) -> CalibrationReport:
+    """Do what `calibrate` does, on lines that ``texts_for(model)`` yields at each call.
+
+    `where` is what they are, for errors; `wanted` a precision or a recall.  `reading` gives the
+    model a reader of such lines.
+    """
     opened = open_bin(model, "a classifier (a .bin)", calibrated=False)
-    plain = LabelModel.of_model(opened, model)
+    plain = reading(LabelModel.of_model(opened, model))
     if plain.loss == "hs":
         raise ModelFileError(
             f"{model}: expected the loss softmax, ova or ns, got hs: probabilities of hierarchical "
             "softmax are products along a tree, which a temperature does not calibrate"
         )
-    where = os.fsdecode(text)
-    texts = text_for(plain, where, column, label_column)
+    texts = texts_for(plain)
     sample = _Sample.of(plain, opened, texts())
     if not sample.lines:
         raise DataError(
@@ -156,13 +180,8 @@ def calibrate(
     errors = [sample.error(temperature) for temperature in (1.0, fitted)]
     calibration = Calibration(fitted)
     thresholds: list[LabelThreshold] = []
-    wanted = {
-        name: share
-        for name, share in (("precision", precision), ("recall", recall))
-        if share is not None
-    }
     if wanted:
-        calibrated = LabelModel.of_model(replace(opened, calibration=calibration), model)
+        calibrated = reading(LabelModel.of_model(replace(opened, calibration=calibration), model))
         thresholds = calibrated.thresholds(texts, **wanted)
     calibration = Calibration(
         fitted,

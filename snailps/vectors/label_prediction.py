@@ -8,7 +8,6 @@ Must not know training or printing.
 
 from __future__ import annotations
 
-import copy
 import logging
 import operator
 import os
@@ -559,10 +558,12 @@ class LabelModel:
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
-    def weighing(self, prefix: bytes) -> LabelModel:
-        """Return the same model, whose lines have weights, and labels that begin with `prefix`."""
-        model = copy.copy(self)
-        model._reader = line_reader(self._model, prefix, weighed=True)
+    def reading(self, prefix: bytes, *, weighed: bool) -> LabelModel:
+        """Return the same model, for lines whose labels begin with `prefix`, and that may have
+        weights."""
+        model = LabelModel.__new__(LabelModel)
+        model.__dict__.update(self.__dict__)  # copy.copy would open the file again
+        model._reader = line_reader(self._model, prefix, weighed=weighed)
         return model
 
     def best_and_hidden(
@@ -776,7 +777,7 @@ def evaluate_labels(
     if weight_column and not label_column:
         raise DataError("weight_column: expected label_column as well, the column of labels")
     prefix = prefix_for(model, where, column, label_column)
-    scores = (model.weighing(prefix.encode()) if weight_column else model).scores(
+    scores = (model.reading(prefix.encode(), weighed=True) if weight_column else model).scores(
         partial(labelled_text, where, column, label_column, prefix, weight_column),
         k,
         threshold,

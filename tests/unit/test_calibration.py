@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cases import each
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve
 from typer.testing import CliRunner
 
@@ -93,6 +94,19 @@ def test_expected_calibration_error_of_known_bins():
     assert bins.error == pytest.approx((abs(1 - 0.82 - 0.86) + 0) / 3)
     bins.add(np.array([0.0]), np.array([True]))
     assert bins.error == pytest.approx((0.68 + 1) / 4)
+
+
+def test_expected_calibration_error_is_that_of_scikit_learns_curve():
+    random = np.random.default_rng(6)
+    chances = random.random(500) ** 0.3
+    right = random.random(500) < chances**2
+    bins = Bins()
+    for part in (slice(0, 200), slice(200, 500)):
+        bins.add(chances[part], right[part])
+    shares, means = calibration_curve(right, chances, n_bins=Bins.NUMBER)
+    lines, _ = np.histogram(chances, np.linspace(0, 1, Bins.NUMBER + 1))
+    expected = (np.abs(shares - means) * lines[lines > 0]).sum() / 500
+    assert bins.error == pytest.approx(expected)
 
 
 def test_lines_count_in_bins_with_their_weights():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from connected import block_of, connected, flush, in_order, results_of, train
 
+import snailps
 from snailps.data._text import split_lines
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import held_out
@@ -241,3 +242,36 @@ def test_files_of_validation_are_checked_before_the_training(tmp_path, caplog):
 def test_two_kinds_of_validation_lines_are_refused():
     with pytest.raises(ConfigError, match="held_out: expected 0 with validation"):
         replace(SMALL, validation=("x",)).validate(lambda name: name)
+
+
+# --- calibration --------------------------------------------------------------------------------
+
+
+def test_finished_model_is_calibrated_on_the_held_out_lines_as_by_the_command(
+    make, tmp_path, caplog
+):
+    path, output = tmp_path / "valid", tmp_path / "m"
+    noise = b"".join(lines_of(60, 9)).replace(b"__label__tool", b"__label__pet", 9)
+    path.write_bytes(noise)
+    settings = replace(
+        SMALL, held_out=0.0, validation=(str(path),), calibrate=True, output=str(output)
+    )
+    assert Classifier.result_files(settings) == (f"{output}.bin", f"{output}.bin.json")
+    model = trained_model(make, settings)
+    results = results_of(model, model.summary)
+    figures = Classifier.export(results)
+    assert figures["files"] == [f"{output}.bin", f"{output}.bin.json"]
+    assert figures["calibration_error"] < figures["uncalibrated_error"]
+    calibration = LabelModel(f"{output}.bin").calibration
+    assert calibration.temperature == figures["temperature"] != 1
+    report = snailps.calibrate(f"{output}.bin", path)
+    assert report.temperature == figures["temperature"]
+    path.write_bytes(b"__label__other the cat\n")
+    figures = Classifier.export(results)
+    assert figures["files"] == [f"{output}.bin"]
+    assert "is not calibrated: held-out lines: none of its 1 lines" in caplog.text
+
+
+def test_calibration_asks_for_held_out_lines():
+    with pytest.raises(ConfigError, match="calibrate: expected validation files, or held_out"):
+        replace(SMALL, held_out=0.0, calibrate=True).validate(lambda name: name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +27,11 @@ from snailps.data.blocks import head_of, test_files
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
-from snailps.errors import DataError, shown_bytes
+from snailps.errors import DataError, SnailError, shown_bytes
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
+from snailps.vectors.calibrating import calibrate_on
 from snailps.vectors.label_scores import Sums, labelled, scores_of
 
 log = logging.getLogger(__name__)
@@ -134,6 +136,29 @@ def check(settings: ClassifierSettings) -> None:
     except DataError as error:
         raise DataError(f"validation: {error}") from None
     warn_of_trained(s.validation, s.input)
+
+
+def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, float]:
+    """Calibrate a finished model file on the held-out lines; return its figures.
+
+    If these lines are gone by now, the model is kept as it is, with a warning.
+    """
+    s = settings
+    try:
+        report = calibrate_on(
+            path,
+            "held-out lines",
+            lambda model: partial(held_out_texts, s),
+            reading=lambda model: model.reading(s.label.encode(), weighed=s.has_weights),
+        )
+    except SnailError as error:
+        log.warning("%s is not calibrated: %s. Run snailps calibrate", path, error)
+        return {}
+    return {
+        "temperature": report.temperature,
+        "calibration_error": report.calibration_error_after,
+        "uncalibrated_error": report.calibration_error_before,
+    }
 
 
 def line_reader(settings: ClassifierSettings, words: Vocabulary, labels: Vocabulary) -> LineReader:

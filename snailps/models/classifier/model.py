@@ -71,6 +71,7 @@ from snailps.models.pretrained import counted
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.text_model import TextModel, WordPart, WordSurveyor, bucket_keys, write_model
+from snailps.vectors.calibration import path_beside
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
 
@@ -513,8 +514,9 @@ class Classifier(TextModel, Adopted, Reported):
         )
 
     @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        return (f"{settings.output}.bin",)
+    def result_files(cls, settings: ClassifierSettings) -> Sequence[str]:
+        path = f"{settings.output}.bin"
+        return (path, str(path_beside(path))) if settings.calibrate else (path,)
 
     @classmethod
     def file_sizes(cls, settings: ClassifierSettings, summary: bytes) -> Mapping[str, int]:
@@ -533,4 +535,9 @@ class Classifier(TextModel, Adopted, Reported):
         write_model(
             results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **own
         )
-        return {"files": [path], "vocabulary": len(words), "labels": len(labels)}
+        figures: dict[str, float] = {"vocabulary": len(words), "labels": len(labels)}
+        if not s.calibrate:
+            return {"files": [path], **figures}
+        figures |= held_out.calibrated(s, path)
+        files = [path, str(path_beside(path))] if "temperature" in figures else [path]
+        return {"files": files, **figures}

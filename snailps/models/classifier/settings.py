@@ -153,6 +153,12 @@ class ClassifierSettings(JobSettings):
         aliases=["validation_fraction"],
     )
     stop_after: int = setting(0, **STOP_AFTER)
+    calibrate: bool = setting(
+        False,
+        help="Whether to calibrate the finished model on the held-out lines, like `snailps "
+        "calibrate`. Writes a temperature to `OUTPUT.bin.json`. With `validation` or `held_out`.",
+        when="Its probabilities are compared with a threshold, or shown.",
+    )
     label: str = setting(
         "__label__",
         help="Prefix of labels.",
@@ -207,6 +213,11 @@ class ClassifierSettings(JobSettings):
                 f"{where('validation')}), got {self.held_out:g}: leave one of them out"
             )
         refuse_untested(self, where, ("validation", "held_out"))
+        if self.calibrate and not (self.validation or self.held_out):
+            raise ConfigError(
+                f"{where('calibrate')}: calibrate: expected validation files, or held_out: got "
+                "neither. Set validation to a file, or held_out to 0.1"
+            )
         if self.label_column and not self.column:
             raise ConfigError(
                 f"{where('label_column')}: label_column: expected `column` as well, the "
