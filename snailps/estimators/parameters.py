@@ -35,6 +35,8 @@ _ELSEWHERE = {
     "penalty": "l2", "fit_intercept": "bias", "class_weights": "class_weight", "tol": "target_loss",
     "reg_alpha": "l1", "reg_lambda": "l2", "n_iter": "epochs", "iterations": "epochs",
     "embedding_dim": "dim", "num_epochs": "epochs", "n_epochs": "epochs", "lr_all": "lr",
+    "early_stopping": "stop_after", "n_iter_no_change": "stop_after", "patience": "stop_after",
+    "early_stopping_rounds": "stop_after", "eval_set": "validation",
     "validation_fraction": "held_out", "validation_split": "held_out", "test_size": "held_out",
     "reg_all": "l2", "regularization": "l2", "num_negs_per_pos": "negatives",
 }  # fmt: skip

@@ -435,6 +435,14 @@ class Validated(Counter):
         return {"rows": float(sum(rows.sum() for _, rows in results.scan("counts")))}
 
 
+class Best(Validated):
+    """Its figure is worse after each epoch: the first one is the best."""
+
+    @classmethod
+    def validation(cls, settings):
+        return Validation(cls._sum, stop_after=1, better="lower")
+
+
 class Paced(Counter):
     """Takes `pace_s` a block, and does not begin the last one, until its folder has "finish"."""
 

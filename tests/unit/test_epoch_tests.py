@@ -136,7 +136,7 @@ def figures_of(figures, **more):
     epochs = EpochFigures(**more)
     for number, figure in enumerate(figures, 1):
         test = {"epoch": number, "progress": number / 10, "f1": figure}
-        epochs.add(test, f"kept {number}")
+        epochs.add(test, f"kept {number}", 5 * number)
     return epochs
 
 

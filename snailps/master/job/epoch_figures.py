@@ -29,9 +29,12 @@ class EpochFigures:
     tests: list[dict[str, Any]] = field(default_factory=list)
     best: int = -1
     kept: str = ""
+    done: int = -1
+    """Entries that were done at the last test."""
     is_restored: bool | None = None
 
-    def add(self, test: dict[str, Any], kept: str) -> None:
+    def add(self, test: dict[str, Any], kept: str, done: int) -> None:
+        self.done = done
         if self.is_better(test):
             self.best, self.kept = len(self.tests), kept
         self.tests.append(test)
@@ -49,9 +52,9 @@ class EpochFigures:
         """Whole epochs that are tested."""
         return int(self.tests[-1]["epoch"]) if self.tests else 0
 
-    def is_new(self, share: float) -> bool:
-        """Whether anything was trained since the last test, up to this share."""
-        return not self.tests or self.tests[-1]["progress"] != share
+    def is_new(self, done: int) -> bool:
+        """Whether anything was trained since the last test: `done` entries in all."""
+        return self.done != done
 
     @property
     def best_test(self) -> dict[str, Any]:
@@ -76,11 +79,12 @@ class EpochFigures:
         return {"best_epoch": self.best_test["epoch"], "saved_epoch": saved["epoch"]}
 
     def dump(self) -> dict[str, Any]:
-        return {"tests": list(self.tests), "best": self.best, "kept": self.kept}
+        best = {"best": self.best, "kept": self.kept}
+        return {"tests": list(self.tests), **best, "done": self.done}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         self.tests, self.best = [dict(test) for test in dumped["tests"]], int(dumped["best"])
-        self.kept = str(dumped["kept"])
+        self.kept, self.done = str(dumped["kept"]), int(dumped["done"])
 
 
 def deciding(test: Mapping[str, Any]) -> float:

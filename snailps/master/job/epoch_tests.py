@@ -132,7 +132,7 @@ class EpochTests:
     def ends(self, now: float) -> bool:
         """Whether the rows are those to be exported: test the last ones, then restore the best."""
         if self._step is Step.TRAINING:
-            if self._job.tested.is_new(self._share):
+            if self._job.tested.is_new(self._job.schedule.finished):
                 self._begin_test(now)
             else:
                 self._restore(now)
@@ -180,11 +180,6 @@ class EpochTests:
 
     # --- a test ----------------------------------------------------------------------------------
 
-    @property
-    def _share(self) -> float:
-        """Share of the training that is done, as a test names it."""
-        return round(self._job.schedule.progress, 6)
-
     def _work(self) -> Any:
         reading = self._inspection.reading({})
         return partial(self._services.reader.test, self._job, self._validation, reading)
@@ -204,10 +199,11 @@ class EpochTests:
     def _begin_test(self, now: float) -> None:
         self._go(Step.TESTING)
         job = self._job
-        epochs = round(self._share * job.settings.epochs, 3)
+        share = job.schedule.progress
+        epochs = round(share * job.settings.epochs, 3)
         test = {
             "epoch": int(epochs) if epochs == int(epochs) else epochs,
-            "progress": self._share,
+            "progress": round(share, 6),
             "at_s": round(job.elapsed_s(now), 3),
         }
         self._out.work(self._work(), partial(self._tested, test))
@@ -285,8 +281,9 @@ class EpochTests:
         """An epoch is tested, and its rows are kept at a path; decide what follows."""
         job, test = self._job, self._test
         self._go(Step.TRAINING)
-        self._out.note("tested", {"test": test, "kept": kept})
-        job.epoch_tested(test, kept, now)
+        done = job.schedule.finished
+        self._out.note("tested", {"test": test, "kept": kept, "done": done})
+        job.epoch_tested(test, kept, done, now)
         if job.schedule.over or job.schedule.closed:
             return
         if job.tested.is_enough:

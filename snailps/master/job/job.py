@@ -241,9 +241,9 @@ class Job:
             return None
         return trait_of(self.cls, Reported).tester(self.settings)
 
-    def epoch_tested(self, test: dict[str, Any], kept: str, now: float) -> None:
+    def epoch_tested(self, test: dict[str, Any], kept: str, done: int, now: float) -> None:
         """Take the figures of an epoch; its rows, if it is the best one, are `kept` at a path."""
-        self.tested.add(test, kept)
+        self.tested.add(test, kept, done)
         tests = (*self.inspected.tests, (now, test))
         self.inspected = dataclasses.replace(self.inspected, tests=tests)
 
