@@ -7,18 +7,25 @@ Parses and prints; `models.classifier.tuning` searches, `snailps train classifie
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from snailps import kernels
 from snailps.cli.options import OverwriteOption, SetOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.cli.train import separate, train
 from snailps.config import RawConfig
+from snailps.config.fields import bytes_of
 from snailps.config.output import refuse_existing
 from snailps.errors import EXIT_OK, ConfigError
 
@@ -80,6 +87,15 @@ def command(
             show_default=False,
         ),
     ] = 0,
+    size: Annotated[
+        str,
+        typer.Option(
+            help="Largest size of a quantised model (.ftz), such as 2M. Trials are judged by such "
+            "models, and one is written beside the .bin.",
+            metavar="BYTES",
+            show_default=False,
+        ),
+    ] = "",
     threads: Annotated[
         int, typer.Option(min=0, help="Trials at the same time. 0: one per core.")
     ] = 0,
@@ -98,11 +114,16 @@ def command(
     In a pipe: one line a trial, separated by tabs: number, score, epochs trained, lr, epochs, dim,
     word_ngrams, minn, maxn, seconds.
     """
+    from snailps.estimators.quantizing import shrinks_to
     from snailps.models.classifier.search import TUNED
     from snailps.models.classifier.settings import ClassifierSettings
+    from snailps.models.classifier.trials import trained_texts
     from snailps.models.classifier.tuning import Effort, Tuner
+    from snailps.vectors.files import open_bin
     from snailps.vectors.label_metrics import Metric
+    from snailps.vectors.saving import save_model
 
+    bound = bytes_of(size, "--size")
     values = {
         "input": separate("input", input or []),
         "validation": separate("validation", validation or []),
@@ -124,15 +145,22 @@ def command(
                 f"{key}: a search starts all trials from random rows: leave it out, and train with "
                 f"the settings that it finds and {key}"
             )
+    files = [f"{output}.bin"]
+    if bound:
+        files.append(f"{output}.ftz")
     if not overwrite:
-        refuse_existing([f"{output}.bin"], unfinished=False, option="--output")
-    fixed = {key: getattr(base, key) for key in TUNED if raw.explicit(key, ClassifierSettings)}
+        refuse_existing(files, unfinished=False, option="--output")
+    fixed = {key for key in TUNED if raw.explicit(key, ClassifierSettings)}
     effort = Effort(seconds, trials, threads)
-    tuner = Tuner(base, fixed, Metric.of(metric), predictions, effort)
-    with exits_by_signals(), live_line(lambda: tuner.progress.line(effort)):
+    shrink = shrinks_to(bound, base.seed) if bound else None
+    tuner = Tuner(base, fixed, Metric.of(metric), predictions, effort, shrink)
+    line = live_line(lambda: tuner.progress.line(effort))
+    with exits_by_signals(), line, _interrupts(tuner.interrupt):
         tuning = tuner.run()
     chosen = {key: f"{value}" for key, value in tuning.settings.items() if key not in fixed}
     words = ["snailps", "train", "classifier"]
+    # The validation file has done its work: a test after each epoch would only take time.
+    values.pop("validation")
     for key, value in (*values.items(), *chosen.items()):
         if value:
             words += [f"--{key.replace('_', '-')}", *([value] if isinstance(value, str) else value)]
@@ -143,8 +171,13 @@ def command(
     code = train("classifier", {**options, **chosen, "overwrite": overwrite})
     if code != EXIT_OK:
         raise typer.Exit(code)
+    if bound:
+        model = open_bin(files[0], "the .bin of a classifier")
+        small = shrinks_to(bound, base.seed, kernels.cores())
+        with exits_by_signals(), live_line(lambda: "quantising"):
+            save_model(files[1], small(model, partial(trained_texts, base)))
     if as_json:
-        print_json({**asdict(tuning), "command": words, "files": [f"{output}.bin"]})
+        print_json({**asdict(tuning), "command": words, "files": files})
         return
     rows: list[tuple[Cell, ...]] = [
         (one.number, one.score, one.epochs, *one.settings.values(), one.seconds)
@@ -156,3 +189,20 @@ def command(
         title = f"the best {len(rows)} of {len(tuning.trials)} trials by {tuning.metric}"
     columns = ("trial", "score", "epochs trained", *tuning.settings, "seconds")
     print_rows(columns, rows, title=title)
+
+
+@contextlib.contextmanager
+def _interrupts(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `interrupt` at the first Ctrl-C in the block; a second one ends the command."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        interrupt()
+
+    if before is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -17,6 +17,7 @@ from snailps.cli.figures import size_text
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
+from snailps.config.fields import bytes_of
 from snailps.config.output import refuse_existing
 from snailps.outward import without_secrets
 
@@ -67,10 +68,18 @@ def command(
             metavar="N",
         ),
     ] = 0,
+    size: Annotated[
+        str,
+        typer.Option(
+            help="Largest size of a classifier's file, such as 2M: chooses --cutoff.",
+            metavar="BYTES",
+            show_default=False,
+        ),
+    ] = "",
     retrain: Annotated[
         str,
         typer.Option(
-            help="Labelled text on which a classifier is trained on after --cutoff.",
+            help="Labelled text on which a classifier is trained on after --cutoff or --size.",
             metavar="FILE",
             show_default=False,
         ),
@@ -137,7 +146,8 @@ def command(
         if test:  # first: a wrong file is refused before the work
             before["precision"] = precision(model)
         report = quantize(
-            model, output, dsub=dsub, qnorm=qnorm, qout=qout, cutoff=cutoff, retrain=retrain,
+            model, output, dsub=dsub, qnorm=qnorm, qout=qout, cutoff=cutoff,
+            size=bytes_of(size, "--size"), retrain=retrain,
             epochs=epochs, lr=lr, column=column, label_column=label_column, seed=seed,
             threads=threads, progress=note,
         )  # fmt: skip

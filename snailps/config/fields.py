@@ -456,6 +456,16 @@ def _parse_int(text: str, unit: str) -> int:
     return int(text)
 
 
+def bytes_of(text: str, where: str) -> int:
+    """Parse a number of bytes; empty: 0.  ConfigError, which names `where`: it is none."""
+    try:
+        return _parse_int(text.strip() or "0", "bytes")
+    except ValueError:
+        raise ConfigError(
+            f"{where}: expected a number of bytes such as 65536, 64K, 16M or 2G, got {text!r:.80}"
+        ) from None
+
+
 def _parse_float(text: str, unit: str) -> float:
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
         raise ValueError("")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,13 +19,20 @@ from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel, text_for, threads_of
-from snailps.vectors.quantising import Codebooks, pruned, quantised, without_unused
+from snailps.vectors.quantising import (
+    Codebooks,
+    pruned,
+    quantised,
+    rows_within,
+    without_unused,
+)
 from snailps.vectors.saving import save_model
 
 if TYPE_CHECKING:
     from snailps.models.classifier.retraining import Retraining
 
 Path_: TypeAlias = "str | os.PathLike[str]"
+Pieces: TypeAlias = "Callable[[], Iterable[bytes]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ def quantize(
     qnorm: bool | None = None,
     qout: bool = False,
     cutoff: int = 0,
+    size: int = 0,
     retrain: Path_ = "",
     epochs: int = 5,
     lr: float = 0.05,
@@ -90,9 +98,11 @@ def quantize(
         Number of input rows to keep: of a classifier the row of ``</s>`` and the longest rows; of
         word vectors all words and the longest rows of n-grams.  0: all rows; of word vectors
         without the n-grams that no word of the model has, if that makes the file smaller.
+    size : int
+        Largest size of a classifier's file, in bytes, which chooses `cutoff`.  0: no bound.
     retrain : path, optional
-        Labelled text on which a classifier is trained on after `cutoff`, in the format of its
-        training: a file, folder, glob or URL.
+        Labelled text on which a classifier is trained on after `cutoff` or `size`, in the format
+        of its training: a file, folder, glob or URL.
     epochs, lr : int, float
         Of `retrain`: epochs, and the learning rate at its start, which falls to 0.
     column, label_column : str
@@ -141,10 +151,10 @@ def quantize(
     if retrain:
         from snailps.models.classifier.retraining import Retraining
 
-        if not cutoff or full.header.model != "supervised":
+        if not (cutoff or size) or full.header.model != "supervised":
             raise DataError(
-                "retrain: only a classifier whose rows were reduced by cutoff is trained on: leave "
-                "it out, or set cutoff"
+                "retrain: only a classifier whose rows were reduced by cutoff or size is trained "
+                "on: leave it out, or set cutoff"
             )
         text = os.fsdecode(retrain)
         training = Retraining(
@@ -158,7 +168,7 @@ def quantize(
         )
     codebooks = Codebooks(dsub, qnorm, seed, threads, partial(progress, "quantize"))
     try:
-        done = quantized(full, codebooks, qout=qout, cutoff=cutoff, training=training)
+        done = quantized(full, codebooks, qout=qout, cutoff=cutoff, size=size, training=training)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fsdecode(model)}: {error}") from None
     save_model(output, done)
@@ -178,16 +188,26 @@ def quantized(
     *,
     qout: bool = False,
     cutoff: int = 0,
+    size: int = 0,
     training: Retraining | None = None,
 ) -> BinModel:
     """Prune, train on and quantise an opened model; `quantize` describes steps and errors.
 
-    `training` is for a classifier with a cutoff.
+    `training` is for a classifier that loses rows.
     """
     threads_of(codebooks.threads)
     is_classifier = model.header.model == "supervised"
     if cutoff < 0:
         raise DataError(f"cutoff: expected a number of rows, or 0 for all, got {cutoff}")
+    if size < 0:
+        raise DataError(f"size: expected a number of bytes, or 0 for no bound, got {size}")
+    if size:
+        if cutoff or qout or not is_classifier:
+            raise DataError(
+                "size: only for classifiers, and without cutoff and qout: leave these out, or size"
+            )
+        cutoff = rows_within(model, codebooks, size)
+        training = training if cutoff else None
     if cutoff:
         model = pruned(model, cutoff)
     elif not is_classifier:
@@ -197,3 +217,19 @@ def quantized(
 
         model = retrained(model, training)
     return quantised(model, codebooks, outputs=qout)
+
+
+def shrinks_to(size: int, seed: int, threads: int = 1) -> Callable[[BinModel, Pieces], BinModel]:
+    """Return what makes a model as small as ``quantize(qnorm=True, size=size, retrain=...)`` does.
+
+    Its second argument gives the pieces of the text to retrain on, from the start at each call.
+    """
+
+    def shrunk(model: BinModel, pieces: Pieces) -> BinModel:
+        from snailps.models.classifier.retraining import Retraining
+
+        training = Retraining(pieces, "the input", seed=seed, threads=threads)
+        codebooks = Codebooks(norms=True, seed=seed, threads=threads)
+        return quantized(model, codebooks, size=size, training=training)
+
+    return shrunk

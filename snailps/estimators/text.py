@@ -16,10 +16,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.config import RawConfig
 from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
-from snailps.data.spool import Spooled
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 from snailps.estimators.base import Data, Source
@@ -32,7 +30,8 @@ from snailps.estimators.labels import (
     soft_labels_of,
     values_of,
 )
-from snailps.estimators.text_base import OF_TEXT, TextEstimator
+from snailps.estimators.text_base import OF_TEXT
+from snailps.estimators.tuning import Tunable
 from snailps.estimators.validation import (
     CLASS_WEIGHT,
     class_weights_of,
@@ -54,7 +53,7 @@ _PREFIX = LABEL_PREFIX.decode()
 
 
 class TextClassifier(
-    TextEstimator,
+    Tunable,
     settings=ClassifierSettings,
     without=("label", "weight_column", "class_weights"),
     extra={**OF_TEXT, **CLASS_WEIGHT},
@@ -244,30 +243,15 @@ class TextClassifier(
         """
         from snailps.models.classifier.tuning import Effort, Tuner
 
-        if isinstance(X, Iterator):
-            raise DataError(f"X: {a_kind(X)} can be read only once: give a list, or a path")
-        held_out = (validation, None) if is_path(validation) else validation or (None, None)
+        data = Data(X, y, column=column)
+        held_out = None
+        if validation is not None:
+            texts, labels = (validation, None) if is_path(validation) else validation
+            held_out = Data(texts, labels, column=column)
         chosen, defaults = self.get_params(), self.parameters.defaults
-        fixed = {name: chosen[name] for name in TUNED if chosen[name] != defaults[name]}
-        with contextlib.ExitStack() as stack:
-            settings: dict[str, Any] = {}
-            for name, texts, labels in (("input", X, y), ("validation", *held_out)):
-                if texts is None:
-                    continue
-                data = Data(texts, labels, column=column)
-                source = stack.enter_context(self._input_of(data))
-                settings |= source.settings
-                paths = source.input
-                settings[name] = (paths.path,) if isinstance(paths, Spooled) else tuple(paths)
-            raw = RawConfig.from_mapping(self._checked(settings), type(self).__name__)
-            tuner = Tuner(
-                raw.build(ClassifierSettings),
-                fixed,
-                Metric.of(metric),
-                predictions,
-                Effort(seconds, trials),
-            )
-            tuning = tuner.run()
+        fixed = {name for name in TUNED if chosen[name] != defaults[name]}
+        goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials)
+        tuning = self._tuned(data, held_out, lambda settings: Tuner(settings, *goal))
         self.set_params(**tuning.settings)
         self.fit(X, y, column=column)
         self.tuning_ = tuning

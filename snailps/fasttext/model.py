@@ -214,6 +214,11 @@ class Model:
                 "quantize: expected a classifier, got a model of words, which fastText does not "
                 "quantise: snailps.quantize(path, output) does"
             )
+        for name, value in (("epoch", epoch), ("lr", lr), ("thread", thread)):
+            if value is not None and not (isinstance(value, (int, float)) and value >= 0):
+                raise DataError(
+                    f"quantize: {name}: expected a number, 0 or more; got {value!r:.80}"
+                )
         if retrain and not input:
             raise DataError("quantize: expected the path of a labelled text as input to retrain on")
         from snailps.estimators.quantizing import quantized  # here: loading a model needs none

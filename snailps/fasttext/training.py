@@ -7,32 +7,43 @@ What snailps does not train is refused by name.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from snailps import kernels
 from snailps.data.unpacking import is_url
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ParameterError
 from snailps.estimators.base import Data
+from snailps.estimators.quantizing import shrinks_to
 from snailps.estimators.text_base import OF_TEXT, TextEstimator
+from snailps.estimators.tuning import Tunable
 from snailps.fasttext.arguments import (
+    ALIASES,
     KEPT,
     SUPERVISED,
     SUPERVISED_DEFAULT,
     UNSUPERVISED,
+    arguments_in,
     loss_name,
     signed,
     taken,
 )
 from snailps.fasttext.model import Model
 from snailps.local.session import within
+from snailps.models.classifier.search import TUNED
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.classifier.tuning import Effort, Tuner
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import BinModel, read_bin
+from snailps.vectors.label_metrics import PRECISION_AT_RECALL, RECALL_AT_PRECISION, Metric
+from snailps.vectors.label_prediction import labelled_text
 
 SETTINGS = {
     "dim": "dim",
@@ -57,6 +68,22 @@ _ARGUMENTS = {
 }
 
 
+_TUNED = {
+    "lr": "lr",
+    "epoch": "epochs",
+    "dim": "dim",
+    "wordNgrams": "word_ngrams",
+    "minn": "minn",
+    "maxn": "maxn",
+    "bucket": "bucket",
+}  # fmt: skip
+"""Setting of each argument that `autotuneValidationFile` chooses, unless it is given."""
+_METRICS = {
+    "precisionAtRecall": PRECISION_AT_RECALL,
+    "recallAtPrecision": RECALL_AT_PRECISION,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """A job: the estimator that runs it, its parameters, and attributes of the model."""
@@ -65,13 +92,56 @@ class Training:
     parameters: Mapping[str, Any]
     input: str
     args: Mapping[str, Any]
+    autotune: Autotune | None = None
 
     def run(self) -> Model:
-        trainer = self.estimator(**self.parameters)
         try:
-            return Model.of_bin(trainer.trained(self.input), self.args)
+            if self.autotune is not None:
+                return self.autotune.run(self)
+            return Model.of_bin(self.trained(), self.args)
         except ParameterError as error:
             raise ParameterError(_with_arguments(str(error))) from None
+
+    def trained(self) -> BinModel:
+        return self.estimator(**self.parameters).trained(self.input)
+
+
+@dataclass(frozen=True, slots=True)
+class Autotune:
+    """A search before the training: `size` bounds the bytes of a quantised model; 0: none."""
+
+    validation: str
+    fixed: frozenset[str]
+    metric: Metric
+    predictions: int
+    effort: Effort
+    size: int
+
+    def run(self, training: Training) -> Model:
+        """Search, train with the best settings, and quantise the model if its size is bounded."""
+        given = training.parameters
+        if "bucket" not in self.fixed:
+            given = {**given, "bucket": "auto"}
+        texts = Data(_source(training.input)), Data(_source(self.validation))
+        shrink = shrinks_to(self.size, given["seed"]) if self.size else None
+        fixed = self.fixed & {*TUNED}
+        goal = fixed, self.metric, self.predictions, self.effort, shrink
+        tuning = _Supervised(**given)._tuned(*texts, lambda settings: Tuner(settings, *goal))
+        chosen = tuning.settings
+        parameters = {**given, **chosen}
+        if not chosen["minn"]:  # which would mean auto
+            del parameters["minn"]
+        model = replace(training, parameters=parameters).trained()
+        if shrink is not None:
+            small = shrink(model, partial(labelled_text, training.input))
+            model = replace(small, mapped=mmap.mmap(-1, 1))  # else it would be saved as the file
+        tuned = {**arguments_in(model.header), "lr": chosen["lr"]}
+        args = {name: value for name, value in tuned.items() if name in _TUNED}
+        return Model.of_bin(model, {**training.args, **args})
+
+
+def _source(path: str) -> str | Path:
+    return path if is_url(path) else Path(path)  # a Path is never taken for a text
 
 
 class _Trainer(TextEstimator):
@@ -81,8 +151,7 @@ class _Trainer(TextEstimator):
     _warns_at = 5  # through `trained`, `run` and the function that users call
 
     def trained(self, path: str) -> BinModel:
-        # A Path is never taken for a text.
-        self._learn(Data(path if is_url(path) else Path(path)))
+        self._learn(Data(_source(path)))
         return self._model
 
     def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
@@ -94,7 +163,7 @@ class _Trainer(TextEstimator):
         return read_bin(path, file=file)
 
 
-class _Supervised(_Trainer, settings=ClassifierSettings, extra=OF_TEXT):
+class _Supervised(_Trainer, Tunable, settings=ClassifierSettings, extra=OF_TEXT):
     worker_class = "snailps.models.classifier:Classifier"
 
 
@@ -115,11 +184,6 @@ _Supervised.__name__, _Unsupervised.__name__ = "train_supervised", "train_unsupe
 def supervised(*args: Any, **kwargs: Any) -> Training:
     """Check the arguments of `train_supervised`."""
     values = taken("train_supervised", SUPERVISED, SUPERVISED_DEFAULT, args, kwargs)
-    if values["autotuneValidationFile"]:
-        raise ParameterError(
-            "autotuneValidationFile: snailps does not search settings by itself: train with some "
-            "values of lr, epoch, wordNgrams and maxn, and compare test() on the validation file"
-        )
     if values["loss"] == "hs":
         raise ParameterError(
             "loss: snailps does not train hierarchical softmax (hs): softmax is the same model for "
@@ -133,7 +197,65 @@ def supervised(*args: Any, **kwargs: Any) -> Training:
         parameters["negatives"] = values["neg"]
     if parameters["maxn"] or values["wordNgrams"] > 1:
         parameters["bucket"] = values["bucket"]
-    return _training(_Supervised, parameters, values)
+    made = _training(_Supervised, parameters, values)
+    given = {ALIASES.get(name, name) for name in kwargs} | {*SUPERVISED[: len(args)]}
+    if values["autotuneValidationFile"]:
+        return replace(made, autotune=_autotune(values, given))
+    if without := sorted(name for name in given if name.startswith("autotune")):
+        warnings.warn(
+            f"train_supervised: {', '.join(without)}: no effect without autotuneValidationFile",
+            stacklevel=3,
+        )
+    return made
+
+
+def _autotune(values: Mapping[str, Any], given: Collection[str]) -> Autotune:
+    """Read the arguments of a search; what is given by hand keeps its value."""
+    seconds, predictions = values["autotuneDuration"], values["autotunePredictions"]
+    for name, value in (("autotuneDuration", seconds), ("autotunePredictions", predictions)):
+        if not isinstance(value, int) or value < 1:
+            raise ParameterError(
+                f"train_supervised: {name}: expected a whole number of at least 1; got "
+                f"{value!r:.80}"
+            )
+    return Autotune(
+        os.fsdecode(values["autotuneValidationFile"]),
+        frozenset(setting for argument, setting in _TUNED.items() if argument in given),
+        _metric_of(values["autotuneMetric"]),
+        predictions,
+        Effort(seconds, threads=values["thread"] or 0),
+        _size_of(values["autotuneModelSize"]),
+    )
+
+
+def _metric_of(text: Any) -> Metric:
+    """Read ``f1[:LABEL]``, ``precisionAtRecall:30[:LABEL]`` (in percent) or the reverse."""
+    name, _, rest = str(text).partition(":")
+    if name == "f1":
+        return Metric.of(str(text))
+    level, _, label = rest.partition(":")
+    try:
+        share = float(level) / 100
+    except ValueError:
+        share = 0.0
+    if name not in _METRICS or not 0 < share <= 1:
+        raise ParameterError(
+            "train_supervised: autotuneMetric: expected f1, precisionAtRecall:R or "
+            f"recallAtPrecision:P, R and P in percent, with :LABEL for one label; got {text!r:.80}"
+        )
+    return Metric(_METRICS[name], share, label)
+
+
+def _size_of(text: Any) -> int:
+    """Read a number of bytes such as 2M: K, M and G are powers of 1000, as in fastText."""
+    match = re.fullmatch(r"(\d{1,15})([kKmMgG]?)", str(text) or "0")
+    if match is None:
+        raise ParameterError(
+            "train_supervised: autotuneModelSize: expected a number of bytes such as 500K or 2M, "
+            f"got {text!r:.80}"
+        )
+    power: int = 1000 ** " KMG".index(match[2].upper() or " ")
+    return int(match[1]) * power
 
 
 def unsupervised(*args: Any, **kwargs: Any) -> Training:
@@ -199,14 +321,18 @@ def train_supervised(*args: Any, **kwargs: Any) -> Model:
         ``lr_update_rate``, ``label_prefix``, ``pretrained_vectors``).
     thread : int, optional
         Number of workers, at most one a core.  Not read inside a cluster's ``with`` block.
+    autotuneValidationFile : path, optional
+        Labelled lines by which lr, epoch, dim, wordNgrams, minn, maxn and bucket are chosen, except
+        those that are given.
+    autotuneMetric, autotunePredictions, autotuneDuration, autotuneModelSize
+        As in fastText.  With a model size the model is quantised.
 
     Raises
     ------
     TypeError
         Unknown name, or an argument given twice.
     ParameterError
-        A value of the wrong type or out of range; ``loss="hs"`` and ``autotuneValidationFile``,
-        which snailps does not have.
+        A value of the wrong type or out of range; ``loss="hs"``, which snailps does not have.
     DataError
         The file is missing or empty.
     ClusterError

@@ -51,6 +51,8 @@ mark, eight are the parts of the normal form.  fastText keeps it, and prints 0.0
 _ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
+ENTRY_BYTES = _ENTRY_TAIL.itemsize
+"""Bytes of a word in a file besides its letters."""
 _ENTRY_BYTES_MIN = 1 + _ENTRY_TAIL.itemsize  # of one letter
 _INT32_MAX = 2**31 - 1
 _MAXN_MAX = 1000
@@ -409,10 +411,14 @@ def checked_chunks(
         )
 
 
-def bin_bytes(entries: Sequence[PackedWords], rows: int, dim: int) -> int:
-    """Return the size of a file with these words and labels and `rows` rows in both matrices."""
-    names = sum(words.letters + len(words) * _ENTRY_TAIL.itemsize for words in entries)
-    return _HEAD.size + _COUNTS.size + names + 2 * _SHAPE.size + 4 * dim * rows
+def bin_bytes(entries: Sequence[PackedWords], rows: int, dim: int, quantised_bytes: int = 0) -> int:
+    """Return the size of a file with these words and labels and `rows` rows in both matrices.
+
+    `quantised_bytes` are those of an input matrix that is quantised, whose rows do not count.
+    """
+    names = sum(words.letters + len(words) * ENTRY_BYTES for words in entries)
+    matrices = (quantised_bytes or _SHAPE.size) + _SHAPE.size + 4 * dim * rows
+    return _HEAD.size + _COUNTS.size + names + matrices
 
 
 def _check_header(path: str | os.PathLike[str], header: BinHeader) -> None:

@@ -89,8 +89,14 @@ class QuantisedRows:
     def nbytes(self) -> int:
         """Size in a file, in bytes."""
         rows, columns = self.shape
-        size = 1 + _HEAD.size + self._codes.size + _QUANTISER.size + 4 * CENTROIDS * columns
-        return size if self._norms is None else size + rows + _QUANTISER.size + 4 * CENTROIDS
+        size = self.head_bytes(columns, norms=self._norms is not None) + self._codes.size
+        return size if self._norms is None else size + rows
+
+    @staticmethod
+    def head_bytes(columns: int, *, norms: bool) -> int:
+        """Bytes in a file besides those of each row."""
+        size = 1 + _HEAD.size + _QUANTISER.size + 4 * CENTROIDS * columns
+        return size + (_QUANTISER.size + 4 * CENTROIDS) * norms
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes of the format: a mark, shape, codes, centroids, norms."""

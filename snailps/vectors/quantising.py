@@ -28,7 +28,12 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import END_OF_LINE
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors.fasttext_bin import BinModel, Float32
+from snailps.vectors.fasttext_bin import (
+    ENTRY_BYTES,
+    BinModel,
+    Float32,
+    bin_bytes,
+)
 from snailps.vectors.quantised import CODE_BYTES_MAX, QuantisedRows, Quantiser
 
 Counts = npt.NDArray[np.int64]
@@ -43,6 +48,10 @@ _CHUNK_BYTES = 1 << 22
 """Bytes of rows that a thread encodes at a time."""
 _PAIR_BYTES = 8
 """Bytes of an entry in a pruned model's list of n-grams."""
+
+
+class SizeError(DataError):
+    """No quantised model of these dimensions is as small as is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +110,52 @@ def pruned(model: BinModel, cutoff: int) -> BinModel:
     lengths = _lengths_of(rows, threads=1)
     first = len(model.words)
     if model.header.model == "supervised":
-        packed = PackedWords.of(model.words)
-        for number in np.flatnonzero(packed.begin_with(END_OF_LINE)).tolist():
-            if packed[number] == END_OF_LINE:
-                lengths[number] = np.inf
-        order = np.argsort(-lengths, kind="stable")[:cutoff]
+        order = _by_importance(model, lengths)[:cutoff]
     else:
         grams = _used_grams(model) + first
         longest = grams[np.argsort(-lengths[grams], kind="stable")]
         order = np.concatenate((np.arange(first), longest[: max(0, cutoff - first)]))
     return _with_rows(model, rows, np.sort(order))
+
+
+def rows_within(model: BinModel, codebooks: Codebooks, size: int) -> int:
+    """Return the `cutoff` with which a classifier's file has at most `size` bytes; 0: all rows.
+
+    Raises
+    ------
+    SizeError
+        The size is too small, whatever is left out.
+    """
+    rows, dim = _full(model.input), model.header.dim
+    width = min(max(1, codebooks.width), dim)
+    a_row = -(-dim // width) + codebooks.norms
+    names = PackedWords.of(model.words)
+    lengths = np.diff(names.starts).astype(np.int64)
+    head = QuantisedRows.head_bytes(dim, norms=codebooks.norms)
+    fixed = bin_bytes([PackedWords.of(model.labels)], len(model.labels), dim, head)
+    whole = fixed + int((lengths + ENTRY_BYTES).sum()) + len(rows) * a_row
+    if model.pruned is None and whole <= size:
+        return 0
+    costs = np.full(len(rows), a_row + _PAIR_BYTES, np.int64)
+    costs[: len(names)] = a_row + ENTRY_BYTES + lengths
+    order = _by_importance(model, _lengths_of(rows, threads=1))
+    number = int(np.searchsorted(fixed + np.cumsum(costs[order]), size, side="right"))
+    if number < kernels.CENTROIDS:
+        least = fixed + int(costs[order][: kernels.CENTROIDS].sum())
+        raise SizeError(
+            f"size: expected at least {least:,} bytes for a quantised model of {dim} dimensions "
+            f"and {len(model.labels):,} labels, got {size:,}: train one with a smaller dim"
+        )
+    return number
+
+
+def _by_importance(model: BinModel, lengths: Float32) -> Counts:
+    """Sort a classifier's input rows: the row of ``</s>``, then by falling length."""
+    names, lengths = PackedWords.of(model.words), lengths.copy()
+    for number in np.flatnonzero(names.begin_with(END_OF_LINE)).tolist():
+        if names[number] == END_OF_LINE:
+            lengths[number] = np.inf
+    return np.argsort(-lengths, kind="stable")
 
 
 def without_unused(model: BinModel, width: int) -> BinModel:
@@ -329,7 +374,11 @@ def _with_rows(model: BinModel, rows: Float32, order: Counts) -> BinModel:
     """Return the model with only these input rows, which rise: words, then n-grams."""
     first = len(model.words)
     words, grams = order[order < first], order[order >= first] - first
-    pairs = np.stack((grams, np.arange(len(grams))), axis=1).astype(np.int32)
+    buckets = grams
+    if model.pruned is not None:  # whose rows have the buckets of its pairs
+        pairs = model.pruned.pairs
+        buckets = pairs[np.argsort(pairs[:, 1]), 0][grams]
+    pairs = np.stack((buckets, np.arange(len(grams))), axis=1).astype(np.int32)
     return replace(
         model,
         words=PackedWords.of(model.words).take(words),

@@ -384,7 +384,21 @@ def test_arguments_are_fasttexts_by_place_by_name_and_by_alias():
         ({"input": "t", "minCount": 1, "min_count": 1}, TypeError, "given twice"),
         ({"input": "t", "loss": "hs"}, ParameterError, "hierarchical softmax"),
         ({"input": "t", "loss": "x"}, ParameterError, "expected one of hs, ns, softmax, ova"),
-        ({"input": "t", "autotuneValidationFile": "v"}, ParameterError, "search settings"),
+        (
+            {"input": "t", "autotuneValidationFile": "v", "autotuneMetric": "f2"},
+            ParameterError,
+            "autotuneMetric: expected f1",
+        ),
+        (
+            {"input": "t", "autotuneValidationFile": "v", "autotuneDuration": 0},
+            ParameterError,
+            "autotuneDuration: expected a whole number",
+        ),
+        (
+            {"input": "t", "autotuneValidationFile": "v", "autotuneModelSize": "2X"},
+            ParameterError,
+            "autotuneModelSize: expected a number of bytes",
+        ),
     ],
 )
 def test_arguments_that_do_not_work_are_refused_by_name(wrong, error, says):
@@ -418,6 +432,35 @@ def test_a_path_that_is_not_there_is_not_taken_for_a_text():
 def test_zero_means_no_pairs_of_words_and_all_words_as_in_fasttext():
     parameters = training.supervised("text", wordNgrams=0, minCount=0).parameters
     assert (parameters["word_ngrams"], parameters["min_count"]) == (1, 1)
+
+
+def test_arguments_of_a_search_are_fasttexts():
+    made = training.supervised(
+        "t", 0.3, min_count=2, word_ngrams=2, bucket=1000, thread=2,
+        autotuneValidationFile="v", autotuneMetric="precisionAtRecall:30:__label__a:b",
+        autotunePredictions=3, autotuneDuration=60, autotuneModelSize="2M",
+    ).autotune  # fmt: skip
+    assert made.fixed == {"lr", "word_ngrams", "bucket"}
+    assert str(made.metric) == "precision-at-recall:0.3:__label__a:b"
+    assert (made.validation, made.predictions, made.size) == ("v", 3, 2_000_000)
+    assert (made.effort.seconds, made.effort.threads) == (60, 2)
+    made = training.supervised("t", autotuneValidationFile="v").autotune
+    assert (made.fixed, str(made.metric), made.effort.seconds, made.size) == (set(), "f1", 300, 0)
+
+
+def test_a_duration_without_a_file_is_warned_of():
+    with pytest.warns(UserWarning, match="autotuneDuration, autotuneMetric: no effect without"):
+        made = training.supervised("t", autotuneDuration=9, autotuneMetric="f1")
+    assert made.autotune is None
+
+
+@pytest.mark.parametrize("wrong", [{"lr": "1"}, {"thread": -1}, {"epoch": -1}, {"epoch": "5"}])
+def test_quantize_names_the_argument_that_is_wrong(wrong, tmp_path):
+    path = tmp_path / "model.bin"
+    header, rows = BinHeader(dim=2, loss="softmax", model="supervised"), np.ones((1, 2), np.float32)
+    write_bin(path, header, [b"a"], [1], [rows], [rows], [b"__label__x"], [1])
+    with pytest.raises(DataError, match=f"quantize: {next(iter(wrong))}: expected a number"):
+        fasttext.load_model(str(path)).quantize(**wrong)
 
 
 def test_remarks_on_a_training_name_fasttexts_argument():

@@ -1,6 +1,7 @@
 """Quantised copies of models: known answers, fastText's own program, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import official_fasttext
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 import snailps
 from snailps.cli.main import app_for
+from snailps.data._labelled import KeptGrams
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
@@ -334,3 +336,52 @@ def test_quantised_copy_keeps_the_normal_form(tmp_path):
     assert read_bin(small, quantised=True).header.normalize == "lower"
     model = LabelModel(small)
     assert model.predict("WORD1 Word2") == model.predict("word1 word2")
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("size", [15_500, 16_123])
+def test_a_file_has_at_most_the_size_and_as_many_rows_as_fit(tmp_path, size, norms):
+    model, output = write_classifier(tmp_path / "model.bin"), tmp_path / "small.ftz"
+    report = snailps.quantize(model, output, size=size, qnorm=norms)
+    assert size - 30 < report.bytes_after <= size  # the next row, with its word, does not fit
+    assert LabelModel(output).predict("word1 word5")
+    assert report.bytes_after == output.stat().st_size
+
+
+def test_a_size_that_suits_all_rows_leaves_none_out(tmp_path):
+    model = write_classifier(tmp_path / "model.bin")
+    whole = snailps.quantize(model, tmp_path / "whole.ftz")
+    same = snailps.quantize(model, tmp_path / "same.ftz", size=whole.bytes_after)
+    assert (tmp_path / "same.ftz").read_bytes() == (tmp_path / "whole.ftz").read_bytes()
+    less = snailps.quantize(model, tmp_path / "less.ftz", size=whole.bytes_after - 1)
+    assert less.rows_after < same.rows_after == whole.rows_after
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"size": 5_000}, "size: expected at least .* bytes for a quantised model"),
+        ({"size": 9_500, "cutoff": 300}, "size: only for classifiers, and without cutoff"),
+        ({"size": -1}, "size: expected"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(tmp_path, options, says):
+    with pytest.raises(DataError, match=says):
+        snailps.quantize(write_classifier(tmp_path / "model.bin"), tmp_path / "x.ftz", **options)
+
+
+def test_a_trials_model_is_pruned_like_its_file(tmp_path):
+    """Of a model that lists its n-grams, the same rows are kept, under their buckets."""
+    whole = read_bin(write_classifier(tmp_path / "model.bin"))
+    grams = np.arange(0, 400, 3, dtype=np.int32)
+    rows = np.concatenate((np.arange(301), 301 + grams))
+    pairs = np.stack((grams, np.arange(len(grams), dtype=np.int32)), axis=1)
+    listed = replace(whole, input=np.array(whole.input)[rows], pruned=KeptGrams(pairs))
+    small = pruned(listed, 350)
+    numbers = dict(small.pruned.pairs.tolist())
+    assert 0 < len(numbers) < len(grams)
+    assert set(numbers) <= set(grams.tolist())
+    for bucket, row in numbers.items():
+        np.testing.assert_array_equal(
+            small.input[len(small.words) + row], whole.input[301 + bucket]
+        )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from snailps.errors import DataError
-from snailps.models.classifier.search import KEPT, Judged, Search
+from snailps.estimators.quantizing import shrinks_to
+from snailps.models.classifier.search import KEPT, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.tuning import Effort, Tuner, sampled
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
@@ -115,6 +116,37 @@ def test_later_brackets_change_the_best(texts):
     assert len(rungs[0]) >= 9
     assert len(rungs[3]) == 9
     assert not set(tried) & {trial.settings for trial in rungs[3]}
+
+
+def test_the_best_trial_is_trained_as_long_as_it_was_or_longer_if_that_is_not_known(texts):
+    def judged(number, epochs, score):
+        return Judged(Trial(number, replace(texts, epochs=30), epochs), score)
+
+    short, longer, whole = judged(1, 3.0, 0.5), judged(2, 10.0, 0.8), judged(3, 30.0, 0.7)
+    assert longer.to_train([short, longer, whole]).epochs == 10
+    assert longer.to_train([short, longer]).epochs == 30
+    assert whole.to_train([short, longer, whole]).epochs == 30
+    assert judged(4, 0.3, 0.9).to_train([whole, judged(4, 0.3, 0.9)]).epochs == 30
+
+
+def test_trials_are_judged_by_models_within_a_size(texts):
+    fixed = {"dim": 16, "word_ngrams": 2, "maxn": 0, "minn": 0}
+    s, sizes, effort = replace(texts, **fixed), [], Effort(600, 2, 1)
+
+    def shrink(model, pieces):
+        small = shrinks_to(23_500, 1)(model, pieces)
+        sizes.append((len(model.input), len(small.input)))
+        return small
+
+    assert Tuner(s, fixed, Metric(), 0, effort, shrink).run().score > 0.5
+    assert [small < whole for whole, small in sizes] == [True, True]
+
+    def forget(model, pieces):
+        return replace(model, output=np.zeros_like(model.output))
+
+    assert Tuner(s, fixed, Metric(), 0, effort, forget).run().score < 0.5
+    with pytest.raises(DataError, match="or no model has the size"):
+        Tuner(s, fixed, Metric(), 0, effort, shrinks_to(2_000, 1)).run()
 
 
 def test_few_lines_are_gone_over_more_often_and_many_in_part():

@@ -14,7 +14,7 @@ Jamieson, Talwalkar, "Non-stochastic best arm identification and hyperparameter 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,8 +85,18 @@ class Judged:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Falling score; of equal ones the earlier trial."""
+        """By score; of equal ones the earlier trial is better."""
         return (-1.0 if self.score is None else self.score), -self.trial.number
+
+    def to_train(self, every: Iterable[Judged]) -> ClassifierSettings:
+        """Return the settings of a whole training, if this is the best of the trials `every`.
+
+        Its epochs are the trial's if more of them were tried; else more are better, as far as is
+        known.
+        """
+        s, epochs = self.trial.settings, self.trial.epochs
+        longest = max(one.trial.epochs for one in every if one.trial.settings == s)
+        return replace(s, epochs=round(epochs)) if 1 <= epochs < longest else s
 
 
 class Search:
@@ -96,7 +106,7 @@ class Search:
     ----------
     base : ClassifierSettings
         Values of settings that are not tuned, and of fixed ones.
-    fixed : mapping
+    fixed : collection of str
         Settings of `TUNED` that keep the value of `base`.
     lines : int
         Of the training text.
@@ -105,7 +115,7 @@ class Search:
     """
 
     def __init__(
-        self, base: ClassifierSettings, fixed: Mapping[str, Any], lines: int, width: int
+        self, base: ClassifierSettings, fixed: Collection[str], lines: int, width: int
     ) -> None:
         self._base, self._fixed, self._width = base, frozenset(fixed), width
         self._epochs = int(np.clip(round(VISITS / max(1, lines)), EPOCHS_MIN, EPOCHS_FIRST))
@@ -157,7 +167,7 @@ class Search:
     def _changed(self, every: Sequence[Judged], bracket: int) -> list[ClassifierSettings]:
         """Change the settings of the best trials."""
         random = np.random.default_rng((self._base.seed, bracket))
-        parents = _best(every)[:PARENTS]
+        parents = [*dict.fromkeys(one.to_train(every) for one in _ranked(every))][:PARENTS]
         tried = {judged.trial.settings for judged in every}
         made: list[ClassifierSettings] = []
         for number in range(10 * max(LATER, self._width)):
@@ -201,15 +211,13 @@ class Search:
         return s
 
 
-def _best(judged: Sequence[Judged]) -> list[ClassifierSettings]:
-    """Sort settings by the score of their best trial."""
-    ranked = sorted(judged, key=lambda one: one.rank, reverse=True)
-    return [*dict.fromkeys(one.trial.settings for one in ranked)]
+def _ranked(judged: Sequence[Judged]) -> list[Judged]:
+    return sorted(judged, key=lambda one: one.rank, reverse=True)
 
 
 def _best_features(judged: Sequence[Judged]) -> list[ClassifierSettings]:
     """Sort settings by score; of each set of features the best one before all others."""
-    ranked = _best(judged)
+    ranked = [one.trial.settings for one in _ranked(judged)]
     of_features = {(s.word_ngrams, s.minn, s.maxn): s for s in reversed(ranked)}
     first = [s for s in ranked if s in of_features.values()]
     return [*dict.fromkeys((*first, *ranked))]

@@ -10,6 +10,7 @@ Its rows start like a job's.  Must not know which trials are made, or what their
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.data._key_numbering import WordNumbers
-from snailps.data._labelled import Lines
+from snailps.data._labelled import KeptGrams, Lines
 from snailps.data.in_order import in_order
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.held_out import (
@@ -47,6 +48,8 @@ from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import factors_in, weighed
 from snailps.models.ngram_rows import surveyed
 from snailps.models.tested_texts import texts_of
+from snailps.models.text_model import BUCKET_KEY
+from snailps.vectors.fasttext_bin import BinHeader, BinModel
 
 SPAN_FEATURES = 1 << 20
 """Features between two looks at whether to stop: about a tenth of a second."""
@@ -145,6 +148,16 @@ class Text:
         self._read = lru_cache(KEPT_EXAMPLES)(self._read_once)
 
     @property
+    def train(self) -> Sequence[bytes]:
+        """Pieces of the training text."""
+        return self._train
+
+    @property
+    def held_out(self) -> Sequence[bytes]:
+        """Pieces of the held-out text."""
+        return self._held_out
+
+    @property
     def lines(self) -> int:
         """Lines of the training text."""
         return sum(piece.count(b"\n") for piece in self._train)
@@ -237,6 +250,45 @@ def _spans(ptr: NDArray[np.int64], lines: int) -> Iterator[tuple[int, int]]:
         end = min(lines, max(start + 1, end))
         yield start, end
         start = end
+
+
+def as_model(examples: Examples, s: ClassifierSettings, rows: tuple[Floats, Floats]) -> BinModel:
+    """Make a model of trained rows; n-grams that neither text has are left out of it."""
+    inputs, outputs = (matrix[:, : s.dim] for matrix in rows)
+    words, read = examples.words, examples.settings
+    order = np.argsort(examples.keys)
+    of_words = int(np.searchsorted(examples.keys, BUCKET_KEY, sorter=order))
+    grams = order[of_words:]
+    matrix = np.zeros((len(words) + len(grams), s.dim), np.float32)
+    matrix[examples.keys[order[:of_words]]] = inputs[order[:of_words]]
+    matrix[len(words) :] = inputs[grams]
+    buckets = (examples.keys[grams] - np.uint64(BUCKET_KEY)).astype(np.int32)
+    pairs = np.stack((buckets, np.arange(len(grams), dtype=np.int32)), axis=1)
+    header = BinHeader(
+        dim=s.dim,
+        bucket=read.buckets,
+        minn=s.minn if s.maxn else 0,
+        maxn=s.maxn,
+        epochs=s.epochs,
+        min_count=s.min_count,
+        negatives=s.negatives,
+        word_ngrams=s.word_ngrams,
+        loss=s.loss,
+        model="supervised",
+        tokens=words.tokens,
+        normalize=s.normalize,
+    )
+    return BinModel(
+        header,
+        words.words,
+        words.counts,
+        list(examples.labels.words),
+        matrix,
+        np.ascontiguousarray(outputs),
+        mmap.mmap(-1, 1),
+        examples.labels.counts,
+        KeptGrams(pairs),
+    )
 
 
 def predicted(

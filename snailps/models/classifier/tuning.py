@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,18 +23,25 @@ from snailps import kernels
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import has_held_out, held_out_texts
+from snailps.models.classifier.lines import Floats
 from snailps.models.classifier.search import TUNED, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
+    Examples,
     Stopped,
     Text,
+    as_model,
     predicted,
     trained,
     trained_texts,
 )
-from snailps.vectors.label_metrics import Metric
+from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.label_metrics import Answers, Metric
+from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.quantising import SizeError
 from snailps.vectors.words import to_text
 
+Shrink: TypeAlias = "Callable[[BinModel, Callable[[], Iterable[bytes]]], BinModel]"
 TEXT_BYTES = 1 << 28
 """Bytes of a text that trials train on; of a longer one, pieces spread over all of it."""
 FEATURE_FLOATS = 32
@@ -79,7 +86,8 @@ class TrialReport:
     number : int
         From 1, in the sequence of the search.
     score : float or None
-        Of the metric, 0 to 1; None: the training diverged.
+        Of the metric, 0 to 1; None: the training diverged, or no such model has the size that is
+        asked for.
     epochs : float
         How long it trained; below 1: on some of the lines.
     settings : dict
@@ -105,7 +113,8 @@ class Tuning:
     score : float
         Of the best trial.
     settings : dict
-        Its settings; `snailps train classifier` trains the final model with them.
+        Its settings; `snailps train classifier` trains the final model with them.  `epochs` are
+        those of the trial if more of them were tried, too.
     trials : list of TrialReport
         In the order in which they were completed.
     ended : {"time", "trials", "interrupted"}
@@ -127,8 +136,7 @@ class Progress:
 
     began: float = field(default_factory=time.monotonic)
     trials: int = 0
-    running: int = 0
-    best: TrialReport | None = None
+    best: float | None = None
 
     def line(self, effort: Effort) -> str:
         """Describe it in a line."""
@@ -136,9 +144,7 @@ class Progress:
         done = f"{self.trials:,} trials"
         if effort.trials:
             done = f"{self.trials:,} of {effort.trials:,} trials"
-        best = ""
-        if self.best is not None and self.best.score is not None:
-            best = f", best {self.best.score:.4f}"
+        best = "" if self.best is None else f", best {self.best:.4f}"
         return f"{done}{best}, {left:,.0f} s left at most, then the final training"
 
 
@@ -164,21 +170,25 @@ class Tuner:
     base : ClassifierSettings
         Input, and `validation` or `held_out`; settings that are not tuned, and the values of those
         in `fixed`.
-    fixed : mapping
+    fixed : collection of str
         Tuned settings that keep their value in `base`.
     metric : Metric
     predictions : int
         Labels predicted for each line, -1: all; 0: as the metric needs.
     effort : Effort
+    shrink : callable, optional
+        Makes of a trial's model, and pieces of the training text, the smaller model that is
+        judged.
     """
 
     def __init__(
         self,
         base: ClassifierSettings,
-        fixed: Mapping[str, Any],
+        fixed: Collection[str],
         metric: Metric,
         predictions: int = 0,
         effort: Effort = Effort(),  # noqa: B008
+        shrink: Shrink | None = None,
     ) -> None:
         if not has_held_out(base):
             raise DataError(
@@ -186,11 +196,13 @@ class Tuner:
                 "lines, or held_out, a share of the input"
             )
         self._base, self._fixed, self._metric, self._effort = base, fixed, metric, effort
+        self._shrink = shrink
         self._predictions = predictions or metric.predictions
         self._threads = effort.threads or kernels.cores()
         self._stop = threading.Event()
         self._interrupted = False
         self._reports: list[TrialReport] = []
+        self._judged: list[Judged] = []
         self._costs: dict[tuple[int, int, int], int] = {}
         self._paid: list[tuple[float, float]] = []
         self.progress = Progress()
@@ -208,6 +220,8 @@ class Tuner:
         DataError
             A text has no labels or no words, the validation has none that the input has, or no
             trial was completed.
+        KeyboardInterrupt
+            It was interrupted before a trial was completed.
         """
         began = self.progress.began = time.monotonic()
         texts = trained_texts(self._base), held_out_texts(self._base)
@@ -226,22 +240,24 @@ class Tuner:
                 search.run(judge, lambda: not self._is_over)
             except KeyboardInterrupt:
                 self.interrupt()
-                if self.progress.best is None:
-                    raise
             finally:
                 self._stop.set()  # else the pools would wait for trials of minutes
-        best = self.progress.best
+        best = max(self._judged, key=lambda one: one.rank, default=None)
+        if best is None and self._interrupted:
+            raise KeyboardInterrupt
         if best is None or best.score is None:
             raise DataError(
                 f"autotune: no trial was completed in {self._effort.seconds:g} s: give more time"
-                if not self._reports
-                else "autotune: every training diverged: give a lower lr"
+                if best is None
+                else "autotune: every training diverged, or no model has the size that is asked "
+                "for: give a lower lr, or a larger size"
             )
+        settings = best.to_train(self._judged)
         ended = "trials" if self._is_full else "interrupted" if self._interrupted else "time"
         return Tuning(
             str(self._metric),
             best.score,
-            dict(best.settings),
+            {name: getattr(settings, name) for name in TUNED},
             sorted(self._reports, key=lambda one: one.number),
             ended,
             time.monotonic() - began,
@@ -283,6 +299,7 @@ class Tuner:
                     report = future.result()
                     self._reports.append(report)
                     judged.append(Judged(trial, report.score))
+                    self._judged.append(judged[-1])
             self._note()
             if self._left <= 0:
                 self._stop.set()
@@ -291,12 +308,9 @@ class Tuner:
         return judged
 
     def _note(self) -> None:
-        scored = [one for one in self._reports if one.score is not None]
         self.progress.trials = len(self._reports)
-        # Of equal scores the earlier trial, whatever ended first.
-        self.progress.best = max(
-            scored, key=lambda one: (one.score or 0.0, -one.number), default=None
-        )
+        scores = [one.score for one in self._reports if one.score is not None]
+        self.progress.best = max(scores, default=None)
 
     def _one(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> TrialReport:
         s, examples = trial.settings, text.examples(trial.settings)
@@ -306,12 +320,26 @@ class Tuner:
         self._costs[_features_of(trial)] = examples.features
         self._paid.append((seconds, self._work_of(trial)))
         score: float | None = None
-        if np.isfinite(rows[1]).all():
+        if np.isfinite(rows[0]).all() and np.isfinite(rows[1]).all():
             labels = [to_text(label) for label in examples.labels.words]
-            answers = predicted(rows, s.loss, s.dim, examples.held_out, self._predictions)
-            score = self._metric.value(labels, answers)
+            with suppress(SizeError):
+                answers = self._answers(examples, s, rows, text)
+                score = self._metric.value(labels, answers)
         settings = {name: getattr(s, name) for name in TUNED}
         return TrialReport(trial.number, score, trial.epochs, settings, seconds)
+
+    def _answers(
+        self,
+        examples: Examples,
+        s: ClassifierSettings,
+        rows: tuple[Floats, Floats],
+        text: Text,
+    ) -> Answers:
+        """Label the held-out lines."""
+        if self._shrink is None:
+            return predicted(rows, s.loss, s.dim, examples.held_out, self._predictions)
+        small = self._shrink(as_model(examples, s, rows), lambda: text.train)
+        return LabelModel.of_model(small).answers(text.held_out, self._predictions, "validation")
 
     def _work_of(self, trial: Trial) -> float:
         """Estimate the work of a trial; 0: its features are not read yet."""
