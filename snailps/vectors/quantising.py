@@ -127,6 +127,11 @@ def rows_within(model: BinModel, codebooks: Codebooks, size: int) -> int:
         The size is too small, whatever is left out.
     """
     rows, dim = _full(model.input), model.header.dim
+    if len(rows) < kernels.CENTROIDS:
+        raise SizeError(
+            f"size: the model has {len(rows)} rows, and a quantised one needs {kernels.CENTROIDS}: "
+            "leave it as it is"
+        )
     width = min(max(1, codebooks.width), dim)
     a_row = -(-dim // width) + codebooks.norms
     names = PackedWords.of(model.words)

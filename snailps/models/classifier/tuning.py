@@ -22,7 +22,7 @@ import numpy as np
 from snailps import kernels
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
-from snailps.models.classifier.held_out import has_held_out, held_out_texts
+from snailps.models.classifier.held_out import check, has_held_out, held_out_texts
 from snailps.models.classifier.lines import Floats
 from snailps.models.classifier.search import TUNED, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
@@ -223,6 +223,7 @@ class Tuner:
         KeyboardInterrupt
             It was interrupted before a trial was completed.
         """
+        check(self._base)
         began = self.progress.began = time.monotonic()
         texts = trained_texts(self._base), held_out_texts(self._base)
         train, held_out = map(sampled, texts)
