@@ -197,7 +197,7 @@ def test_time_ends_a_search(texts):
     ("settings", "text"),
     [
         ({"validation": ()}, "give validation"),
-        ({"label": "__other__"}, "the input has no labels to learn"),
+        ({"label": "__other__"}, "validation: .* no word that begins with __other__"),
     ],
 )
 def test_texts_that_cannot_judge_are_refused(texts, settings, text):
