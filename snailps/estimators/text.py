@@ -77,6 +77,12 @@ class TextClassifier(
         File of word vectors, of any format that `snailps.load` reads.  Its words join the
         vocabulary and start with their vectors; `dim` is the file's.  `partial_fit` of a fitted
         model ignores it.
+    held_out : float
+        Share of the texts that is not trained, on which the model is tested after each epoch; or
+        `validation`, paths of text files with labels.  ``figures_["tests"]`` has the figures.
+    stop_after : int
+        Epochs in a row without a better F1 on these texts after which the training ends; the model
+        is then the one of the best epoch, ``figures_["best_epoch"]``.  0: all epochs are trained.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 

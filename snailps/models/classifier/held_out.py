@@ -11,6 +11,7 @@ workers and master decide alike.  Rows are pulled from the servers, at any momen
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -212,8 +213,10 @@ def scored(
         if texts is None
         else _pieces(line_reader(settings, words, labels), texts, len(labels))
     )
-    for lines, features in pieces:
-        inputs = results.pull("input", input_keys(features, len(words)))
+    # The rows of the next piece are pulled while those of one are used.
+    of_lines, of_features = itertools.tee(pieces)
+    keys = (input_keys(features, len(words)) for _, features in of_features)
+    for (lines, _), inputs in zip(of_lines, results.pulls("input", keys), strict=True):
         labelling = kernels.labelling(
             inputs, outputs, settings.dim, softmax=settings.loss == "softmax"
         )
