@@ -74,7 +74,7 @@ class Training:
         prefetcher = BlockPrefetcher(ask)
         try:
             while True:
-                if not prefetcher.is_ready and self.settle():
+                if not prefetcher.is_ready and self.end_range():
                     break
                 block = prefetcher.next(self._model.prefetch)
                 if isinstance(block, Flush):
@@ -87,7 +87,7 @@ class Training:
                     break
                 if self.train_block(block):
                     break  # blocks that are prepared by now stay untrained
-            self.settle()
+            self.end_range()
             self._reports.last_answer()
         finally:
             self._reports.drop()
@@ -149,7 +149,7 @@ class Training:
             whole=checkouts is None or not checkouts.cut,
         )
         if settles:
-            enough = self.settle()
+            enough = self.end_range()
             self._settling = Settling(block, done, self.client.open_pushes())
             return enough
         enough = self._reports.last_answer()
@@ -173,7 +173,7 @@ class Training:
             self.seal(block)
         return False
 
-    def settle(self) -> bool:
+    def end_range(self) -> bool:
         """Wait for the pushes of the last range, and report it; True: the master wants no other."""
         settling, self._settling = self._settling, None
         if settling is None:
