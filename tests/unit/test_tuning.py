@@ -187,6 +187,16 @@ def test_no_trial_in_time_is_an_error(texts):
         Tuner(texts, {}, Metric(), effort=Effort(0.0001)).run()
 
 
+def test_progress_says_how_long_the_final_training_takes(texts):
+    tuner, effort = Tuner(texts, {}, Metric(), effort=Effort(600, 3)), Effort(600, 3)
+    assert tuner.progress.line(effort).startswith("0 of 3 trials, 6")
+    tuner.run()
+    tuner.progress.final_s = 7.4
+    line = tuner.progress.line(effort)
+    assert line.startswith("3 of 3 trials, best ")
+    assert line.endswith(" s left at most, then the final training of some 7 s")
+
+
 def test_time_ends_a_search(texts):
     tuning = Tuner(texts, {}, Metric(), effort=Effort(3)).run()
     assert tuning.ended == "time"
@@ -197,6 +207,7 @@ def test_time_ends_a_search(texts):
     ("settings", "text"),
     [
         ({"validation": ()}, "give validation"),
+        ({"loss": "hs"}, "autotune: loss: expected one of softmax, ova, ns, got 'hs'"),
         ({"label": "__other__"}, "validation: .* no word that begins with __other__"),
     ],
 )

@@ -23,7 +23,7 @@ from snailps import kernels
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import check, has_held_out, held_out_texts
-from snailps.models.classifier.lines import Floats
+from snailps.models.classifier.lines import LOSSES, Floats
 from snailps.models.classifier.search import TUNED, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
@@ -137,6 +137,8 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
     trials: int = 0
     best: float | None = None
+    final_s: float = 0.0
+    """Seconds that the final training would take in one thread."""
 
     def line(self, effort: Effort) -> str:
         """Describe it in a line."""
@@ -145,7 +147,8 @@ class Progress:
         if effort.trials:
             done = f"{self.trials:,} of {effort.trials:,} trials"
         best = "" if self.best is None else f", best {self.best:.4f}"
-        return f"{done}{best}, {left:,.0f} s left at most, then the final training"
+        final = f" of some {self.final_s:,.0f} s" if self.final_s >= 1 else ""
+        return f"{done}{best}, {left:,.0f} s left at most, then the final training{final}"
 
 
 def sampled(pieces: Iterable[bytes], most: int = TEXT_BYTES) -> list[bytes]:
@@ -194,6 +197,11 @@ class Tuner:
             raise DataError(
                 "autotune: expected lines to judge trials by: give validation, a file of labelled "
                 "lines, or held_out, a share of the input"
+            )
+        if base.loss not in LOSSES:
+            raise DataError(
+                f"autotune: loss: expected one of {', '.join(LOSSES)}, got {base.loss!r}: search "
+                "with one of these, and train with the settings that are found"
             )
         self._base, self._fixed, self._metric, self._effort = base, fixed, metric, effort
         self._shrink = shrink
@@ -310,8 +318,11 @@ class Tuner:
 
     def _note(self) -> None:
         self.progress.trials = len(self._reports)
-        scores = [one.score for one in self._reports if one.score is not None]
-        self.progress.best = max(scores, default=None)
+        best = max(self._judged, key=lambda one: one.rank, default=None)
+        if best is not None:
+            s = best.to_train(self._judged)
+            self.progress.best = best.score
+            self.progress.final_s = self._seconds_of(Trial(0, s, s.epochs))
 
     def _one(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> TrialReport:
         s, examples = trial.settings, text.examples(trial.settings)
