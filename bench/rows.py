@@ -42,21 +42,6 @@ def memory_of(pid: int) -> dict[str, int]:
     return {key: int(fields[key].split()[0]) * 1024 for key in ("VmRSS", "VmHWM")}
 
 
-def servers_of(parent: int) -> list[int]:
-    """Processes of the servers that a process has started."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                ppid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-            except (OSError, ValueError):
-                continue
-            if ppid == parent and b"server" in words:
-                found.append(int(folder.name))
-    return found
-
-
 def ids_of(first: int, n: int) -> np.ndarray:
     """uint64 (n,): ids number first to first + n - 1, distinct and all over 2^64."""
     return np.arange(first, first + n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -185,7 +170,7 @@ def main() -> None:
         ) as cluster,
         joined(cluster.address) as driver,
     ):
-        pids = servers_of(os.getpid())
+        pids = [node["pid"] for node in cluster.status()["nodes"] if node["role"] == "server"]
         if len(pids) != args.servers:
             fail(f"{len(pids)} processes of servers found, {args.servers} expected")
         if args.ids:
