@@ -265,4 +265,4 @@ def test_lines_without_weights_of_labels_and_classes_are_trained_on_one_label_th
     assert not len(got.label_weights)
     assert weights_of_lines(got, "ns").tolist() == [2]
     plain = Lines(got.feature_ptr, got.features, got.label_ptr, got.labels, 3, 0)
-    assert weights_of_lines(plain, "ns") is None
+    assert weights_of_lines(plain, "ns").tolist() == [1]

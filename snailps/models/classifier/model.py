@@ -415,7 +415,6 @@ class Classifier(TextModel, Adopted, Reported):
         share = sampled / line_num
         lengths = np.diff(lines.feature_ptr[: sampled + 1])
         of_lines = weights_of_lines(lines, self.settings.loss)
-        of_lines = np.ones(line_num, np.float32) if of_lines is None else of_lines
         shares = of_lines[:sampled] / np.maximum(lengths, 1)
         weights = np.repeat(shares, lengths).astype(np.float32)
         of_input.saw(lines.features[: len(weights)], sampled, share, weights)
@@ -493,7 +492,7 @@ class Classifier(TextModel, Adopted, Reported):
     def _steps(lines: Lines, input_num: int, loss: str) -> Floats:
         """Estimate the gradients of each input row; a line's is its weight over its length."""
         lengths, weights = np.diff(lines.feature_ptr), weights_of_lines(lines, loss)
-        share = np.repeat((1 if weights is None else weights) / np.maximum(lengths, 1), lengths)
+        share = np.repeat(weights / np.maximum(lengths, 1), lengths)
         return np.bincount(lines.features, share, input_num).astype(np.float32)
 
     # --- at the master -----------------------------------------------------------------------

@@ -214,10 +214,8 @@ def weighed(lines: Lines, factors: Floats, loss: str, *, are_soft: bool) -> Line
     return lines._replace(label_weights=weights, rests=rests)
 
 
-def weights_of_lines(lines: Lines, loss: str) -> Floats | None:
-    """Return the weight with which each line is trained, float32 (n,); None: all are 1."""
-    if not len(lines.line_weights) and not len(lines.label_weights):
-        return None
+def weights_of_lines(lines: Lines, loss: str) -> Floats:
+    """Return the weight with which each line is trained, float32 (n,)."""
     number = len(lines.label_ptr) - 1
     weights = lines.line_weights if len(lines.line_weights) else np.ones(number, np.float32)
     if len(lines.label_weights) and loss != "ova":

@@ -62,9 +62,13 @@ class Bags:
         ends = sizes.cumsum()
         entries = np.repeat(self.ptr[words] - ends + sizes, sizes) + np.arange(sizes.sum())
         rows = self.rows[entries]
-        if self.weights is None:
-            return sizes, rows, np.ones(len(rows), np.float32)
-        return sizes, rows, self.weights[entries]
+        weights = None if self.weights is None else self.weights[entries]
+        return sizes, rows, times_of(rows, weights)
+
+
+def times_of(rows: Ints, weights: Floats | None) -> Floats:
+    """How many equal rows each entry of bags stands for, by `Bags.weights` of these entries."""
+    return np.ones(len(rows), np.float32) if weights is None else weights
 
 
 def bags_of(

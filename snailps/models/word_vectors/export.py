@@ -22,7 +22,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import bucket_keys, key_ranges, write_model
-from snailps.models.word_vectors.examples import Ints, bags_of
+from snailps.models.word_vectors.examples import Ints, bags_of, times_of
 from snailps.models.word_vectors.row_classes import RowClasses, classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import bin_bytes
@@ -128,7 +128,7 @@ def bag_means(
     """Read vectors of words with subwords, their own rows (`keys`), and the shares of these."""
     ptr, members, weights, all_keys = bags_of(s, classes, words, keys)
     rows = results.pull("input", all_keys)
-    times = np.ones(len(members), np.float32) if weights is None else weights
+    times = times_of(members, weights)
     # A bag begins with its own row.
     shares = np.divide(times[ptr[:-1]], np.add.reduceat(times, ptr[:-1]), dtype=np.float32)
     return _means(rows, ptr, members, weights), rows[: len(words)], shares

@@ -21,7 +21,7 @@ from snailps.models.rotation.input_exchange import Sharing
 from snailps.models.rotation.trainer import whole
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.examples import Pairs
+from snailps.models.word_vectors.examples import Pairs, times_of
 from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
 from snailps.models.word_vectors.plan import keeps_near
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
@@ -207,7 +207,7 @@ def bundling(
     if not len(kept):
         return Bundling(LANES, RUN_MAX)
     sizes = np.diff(bag_ptr)
-    times = np.ones(len(bag_rows), np.float32) if weights is None else weights
+    times = times_of(bag_rows, weights)
     share = np.repeat(kept / kept.sum(), sizes)
     of_others = times * (np.bincount(bag_rows, weights=share)[bag_rows] - share)
     rows = np.repeat(np.add.reduceat(times, bag_ptr[:-1]), sizes)  # of each entry's word
