@@ -181,7 +181,7 @@ class StatusReport:
 
     def _tests(self, job: Job) -> list[Mapping[str, float]]:
         begun = self._core.context.begun
-        return [{"at_s": round(at - begun, 3), **test} for at, test in job.inspected.tests]
+        return [{**test, "at_s": round(at - begun, 3)} for at, test in job.inspected.tests]
 
     @property
     def _checkpoints(self) -> CheckpointController:

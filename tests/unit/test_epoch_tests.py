@@ -183,7 +183,7 @@ class World:
         self.job = SimpleNamespace(
             schedule=self.schedule, settings=JobSettings(epochs=EPOCHS, output="out/m"),
             validation=Validation(lambda results: {}, stop_after), inspected=Inspected(),
-            tested=EpochFigures(stop_after), elapsed_s=lambda now: now,
+            tested=EpochFigures(stop_after), elapsed_s=lambda now: now, _pass_begun=0.0,
         )  # fmt: skip
         self.job.epoch_tested = lambda *given: Job.epoch_tested(self.job, *given)
         self.numbers, self.number, self.running = SimpleNamespace(newest=0), 7, False

@@ -283,7 +283,7 @@ class EpochTests:
         self._go(Step.TRAINING)
         done = job.schedule.finished
         self._out.note("tested", {"test": test, "kept": kept, "done": done})
-        job.epoch_tested(test, kept, done, now)
+        job.epoch_tested(test, kept, done)
         if job.schedule.over or job.schedule.closed:
             return
         if job.tested.is_enough:

@@ -241,10 +241,10 @@ class Job:
             return None
         return trait_of(self.cls, Reported).tester(self.settings)
 
-    def epoch_tested(self, test: dict[str, Any], kept: str, done: int, now: float) -> None:
+    def epoch_tested(self, test: dict[str, Any], kept: str, done: int) -> None:
         """Take the figures of an epoch; its rows, if it is the best one, are `kept` at a path."""
         self.tested.add(test, kept, done)
-        tests = (*self.inspected.tests, (now, test))
+        tests = (*self.inspected.tests, (self._pass_begun + test["at_s"], test))
         self.inspected = dataclasses.replace(self.inspected, tests=tests)
 
     def _check_returned(self, value: object, kind: type, method: str) -> None:
@@ -570,7 +570,7 @@ class Job:
         self._begun = now - figures["wall_s"]
         if "tested" in figures and self.validation is not None:
             self.tested.load(figures["tested"])
-            tests = tuple((now, test) for test in self.tested.tests)
+            tests = tuple((self._pass_begun + test["at_s"], test) for test in self.tested.tests)
             self.inspected = dataclasses.replace(self.inspected, tests=tests)
         if exact is not None:
             self.schedule.resume({**exact["schedule"], **state.arrays})

@@ -216,7 +216,7 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     elif fact.kind in ("join", "leave", "retire"):
         getattr(schedule, fact.kind)(data["node"])
     elif fact.kind == "tested":
-        job.epoch_tested(data["test"], data["kept"], data["done"], now)
+        job.epoch_tested(data["test"], data["kept"], data["done"])
         schedule.hold(job.tested.epochs + 1)
     elif fact.kind == "tick":
         job.ticks.append(data["tick"])
