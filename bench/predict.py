@@ -49,6 +49,9 @@ WORK = {
     "lid-2100": (
         600, 2000, 2100, {"dim": 256, "minn": 2, "maxn": 4, "bucket": 200_000, **RARE_OUT},
     ),
+    "lid-2100-5": (
+        600, 2000, 2100, {"dim": 256, "minn": 2, "maxn": 5, "bucket": 200_000, **RARE_OUT},
+    ),
     "lines": (10, 300_000, 20, {"dim": 16, "word_ngrams": 2, "bucket": 200_000}),
     "random": (600, 4000, 20, {"dim": 256, "word_ngrams": 5, "bucket": 3_900_000}),
 }  # fmt: skip
@@ -58,7 +61,7 @@ TEST_SHARE = 5
 """One of its lines in this many is labelled, the others are for training."""
 HINTED = 4
 """One word in this many hints at the label in training; in other texts as many, or fewer."""
-LANGUAGES = ("lid", "lid-2100")
+LANGUAGES = ("lid", "lid-2100", "lid-2100-5")
 """Work whose labels are languages, the letters of each being others; of a text to label up to a
 quarter is in none of them."""
 
