@@ -106,7 +106,7 @@ def command_of(system: str, work: str, text: Path, prefix: Path, seed: int, args
     options = {name.replace("_", "-"): value for name, value in options.items()}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     own = [sys.executable, "-m", "snailps", "train", "classifier", "--overwrite", "--json"]
-    return [*own, *words, "--set", "formats=bin"]
+    return [*own, *words]
 
 
 def train(command: list[str]) -> dict:

@@ -165,7 +165,7 @@ def trained_on(train: Path, work: str, folder: Path) -> Path:
     """A classifier of this text."""
     command = [sys.executable, "-m", "snailps", "train", "classifier", "--input", str(train)]
     command += ["--output", str(folder / "model"), "--epochs", "5", "--lr", "0.5"]
-    command += ["--set", "formats=bin", "--json"]
+    command += ["--json"]
     for option, value in ({"min_count": 1} | WORK[work][3]).items():
         command += [f"--{option.replace('_', '-')}", str(value)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), pythonpath()])}

@@ -32,7 +32,7 @@
 
 #define SNAIL_GATHERED (1 << 16) /* floats of other rows that are copied together: the second cache */
 #define SNAIL_CONVERGED 1e-12f   /* share of the first residual's square below which steps are noise */
-#define SNAIL_TOGETHER 4         /* names that step together */
+#define SNAIL_SOLVED_TOGETHER 4  /* names that step together */
 #if SNAIL_LANES == 16
 #define SNAIL_GRAM_VECS 4 /* of each name: 16 sums of 32 registers */
 #else
@@ -97,22 +97,22 @@ SNAIL_INLINE const float *snail_other(const snail_solve_job *job, const float *g
                     : job->others + (int64_t)job->places[first + l] * job->stride;
 }
 
-/* out[k][at..] = G[at..] v[k] + penalties[k] v[k][at..] of `SNAIL_TOGETHER` names k, `vecs` registers
+/* out[k][at..] = G[at..] v[k] + penalties[k] v[k][at..] of `SNAIL_SOLVED_TOGETHER` names k, `vecs` registers
  * each, a constant: the sums stay in registers, and a load of G serves all names. */
 SNAIL_INLINE void snail_gram_part(const float *restrict gram, int64_t n, int64_t at, const int vecs,
                                   const float *restrict penalties, const float *restrict v,
                                   float *restrict out) {
-    snail_vec sums[SNAIL_TOGETHER][SNAIL_GRAM_VECS];
-    for (int k = 0; k < SNAIL_TOGETHER; k++)
+    snail_vec sums[SNAIL_SOLVED_TOGETHER][SNAIL_GRAM_VECS];
+    for (int k = 0; k < SNAIL_SOLVED_TOGETHER; k++)
         for (int j = 0; j < vecs; j++)
             sums[k][j] = penalties[k] * snail_load(v + k * n + at + j * SNAIL_LANES);
     for (int64_t i = 0; i < n; i++) {
         snail_vec g[SNAIL_GRAM_VECS];
         for (int j = 0; j < vecs; j++) g[j] = snail_load(gram + i * n + at + j * SNAIL_LANES);
-        for (int k = 0; k < SNAIL_TOGETHER; k++)
+        for (int k = 0; k < SNAIL_SOLVED_TOGETHER; k++)
             for (int j = 0; j < vecs; j++) sums[k][j] += v[k * n + i] * g[j];
     }
-    for (int k = 0; k < SNAIL_TOGETHER; k++)
+    for (int k = 0; k < SNAIL_SOLVED_TOGETHER; k++)
         for (int j = 0; j < vecs; j++) snail_store(out + k * n + at + j * SNAIL_LANES, sums[k][j]);
 }
 
@@ -154,7 +154,7 @@ SNAIL_INLINE void snail_add_entries(const snail_solve_job *job, const snail_solv
 }
 
 static int64_t snail_solve_scratch(const snail_solve_job *job) {
-    return (3 * SNAIL_TOGETHER * job->stride + SNAIL_GATHERED) * (int64_t)sizeof(float);
+    return (3 * SNAIL_SOLVED_TOGETHER * job->stride + SNAIL_GATHERED) * (int64_t)sizeof(float);
 }
 
 /* Begins at x = 0, where the residual is the sum of the rows of wanted entries. */
@@ -162,7 +162,7 @@ static void snail_solve_begin(const snail_solve_job *job, snail_solve *name, flo
     const int64_t n = job->stride, first = name->first;
     name->gathered = NULL;
     name->wanted = name->reached = 0;
-    if (name->count * n <= SNAIL_GATHERED / SNAIL_TOGETHER) { /* each step reads them all */
+    if (name->count * n <= SNAIL_GATHERED / SNAIL_SOLVED_TOGETHER) { /* each step reads them all */
         for (int64_t l = 0; l < name->count; l++)
             memcpy(room + l * n, job->others + (int64_t)job->places[first + l] * n,
                    (size_t)n * sizeof(float));
@@ -213,13 +213,14 @@ SNAIL_INLINE void snail_solve_step(const snail_solve_job *job, snail_solve *name
  * Names step together, so that G is read once for all; none reads what another has. */
 static void snail_solve_rows(const snail_solve_job *job, char *scratch, double *loss) {
     const int64_t n = job->stride;
-    float *vectors = (float *)scratch, *room = vectors + 3 * SNAIL_TOGETHER * n;
-    float *r = vectors, *p = r + SNAIL_TOGETHER * n, *ap = p + SNAIL_TOGETHER * n;
-    memset(p, 0, (size_t)(SNAIL_TOGETHER * n) * sizeof(float));
-    for (int64_t name = job->first; name < job->last; name += SNAIL_TOGETHER) {
-        snail_solve names[SNAIL_TOGETHER];
-        float penalties[SNAIL_TOGETHER] = {0};
-        const int count = job->last - name < SNAIL_TOGETHER ? (int)(job->last - name) : SNAIL_TOGETHER;
+    float *vectors = (float *)scratch, *room = vectors + 3 * SNAIL_SOLVED_TOGETHER * n;
+    float *r = vectors, *p = r + SNAIL_SOLVED_TOGETHER * n, *ap = p + SNAIL_SOLVED_TOGETHER * n;
+    memset(p, 0, (size_t)(SNAIL_SOLVED_TOGETHER * n) * sizeof(float));
+    for (int64_t name = job->first; name < job->last; name += SNAIL_SOLVED_TOGETHER) {
+        snail_solve names[SNAIL_SOLVED_TOGETHER];
+        float penalties[SNAIL_SOLVED_TOGETHER] = {0};
+        const int64_t behind = job->last - name;
+        const int count = behind < SNAIL_SOLVED_TOGETHER ? (int)behind : SNAIL_SOLVED_TOGETHER;
         int running = 0;
         for (int k = 0; k < count; k++) {
             const int64_t first = job->ptr[name + k];
@@ -227,7 +228,7 @@ static void snail_solve_rows(const snail_solve_job *job, char *scratch, double *
             names[k].first = first, names[k].count = job->ptr[name + k + 1] - first;
             names[k].x = job->rows + (name + k) * n;
             names[k].r = r + k * n, names[k].p = p + k * n, names[k].ap = ap + k * n;
-            snail_solve_begin(job, names + k, room + k * (SNAIL_GATHERED / SNAIL_TOGETHER));
+            snail_solve_begin(job, names + k, room + k * (SNAIL_GATHERED / SNAIL_SOLVED_TOGETHER));
             running |= names[k].steps;
         }
         while (running) {
