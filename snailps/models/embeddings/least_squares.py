@@ -672,7 +672,10 @@ class RangeTrainer:
         self._pool = ThreadPoolExecutor(model.threads, "snailps-solve")
 
     def close(self) -> None:
+        """End the threads, and free lines and rows: the master writes the model meanwhile."""
         self._pool.shutdown()
+        self._kept.clear()
+        self._other = self._room = None
 
     # --- a range ----------------------------------------------------------------------------------
 
