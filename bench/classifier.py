@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--text", type=Path, help="lines of __label__x and words, instead of apt's descriptions")
     add("--lists", type=Path, default=LISTS, help=f"apt's lists, default {LISTS}")
-    add("--loss", choices=("softmax", "ova", "ns"), default="softmax")
+    add("--loss", choices=("softmax", "ova", "ns", "hs"), default="softmax")
     add("--servers", type=int, default=1)
     add("--workers", type=int, default=1)
     add("--threads", type=int, default=2, help="of one worker; fastText gets workers x threads")

@@ -70,7 +70,8 @@ def arguments() -> argparse.Namespace:
     add("--dim", type=int, default=100)
     add("--epochs", type=int, default=5)
     add("--window", type=int, default=5)
-    add("--negatives", type=int, default=5)
+    add("--loss", choices=("ns", "hs"), default="ns")
+    add("--negatives", type=int, default=5, help="with ns")
     add("--min-count", type=int, default=5)
     add("--minn", type=int, default=3)
     add("--maxn", type=int, default=6)
@@ -186,10 +187,12 @@ def snailps_command(args: argparse.Namespace, plain: Path, prefix: Path, seed: i
     """Command line of snailps."""
     sizes = {
         "--dim": args.dim, "--epochs": args.epochs, "--window": args.window,
-        "--negatives": args.negatives, "--min-count": args.min_count, "--lr": args.lr,
+        "--loss": args.loss, "--min-count": args.min_count, "--lr": args.lr,
         "--servers": args.servers, "--workers": args.workers, "--threads": args.threads,
         "--seed": seed, "--model": "cbow" if args.cbow else "skipgram",
     }  # fmt: skip
+    if args.loss == "ns":
+        sizes["--negatives"] = args.negatives
     if args.model == "fasttext":
         sizes |= {"--minn": args.minn, "--maxn": args.maxn, "--bucket": args.bucket}
     command = [sys.executable, "-m", "snailps", "train", args.model, "--input", str(plain)]
@@ -205,6 +208,7 @@ def peer_command(
     """A peer's script with its job."""
     job = {
         "prefix": str(prefix), "seed": seed, "model": "cbow" if args.cbow else "skipgram",
+        "loss": args.loss,
         "dim": args.dim, "epochs": args.epochs, "window": args.window, "sample": 1e-4,
         "negatives": args.negatives, "min_count": args.min_count, "minn": args.minn,
         "maxn": args.maxn, "bucket": args.bucket, "lr": args.lr, "peer_lr": args.gensim_lr,

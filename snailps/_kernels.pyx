@@ -22,10 +22,10 @@ from snailps.abi._row_ops cimport (
 )
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
-    BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
+    BY_MODULUS, BY_PRODUCT, HIERARCHICAL, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
     SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, CodebookJob, Contexts, Csr, EncodeJob,
-    KernelTable, LabelsJob, RatingsJob, SolveJob, SortedBundle, SortJob, SparseJob, TriplesJob, Window,
-    WordsJob,
+    KernelTable, LabelsJob, RatingsJob, SolveJob, SortedBundle, SortJob, SparseJob, TreePaths, TriplesJob,
+    Window, WordsJob,
 )
 
 import numpy as np
@@ -49,6 +49,7 @@ cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
 cdef int C_CENTROIDS = _jobs.CENTROIDS
 cdef int C_BUNDLE_COPY = _jobs.BUNDLE_COPY
+cdef int C_TOP = _jobs.TOP
 
 GROUP: int = _jobs.GROUP        # consecutive centres that are trained together, at most
 SHARED: int = _jobs.SHARED      # negatives that a group shares, at most
@@ -56,6 +57,7 @@ PAD: int = _jobs.PAD            # row strides are multiples of so many floats: a
 PANEL: int = _jobs.PANEL        # words of a panel of output weights
 POINTS: int = _jobs.POINTS      # columns of points are padded to a multiple of so many
 CENTROIDS: int = _jobs.CENTROIDS    # of a codebook
+TOP: int = _jobs.TOP            # nodes of the upper levels of a tree, which threads train copies of
 
 
 # ---- what every call needs -------------------------------------------------------------------------
@@ -208,6 +210,30 @@ cdef class CheckedBags:
                 and bag_ptr.shape[0] > 0 and bag_rows.shape[0] > 0
                 and &bag_ptr[0] == &self.bag_ptr[0] and &bag_rows[0] == &self.bag_rows[0]
                 and self.row_num <= row_num)
+
+
+cdef class CheckedPaths:
+    """Paths of a tree's leaves, which `Kernels.checked_paths` has accepted for `row_num` rows."""
+
+    cdef const int64_t[::1] ptr
+    cdef const int32_t[::1] turns
+    cdef const int32_t[::1] top
+    cdef Py_ssize_t row_num
+
+    def __init__(self):
+        raise TypeError("checked paths are what kernels.checked_paths returns")
+
+    def __len__(self) -> int:
+        return self.ptr.shape[0] - 1
+
+    cdef TreePaths of(self, Py_ssize_t row_num) except *:
+        """The paths for a kernel, whose `outputs` have `row_num` rows."""
+        if row_num < self.row_num:
+            raise ValueError(f"outputs must have a row for each node of the paths, {self.row_num} at "
+                             f"least, got {row_num}")
+        cdef TreePaths paths
+        paths.ptr, paths.turns, paths.top = &self.ptr[0], ints(self.turns), &self.top[0]
+        return paths
 
 
 cdef class SortedPairs:
@@ -388,6 +414,38 @@ cdef class Kernels:
             np.array_equal(bag_rows, np.arange(len(bag_rows)))
         return checked
 
+    def checked_paths(self, ptr not None: NDArray[np.int64], turns not None: NDArray[np.int32],
+                      top not None: NDArray[np.int32], Py_ssize_t row_num) -> CheckedPaths:
+        """Check the paths of a tree's leaves for many calls; the arrays become read-only.
+
+        Leaf i is reached by ``turns[ptr[i]:ptr[i + 1]]``, from the root down: 2 r + 1 where the path
+        goes to the right child of the node whose row is r, 2 r where it goes to the left one.  `top`
+        int32[TOP] has the rows of the nodes of the upper levels, numbered as in a heap: 0 is the root,
+        2 i + 1 and 2 i + 2 are the children of i; -1: no path meets this node.  Rows are below
+        `row_num`.
+        """
+        ptr.flags.writeable = turns.flags.writeable = top.flags.writeable = False
+        cdef CheckedPaths checked = CheckedPaths.__new__(CheckedPaths)
+        cdef Py_ssize_t leaf, at, node
+        cdef bint right = True
+        checked.ptr, checked.turns, checked.top, checked.row_num = ptr, turns, top, row_num
+        self.check_ptr(checked.ptr, checked.turns, 0, "ptr", "turns", 0, -1)
+        if row_num > 1 << 30 or not self.in_range(checked.turns, 0, 2 * row_num):
+            raise ValueError(f"turns must lie in 0..{2 * row_num - 1}: twice a row, and the side")
+        if top.shape[0] != C_TOP or not self.in_range(checked.top, -1, row_num):
+            raise ValueError(f"top must have {C_TOP} rows of -1..{row_num - 1}")
+        with nogil:
+            for leaf in range(checked.ptr.shape[0] - 1):
+                node = 0
+                for at in range(checked.ptr[leaf], checked.ptr[leaf + 1]):
+                    if node >= C_TOP:
+                        break
+                    right &= checked.top[node] == checked.turns[at] >> 1
+                    node = 2 * node + 1 + (checked.turns[at] & 1)
+        if not right:
+            raise ValueError("top must have the rows of the nodes with which paths begin")
+        return checked
+
     cdef bint check_bags_of_words(self, CheckedBags checked, const int64_t[::1] bag_ptr,
                                   const int32_t[::1] bag_rows, Py_ssize_t row_num) except -1:
         """Check the bags of words, unless they were checked before.
@@ -411,8 +469,9 @@ cdef class Kernels:
 
     cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                              const int32_t[::1] noise, const float[::1] noise_logit,
-                             int negatives):
-        """Check the rows to train, and the negatives, which are numbers of these rows."""
+                             int negatives, CheckedPaths paths):
+        """Check the rows to train, and the negatives, which are numbers of these rows; or no negatives
+        beside paths."""
         cdef Py_ssize_t out_num = outputs.shape[0]
         check_rows("inputs", inputs)
         check_rows("outputs", outputs)
@@ -424,6 +483,11 @@ cdef class Kernels:
         if noise_logit.shape[0] not in (0, out_num):
             raise ValueError(f"noise_logit must be empty or have a number for each of the {out_num} "
                              f"rows of outputs, got {noise_logit.shape[0]}")
+        if paths is not None:
+            if negatives or noise.shape[0] or noise_logit.shape[0]:
+                raise ValueError(f"with paths there are no negatives, got {negatives} of "
+                                 f"{noise.shape[0]} words and {noise_logit.shape[0]} logits")
+            return
         if negatives < 1 or noise.shape[0] < 1:
             raise ValueError(f"negatives must be at least 1, got {negatives}, and noise must not be "
                              f"empty, got {noise.shape[0]} words")
@@ -434,7 +498,7 @@ cdef class Kernels:
                            const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                            const int32_t[::1] noise, const float[::1] noise_logit, int negatives,
                            const float[::1] weights, squares, float eps, float lr_start,
-                           float lr_stop, uint64_t seed):
+                           float lr_stop, uint64_t seed, CheckedPaths paths, bint shared):
         """Check what `train_words` and `train_pairs` share, except AdaGrad's sums.
 
         The job points into the arrays, so the caller keeps them alive.
@@ -448,8 +512,11 @@ cdef class Kernels:
         job.bag_ptr = &bag_ptr[0]
         job.bag_rows = &bag_rows[0]
         job.bag_weights = self.check_weights(weights, bag_rows)
-        job.noise = &noise[0]
-        job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
+        job.noise = ints(noise)
+        job.noise_logit = floats(noise_logit)
+        if paths is not None:
+            job.paths = paths.of(outputs.shape[0])
+            job.copied = shared and squares is None     # sums of squares have no copies
         job.noise_num = noise.shape[0]
         job.stride = inputs.shape[1]
         job.dim = dim
@@ -482,7 +549,8 @@ cdef class Kernels:
                     targets: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
                     float eps=1e-8, CheckedBags bags=None,
-                    weights: NDArray[np.float32] | None = None) -> tuple[float, int]:
+                    weights: NDArray[np.float32] | None = None, CheckedPaths paths=None,
+                    bint shared=False) -> tuple[float, int]:
         """Train CBOW word vectors on `tokens`, in place; returns (sum of losses, centres with a
         context).
 
@@ -500,6 +568,11 @@ cdef class Kernels:
         order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
         with the rows.  `bags`: result of `checked_bags` for these arrays.
 
+        With `paths` (hierarchical softmax) there are no negatives: words and rows of `targets` are leaves,
+        and the rows of a leaf's path are stepped.  `shared`: other threads train on the same arrays, so
+        each trains copies of the nodes near the root, and exchanges them every 64 groups; not with
+        `squares`.
+
         GROUP centres share CBOW_NOISE noise words, each weighted ``negatives / CBOW_NOISE``; a noise
         word that is the centre does not count for it.  A group reads all its rows before it changes one,
         and several steps at once from the same row overshoot.  So a centre that repeats waits for a later
@@ -513,11 +586,12 @@ cdef class Kernels:
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
         cdef Py_ssize_t out_num = outputs.shape[0]
-        self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
+        cdef Py_ssize_t target_max = out_num if paths is None else len(paths)
+        self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives, paths)
         cdef bint own = self.check_bags_of_words(bags, pointers, bag_rows, inputs.shape[0])
-        if targets is None and word_num > out_num:
+        if targets is None and word_num > target_max:
             raise ValueError(
-                f"outputs ({out_num} rows) must have a row a word ({word_num})")
+                f"outputs ({out_num} rows), or paths, must have one for each word ({word_num})")
         check_reach(reach_min, window)
         if not self.in_range(tokens, -1, word_num):
             raise ValueError(f"tokens must lie in -1..{word_num - 1}: words that have a bag")
@@ -530,16 +604,16 @@ cdef class Kernels:
         cdef int64_t examples = 0
         cdef const int32_t[::1] places, rows
         self.take_words(&job, inputs, outputs, dim, pointers, bag_rows, noise, noise_logit, negatives,
-                        weights, squares, eps, lr_start, lr_stop, seed)
+                        weights, squares, eps, lr_start, lr_stop, seed, paths, shared)
         if targets is not None:
             places, rows = targets
             if places.shape[0] != rows.shape[0]:
                 raise ValueError(f"targets must be as many places as rows, got {places.shape[0]} "
                                  f"and {rows.shape[0]}")
             if not self.in_range(places, 0, tokens.shape[0]) \
-                    or not self.in_range(rows, 0, out_num):
-                raise ValueError(f"targets must be places in the {tokens.shape[0]} tokens, and rows "
-                                 f"of the {out_num} outputs")
+                    or not self.in_range(rows, 0, target_max):
+                raise ValueError(f"targets must be places in the {tokens.shape[0]} tokens, and "
+                                 f"{target_max} rows of outputs, or leaves")
             if places.shape[0] == 0:
                 return 0.0, 0
             job.targets = &places[0]
@@ -716,20 +790,22 @@ cdef class Kernels:
                     uint64_t seed,
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
                     float eps=1.0, CheckedBags bags=None, int lanes=16,
-                    weights: NDArray[np.float32] | None = None) -> tuple[float, int]:
+                    weights: NDArray[np.float32] | None = None, CheckedPaths paths=None,
+                    bint shared=False) -> tuple[float, int]:
         """Train skip-gram word vectors on sorted pairs, in place; returns (sum of losses, pairs).
 
         Bundles are those of `sort_pairs` or a range of them with all of `contexts`; the rest is as
-        for `train_words`.  Centres are numbers of bags, contexts rows of `outputs`.  The rate is
+        for `train_words`.  Centres are numbers of bags, contexts rows of `outputs`, or leaves.  The rate is
         linear from the first bundle to the end of the last.  `lanes` (1 to GROUP) bundles share SHARED
         noise words, each weighted ``contexts * negatives / SHARED``; a noise word that is the context of
         a pair does not count for it.  A group reads the vectors of its centres, makes one step of each
         noise row, then bundle by bundle one step a context and one of each row of the bag.
         """
-        cdef Py_ssize_t n = centres.shape[0], out_num = outputs.shape[0], b
+        cdef Py_ssize_t n = centres.shape[0], b
+        cdef Py_ssize_t out_num = outputs.shape[0] if paths is None else len(paths)
         cdef bint falls = False
         cdef WordsJob job
-        self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
+        self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives, paths)
         self.check_bags_of_words(bags, bag_ptr, bag_rows, inputs.shape[0])
         if not 1 <= lanes <= _jobs.GROUP:
             raise ValueError(f"lanes must be 1 to {GROUP}, got {lanes}")
@@ -748,14 +824,15 @@ cdef class Kernels:
             raise ValueError(
                 f"centres must lie in 0..{bag_ptr.shape[0] - 2}: words that have a bag")
         if not self.in_range(contexts[starts[0]:starts[n]], 0, out_num):
-            raise ValueError(f"contexts must lie in 0..{out_num - 1}, the rows of outputs")
+            raise ValueError(f"contexts must lie in 0..{out_num - 1}, the rows of outputs, or the "
+                             "leaves of paths")
         if n == 0:
             return 0.0, 0
         cdef char *scratch
         cdef double loss = 0
         cdef int64_t examples = 0
         self.take_words(&job, inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, negatives,
-                        weights, squares, eps, lr_start, lr_stop, seed)
+                        weights, squares, eps, lr_start, lr_stop, seed, paths, shared)
         job.centres = &centres[0]
         job.starts = &starts[0]
         job.contexts = ints(contexts)
@@ -775,7 +852,8 @@ cdef class Kernels:
                      const int32_t[::1] noise, *, const float[::1] line_weights=None,
                      const float[::1] label_weights=None, const float[::1] rests=None, int loss,
                      int negatives, bint shared, float lr_start, float lr_stop, uint64_t seed,
-                     Py_ssize_t first, Py_ssize_t last) -> tuple[float, float]:
+                     Py_ssize_t first, Py_ssize_t last,
+                     CheckedPaths paths=None) -> tuple[float, float]:
         """Train a linear classifier on mean vectors of lines `first` to `last - 1`.
 
         Returns (sum of losses, sum of the lines' weights).
@@ -783,14 +861,16 @@ cdef class Kernels:
         inputs, outputs float32[n, stride] of `kernels.padded`, zeros from column `dim` on.  Line i
         has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]`` and its labels likewise; lines without
         features or without labels are skipped.  `loss`: 0 softmax, 1 one-versus-all, 2 negative
-        sampling; for 0 and 2 a line of several labels is trained on one of them, drawn.  `noise`: labels that negatives
-        are drawn from, for loss 2; a draw that is a label of the line is repeated, up to 8 times.
+        sampling, 3 hierarchical softmax; for all but 1 a line of several labels is trained on one of them,
+        drawn.  `noise`: labels that negatives are drawn from, for loss 2; a draw that is a label of the
+        line is repeated, up to 8 times.  `paths`, for loss 3: labels are their leaves, and `outputs` the
+        rows of nodes.
         Weights of at least 0 multiply losses and gradients.  `line_weights`: one a line.  `label_weights`: one
-        for each of `labels`; a line is then trained on all its labels, for 0 in one step, for 2 one after the
-        other, and its weight in the sum is multiplied by theirs.  `rests`: likewise, for 1: the weight with
+        for each of `labels`; a line is then trained on all its labels, for 0 in one step, for 2 and 3 one after
+        the other, and its weight in the sum is multiplied by theirs.  `rests`: likewise, for 1: the weight with
         which the line lacks the label; of other labels it is 1.  None or empty: ones; no rests.
         `shared`: other threads train on the same arrays (Hogwild): output rows are exchanged every
-        64 lines, by two copies of them.  The rate is linear over features.
+        64 lines, by two copies of them; with `paths` those near the root.  The rate is linear over features.
         """
         cdef Py_ssize_t label_num = outputs.shape[0]
         check_rows("inputs", inputs)
@@ -804,11 +884,11 @@ cdef class Kernels:
                 f"which have {bag_ptr.shape[0] - 1} and {label_ptr.shape[0] - 1}")
         self.check_bags(bag_ptr, bag_rows, inputs.shape[0], 0, "bag_ptr", "bag_rows", "inputs",
                         first, last)
-        self.check_bags(label_ptr, labels, label_num, 0, "label_ptr", "labels", "outputs", first,
-                        last)
-        if not SOFTMAX <= loss <= SAMPLING:
-            raise ValueError(
-                f"loss must be 0 (softmax), 1 (one-versus-all) or 2 (sampling), got {loss}")
+        if not SOFTMAX <= loss <= HIERARCHICAL or (loss == HIERARCHICAL) != (paths is not None):
+            raise ValueError("loss must be 0 (softmax), 1 (one-versus-all), 2 (sampling) or, with paths, "
+                             f"3 (hierarchical softmax); got {loss}")
+        self.check_bags(label_ptr, labels, label_num if paths is None else len(paths), 0, "label_ptr",
+                        "labels", "outputs", first, last)
         if loss == SAMPLING and (negatives < 0 or noise.shape[0] < (negatives > 0)):
             raise ValueError(f"negatives must be at least 0, got {negatives}, and noise not be "
                              f"empty if there are any, got {noise.shape[0]} labels")
@@ -839,6 +919,9 @@ cdef class Kernels:
         job.stride = inputs.shape[1]
         job.first = first
         job.last = last
+        memset(&job.paths, 0, sizeof(job.paths))
+        if paths is not None:
+            job.paths = paths.of(label_num)
         job.copied = shared and (       # else more to exchange than was written
             loss != SAMPLING or label_num <= _jobs.TOGETHER * (1 + <int64_t>negatives))
         job.loss = loss

@@ -23,14 +23,14 @@ def train(job):
     """Train; returns the model and words/s/thread by fastText's own clock."""
     same = {
         "lr": job["lr"], "dim": job["dim"], "epoch": job["epochs"], "minCount": job["min_count"],
-        "neg": job["negatives"], "minn": job["minn"], "maxn": job["maxn"],
+        "loss": job["loss"], "neg": job["negatives"], "minn": job["minn"], "maxn": job["maxn"],
         "bucket": job["bucket"], "thread": job["threads"], "verbose": 2,
     }  # fmt: skip
     # The seed comes from these defaults in both: older packages take it from nowhere else.
     fasttext.FastText.unsupervised_default["seed"] = job["seed"]
     if job["model"] == "supervised":
         work = fasttext.train_supervised
-        own = {"loss": job["loss"], "wordNgrams": job["word_ngrams"]}
+        own = {"wordNgrams": job["word_ngrams"]}
     else:
         work = fasttext.train_unsupervised
         own = {"model": job["model"], "ws": job["window"], "t": job["sample"]}

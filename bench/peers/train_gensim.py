@@ -20,7 +20,8 @@ def build(job):
     common = {
         "vector_size": job["dim"],
         "window": job["window"],
-        "negative": job["negatives"],
+        "hs": int(job["loss"] == "hs"),
+        "negative": 0 if job["loss"] == "hs" else job["negatives"],
         "min_count": job["min_count"],
         "sample": job["sample"],
         "sg": int(job["model"] == "skipgram"),

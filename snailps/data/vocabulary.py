@@ -129,6 +129,11 @@ class Vocabulary:
             self.tokens + counter.tokens,
         )
 
+    def by_counts(self) -> Vocabulary:
+        """The same words by falling counts, as in a vocabulary that was made at once."""
+        order = self.words.order(self.counts)
+        return Vocabulary(self.words.take(order), self.counts[order], self.tokens)
+
     @property
     def lexicon(self) -> Lexicon:
         """Looks up ids, for blocks of text; built at the first use."""

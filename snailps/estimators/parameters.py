@@ -27,6 +27,7 @@ _ELSEWHERE = {
     # gensim, fasttext, scikit-learn
     "vector_size": "dim", "size": "dim", "alpha": "lr", "learning_rate": "lr", "eta0": "lr",
     "epoch": "epochs", "iter": "epochs", "max_iter": "epochs", "ws": "window", "sg": "model",
+    "hs": "loss",
     "negative": "negatives", "neg": "negatives", "mincount": "min_count",
     "mincountlabel": "min_count_label", "wordngrams": "word_ngrams", "t": "sample",
     "max_final_vocab": "max_vocab", "buckets": "bucket", "random_state": "seed",

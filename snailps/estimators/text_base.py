@@ -104,7 +104,7 @@ class TextEstimator(Estimator):
                 )
             if name in cls.parameters.by_name:
                 attributes[name] = value
-        chosen = SimpleNamespace(**header.shape)
+        chosen = SimpleNamespace(**{"loss": header.loss, **header.shape})
         for name, value in header.habits.items():
             setting = cls.parameters.by_name.get(name)
             # fastText writes `neg` for every loss, even where it has no effect.

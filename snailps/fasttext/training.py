@@ -184,11 +184,6 @@ _Supervised.__name__, _Unsupervised.__name__ = "train_supervised", "train_unsupe
 def supervised(*args: Any, **kwargs: Any) -> Training:
     """Check the arguments of `train_supervised`."""
     values = taken("train_supervised", SUPERVISED, SUPERVISED_DEFAULT, args, kwargs)
-    if values["loss"] == "hs":
-        raise ParameterError(
-            "loss: snailps does not train hierarchical softmax (hs): softmax is the same model for "
-            "up to a few thousand labels; ns is fast for more"
-        )
     parameters = {
         **_shared(values, OF_CLASSIFIERS),
         "word_ngrams": values["wordNgrams"] or 1,  # as in fastText, 0 means none, too
@@ -261,11 +256,14 @@ def _size_of(text: Any) -> int:
 def unsupervised(*args: Any, **kwargs: Any) -> Training:
     """Check the arguments of `train_unsupervised`."""
     values = taken("train_unsupervised", UNSUPERVISED, {}, args, kwargs)
-    if values["loss"] != "ns":
+    if values["loss"] not in ("ns", "hs"):
         raise ParameterError(
-            f"loss: snailps trains word vectors by negative sampling (ns), got {values['loss']!r}"
+            "loss: snailps trains word vectors by negative sampling (ns) or hierarchical softmax "
+            f"(hs), got {values['loss']!r}"
         )
     parameters = _shared(values, OF_WORDS)
+    if values["loss"] == "hs":
+        del parameters["negatives"]
     if parameters["maxn"]:
         parameters["bucket"] = values["bucket"]
     return _training(_Unsupervised, parameters, values)
@@ -332,7 +330,7 @@ def train_supervised(*args: Any, **kwargs: Any) -> Model:
     TypeError
         Unknown name, or an argument given twice.
     ParameterError
-        A value of the wrong type or out of range; ``loss="hs"``, which snailps does not have.
+        A value of the wrong type or out of range.
     DataError
         The file is missing or empty.
     ClusterError
@@ -352,7 +350,7 @@ def train_unsupervised(*args: Any, **kwargs: Any) -> Model:
     model : {"skipgram", "cbow"}
     lr, dim, ws, epoch, minCount, minn, maxn, neg, bucket, t, pretrainedVectors, ...
         As in fastText, with its defaults and aliases.
-    loss : {"ns"}
+    loss : {"ns", "hs"}
     thread : int, optional
         As in `train_supervised`.
 

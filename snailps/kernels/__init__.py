@@ -26,7 +26,9 @@ from snailps._kernels import PAD as PAD
 from snailps._kernels import PANEL as PANEL
 from snailps._kernels import POINTS as POINTS
 from snailps._kernels import SHARED as SHARED
+from snailps._kernels import TOP as TOP
 from snailps._kernels import CheckedBags as CheckedBags
+from snailps._kernels import CheckedPaths as CheckedPaths
 from snailps._kernels import Kernels
 from snailps.abi import builds
 from snailps.abi.memory import private_memory
@@ -67,6 +69,7 @@ init_rows = _chosen.init_rows
 train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear
 checked_bags = _chosen.checked_bags
+checked_paths = _chosen.checked_paths
 train_words = _chosen.train_words
 near = _chosen.near
 sort_pairs = _chosen.sort_pairs

@@ -11,7 +11,8 @@
  * Threads train different lines on the same rows without locks (Hogwild): texts share few input rows, and
  * a lost addition is one step of one line.  With softmax and one-vs-all every thread writes all output
  * rows at every line, so each trains copies of them (`copied`, _hot_rows.h); with negative sampling only
- * if labels are so few that an exchange costs less than the steps between two.
+ * if labels are so few that an exchange costs less than the steps between two; with a tree of labels the
+ * top of the tree (_paths.h).
  */
 #ifndef SNAILPS_CLASSIFIER_H
 #define SNAILPS_CLASSIFIER_H
@@ -22,6 +23,7 @@
 #include "_hot_rows.h"
 #include "_jobs.h"
 #include "_losses.h"
+#include "_paths.h"
 #include "_tiles.h"
 #include "_word_vectors.h"
 
@@ -33,6 +35,7 @@ enum {
 typedef struct {
     const snail_labels_job *job;
     snail_hot_rows hot;
+    snail_walker walker;
     float *outputs;  /* that this thread trains */
     float *hidden;   /* [stride] */
     float *gradient; /* [stride] */
@@ -134,12 +137,23 @@ SNAIL_INLINE float snail_sampling(snail_labels *s, int32_t target, float rate) {
     return loss;
 }
 
+SNAIL_INLINE float snail_hierarchical(snail_labels *s, int32_t target, float rate) {
+    float losses[SNAIL_NODES] = {0}, loss = 0;
+    snail_walk(&s->walker, target, s->hidden, s->gradient, rate, losses);
+    for (int i = 0; i < SNAIL_NODES; i++) loss += losses[i];
+    return loss;
+}
+
 /* One step for each target. */
 SNAIL_INLINE float snail_targets_apart(snail_labels *s, const snail_targets *targets, float rate) {
     float loss = 0;
     for (int64_t at = targets->first; at < targets->last; at++) {
         const float weight = snail_target_weight(s, targets, at);
-        if (weight > 0) loss += weight * snail_sampling(s, s->job->labels[at], rate * weight);
+        const int32_t label = s->job->labels[at];
+        if (weight > 0)
+            loss += weight * (s->job->loss == SNAIL_HIERARCHICAL
+                                  ? snail_hierarchical(s, label, rate * weight)
+                                  : snail_sampling(s, label, rate * weight));
     }
     return loss;
 }
@@ -211,8 +225,11 @@ SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate, d
 SNAIL_INLINE int64_t snail_padded(int64_t n) { return (n + SNAIL_PAD - 1) / SNAIL_PAD * SNAIL_PAD; }
 
 static int64_t snail_labels_scratch(const snail_labels_job *job) {
-    const int64_t copies = job->copied ? snail_hot_floats(job->label_num, job->stride) : 0;
-    return (2 * job->stride + 2 * snail_padded(job->label_num) + copies) * (int64_t)sizeof(float);
+    const int64_t copies = job->paths.ptr ? snail_walker_floats(&job->paths, job->copied, job->stride)
+                         : job->copied    ? snail_hot_floats(job->label_num, job->stride)
+                                          : 0;
+    const int64_t scores = job->paths.ptr ? 0 : 2 * snail_padded(job->label_num);
+    return (2 * job->stride + scores + copies) * (int64_t)sizeof(float);
 }
 
 static void snail_train_labels(const snail_labels_job *job, char *scratch, double *loss,
@@ -225,10 +242,13 @@ static void snail_train_labels(const snail_labels_job *job, char *scratch, doubl
     s.gradient = s.hidden + job->stride;
     s.scores = s.gradient + job->stride;
     s.truth = s.scores + snail_padded(job->label_num);
-    for (int64_t k = 0; k < job->label_num; k++) s.scores[k] = 1;
+    for (int64_t k = 0; k < job->label_num && !job->paths.ptr; k++) s.scores[k] = 1;
     s.hot = (snail_hot_rows){job->outputs, NULL, NULL, job->label_num, -1, job->stride,
-                             job->stride, NULL};
-    if (job->copied) {
+                             job->stride, NULL, NULL};
+    if (job->paths.ptr) {
+        s.walker = snail_begin_walks(&job->paths, job->outputs, NULL, job->stride, 0, job->copied, s.scores);
+        s.hot = s.walker.hot;
+    } else if (job->copied) {
         s.outputs = s.hot.own = s.truth + snail_padded(job->label_num);
         s.hot.base = s.hot.own + (job->label_num + 1) * job->stride;
         snail_copy_hot(&s.hot);

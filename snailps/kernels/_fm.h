@@ -313,7 +313,7 @@ static snail_fm snail_fm_of(const snail_sparse_job *job, char *scratch) {
     const int64_t stride = job->weights_num, plane = job->field_num * stride;
     float *at = (float *)scratch;
     snail_fm m = {.job = job};
-    m.hot = (snail_hot_rows){job->rows, NULL, NULL, job->hot, job->bias, job->width, stride, NULL};
+    m.hot = (snail_hot_rows){job->rows, NULL, NULL, job->hot, job->bias, job->width, stride, NULL, NULL};
     if (job->hot) {
         m.hot.own = at;
         m.hot.base = at + (job->hot + 1) * job->width;

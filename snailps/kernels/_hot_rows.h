@@ -20,7 +20,7 @@
 #include "_row_locks.h"
 
 typedef struct {
-    float *rows; /* shared by all threads: rows 0..num-1, and row `bias` */
+    float *rows; /* shared by all threads: rows 0..num-1 or `places`, and row `bias` */
     float *own;  /* [num + 1, width]: this thread's copies, the bias last; NULL: it has none */
     float *base; /* the shared rows as they were at this thread's last exchange */
     int64_t num;
@@ -28,19 +28,28 @@ typedef struct {
     int64_t width;
     int64_t weights_num;       /* ftrl: weights of a row, which are computed from the state after them */
     const snail_ftrl_by *ftrl; /* NULL: another method, where sums of differences are a valid row */
+    const int32_t *places;     /* [num] which rows they are, -1: none; NULL: rows 0..num-1 */
 } snail_hot_rows;
 
 static inline int64_t snail_hot_floats(int64_t num, int64_t width) {
     return num ? 2 * (num + 1) * width : 0;
 }
 
+/* The shared row of copy r, or NULL. */
+static inline float *snail_shared_row(const snail_hot_rows *hot, int64_t r) {
+    int64_t row = r < hot->num ? r : hot->bias;
+    if (r < hot->num && hot->places) row = hot->places[r];
+    return row < 0 ? NULL : hot->rows + row * hot->width;
+}
+
 /* Copies the shared rows, without locks.  A row that another thread is writing may be copied half old,
  * half new: that does not matter, because `base` is the same mixture, so `own - base` is still right. */
 static void snail_copy_hot(const snail_hot_rows *hot) {
     const size_t row = (size_t)hot->width * sizeof(float);
-    memcpy(hot->own, hot->rows, (size_t)hot->num * row);
-    if (hot->bias >= 0)
-        memcpy(hot->own + hot->num * hot->width, hot->rows + hot->bias * hot->width, row);
+    for (int64_t r = 0; r < hot->num + (hot->bias >= 0); r++) {
+        const float *shared = snail_shared_row(hot, r);
+        if (shared) memcpy(hot->own + r * hot->width, shared, row);
+    }
     memcpy(hot->base, hot->own, (size_t)(hot->num + (hot->bias >= 0)) * row);
 }
 
@@ -58,7 +67,8 @@ static void snail_exchange_row(const snail_hot_rows *hot, float *restrict shared
  * of a call waits for each lock, because the copies are gone afterwards. */
 static void snail_exchange(const snail_hot_rows *hot, int last) {
     for (int64_t r = 0; r < hot->num + (hot->bias >= 0); r++) {
-        float *shared = hot->rows + (r < hot->num ? r : hot->bias) * hot->width;
+        float *shared = snail_shared_row(hot, r);
+        if (!shared) continue;
         if (last) snail_row_take(shared);
         else if (!snail_row_try(shared)) continue;
         snail_exchange_row(hot, shared, hot->own + r * hot->width, hot->base + r * hot->width);

@@ -26,10 +26,17 @@
 #define SNAIL_SHARED 32   /* most noise words of a group */
 #define SNAIL_TOGETHER 64 /* lines of text between two exchanges of hot label rows */
 #define SNAIL_BUNDLE_COPY 16 /* contexts that the sorter copies at once; it may write past the end by as many */
+#define SNAIL_TOP 63      /* nodes of the upper levels of a tree: 2^levels - 1 */
 #define SNAIL_PANEL 128   /* words of a panel: 33 rows of them are 17 KB, half of an L1 cache */
 
-enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING };
+enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING, SNAIL_HIERARCHICAL };
 enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL, SNAIL_POISSON, SNAIL_LOSS_NUM };
+
+typedef struct { /* of each leaf of a tree: the inner nodes from the root down, and the side to go to */
+    const int64_t *ptr;   /* NULL: there is no tree */
+    const int32_t *turns; /* 2 x row of the node, and 1 if the right child is next */
+    const int32_t *top;   /* [SNAIL_TOP] rows of the top nodes, numbered as in a heap; -1: no such node */
+} snail_paths;
 
 typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorted pairs */
     float *inputs, *outputs;
@@ -63,6 +70,9 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     const int32_t *contexts;
     int64_t bundle_num;
     int lanes; /* bundles of a group at most */
+    /* with a tree in the place of noise: contexts and target rows are leaves */
+    snail_paths paths;
+    int copied; /* whether this thread trains copies of the top nodes: others write them, too */
 } snail_words_job;
 
 typedef struct { /* a place in a text, and how many contexts it has to each side */
@@ -125,6 +135,7 @@ typedef struct { /* lines of text with labels */
     const float *rests;         /* weight of the line's no to the label; only one-vs-all; NULL: zeros */
     const int32_t *noise;
     uint64_t noise_num;
+    snail_paths paths; /* with a tree `labels` are its leaves */
     int64_t label_num; /* rows of `outputs` */
     int64_t stride;
     int64_t first, last; /* lines first..last-1 */

@@ -13,10 +13,12 @@ cdef extern from "kernels/_jobs.h" nogil:
     const int TOGETHER "SNAIL_TOGETHER"
     const int BUNDLE_COPY "SNAIL_BUNDLE_COPY"
     const int PANEL "SNAIL_PANEL"
+    const int TOP "SNAIL_TOP"
     enum:
         SOFTMAX "SNAIL_SOFTMAX"
         ONE_VS_ALL "SNAIL_ONE_VS_ALL"
         SAMPLING "SNAIL_SAMPLING"
+        HIERARCHICAL "SNAIL_HIERARCHICAL"
     enum:
         MULTINOMIAL "SNAIL_MULTINOMIAL"
         LOSS_NUM "SNAIL_LOSS_NUM"
@@ -37,6 +39,11 @@ cdef extern from "kernels/_jobs.h" nogil:
         MARGIN "SNAIL_MARGIN"
         CROSS_ENTROPY "SNAIL_CROSS_ENTROPY"
         PAIRWISE "SNAIL_PAIRWISE"
+
+    ctypedef struct TreePaths "snail_paths":
+        const int64_t *ptr
+        const int32_t *turns
+        const int32_t *top
 
     ctypedef struct WordsJob "snail_words_job":
         float *inputs
@@ -70,6 +77,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         const int32_t *contexts
         int64_t bundle_num
         int lanes
+        TreePaths paths
+        bint copied
 
     ctypedef struct Window "snail_window":
         int32_t at
@@ -125,6 +134,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         const float *rests
         const int32_t *noise
         uint64_t noise_num
+        TreePaths paths
         int64_t label_num
         int64_t stride
         int64_t first

@@ -412,7 +412,7 @@ static void snail_train_linear(const snail_sparse_job *job, char *scratch, doubl
     l->scores = (float *)scratch + snail_hot_floats(job->hot, job->width);
     snail_fill(l->entries.decay, SNAIL_ENTRIES, job->l2);
     l->hot = (snail_hot_rows){job->rows, NULL, NULL, job->hot, job->bias, job->width,
-                              job->weights_num, job->method == SNAIL_FTRL ? &constant : NULL};
+                              job->weights_num, job->method == SNAIL_FTRL ? &constant : NULL, NULL};
     if (job->hot) {
         l->hot.own = (float *)scratch;
         l->hot.base = l->hot.own + (job->hot + 1) * job->width;

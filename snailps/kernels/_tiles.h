@@ -36,6 +36,7 @@
 
 #define SNAIL_GROUP_VECS (SNAIL_GROUP / SNAIL_LANES)
 #define SNAIL_UPDATE_ROWS 4
+#define SNAIL_TILE SNAIL_UPDATE_ROWS
 
 #define SNAIL_INLINE static inline __attribute__((always_inline))
 #define SNAIL_APART __attribute__((noinline))
@@ -494,6 +495,80 @@ SNAIL_INLINE void snail_judge_true(float *restrict score, const float *restrict 
         snail_store(score + v, wrong * rate);
         snail_store(loss + v, snail_load(loss + v) + snail_load(some) * snail_logs(odds));
     }
+}
+
+/* Dot products of a hidden vector and up to 4 rows; writes 4 numbers. */
+SNAIL_INLINE void snail_dots(const int num, const float *hidden, float *const *rows, int64_t stride,
+                             float *out) {
+    snail_vec sum[SNAIL_TILE];
+#pragma GCC unroll 4
+    for (int r = 0; r < SNAIL_TILE; r++) sum[r] = (snail_vec){0};
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
+        const snail_vec x = snail_load(hidden + d);
+#pragma GCC unroll 4
+        for (int r = 0; r < num; r++) sum[r] += x * snail_load(rows[r] + d);
+    }
+    *(snail_quad *)out = snail_sum_lanes(sum);
+}
+
+/* gradient += sum of pull[r] * rows[r], then rows[r] += pull[r] * hidden. */
+SNAIL_INLINE void snail_meet(const int num, const float *restrict hidden, float *const *rows,
+                             const float *pull, float *restrict gradient, int64_t stride) {
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
+        const snail_vec h = snail_load(hidden + d);
+        snail_vec sum = snail_load(gradient + d);
+#pragma GCC unroll 4
+        for (int r = 0; r < num; r++) {
+            const snail_vec x = snail_load(rows[r] + d);
+            sum += pull[r] * x;
+            snail_store(rows[r] + d, x + pull[r] * h);
+        }
+        snail_store(gradient + d, sum);
+    }
+}
+
+/* The same with AdaGrad, whose gradients have no rate in them; the rows are different ones of `table`, and
+ * their sums of squares lie as they do. */
+SNAIL_INLINE void snail_meet_adagrad(const int num, const float *restrict hidden, float *const *rows,
+                                     const float *pull, float *restrict gradient, int64_t stride,
+                                     const float *table, float *table_squares, float rate,
+                                     float epsilon) {
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
+        const snail_vec h = snail_load(hidden + d);
+        snail_vec sum = snail_load(gradient + d);
+        for (int r = 0; r < num; r++) {
+            const snail_vec x = snail_load(rows[r] + d);
+            sum += pull[r] * x;
+            float *squares = table_squares + (rows[r] - table);
+            snail_store(rows[r] + d,
+                        snail_adagrad_step(x, squares + d, pull[r] * h, rate, epsilon));
+        }
+        snail_store(gradient + d, sum);
+    }
+}
+
+/* snail_dots of any number of rows; `out` has room for a multiple of SNAIL_TILE. */
+SNAIL_INLINE void snail_dots_of(int num, const float *hidden, float *const *rows, int64_t stride,
+                                float *out) {
+    for (int i = 0; i < num; i += SNAIL_TILE)
+        switch (num - i) {
+        case 1: snail_dots(1, hidden, rows + i, stride, out + i); break;
+        case 2: snail_dots(2, hidden, rows + i, stride, out + i); break;
+        case 3: snail_dots(3, hidden, rows + i, stride, out + i); break;
+        default: snail_dots(4, hidden, rows + i, stride, out + i); break;
+        }
+}
+
+/* snail_meet of any number of different rows. */
+SNAIL_INLINE void snail_meet_all(int num, const float *hidden, float *const *rows, const float *pull,
+                                 float *gradient, int64_t stride) {
+    for (int i = 0; i < num; i += SNAIL_TILE)
+        switch (num - i) {
+        case 1: snail_meet(1, hidden, rows + i, pull + i, gradient, stride); break;
+        case 2: snail_meet(2, hidden, rows + i, pull + i, gradient, stride); break;
+        case 3: snail_meet(3, hidden, rows + i, pull + i, gradient, stride); break;
+        default: snail_meet(4, hidden, rows + i, pull + i, gradient, stride); break;
+        }
 }
 
 /* sin(2 pi u) for |u| <= 1/4: Taylor up to the 11th power, absolute error below 2e-7. */

@@ -16,12 +16,16 @@
  * and added to it when the word leaves the lane.  (Not with AdaGrad, whose steps differ from row to row.)
  * Neighbours in the order of training are unrelated, as in any stochastic descent on shuffled examples.
  *
+ * With a tree in the place of noise (hierarchical softmax, _paths.h), a context is the path to its leaf: its
+ * rows meet the hidden vector one context after the other, as contexts do here.
+ *
  * Threads write output rows without locks (Hogwild), as in _word_vectors.h.  While gradients are owed to a
  * bag, other threads do not see them: at most the groups of one word's run, which the sorter bounds.
  */
 #ifndef SNAILPS_WORD_PAIRS_H
 #define SNAILPS_WORD_PAIRS_H
 
+#include "_paths.h"
 #include "_word_vectors.h"
 
 enum {
@@ -51,11 +55,13 @@ typedef struct {
     float *across;          /* [stride, GROUP]: hidden, transposed */
     float *coef;            /* [SHARED, GROUP]: scores, then rates */
     float *steps;           /* AdaGrad: [TILE, stride] */
+    float *copies;          /* of the walker */
     float *step_row[SNAIL_TILE];
     float *rows[SNAIL_NOISE];
     float *hidden_row[SNAIL_GROUP];
     float *hidden_gradient_row[SNAIL_GROUP];
     float length2[SNAIL_GROUP]; /* squared lengths of the hidden vectors */
+    snail_walker walker;
     snail_bundles groups[2];
 } snail_pairs;
 
@@ -81,8 +87,9 @@ static void snail_plan_bundles(const snail_words_job *job, snail_bundles *g,
     g->num = (int)(b - first);
     for (int i = 0; i < SNAIL_GROUP; i++)
         g->stays[i] = !job->input_squares & (g->centre[i] >= 0) & (g->centre[i] == before->centre[i]);
-    snail_draw_noise(job->noise, job->noise_num, job->stream, number * SNAIL_NOISE,
-                     (number + 1) * SNAIL_NOISE, SNAIL_NOISE, g->noise);
+    if (!job->paths.ptr)
+        snail_draw_noise(job->noise, job->noise_num, job->stream, number * SNAIL_NOISE,
+                         (number + 1) * SNAIL_NOISE, SNAIL_NOISE, g->noise);
 }
 
 /* Whether a word that has been in its lane for some groups is in it for the last time. */
@@ -94,7 +101,7 @@ SNAIL_INLINE int snail_leaves(const snail_bundles *g, const snail_bundles *ahead
  * because a core stalls when more cache lines are requested than it has fill buffers for. */
 SNAIL_INLINE void snail_prefetch_lane(const snail_words_job *job, const snail_bundles *ahead,
                                       int lane) {
-    for (int t = lane; t < SNAIL_NOISE; t += SNAIL_GROUP)
+    for (int t = lane; t < SNAIL_NOISE && !job->paths.ptr; t += SNAIL_GROUP)
         snail_prefetch_output(job, ahead->noise[t]);
     if (ahead->bundle[lane] >= 0 && !ahead->stays[lane])
         snail_prefetch_bag(job, ahead->centre[lane]);
@@ -155,54 +162,6 @@ static void snail_step_noise(const snail_words_job *job, snail_pairs *s, float r
     }
 }
 
-/* Dot products of a hidden vector and up to 4 rows; writes 4 numbers. */
-SNAIL_INLINE void snail_dots(const int num, const float *hidden, float *const *rows, int64_t stride,
-                             float *out) {
-    snail_vec sum[SNAIL_TILE];
-#pragma GCC unroll 4
-    for (int r = 0; r < SNAIL_TILE; r++) sum[r] = (snail_vec){0};
-    for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
-        const snail_vec x = snail_load(hidden + d);
-#pragma GCC unroll 4
-        for (int r = 0; r < num; r++) sum[r] += x * snail_load(rows[r] + d);
-    }
-    *(snail_quad *)out = snail_sum_lanes(sum);
-}
-
-/* gradient += sum of pull[r] * rows[r], then rows[r] += pull[r] * hidden. */
-SNAIL_INLINE void snail_meet(const int num, const float *restrict hidden, float *const *rows,
-                             const float *pull, float *restrict gradient, int64_t stride) {
-    for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
-        const snail_vec h = snail_load(hidden + d);
-        snail_vec sum = snail_load(gradient + d);
-#pragma GCC unroll 4
-        for (int r = 0; r < num; r++) {
-            const snail_vec x = snail_load(rows[r] + d);
-            sum += pull[r] * x;
-            snail_store(rows[r] + d, x + pull[r] * h);
-        }
-        snail_store(gradient + d, sum);
-    }
-}
-
-/* The same with AdaGrad, whose gradients have no rate in them; the rows are all different. */
-SNAIL_INLINE void snail_meet_adagrad(const snail_words_job *job, const int num,
-                                     const float *restrict hidden, float *const *rows,
-                                     const float *pull, float *restrict gradient, float rate) {
-    for (int64_t d = 0; d < job->stride; d += SNAIL_LANES) {
-        const snail_vec h = snail_load(hidden + d);
-        snail_vec sum = snail_load(gradient + d);
-        for (int r = 0; r < num; r++) {
-            const snail_vec x = snail_load(rows[r] + d);
-            sum += pull[r] * x;
-            float *squares = job->output_squares + (rows[r] - job->outputs);
-            snail_store(rows[r] + d,
-                        snail_adagrad_step(x, squares + d, pull[r] * h, rate, job->epsilon));
-        }
-        snail_store(gradient + d, sum);
-    }
-}
-
 /* How many of the contexts are different words, from the first on. */
 SNAIL_INLINE int snail_different(const int32_t *contexts, int64_t left) {
     const int most = left < SNAIL_CONTEXTS ? (int)left : SNAIL_CONTEXTS;
@@ -242,18 +201,10 @@ SNAIL_INLINE void snail_score_contexts(const snail_words_job *job, const int32_t
 SNAIL_INLINE void snail_step_contexts(const snail_words_job *job, int num, const float *hidden,
                                       float *const *rows, const float *pull, float *gradient,
                                       float rate) {
-    const int64_t stride = job->stride;
-    if (job->output_squares) {
-        snail_meet_adagrad(job, num, hidden, rows, pull, gradient, rate);
-        return;
-    }
-    for (int i = 0; i < num; i += SNAIL_TILE)
-        switch (num - i) {
-        case 1: snail_meet(1, hidden, rows + i, pull + i, gradient, stride); break;
-        case 2: snail_meet(2, hidden, rows + i, pull + i, gradient, stride); break;
-        case 3: snail_meet(3, hidden, rows + i, pull + i, gradient, stride); break;
-        default: snail_meet(4, hidden, rows + i, pull + i, gradient, stride); break;
-        }
+    if (job->output_squares)
+        snail_meet_adagrad(num, hidden, rows, pull, gradient, job->stride, job->outputs,
+                           job->output_squares, rate, job->epsilon);
+    else snail_meet_all(num, hidden, rows, pull, gradient, job->stride);
 }
 
 /* Trains the contexts of one lane.  A word that repeats is scored anew, after its first step: `different`
@@ -356,6 +307,36 @@ SNAIL_INLINE void snail_step_lane(const snail_words_job *job, const snail_bundle
     snail_step_bag(job, g->centre[lane], gradient, rate);
 }
 
+/* Prefetches for a lane, while it is trained, what the lanes after it need. */
+SNAIL_INLINE void snail_prefetch_around(const snail_words_job *job, const snail_bundles *g,
+                                        const snail_bundles *ahead, int lane) {
+    snail_prefetch_lane(job, ahead, lane);
+    if (lane + SNAIL_LEAVING_AHEAD < SNAIL_GROUP && snail_leaves(g, ahead, lane + SNAIL_LEAVING_AHEAD))
+        snail_prefetch_bag(job, g->centre[lane + SNAIL_LEAVING_AHEAD]);
+}
+
+/* Trains the contexts of all lanes by the paths to them; returns the loss. */
+static double snail_walk_bundles(const snail_words_job *job, const snail_bundles *g,
+                                 const snail_bundles *ahead, snail_pairs *s, float rate) {
+    const int64_t end = job->starts[job->bundle_num];
+    float losses[SNAIL_NODES] = {0};
+    double loss = 0;
+    memset(s->hidden_gradient, 0, (size_t)(SNAIL_GROUP * job->stride) * sizeof(float));
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        snail_prefetch_around(job, g, ahead, i);
+        if (g->bundle[i] < 0) continue;
+        for (int64_t c = job->starts[g->bundle[i]]; c < job->starts[g->bundle[i] + 1]; c++) {
+            snail_prefetch_walks(&s->walker, job->contexts + c, end - c);
+            snail_walk(&s->walker, job->contexts[c], s->hidden_row[i], s->hidden_gradient_row[i], rate,
+                       losses);
+        }
+        snail_step_lane(job, g, ahead, s, i, rate);
+    }
+    snail_share_walks(&s->walker, 0);
+    for (int i = 0; i < SNAIL_NODES; i++) loss += losses[i];
+    return loss;
+}
+
 /* Trains a group and prefetches the rows of the next one; returns its loss. */
 static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const snail_bundles *g,
                                               const snail_bundles *ahead, snail_pairs *s,
@@ -371,6 +352,7 @@ static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const 
         snail_sum_rows(count, job->bag_rows + begin, weights, job->inputs, stride,
                        1 / snail_bag_size(job, g->centre[i]), s->hidden_row[i]);
     }
+    if (job->paths.ptr) return snail_walk_bundles(job, g, ahead, s, rate);
     for (int t = 0; t < SNAIL_NOISE; t++) s->rows[t] = job->outputs + g->noise[t] * stride;
     snail_transpose(s->hidden, (int)stride, s->across);
     snail_score(SNAIL_NOISE, (const float *const *)s->rows, s->across, job->dim, s->coef);
@@ -381,12 +363,7 @@ static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const 
                               s->hidden_gradient_row + i, (int)stride);
     snail_step_noise(job, s, rate);
     for (int i = 0; i < SNAIL_GROUP; i += 2) {
-        for (int k = i; k < i + 2; k++) {
-            snail_prefetch_lane(job, ahead, k);
-            if (k + SNAIL_LEAVING_AHEAD < SNAIL_GROUP &&
-                snail_leaves(g, ahead, k + SNAIL_LEAVING_AHEAD))
-                snail_prefetch_bag(job, g->centre[k + SNAIL_LEAVING_AHEAD]);
-        }
+        for (int k = i; k < i + 2; k++) snail_prefetch_around(job, g, ahead, k);
         if (snail_is_short(job, g->bundle[i]) && snail_is_short(job, g->bundle[i + 1]))
             snail_train_two(job, g, i, s, rate, losses);
         else
@@ -411,6 +388,7 @@ static int64_t snail_lay_out_pairs(char *scratch, const snail_words_job *job, sn
     s->across = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->coef = snail_cut(scratch, &at, SNAIL_NOISE * SNAIL_GROUP * 4);
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
+    s->copies = snail_cut(scratch, &at, snail_walker_floats(&job->paths, job->copied, job->stride) * 4);
     return at;
 }
 
@@ -432,6 +410,8 @@ static void snail_train_pairs(const snail_words_job *job, char *scratch, double 
     }
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++) ahead->centre[i] = -1;
+    s.walker = snail_begin_walks(&job->paths, job->outputs, job->output_squares, job->stride,
+                                 job->epsilon, job->copied, s.copies);
     snail_plan_bundles(job, now, ahead, 0, 0);
     for (uint64_t number = 1; now->num > 0; number++) {
         snail_plan_bundles(job, ahead, now, now->first + now->num, number);
@@ -442,6 +422,7 @@ static void snail_train_pairs(const snail_words_job *job, char *scratch, double 
         now = ahead;
         ahead = swap;
     }
+    snail_share_walks(&s.walker, 1);
 }
 
 #endif

@@ -18,6 +18,9 @@
  * rotation, the targets of one output partition) lanes are farther apart.  Plain rows of single words need
  * no slots: each lane sums and steps the rows around it by itself.
  *
+ * With a tree in the place of noise (hierarchical softmax, _paths.h), each lane's hidden vector meets the rows
+ * of its target's path, one lane after the other.
+ *
  * Threads train parts of one text on the same rows without locks (Hogwild).  A group reads all its rows
  * before it writes the first, so an addition of another thread is lost only if it falls into
  * `snail_step_rows` or the spreading of gradients, between the load and the store of the same vector.
@@ -34,21 +37,21 @@
 #include "../abi/_key_hash.h"
 #include "_jobs.h"
 #include "_optimizers.h"
+#include "_paths.h"
 #include "_tiles.h"
 
 enum {
     SNAIL_CBOW_NOISE = 24, /* noise words of a group */
     SNAIL_WAITING = 64,     /* most targets that wait for a group without their word */
     SNAIL_LANES_A_TURN = 6, /* lanes of a group with slots for each one that is judged in turn */
-    SNAIL_ASKS = 40,        /* how often rows of the next group are prefetched while a group is trained */
-    SNAIL_TILE = SNAIL_UPDATE_ROWS
+    SNAIL_ASKS = 40         /* how often rows of the next group are prefetched while a group is trained */
 };
 
 typedef struct { /* the words of one group */
     int lane_num;
     int64_t first; /* token or target with which the group begins: the rate depends on it */
     int64_t next;  /* token or target with which the next group begins */
-    int centre[SNAIL_GROUP]; /* -1 in unused lanes */
+    int32_t centre[SNAIL_GROUP]; /* output row or leaf; -1 in unused lanes */
     int contexts[SNAIL_GROUP];
     int shared[SNAIL_CBOW_NOISE]; /* noise words */
     uint8_t again[SNAIL_GROUP]; /* whether an earlier lane has this centre: snail_judge_again */
@@ -58,6 +61,7 @@ typedef struct { /* the words of one group */
     uint8_t *seen;   /* whether a lane sees the slot */
     uint8_t *fresh;  /* whether the group before lacks the slot */
     int slot_num;
+    int output_num;  /* output rows to prefetch: of noise words and centres; none with a tree */
     int64_t row_num; /* rows to prefetch */
 } snail_group;
 
@@ -90,6 +94,8 @@ typedef struct { /* rows are `stride` floats */
     snail_target waiting[SNAIL_WAITING];
     int waiting_num;
     int64_t reached;   /* end of the last group's slots in the text */
+    snail_walker walker;
+    float *copies; /* of the walker */
     int asked;         /* words of the next group of which all rows were asked for */
     int64_t asked_row; /* how many rows of the bag after these */
     snail_group groups[2];
@@ -248,7 +254,7 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words
         if (taken < s->waiting_num) target = s->waiting[taken++];
         else if (left == SNAIL_WAITING || !snail_next_target(job, &g->next, &target)) break;
         int again = 0; /* not a count: on arm64 GCC 12 makes it negative, with -O3 -fwrapv */
-        for (int i = 0; i < SNAIL_GROUP; i++) again |= g->centre[i] == target.row;
+        for (int i = 0; i < SNAIL_GROUP && !job->paths.ptr; i++) again |= g->centre[i] == target.row;
         if (again && !slots) {
             s->waiting[left++] = target;
             continue;
@@ -268,9 +274,10 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words
     s->waiting_num = left;
     s->reached = run.end;
     g->lane_num = lanes;
-    g->row_num = SNAIL_CBOW_NOISE + lanes + (slots ? 0 : g->slot_num);
+    g->output_num = job->paths.ptr ? 0 : SNAIL_CBOW_NOISE + lanes;
+    g->row_num = g->output_num + (slots ? 0 : g->slot_num);
     if (slots) snail_close_slots(job, g);
-    snail_draw_shared(job, g, k + SNAIL_GROUP);
+    if (!job->paths.ptr) snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
 SNAIL_INLINE void snail_prefetch_input(const snail_words_job *job, int32_t row) {
@@ -294,8 +301,8 @@ SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
  * lines are requested than it has fill buffers for. */
 SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s,
                             int64_t num) {
-    const int words = SNAIL_CBOW_NOISE + ahead->lane_num;
-    for (; num > 0 && s->asked < SNAIL_CBOW_NOISE; num--)
+    const int words = ahead->output_num, noise = words ? SNAIL_CBOW_NOISE : 0;
+    for (; num > 0 && s->asked < noise; num--)
         snail_prefetch_output(job, ahead->shared[s->asked++]);
     for (; num > 0 && s->asked < words; num--)
         snail_prefetch_output(job, ahead->centre[s->asked++ - SNAIL_CBOW_NOISE]);
@@ -551,6 +558,21 @@ static double snail_step_rows(const snail_words_job *job, const snail_group *g, 
     return loss;
 }
 
+/* Trains each lane by the path to its target; returns the loss. */
+static double snail_walk_lanes(const snail_words_job *job, const snail_group *g, snail_words *s, float rate) {
+    float losses[SNAIL_NODES] = {0};
+    double loss = 0;
+    memset(s->hidden_gradient, 0, (size_t)(SNAIL_GROUP * job->stride) * sizeof(float));
+    for (int i = 0; i < g->lane_num; i++) {
+        snail_prefetch_walks(&s->walker, g->centre + i, g->lane_num - i);
+        if (g->contexts[i] > 0)
+            snail_walk(&s->walker, g->centre[i], s->hidden_row[i], s->hidden_gradient_row[i], rate, losses);
+    }
+    snail_share_walks(&s->walker, 0);
+    for (int i = 0; i < SNAIL_NODES; i++) loss += losses[i];
+    return loss;
+}
+
 /* Trains one group; returns its loss.  All rows are read before the first is changed, but for lanes that are
  * judged in turn, so the result of a group does not depend on the order of the other lanes. */
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
@@ -561,6 +583,11 @@ static SNAIL_APART double snail_train_group(const snail_words_job *job, const sn
     s->asked = 0;
     s->asked_row = 0;
     snail_hide(job, g, s);
+    if (job->paths.ptr) {
+        const double walked = snail_walk_lanes(job, g, s, rate);
+        snail_spread(job, g, ahead, s, rate, quota);
+        return walked;
+    }
     for (int t = 0; t < SNAIL_CBOW_NOISE; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++)
         s->centre_row[i] = i < g->lane_num ? job->outputs + g->centre[i] * job->stride : s->idle;
@@ -601,6 +628,7 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->bags = snail_cut(scratch, &at, slots * row);
     s->sizes = snail_cut(scratch, &at, slots * (int64_t)sizeof(float));
+    s->copies = snail_cut(scratch, &at, snail_walker_floats(&job->paths, job->copied, job->stride) * 4);
     for (int i = 0; i < 2; i++) {
         s->groups[i].around = snail_cut(scratch, &at, seen * (int64_t)sizeof(int32_t));
         s->groups[i].slot = snail_cut(scratch, &at, (places + 1) * (int64_t)sizeof(int32_t));
@@ -632,6 +660,8 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
     s.waiting_num = 0;
     s.reached = 0;
+    s.walker = snail_begin_walks(&job->paths, job->outputs, job->output_squares, job->stride,
+                                 job->epsilon, job->copied, s.copies);
     snail_plan_group(job, &s, now, 0, 0);
     for (uint64_t number = 1; now->lane_num > 0; number++) {
         int64_t found = 0;
@@ -646,6 +676,7 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
         now = ahead;
         ahead = swap;
     }
+    snail_share_walks(&s.walker, 1);
 }
 
 #endif

@@ -25,6 +25,7 @@ from snailps.api.traits import SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
+from snailps.data.huffman import Tree
 from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
@@ -216,35 +217,45 @@ def put_model(
 ) -> None:
     """Set all rows of the `.bin` of `continue_from`: its input and its output matrix.
 
-    The file's words and labels must be the first of `words` and `labels`; `buckets` says whether it
-    has rows of n-grams.  `ModelFileError` if the file has changed since the survey.
+    The file's words and labels must be among `words` and `labels`; `buckets` says whether it has
+    rows of n-grams.  Rows of a tree's inner nodes become rows of the new tree, which has more
+    leaves, or other counts.  `ModelFileError` if the file has changed since the survey.
     """
     path: str = s.continue_from  # type: ignore[attr-defined]
     model = read_bin(opened(s))
     n = len(model.words)
-    same = words.words[:n] == PackedWords.of(model.words)
+    of_words = of_outputs = words.lexicon.indices(PackedWords.of(model.words))
+    targets, counts, rows = words, model.counts, model.output[:]
     if labels is not None:
-        same &= labels.words[: len(model.labels)] == PackedWords.of(model.labels)
-    if not same:
+        of_outputs = labels.lexicon.indices(PackedWords.of(model.labels))
+        targets, counts = labels, model.label_counts
+    if min(of_words.min(initial=0), of_outputs.min(initial=0)) < 0:
         raise ModelFileError(f"{path}: changed while its text was counted; start again")
     model.mapped.madvise(mmap.MADV_SEQUENTIAL)
-    matrices = [("input", 0, model.input[:n]), ("output", 0, model.output[:])]
+    if model.header.loss == "hs":
+        check_finite(path, rows)
+        rows = Tree.of(counts).regrown(rows[:-1], Tree.of(targets.counts), of_outputs)
+        of_outputs = np.arange(len(rows))
+    matrices = [("input", of_words, model.input[:n]), ("output", of_outputs, rows)]
     if buckets:
-        matrices.append(("input", BUCKET_KEY, model.input[n:]))
+        grams = np.arange(len(model.input) - n) + BUCKET_KEY
+        matrices.append(("input", grams, model.input[n:]))
     results.exporting.plan([len(rows) for _, _, rows in matrices])
 
-    def pieces(first: int, rows: Floats) -> Iterator[tuple[NDArray[np.uint64], Floats]]:
+    def pieces(
+        keys: NDArray[np.integer[Any]], rows: Floats
+    ) -> Iterator[tuple[NDArray[np.uint64], Floats]]:
         step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
         for at in range(0, len(rows), step):
             piece = np.array(rows[at : at + step])  # a copy: mapped rows are not aligned
             model.mapped.madvise(mmap.MADV_DONTNEED)  # frees the pages of rows that were read
             check_finite(path, piece)
-            yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first + at), piece
+            yield keys[at : at + step].astype(np.uint64), piece
 
-    for table, first, rows in matrices:
+    for table, keys, rows in matrices:
         what = f"reading {path}"
         counted = results.exporting.count(
-            what, len(rows), "rows", pieces(first, rows), lambda piece: len(piece[0])
+            what, len(rows), "rows", pieces(keys, rows), lambda piece: len(piece[0])
         )
         results.puts(table, counted)
     release_whole(path)

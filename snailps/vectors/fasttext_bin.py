@@ -127,6 +127,8 @@ class BinHeader:
         """Settings that the rows depend on: a continued training must have the same values."""
         is_classifier = self.model == "supervised"
         settings: dict[str, Any] = {"dim": self.dim, "model": self.model}
+        if self.loss == "hs":  # `ns` stands for `nce`, too
+            settings["loss"] = self.loss
         if is_classifier:
             ngrams = max(self.word_ngrams, 1)
             settings = {"dim": self.dim, "loss": self.loss, "word_ngrams": ngrams}

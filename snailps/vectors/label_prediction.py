@@ -24,6 +24,7 @@ from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.blocks import files_of
 from snailps.data.extras import optional_module
+from snailps.data.huffman import Tree
 from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import read_errors
@@ -54,8 +55,6 @@ P = TypeVar("P")
 
 _SCORES_MAX = 1 << 22
 """Scores computed at a time: 16 MiB."""
-_COUNT_MAX = 10**15
-"""The count that fastText gives to unmade nodes of its tree of labels; real counts are below."""
 
 
 class Prediction(NamedTuple):
@@ -94,7 +93,7 @@ class LabelModel:
         Temperature of its probabilities and thresholds of its labels, from the file beside the
         model's (`snailps.calibrate`): ``temperature`` 1 and no ``thresholds`` without one.
     loss : {"softmax", "ova", "ns", "hs"}
-        With "softmax" and "hs" (hierarchical softmax, only in fastText's models) the probabilities
+        With "softmax" and "hs" (hierarchical softmax, a tree of labels) the probabilities
         of all labels sum to 1; with "ova" and "ns" each label has a probability of its own.
 
     Examples
@@ -169,8 +168,6 @@ class LabelModel:
         if not model.labels:
             raise ModelFileError(f"{path}: a classifier without labels; fetch or export it again")
         counts = model.label_counts
-        if header.loss == "hs" and not 0 <= counts.min() <= counts.max() < _COUNT_MAX:
-            raise ModelFileError(f"{path}: damaged counts of labels; fetch or export it again")
         self._model = model
         self._words = len(model.words)
         self._pruned = model.pruned
@@ -178,7 +175,12 @@ class LabelModel:
         self._quantised = isinstance(inputs, QuantisedRows)
         if self._quantised:
             inputs = inputs.arrays
-        children = _label_tree(counts) if header.loss == "hs" else None
+        try:
+            children = Tree.of(counts).children if header.loss == "hs" else None
+        except DataError as error:
+            raise ModelFileError(
+                f"{path}: damaged counts of labels: {error}; fetch or export it again"
+            ) from error
 
         def labelling(temperature: float) -> Any:
             output = kernels.padded(len(self.labels), header.dim)
@@ -727,29 +729,6 @@ def _whole(value: int, least: int, expected: str) -> int:
     if number < least:
         raise DataError(f"{expected}, got {value!r:.80}")
     return number
-
-
-def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Build fastText's Huffman tree of labels: the children of each inner node, the root last.
-
-    `counts` fall.  int32 (labels - 1, 2): a number below `labels` is a label, others are inner
-    nodes.  Ties are broken as in fastText, because its models store only the counts.
-    """
-    labels = len(counts)
-    # An inner node that is not made yet must never be chosen: its count exceeds every real one.
-    sizes = [*counts.tolist(), *[_COUNT_MAX] * (labels - 1)]
-    children = np.empty((labels - 1, 2), np.int32)
-    leaf, node = labels - 1, labels
-    for made in range(labels, 2 * labels - 1):
-        for side in range(2):
-            if leaf >= 0 and sizes[leaf] < sizes[node]:
-                children[made - labels, side] = leaf
-                leaf -= 1
-            else:
-                children[made - labels, side] = node
-                node += 1
-        sizes[made] = sum(sizes[child] for child in children[made - labels].tolist())
-    return children
 
 
 def evaluate_labels(

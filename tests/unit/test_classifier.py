@@ -15,6 +15,7 @@ from snailps import kernels
 from snailps.api.passes import Passes
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
+from snailps.data.huffman import Tree
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
 from snailps.models import recalled_bases, seen_blocks
@@ -126,7 +127,7 @@ def test_small_text_has_ngrams_of_characters_unless_settings_say_otherwise(
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ({"loss": "hs"}, "hierarchical softmax"),
+        ({"loss": "tree"}, "softmax, ova, ns, hs"),
         ({"minn": 4, "maxn": 3}, "minn"),
         ({"maxn": 33}, "maxn"),
         ({"label": ""}, "label"),
@@ -398,7 +399,25 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     assert len(known) <= 2 + 2 * 2
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
     assert sorted(known[prepared.batch.lines.labels]) == sorted(labels)
-    assert len(prepared.batch.noise) == 4
+    assert len(prepared.batch.outputs.noise) == 4
+
+
+def test_prepare_with_a_tree_pulls_the_nodes_on_paths_to_labels_of_the_block(make):
+    text = b"".join(b"__label__%d word\n" % n for n in range(512))
+    model = make(replace(SMALL, loss="hs"), text=text)
+    prepared = model.prepare(block_of(b"__label__3 word\n__label__7 word\n__label__3 word\n"))
+    keys = prepared.asked[1].new_keys
+    assert len(keys) <= 2 * 9 - 1
+    assert keys.max() == 510  # the root
+    names = sorted(b"%d" % n for n in range(512))
+    labels = np.array([names.index(name) for name in (b"3", b"7")])
+    ways = Tree.of(np.ones(512, np.int64)).paths()
+    assert set(keys.tolist()) == set(ways.rows_of(labels).tolist())
+
+
+def test_train_with_a_tree_of_one_label_ends(make):
+    model = make(replace(SMALL, loss="hs"), text=b"__label__a word\n")
+    assert train(model, b"__label__a word\n")["loss"] == 0
 
 
 def test_train_with_one_label_only_and_sampling_ends(make):

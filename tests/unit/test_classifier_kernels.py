@@ -8,9 +8,10 @@ from twins import labels as twin
 from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
+from snailps.data.huffman import Tree
 
 builds = pytest.mark.parametrize("build", kernels.builds_available())
-losses = pytest.mark.parametrize("loss", [0, 1, 2])
+losses = pytest.mark.parametrize("loss", [0, 1, 2, 3])
 SETTINGS = {"negatives": 3, "shared": False, "lr_start": 0.2, "lr_stop": 0.05, "seed": 9}
 
 
@@ -31,6 +32,11 @@ class Toy:
         self.noise = rng.integers(0, labels, 50).astype(np.int32)
         self.rest = (dim, self.bag_ptr, self.bag_rows, self.label_ptr, self.labels, self.noise)
         self.all = {"first": 0, "last": lines}
+        # A row more than inner nodes, as in files; some paths are longer than a register.
+        self.paths = Tree.of(np.array([2**k for k in range(labels)][::-1])).paths()
+
+    def paths_of(self, changed):
+        return {"paths": self.paths} if changed.get("loss") == 3 else {}
 
     def copies(self):
         pair = kernels.padded(*self.inputs.shape), kernels.padded(*self.outputs.shape)
@@ -41,11 +47,13 @@ class Toy:
     def train(self, build=kernels.BUILD, **changed):
         inputs, outputs = self.copies()
         train = kernels.load(build).train_labels
+        changed |= {name: p.checked(len(outputs)) for name, p in self.paths_of(changed).items()}
         done = train(inputs, outputs, *self.rest, **SETTINGS | self.all | changed)
         return inputs, outputs, *done
 
     def twin(self, **changed):
         pair = self.inputs, self.outputs
+        changed |= self.paths_of(changed)
         return twin.train_labels(*pair, *self.rest, **SETTINGS | self.all | changed)
 
 
@@ -73,6 +81,30 @@ def test_train_labels_alone_but_sharing_is_the_same(build, loss):
     toy = Toy(lines=400)
     got = toy.train(build, loss=loss, shared=True)
     assert_close(got, toy.twin(loss=loss), toy.dim)
+
+
+@builds
+def test_train_labels_of_paths_beyond_the_top_and_a_register_equals_twin(build):
+    """40 labels in a row: leaf 39 has 39 nodes, of which six are in the top."""
+    toy = Toy(labels=40, lines=300)
+    for shared in (False, True):
+        assert_close(toy.train(build, loss=3, shared=shared), toy.twin(loss=3), toy.dim)
+
+
+def test_train_labels_refuses_a_loss_without_paths_and_paths_without_the_loss():
+    toy = Toy()
+    names = toy.rest, SETTINGS | toy.all
+    for changed in ({"loss": 3}, {"loss": 0, "paths": toy.paths.checked(6)}):
+        with pytest.raises(ValueError, match="with paths"):
+            kernels.train_labels(*toy.copies(), *names[0], **names[1] | changed)
+    with pytest.raises(ValueError, match="row for each node"):
+        kernels.train_labels(
+            toy.copies()[0],
+            kernels.padded(5, toy.dim),
+            *toy.rest[:-1],
+            toy.noise[:0],
+            **names[1] | {"loss": 3, "paths": toy.paths.checked(6)},
+        )
 
 
 @losses
@@ -190,10 +222,11 @@ def test_train_labels_with_a_large_weight_stays_finite(loss, weight):
     lines = 1000
     labels = np.arange(lines, dtype=np.int32) % 2
     weights = np.where(labels == 1, weight, 1).astype(np.float32)
+    tree = {"paths": Tree.of(np.array([2, 1])).paths().checked(2)} if loss == 3 else {}
     loss_sum, total = kernels.train_labels(
         inputs, outputs, 4, np.arange(lines + 1), np.zeros(lines, np.int32),
         np.arange(lines + 1), labels, labels, line_weights=weights, loss=loss, negatives=2,
-        shared=False, lr_start=0.5, lr_stop=0.0, seed=0, first=0, last=lines,
+        shared=False, lr_start=0.5, lr_stop=0.0, seed=0, first=0, last=lines, **tree,
     )  # fmt: skip
     assert np.abs(inputs).max() < 100
     assert np.abs(outputs).max() < 100
@@ -233,9 +266,10 @@ def test_train_labels_of_workers_that_share_rows_loses_no_lines_and_learns(loss,
     toy = Toy(lines=4000)
     inputs, outputs = toy.copies()
     alone = toy.train(loss=loss)
+    paths = {name: p.checked(len(outputs)) for name, p in toy.paths_of({"loss": loss}).items()}
 
     def train(_, first, last):
-        part = {"loss": loss, "shared": True, "first": first, "last": last}
+        part = {"loss": loss, "shared": True, "first": first, "last": last, **paths}
         return kernels.train_labels(inputs, outputs, *toy.rest, **SETTINGS | part)
 
     spans = list(itertools.pairwise(range(0, 4001, 1000)))
@@ -243,8 +277,8 @@ def test_train_labels_of_workers_that_share_rows_loses_no_lines_and_learns(loss,
     assert sum(count for _, count in done) == alone[3]
     assert sum(loss for loss, _ in done) == pytest.approx(alone[2], rel=0.1)
     again = kernels.train_labels(
-        inputs, outputs, *toy.rest, **SETTINGS | toy.all | {"loss": loss, "lr_start": 0.0,
-                                                           "lr_stop": 0.0}
+        inputs, outputs, *toy.rest, **SETTINGS | toy.all | paths | {"loss": loss, "lr_start": 0.0,
+                                                                   "lr_stop": 0.0}
     )  # fmt: skip
     before = toy.train(loss=loss, lr_start=0.0, lr_stop=0.0)
     assert again[0] < before[2]
@@ -253,7 +287,7 @@ def test_train_labels_of_workers_that_share_rows_loses_no_lines_and_learns(loss,
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"loss": 3}, "loss must be"),
+        ({"loss": 4}, "loss must be"),
         ({"first": 5, "last": 4}, "lines"),
         ({"last": 151}, "lines"),
         ({"first": -1}, "lines"),

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from snailps.data._subwords import subwords_csr
+from snailps.data.huffman import Tree
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.examples import Bags, Noise
+from snailps.models.word_vectors.examples import Bags
+from snailps.models.word_vectors.outputs import Branches, Noise, output_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
@@ -23,7 +25,12 @@ def bags_of(ptr, rows):
 
 
 def contention(settings, workers=3):
-    return WordContention(Vocabulary(WORDS, COUNTS, int(COUNTS.sum())), settings, workers)
+    vocabulary = Vocabulary(WORDS, COUNTS, int(COUNTS.sum()))
+    return WordContention(vocabulary, settings, output_rows(vocabulary, settings), workers)
+
+
+PATHS = Tree.of(COUNTS).paths()
+"""</s>; the; cat; then catalogue and sat: each word turns off the path of those after it."""
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
@@ -36,6 +43,13 @@ def test_steps_elsewhere_without_subwords_follow_counts_and_noise(model):
     of_output = 4 if model == "skipgram" else 1
     np.testing.assert_allclose(inputs, 2 * 1000 * 4 * share, rtol=1e-5)
     np.testing.assert_allclose(outputs, 2 * 1000 * of_output * (share + 2 * noise), rtol=1e-5)
+
+
+def test_steps_elsewhere_on_a_node_are_those_of_all_words_below_it():
+    keys = np.arange(4, dtype=np.uint64)
+    _, outputs = contention(replace(SETTINGS, loss="hs")).steps_elsewhere(1000, keys, keys)
+    below = np.array([10, 30, 60, 100]) / 100
+    np.testing.assert_allclose(outputs, 2 * 1000 * 4 * below, rtol=1e-5)
 
 
 @pytest.mark.parametrize("words_at_once", [2, 100])
@@ -67,6 +81,20 @@ def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model, n
     score = 4 * 0.5 * 0.7 - noise_logit
     slope = math.exp(-score) / (1 + math.exp(-score)) ** 2
     np.testing.assert_allclose(of_input, np.full((4, 4), slope * 0.49 * (1 + 2)), rtol=1e-4)
+    np.testing.assert_allclose(of_output, np.full((4, 4), slope * 0.25), rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_bends_of_paths_are_those_of_all_their_nodes(model):
+    found = contention(replace(SETTINGS, model=model, loss="hs"))
+    tokens = np.array([4, 2, 4, 2, 4, 2, 4, 2, 4], np.int32)
+    local = [np.full((5, 8), 0.5, np.float32), np.full((4, 8), 0.7, np.float32)]
+    paths = Branches.of(PATHS, 4)
+    of_input, of_output = found.curvatures_of(tokens, bags_of(range(6), range(5)), paths, local)
+    slope = math.exp(-1.4) / (1 + math.exp(-1.4)) ** 2
+    at = tokens[2:-2] if model == "cbow" else tokens[3:-1]
+    nodes = np.mean([3 if word == 2 else 4 for word in at])
+    np.testing.assert_allclose(of_input, np.full((4, 4), slope * 0.49 * nodes), rtol=1e-4)
     np.testing.assert_allclose(of_output, np.full((4, 4), slope * 0.25), rtol=1e-4)
 
 

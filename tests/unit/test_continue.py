@@ -13,6 +13,8 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import Table
 from snailps.api.worker import Results
 from snailps.config import RawConfig
+from snailps.data._text import WordCounter
+from snailps.data.huffman import Tree
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, MisuseError, ModelFileError
 from snailps.estimators import FastText
@@ -20,7 +22,7 @@ from snailps.master.job.settings import job_settings
 from snailps.models.classifier import Classifier
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.models.word_vectors.warm_start import put_vectors, put_words
+from snailps.models.word_vectors.warm_start import count_on, put_vectors, put_words
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import write_vec
@@ -102,11 +104,22 @@ def test_setting_against_the_dimension_of_vectors_is_refused(tmp_path, model):
         settings_of(model, pretrained=tmp_path / "v", continue_from=path)
 
 
-@pytest.mark.parametrize("header", [{"model": "supervised", "loss": "softmax"}, {"loss": "hs"}])
+@pytest.mark.parametrize(
+    "header", [{"model": "supervised", "loss": "softmax"}, {"loss": "softmax"}]
+)
 def test_model_whose_output_rows_are_no_words_is_refused(tmp_path, header):
     path = write_model(tmp_path / "m", **header)
     with pytest.raises(ConfigError, match="expected word vectors trained with negative sampling"):
         settings_of(continue_from=path)
+
+
+def test_a_tree_is_continued_by_a_tree_and_negatives_by_negatives(tmp_path):
+    tree, negatives = write_model(tmp_path / "t", loss="hs"), write_model(tmp_path / "n")
+    assert settings_of(continue_from=tree).loss == "hs"
+    assert settings_of(continue_from=negatives, loss="nce").loss == "nce"
+    for path, loss, expected in ((tree, "ns", "hs"), (negatives, "hs", "ns")):
+        with pytest.raises(ConfigError, match=f"loss: expected {expected}"):
+            settings_of(continue_from=path, loss=loss)
 
 
 @pytest.mark.parametrize("name", ["continue_from", "pretrained"])
@@ -178,6 +191,34 @@ def test_rows_and_vectors_that_are_read_tell_how_far_they_are(results, tmp_path,
     put_vectors(results)
     assert seen[3:] == [1.0]
     assert results.exporting.text == f"reading {tmp_path / 'v'}, 2 of 2 words"
+
+
+def test_words_of_a_tree_that_has_grown_keep_their_rows_and_nodes_choose_as_before(
+    results, tmp_path
+):
+    """The text makes w1 more frequent than w0, and has a new word."""
+    words, counts = [b"w0", b"w1", b"w2"], np.array([4, 2, 1])
+    inputs, nodes = (
+        np.random.default_rng(at).normal(size=(3, 4)).astype(np.float32) for at in range(2)
+    )
+    header = BinHeader(dim=4, loss="hs", min_count=1)
+    write_bin(tmp_path / "m.bin", header, words, counts, [inputs], [nodes])
+    s = WordVectorSettings(
+        dim=4, loss="hs", continue_from=str(tmp_path / "m.bin"), minn=0, maxn=0, min_count=1
+    )
+    counter = WordCounter()
+    counter.count(b"w1 w1 w1 new new w1\n")
+    vocabulary = count_on(s, counter)
+    assert list(zip(vocabulary.words, vocabulary.counts.tolist(), strict=True)) == [
+        (b"w1", 6), (b"w0", 4), (b"new", 2), (b"</s>", 1), (b"w2", 1),
+    ]  # fmt: skip
+    results.summary, results.settings = vocabulary.to_bytes(), s
+    put_words(results)
+    np.testing.assert_array_equal(results.pull("input", [1, 0, 4]), inputs)
+    # Right: w1; left: w0 on the right of the others.  Before: w0 on the right of w1 and w2.
+    before = Tree.of(counts).regrown(nodes[:2], Tree.of(vocabulary.counts), np.array([1, 0, 4]))
+    np.testing.assert_array_equal(results.pull("output", range(4)), before)
+    assert before.any(1).tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize("name", ["v.vec", "v.vec.gz", "v.npz", "v.bin"])

@@ -88,7 +88,7 @@ def test_unknown_parameter_is_refused_with_the_one_that_is_meant(name, meant):
         ({"dim": 2.0}, "dim: expected a whole number"),
         ({"lr": "fast"}, "lr: expected auto, or a number from"),
         ({"sample": None}, "sample: expected a number from"),
-        ({"loss": "hs"}, "loss: expected one of ns, nce; got 'hs'"),
+        ({"loss": "softmax"}, "loss: expected one of ns, nce, hs; got 'softmax'"),
         ({"minn": 9}, r"minn: expected 1 to maxn \(6, from default of maxn\), got 9"),
         (
             {"cluster": 3},

@@ -382,7 +382,6 @@ def test_arguments_are_fasttexts_by_place_by_name_and_by_alias():
         ({}, TypeError, "expected input"),
         ({"input": "t", "lrate": 1}, TypeError, "unknown argument 'lrate'"),
         ({"input": "t", "minCount": 1, "min_count": 1}, TypeError, "given twice"),
-        ({"input": "t", "loss": "hs"}, ParameterError, "hierarchical softmax"),
         ({"input": "t", "loss": "x"}, ParameterError, "expected one of hs, ns, softmax, ova"),
         (
             {"input": "t", "autotuneValidationFile": "v", "autotuneMetric": "f2"},

@@ -818,7 +818,7 @@ def test_cbow_makes_estimates_of_other_workers_once(
     made: list[int] = []
 
     def make(*given: Any) -> WordContention:
-        made.append(given[2])
+        made.append(given[3])
         return WordContention(*given)
 
     monkeypatch.setattr(word_rows, "WordContention", make)

@@ -204,7 +204,11 @@ UNREAD = {
     "fm": [("eps=1", ["optimizer=sgd"], [])],
     "mlp": [("momentum=0.5", [], ["optimizer=momentum"])],
     "classifier": [("negatives=9", [], ["loss=ns"])],
-    "fasttext": [("bucket=9", ["maxn=0"], ["maxn=3"])],
+    "fasttext": [
+        ("bucket=9", ["maxn=0"], ["maxn=3"]),
+        ("negatives=9", ["loss=hs"], ["loss=nce"]),
+        ("ns_exponent=0", ["loss=hs"], []),
+    ],
 }
 
 

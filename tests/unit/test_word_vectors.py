@@ -20,6 +20,7 @@ from snailps.models.classifier.model import Classifier
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings, examples, word_rows
 from snailps.models.word_vectors.block_size import fit_block
+from snailps.models.word_vectors.outputs import Noise
 from snailps.models.word_vectors.settings import ADAGRAD_LR, ADAGRAD_LR_SUBWORDS, LR
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
@@ -181,7 +182,7 @@ def test_steps_of_a_block_are_those_of_its_words_and_negatives(make, kind):
     model = make(replace(SMALL, model=kind, window=3, negatives=4))
     tokens = np.array([0, 1, 0, -1], np.int32)
     bag_ptr, bag_rows = np.array([0, 2, 4], np.int64), np.array([0, 2, 1, 2], np.int32)
-    noise = np.array([1, 2], np.int32)
+    noise = Noise(np.array([1, 2], np.int32), np.zeros(0, np.float32))
     inputs, outputs = model._steps(tokens, bag_ptr, bag_rows, noise, 3, 3)
     of_output = 4 if kind == "skipgram" else 1
     drawn = 4 * of_output * 4 / 2  # tokens x steps x negatives, over two draws
@@ -206,7 +207,7 @@ def test_negatives_are_drawn_by_the_power_of_their_counts(make, exponent):
     """The ones of the counts of a text, as gensim's `ns_exponent` has them."""
     model = make(replace(SMALL, minn=0, maxn=0, ns_exponent=exponent))
     prepared, _ = ready(model, block_of(TEXT * 100))
-    words = prepared.asked[1].keys.astype(np.int64)[prepared.batch.noise.words]
+    words = prepared.asked[1].keys.astype(np.int64)[prepared.batch.targets.words]
     drawn = np.bincount(words, minlength=len(model.vocabulary))
     weights = model.vocabulary.counts.astype(float) ** exponent
     np.testing.assert_allclose(drawn / drawn.sum(), weights / weights.sum(), atol=2e-4)

@@ -42,11 +42,11 @@ class Curvature:
         self._of_label = 0.0
         self._before: Floats = np.zeros((0, dim), np.float32)
 
-    def begin(self, labels: NDArray[np.int32], line_num: int, label_num: int) -> None:
-        """Count a block's steps on each label row; `labels` include negatives."""
+    def begin(self, steps: NDArray[np.int32] | None, line_num: int, row_num: int) -> None:
+        """Count a block's steps on output rows from the row of each; None: lines step on all."""
         self._next = 0.0
-        if self._loss == "ns":
-            met = np.bincount(labels, minlength=label_num) / max(1, line_num)
+        if steps is not None:
+            met = np.bincount(steps, minlength=row_num) / max(1, line_num)
             self._met = met.astype(np.float32)
 
     def trained(self, lines: int) -> bool:

@@ -29,6 +29,7 @@ from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, SnailError, shown_bytes
+from snailps.models.classifier.outputs import ONE_LABEL, labelling_of
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
@@ -213,13 +214,12 @@ def scored(
         if texts is None
         else _pieces(line_reader(settings, words, labels), texts, len(labels))
     )
+    labelling_by = labelling_of(settings.loss, labels.counts)
     # The rows of the next piece are pulled while those of one are used.
     of_lines, of_features = itertools.tee(pieces)
     keys = (input_keys(features, len(words)) for _, features in of_features)
     for (lines, _), inputs in zip(of_lines, results.pulls("input", keys), strict=True):
-        labelling = kernels.labelling(
-            inputs, outputs, settings.dim, softmax=settings.loss == "softmax"
-        )
+        labelling = labelling_by(inputs, outputs, settings.dim)
         yield Scored(lines, *labelling.chances(lines.feature_ptr, lines.features))
 
 
@@ -281,8 +281,8 @@ def figures_of(
     """Figures of held-out lines, the most telling one first.
 
     F1, precision and recall are those of ``snailps test`` with one label a line.  `loss` is, with
-    softmax, the mean of -log p over the labels of the lines; else the mean over lines of the sum of
-    the logistic losses of all labels.  `warns`: log how many lines do not count.
+    softmax or a tree, the mean of -log p over the labels of the lines; else the mean over lines of
+    the sum of the logistic losses of all labels.  `warns`: log how many lines do not count.
 
     Raises
     ------
@@ -296,7 +296,7 @@ def figures_of(
         has, pairs, _ = labelled(lines, len(labels))
         of_lines, of_labels = np.divmod(pairs, len(labels))
         right = np.maximum(chances[of_lines, of_labels], np.float32(1e-38))
-        if settings.loss == "softmax":
+        if settings.loss in ONE_LABEL:
             loss -= float(np.log(right, dtype=np.float64).sum())
             terms += len(pairs)
         else:

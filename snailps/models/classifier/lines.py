@@ -17,14 +17,9 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import Lines
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
+from snailps.models.classifier.outputs import LOSSES, Outputs
 
 Floats = NDArray[np.float32]
-Ints = NDArray[np.int32]
-
-NOISE_POWER = 0.5
-"""fastText draws negatives by the square root of a label's count."""
-LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
-"""Numbers of the losses in `kernels.train_labels`."""
 
 
 class Steps(NamedTuple):
@@ -35,13 +30,6 @@ class Steps(NamedTuple):
     negatives: int
     rates: tuple[float, float]
     seed: int
-
-
-def noise_of(noise_sum: NDArray[np.float64], lines: int, negatives: int, seed: int) -> Ints:
-    """Draw labels as negatives, `negatives` for each line; `noise_sum` are cumulative masses."""
-    draws = np.random.default_rng(seed).random(negatives * lines) * noise_sum[-1]
-    noise: Ints = np.searchsorted(noise_sum, draws).astype(np.int32)
-    return noise
 
 
 def shuffled(lines: Lines, seed: int, most: int | None = None) -> Lines:
@@ -68,13 +56,13 @@ def begin(
     threads: int,
     rows: tuple[Floats, Floats],
     lines: Lines,
-    noise: Ints,
+    outputs: Outputs,
     span: tuple[int, int],
     steps: Steps,
 ) -> list[Future[tuple[float, float]]]:
     """Train the lines ``span[0]`` to ``span[1] - 1``; a future has the sums of losses and weights.
 
-    `rows` are input and output rows, changed in place; features, labels and noise number them.
+    `rows` are input and output rows, changed in place; features, labels and `outputs` number them.
     """
     first, last = span
     # Parts with about the same number of features; they run at the same time, so each has the
@@ -92,18 +80,19 @@ def begin(
             lines.features,
             lines.label_ptr,
             lines.labels,
-            noise,
+            outputs.noise,
             line_weights=lines.line_weights,
             label_weights=lines.label_weights,
             rests=lines.rests,
             loss=LOSSES[steps.loss],
-            negatives=steps.negatives if len(noise) else 0,
+            negatives=steps.negatives if len(outputs.noise) else 0,
             shared=len(edges) > 2,
             lr_start=steps.rates[0],
             lr_stop=steps.rates[1],
             seed=(steps.seed + start) & ((1 << 64) - 1),
             first=start,
             last=stop,
+            paths=outputs.checked,
         )
         for start, stop in itertools.pairwise(edges)
     ]

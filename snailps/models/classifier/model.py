@@ -41,7 +41,8 @@ from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.held_out import HeldOut
-from snailps.models.classifier.lines import NOISE_POWER, Steps, begin, noise_of, shuffled
+from snailps.models.classifier.lines import Steps, begin, shuffled
+from snailps.models.classifier.outputs import Outputs, output_rows
 from snailps.models.classifier.passes import (
     STEPS,
     STEPS_GRAMS,
@@ -142,11 +143,10 @@ class _Seen(NamedTuple):
 
 
 class _Examples(NamedTuple):
-    """Lines and negatives of a block, by places of rows; `labels` are the places of all labels."""
+    """Lines of a block and their output rows, by places of rows."""
 
     lines: Lines
-    noise: Ints
-    labels: Ints
+    outputs: Outputs
 
 
 def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
@@ -311,9 +311,9 @@ class Classifier(TextModel, Adopted, Reported):
         self.settings, summary = surveyed(self.settings.decided(small=False), self.summary)
         s, (words, labels) = self.settings, unpack_summary(summary)
         self._factors = factors_in(summary)[0]
-        self._words, self._labels = len(words), len(labels)
+        self._words = len(words)
+        self._outputs = output_rows(s.loss, labels.counts, s.negatives)
         self._reader = held_out.line_reader(s, words, labels)
-        self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
         self._numbers = WordNumbers(space) if space <= PLACES_MAX else None
         self._seen = SeenBlocks[_Seen](s.epochs)
@@ -342,10 +342,9 @@ class Classifier(TextModel, Adopted, Reported):
                 )
             )
 
-    def _lines_apart(self, labels: int) -> int:
-        """Lines between exchanges of label rows; of sampled ones not before most were touched."""
-        sampled = self.settings.loss == "ns"
-        return max(EXCHANGE_LINES, sampled * labels // (1 + self.settings.negatives))
+    def _lines_apart(self, rows: int) -> int:
+        """Lines between exchanges of output rows: not before most were touched."""
+        return max(EXCHANGE_LINES, int(rows / self._outputs.steps_a_line))
 
     def prepare(self, block: Block) -> Prepared:
         of_input, of_output = self.rows
@@ -358,8 +357,8 @@ class Classifier(TextModel, Adopted, Reported):
             found = of_input.find_again(used)
         else:
             found = of_input.find(held_out.input_keys(used, self._words))
-        label_ids, labels, noise = self._outputs(lines, block.seed)
-        of_labels = of_output.find(label_ids.astype(np.uint64))
+        outputs = self._outputs.of(lines, block.seed)
+        of_labels = of_output.find(outputs.rows.astype(np.uint64))
         work = max(lines.tokens, len(lines.features) / TOKEN_FEATURES)
         work *= max(1.0, self.settings.dim / TOKEN_DIM)
         asked = self.ask(block, [[found], [of_labels]], round(work))
@@ -368,9 +367,9 @@ class Classifier(TextModel, Adopted, Reported):
                 lines, used = lines._replace(features=found.places[lines.features]), found.places
             size = lines.features.nbytes + lines.feature_ptr.nbytes + used.nbytes
             self._seen.keep(block, _Seen(lines, used), size, of_input.numbering)
-        at = of_labels.places
-        lines = self._ordered(lines._replace(labels=at[labels]), block.seed)
-        examples = _Examples(lines, at[noise], at)
+        outputs = outputs.at(of_labels.places)
+        lines = self._ordered(lines._replace(labels=outputs.labels), block.seed)
+        examples = _Examples(lines, outputs)
         return Prepared(examples, len(lines.label_ptr) - 1, metrics, asked)
 
     def _ordered(self, lines: Lines, seed: int) -> Lines:
@@ -404,10 +403,10 @@ class Classifier(TextModel, Adopted, Reported):
         """Measure the loss's curvature, and count steps on rows, in a block's first lines."""
         of_input, of_output = self.rows
         (inputs,), (outputs,) = rows
-        lines, noise, labels = batch
+        lines, needed = batch
         line_num = len(lines.label_ptr) - 1
-        met = np.concatenate((lines.labels, noise)) if len(noise) else lines.labels
-        self._curvature.begin(met, line_num, len(outputs))
+        steps = self._outputs.steps(needed, lines, line_num)
+        self._curvature.begin(steps, line_num, len(outputs))
         self._curvature.measure(inputs, outputs, lines.feature_ptr, lines.features)
         self._curvature.begin_span(outputs)
         self._set_steps(outputs, rate)
@@ -418,12 +417,12 @@ class Classifier(TextModel, Adopted, Reported):
         shares = of_lines[:sampled] / np.maximum(lengths, 1)
         weights = np.repeat(shares, lengths).astype(np.float32)
         of_input.saw(lines.features[: len(weights)], sampled, share, weights)
-        if self.settings.loss == "ns":
-            counted = lines.labels[: lines.label_ptr[sampled]], noise[: int(len(noise) * share)]
-            of_output.saw(np.concatenate(counted), sampled, share)
-        else:  # each line steps the rows of all labels
-            every = np.full(len(labels), of_lines[:sampled].sum(), np.float32)
-            of_output.saw(labels, sampled, share, every)
+        steps = self._outputs.steps(needed, lines, sampled)
+        if steps is not None:
+            of_output.saw(steps, sampled, share)
+        else:
+            every = np.full(len(needed.rows), of_lines[:sampled].sum(), np.float32)
+            of_output.saw(needed.rows, sampled, share, every)
 
     def scales(
         self, batch: _Examples, rows: Sequence[Trained], rate: float
@@ -457,7 +456,7 @@ class Classifier(TextModel, Adopted, Reported):
             self.threads,
             (inputs, outputs),
             examples.lines,
-            examples.noise,
+            examples.outputs,
             span,
             steps,
         )
@@ -474,19 +473,6 @@ class Classifier(TextModel, Adopted, Reported):
         s = self.settings
         lines = weighed(lines, self._factors, s.loss, are_soft=s.soft_labels)
         return _Seen(lines._replace(features=rows), used)
-
-    def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
-        """The labels whose rows a block needs; its labels and negatives, as places among them."""
-        none = np.zeros(0, np.int32)
-        if self.settings.loss != "ns":
-            return np.arange(self._labels, dtype=np.int32), lines.labels, none
-        if self._labels > 1:
-            line_num = len(lines.label_ptr) - 1
-            none = noise_of(self._noise_sum, line_num, self.settings.negatives, seed)
-        used, places = np.unique(np.concatenate((lines.labels, none)), return_inverse=True)
-        places = places.astype(np.int32)
-        own = len(lines.labels)
-        return used.astype(np.int32), places[:own].copy(), places[own:].copy()
 
     @staticmethod
     def _steps(lines: Lines, input_num: int, loss: str) -> Floats:

@@ -16,8 +16,9 @@ import numpy as np
 
 from snailps import kernels
 from snailps.dataclass import dataclass, replace
-from snailps.errors import DataError, ModelFileError
-from snailps.models.classifier.lines import LOSSES, NOISE_POWER, Floats, Steps, begin, noise_of
+from snailps.errors import DataError
+from snailps.models.classifier.lines import Floats, Steps, begin
+from snailps.models.classifier.outputs import output_rows
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.label_prediction import line_reader
 
@@ -60,15 +61,8 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
     ------
     DataError
         A parameter is out of range, or no line of the text has a label of the model.
-    ModelFileError
-        The model is trained by hierarchical softmax.
     """
     header = model.header
-    if header.loss not in LOSSES:
-        raise ModelFileError(
-            f"retrain: expected a loss of {', '.join(LOSSES)}, got {header.loss!r}, which snailps "
-            "does not train: leave retrain out"
-        )
     if training.epochs < 1 or not 0 < training.lr < np.inf:
         raise DataError(
             f"retrain: expected at least 1 epoch and a learning rate above 0, got "
@@ -76,7 +70,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
         )
     reader = line_reader(model)
     rows = _padded(model.input, header.dim), _padded(model.output, header.dim)
-    noise_sum = np.cumsum(np.maximum(model.label_counts, 1) ** NOISE_POWER)
+    of_loss = output_rows(header.loss, model.label_counts, header.negatives)
     threads = training.threads or kernels.cores()
     size = training.epochs * sum(map(len, training.pieces()))
     done, trained = 0, 0.0
@@ -89,9 +83,9 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                 line_num = len(lines.label_ptr) - 1
                 # The text may have grown since it was measured: no rate is below 0.
                 rates = [training.lr * max(0.0, 1 - at / size) for at in (done, done + len(piece))]
-                noise = np.zeros(0, np.int32)
-                if header.loss == "ns" and len(model.labels) > 1:
-                    noise = noise_of(noise_sum, line_num, header.negatives, training.seed + done)
+                needed = of_loss.of(lines, training.seed + done)
+                outputs = needed.at(needed.rows)
+                lines = lines._replace(labels=outputs.labels)
                 steps = Steps(
                     header.dim,
                     header.loss,
@@ -99,7 +93,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                     (rates[0], rates[1]),
                     training.seed + done,
                 )
-                tasks = begin(pool, threads, rows, lines, noise, (0, line_num), steps)
+                tasks = begin(pool, threads, rows, lines, outputs, (0, line_num), steps)
                 trained += sum(task.result()[1] for task in tasks)
                 done += len(piece)
                 training.progress(min(1.0, done / size))

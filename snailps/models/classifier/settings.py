@@ -60,7 +60,8 @@ class ClassifierSettings(JobSettings):
         "softmax",
         help=(
             "`softmax`: one label a line. `ova` (one-versus-rest): any number of labels a line. "
-            "`ns` (negative sampling): very many labels. fastText's `hs` is not supported."
+            "`ns` (negative sampling): very many labels. `hs` (hierarchical softmax, a tree of "
+            "labels): very many labels, of which each line has one."
         ),
         when="Lines have several labels, or there are thousands of labels.",
     )
@@ -232,11 +233,6 @@ class ClassifierSettings(JobSettings):
             class_weights_in(self.class_weights)
         except ConfigError as error:
             raise ConfigError(f"{where('class_weights')}: {error}") from None
-        if self.loss == "hs":
-            raise ConfigError(
-                f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
-                "many labels use ns, for up to a few thousand softmax"
-            )
         if self.minn > self.maxn > 0:
             raise ConfigError(
                 f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "

@@ -34,16 +34,9 @@ from snailps.models.classifier.held_out import (
     lines_between,
     reading_of,
 )
-from snailps.models.classifier.lines import (
-    NOISE_POWER,
-    Floats,
-    Ints,
-    Steps,
-    begin,
-    noise_of,
-    shuffled,
-)
+from snailps.models.classifier.lines import Floats, Steps, begin, shuffled
 from snailps.models.classifier.model import Classifier, normal_form_of, part_of, unpack_summary
+from snailps.models.classifier.outputs import Ints, labelling_of, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import factors_in, weighed
 from snailps.models.ngram_rows import surveyed
@@ -222,21 +215,21 @@ def trained(
         keys = examples.keys[start : start + len(values)]
         first.fill_first(keys, values[: len(keys)])
         inputs[start : start + len(keys), : s.dim] = values[: len(keys)]
-    noise_sum = np.cumsum(examples.labels.noise(NOISE_POWER))
+    of_loss = output_rows(s.loss, examples.labels.counts, s.negatives)
     number = len(examples.train.label_ptr) - 1
     total, done = epochs * number, 0
     while done < total:
         seed = s.seed + 1 + done
         lines = shuffled(examples.train, seed, max(1, min(number, round(total - done))))
-        noise: Ints = np.zeros(0, np.int32)
-        if s.loss == "ns" and len(examples.labels) > 1:
-            noise = noise_of(noise_sum, number, s.negatives, seed)
+        needed = of_loss.of(lines, seed)
+        part = needed.at(needed.rows)
+        lines = lines._replace(labels=part.labels)
         for start, end in _spans(lines.feature_ptr, len(lines.label_ptr) - 1):
             if stop.is_set():
                 raise Stopped
             rates = [s.lr * max(0.0, 1 - (done + at) / total) for at in (start, end)]
             steps = Steps(s.dim, s.loss, s.negatives, (rates[0], rates[1]), seed)
-            for task in begin(pool, 1, (inputs, outputs), lines, noise, (start, end), steps):
+            for task in begin(pool, 1, (inputs, outputs), lines, part, (start, end), steps):
                 task.result()
         done += number
     return inputs, outputs
@@ -292,13 +285,13 @@ def as_model(examples: Examples, s: ClassifierSettings, rows: tuple[Floats, Floa
 
 
 def predicted(
-    rows: tuple[Floats, Floats], loss: str, dim: int, lines: Lines, k: int
+    rows: tuple[Floats, Floats], s: ClassifierSettings, examples: Examples, k: int
 ) -> Iterator[tuple[Lines, tuple[Ints, Floats]]]:
-    """Yield lines with the numbers and probabilities of their `k` best labels (-1: all)."""
-    inputs, outputs = rows
+    """Yield held-out lines with numbers and probabilities of their `k` best labels (-1: all)."""
+    (inputs, outputs), lines = rows, examples.held_out
     k = len(outputs) if k < 0 else min(k, len(outputs))
-    labelling = kernels.labelling(
-        np.ascontiguousarray(inputs[:, :dim]), outputs, dim, softmax=loss == "softmax"
+    labelling = labelling_of(s.loss, examples.labels.counts)(
+        np.ascontiguousarray(inputs[:, : s.dim]), outputs, s.dim
     )
     number = len(lines.label_ptr) - 1
     step = max(1, ANSWER_SCORES // k)

@@ -349,7 +349,7 @@ class Tuner:
     ) -> Answers:
         """Label the held-out lines."""
         if self._shrink is None:
-            return predicted(rows, s.loss, s.dim, examples.held_out, self._predictions)
+            return predicted(rows, s, examples, self._predictions)
         small = self._shrink(as_model(examples, s, rows), lambda: text.train)
         return LabelModel.of_model(small).answers(text.held_out, self._predictions, "validation")
 

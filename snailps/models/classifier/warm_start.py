@@ -30,17 +30,19 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
     if not s.continue_from:
         return with_dim(s, explicit)
     path, header = s.continue_from, read_header(opened(s))
-    if header.model != "supervised" or header.loss == "hs":
+    if header.model != "supervised":
         raise ConfigError(
-            f"{path}: continue_from: expected a classifier with the loss softmax, ova or ns, got "
-            f"model {header.model!r} with loss {header.loss!r}"
+            f"{path}: continue_from: expected a classifier, got word vectors ({header.model})"
         )
     adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
     return adopted.decided(small=False)
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:
-    """Make vocabularies: words and labels of the continued model, then those of the new text."""
+    """Make vocabularies: words and labels of the continued model, then those of the new text.
+
+    Labels of a tree are ordered by their counts; without new labels they keep those of the file.
+    """
     model = read_bin(opened(s))
     prefix = s.label.encode()
     if other := next((label for label in model.labels if not label.startswith(prefix)), None):
@@ -50,10 +52,12 @@ def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, V
         )
     words = vocabulary_of(model.words, model.counts, model.header.tokens)
     labels = vocabulary_of(model.labels, model.label_counts, model.header.tokens)
-    return (
-        words.extended(counter, s.min_count, label_prefix=prefix),
-        labels.extended(counter, s.min_count_label, labels=True, label_prefix=prefix),
-    )
+    grown = labels.extended(counter, s.min_count_label, labels=True, label_prefix=prefix)
+    if s.loss == "hs":
+        # The same counts give the same tree, whose rows go on exactly; readers build another tree
+        # from counts in the order of the file.
+        grown = labels if len(grown) == len(labels) else grown.by_counts()
+    return words.extended(counter, s.min_count, label_prefix=prefix), grown
 
 
 def put_model(

@@ -60,10 +60,14 @@ def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) ->
     rng = np.random.default_rng(s.seed)
     share = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
     words = np.flatnonzero(rng.random(len(share)) < -np.expm1(-tokens * share))
-    noise = vocabulary.noise(s.ns_exponent) * pool_size(int(tokens * share.sum()))
-    touched = rng.random(len(share)) < -np.expm1(-noise)
-    touched[words] = True
-    rows = len(words) + int(touched.sum())
+    if s.loss == "hs":  # the paths of n of N words part log(N / n) levels above the leaves
+        levels = 1 + np.log2(len(share) / max(1, len(words)))
+        rows = len(words) + min(len(share), int(levels * len(words)))
+    else:
+        noise = vocabulary.noise(s.ns_exponent) * pool_size(int(tokens * share.sum()))
+        touched = rng.random(len(share)) < -np.expm1(-noise)
+        touched[words] = True
+        rows = len(words) + int(touched.sum())
     if s.maxn:
         _, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
         seen = np.zeros(len(words) + s.bucket, np.bool_)

@@ -19,7 +19,8 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors.examples import Bags, Ints, Noise
+from snailps.models.word_vectors.examples import Bags, Ints
+from snailps.models.word_vectors.outputs import OutputRows, Targets
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 PAIRS = 2000
@@ -34,17 +35,21 @@ class WordContention:
     change.
     """
 
-    def __init__(self, vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        settings: WordVectorSettings,
+        outputs_of: OutputRows,
+        workers: int,
+    ) -> None:
         s = self._settings = settings
         kept = vocabulary.counts * vocabulary.keep_probability(s.sample)
-        noise = vocabulary.noise(s.ns_exponent)
         inputs, outputs = steps_a_word(s)
         # Steps of all other workers while this one trains one kept word.
         others = workers - 1
         words = (kept / kept.sum() * others).astype(np.float32)
-        draws = (noise / noise.sum() * others).astype(np.float32)
         self._words = words * np.float32(inputs)
-        self._outputs = (words + draws * np.float32(s.negatives)) * np.float32(outputs)
+        self._outputs = outputs_of.steps(words).astype(np.float32) * np.float32(outputs)
         self._buckets = np.zeros(s.bucket if s.maxn else 0, np.float32)
         for first in range(0, len(words) if s.maxn else 0, WORDS_AT_ONCE):
             some = np.arange(first, min(first + WORDS_AT_ONCE, len(words)))
@@ -110,17 +115,16 @@ class WordContention:
         )
 
     def curvatures_of(
-        self, tokens: Ints, bags: Bags, noise: Noise, local: Sequence[Floats]
+        self, tokens: Ints, bags: Bags, judges: Targets, local: Sequence[Floats]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Measure the loss's curvature for a step in an input and in an output row, (dim, dim)
         each.
 
-        A pair's loss is a logistic function of the product of a hidden vector and an output row,
-        less `noise.logit`.  So the curvature in one of them is the slope of that function times the
-        other's outer product with itself: in an input row the outer products of a positive output
-        row and its negatives, in an output row those of hidden vectors.
+        A pair's loss is a sum of logistic functions of products of a hidden vector and an output
+        row.  So the curvature in one of them is the slope of that function times the other's outer
+        product with itself.
         """
-        dim, negatives = self._settings.dim, self._settings.negatives
+        dim = self._settings.dim
         tokens = tokens[tokens >= 0]
         reach = min(2, self._settings.window)
         at = _spread(max(0, len(tokens) - 2 * reach), PAIRS) + reach
@@ -128,7 +132,6 @@ class WordContention:
             nothing = np.zeros((dim, dim), np.float32)
             return nothing, nothing
         inputs, outputs = local[0][:, :dim], local[1][:, :dim]
-        logit = noise.logit if len(noise.logit) else np.zeros(len(outputs), np.float32)
         if self._settings.model == "skipgram":
             hidden = _means(inputs, tokens[at], bags)
             targets = tokens[at + 1]
@@ -137,13 +140,7 @@ class WordContention:
             means = [_means(inputs, tokens[at + step], bags) for step in sides]
             hidden = np.mean(means, axis=0, dtype=np.float32)
             targets = tokens[at]
-        drawn = noise.words[np.arange(len(at)) * len(noise.words) // len(at)]
-        positive, negative = outputs[targets], outputs[drawn]
-        near = _slopes(hidden, positive, logit[targets])
-        far = _slopes(hidden, negative, logit[drawn]) * np.float32(negatives)
-        of_input = (positive * near).T @ positive + (negative * far).T @ negative
-        of_output = (hidden * (near + far)).T @ hidden / np.float32(1 + negatives)
-        return of_input / np.float32(len(at)), of_output / np.float32(len(at))
+        return judges.curvatures(hidden, targets, outputs, self._settings.negatives)
 
 
 def steps_a_word(settings: WordVectorSettings) -> tuple[float, float]:
@@ -173,11 +170,3 @@ def _means(rows: Floats, words: Ints, bags: Bags) -> Floats:
     sums = np.add.reduceat(rows[members] * weights[:, None], begins)
     means: Floats = (sums / np.add.reduceat(weights, begins)[:, None]).astype(np.float32)
     return means
-
-
-def _slopes(hidden: Floats, rows: Floats, noise_logit: Floats) -> Floats:
-    """Compute the logistic slope at each product less `noise_logit`, float32 (n, 1)."""
-    scores = np.einsum("ij,ij->i", hidden, rows) - noise_logit
-    likely = 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
-    slopes: Floats = (likely * (1 - likely)).astype(np.float32)[:, None]
-    return slopes

@@ -26,6 +26,7 @@ from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rotation.trainer import Judged, Rates, Span
 from snailps.models.rows import distinct
 from snailps.models.text_model import BUCKET_KEY
+from snailps.models.word_vectors.outputs import Targets
 from snailps.models.word_vectors.row_classes import RowClasses
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 
@@ -86,14 +87,6 @@ def bags_of(
     used, (rows,) = distinct([ids], n + s.bucket)  # all below n are used: the words' own rows
     keys = np.concatenate((own, used[n:].astype(np.uint64) + np.uint64(BUCKET_KEY - n)))
     return ptr, rows, weights, keys
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """The negatives to draw from, and with NCE the logit of each output row (else empty)."""
-
-    words: Ints
-    logit: Floats
 
 
 Self = TypeVar("Self")
@@ -192,7 +185,7 @@ def train(
     inputs: Rows,
     bags: Bags,
     outputs: Rows,
-    noise: Noise,
+    targets: Targets,
     rates: Rates,
     seed: int,
 ) -> list[Future[Judged]]:
@@ -218,9 +211,6 @@ def train(
                 *own,
                 bags.ptr,
                 bags.rows,
-                noise.words,
-                noise.logit,
-                negatives=s.negatives,
                 lr_start=rates[0],
                 lr_stop=rates[1],
                 seed=(seed + at) & MASK64,
@@ -228,6 +218,8 @@ def train(
                 eps=ADAGRAD_EPS,
                 bags=bags.checked,
                 weights=bags.weights,
+                shared=threads > 1,
+                **targets.arguments(s),
                 **named,
             )
         )

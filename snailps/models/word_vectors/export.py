@@ -66,9 +66,9 @@ def write_files(results: Results) -> Mapping[str, Any]:
             write_npz(path, words, counted, s.dim, counts=vocabulary.counts)
         else:
             own = {"window": s.window, "model": s.model, "sample": s.sample}
-            buckets = s.bucket if s.maxn else 0
+            buckets, loss = s.bucket if s.maxn else 0, "hs" if s.loss == "hs" else "ns"
             keys = bucket_keys if classes is None else classes.keys
-            write_model(results, path, vocabulary, vocabulary, buckets, s, keys, loss="ns", **own)
+            write_model(results, path, vocabulary, vocabulary, buckets, s, keys, loss=loss, **own)
         files.append(path)
         progress.wrote(path)
     return {"files": files, "vocabulary": len(words)}

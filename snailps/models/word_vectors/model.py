@@ -50,20 +50,20 @@ from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel
 from snailps.models.word_vectors.block_size import (
     check_block,
-    draw,
     fit_block,
-    pool_size,
     tokens_per_byte,
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.examples import Bags, Examples, Noise, train
+from snailps.models.word_vectors.examples import Bags, Examples, train
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
+from snailps.models.word_vectors.outputs import Targets
 from snailps.models.word_vectors.partitions import most_parts, parts_by_words
 from snailps.models.word_vectors.plan import (
     checkouts_of_one,
     chunks_enough,
     chunks_of,
+    keeps_all_rows,
     words_alone,
 )
 from snailps.models.word_vectors.rotation import WordTrainer
@@ -84,6 +84,8 @@ TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
 BYTES_A_WORKER = 100_000
 """Bytes of an epoch that each worker needs in a job that does not rotate: with less text several
 workers learn less than one."""
+TREE_PARTS = 1
+"""Partitions of a rotation with a tree, because each context steps on its root."""
 ENCODED_BYTES = 1 << 16
 """Bytes of a block's text that a thread encodes at a time, in about .4 ms."""
 
@@ -97,7 +99,7 @@ class _Batch:
     tokens: Ints
     examples: Examples
     bags: Bags
-    noise: Noise
+    targets: Targets
     contention: WordContention | None
     steps: tuple[Floats, ...]
     elsewhere: tuple[Floats, ...]
@@ -131,9 +133,14 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     @classmethod
     def block_bytes(cls, settings: WordVectorSettings, total_bytes: int, workers: int) -> int:
         """In a rotation, a block is only encoded: `TEXT_BLOCKS` an epoch and worker."""
-        if not cls.rotates(settings):
+        if not cls._rotates_rows(settings, workers):
             return super().block_bytes(settings, total_bytes, workers)
         return max(512, min(TEXT_BLOCK_BYTES_MAX, total_bytes // (TEXT_BLOCKS * workers)))
+
+    @classmethod
+    def _rotates_rows(cls, settings: WordVectorSettings, workers: int) -> bool:
+        """Whether no row has two writers."""
+        return cls.rotates(settings) and (settings.loss != "hs" or workers <= TREE_PARTS)
 
     @classmethod
     def summarize(cls, settings: WordVectorSettings, counter: WordCounter) -> bytes:
@@ -200,15 +207,24 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def rotation(
         cls, settings: WordVectorSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """None if there are too few words: a partition's must be a sample of all negatives."""
+        """None if there are too few words: a partition's must be a sample of all negatives.
+
+        With a tree a single worker has all rows, or the training does not rotate.
+        """
         settings, vocabulary = unpack_vocabulary(settings, summary)
-        if not cls.rotates(settings) or len(vocabulary) >= IDS_END:
+        if not cls._rotates_rows(settings, workers) or len(vocabulary) >= IDS_END:
             return None
+        tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
+        if settings.loss == "hs":
+            if not keeps_all_rows(vocabulary, settings):
+                return None
+            chunks = chunks_of(vocabulary, settings, tokens, TREE_PARTS)
+            pieces = checkouts_of_one(vocabulary, settings, tokens / chunks)
+            return Rotation(chunks, TREE_PARTS, pieces)
         kept = vocabulary.counts.astype(np.float64) * vocabulary.keep_probability(settings.sample)
         by_words = parts_by_words(kept)
         if by_words < 2:
             return None
-        tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         chunks = chunks_enough(settings, tokens) if words_alone(settings) else 1
         parts = min(most_parts(tokens / chunks, workers), by_words)
         chunks = chunks_of(vocabulary, settings, tokens, min(workers, parts))
@@ -219,7 +235,6 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def setup(self) -> None:
         super().setup()
         self._lexicon = self.vocabulary.lexicon
-        self._noise_sum = np.cumsum(self.vocabulary.noise(self.settings.ns_exponent))
         self.rows = self._copied = (
             CopiedRows(self.sgd, "input"),
             CopiedRows(self.sgd, "output"),
@@ -270,23 +285,19 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         metrics = {"units": float(raw_words)}
         if len(present) == 0:
             return Prepared(None, 0, metrics)
-        drawn = draw(self._noise_sum, pool_size(len(tokens)), block.seed)
-        seen[drawn] = True
-        seen[present] = False
-        output_words = np.concatenate((present, np.flatnonzero(seen)))
+        output_rows, targets = self.outputs.of_block(present, len(tokens), block.seed)
         place = np.full(words + 1, -1, np.int32)  # the last one maps token -1 to itself
-        place[output_words] = np.arange(len(output_words), dtype=np.int32)
+        place[present] = np.arange(len(present), dtype=np.int32)
         bags, input_keys = self.bags(present)
-        output_keys = output_words.astype(np.uint64)
+        output_keys = output_rows.astype(np.uint64)
         tokens = place[tokens]
-        noise = Noise(place[drawn], self.noise_logit(output_words))
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
         moving: list[NDArray[np.int64] | None] = [None, None]
         contention = self.contention(self.workers)
         if contention is not None:
             steps = self._steps(
-                tokens, bags.ptr, bags.rows, noise.words, len(input_keys), len(output_keys)
+                tokens, bags.ptr, bags.rows, targets, len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
             if block.clock >= 0:  # a step must not depend on what this worker saw before
@@ -302,7 +313,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
             )
         )
         examples = self.rotating.examples(tokens, block.seed)
-        batch = _Batch(tokens, examples, bags, noise, contention, steps, elsewhere)
+        batch = _Batch(tokens, examples, bags, targets, contention, steps, elsewhere)
         return Prepared(batch, len(examples), metrics, asked)
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -316,9 +327,10 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         self, batch: _Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         inputs, outputs = rows
+        seed += self.settings.model == "skipgram"  # `seed` itself drew windows
         tasks = train(
-            self.sgd, self.settings, batch.examples, span, inputs, batch.bags, outputs, batch.noise,
-            rates, seed + (self.settings.model == "skipgram"),  # `seed` itself drew windows
+            self.sgd, self.settings, batch.examples, span, inputs, batch.bags, outputs,
+            batch.targets, rates, seed,
         )  # fmt: skip
         results = self.results_of(tasks)
         return sum(loss for loss, _ in results), sum(count for _, count in results)
@@ -331,7 +343,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         if batch.contention is None:
             return [None, None]
         curvatures = batch.contention.curvatures_of(
-            batch.tokens, batch.bags, batch.noise, [weights for weights, *_ in rows]
+            batch.tokens, batch.bags, batch.targets, [weights for weights, *_ in rows]
         )
         return [
             self._scale(trained, own, others, np.float32(rate) * curvature)
@@ -353,7 +365,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         tokens: Ints,
         bag_ptr: NDArray[np.int64],
         bag_rows: Ints,
-        noise: Ints,
+        targets: Targets,
         input_num: int,
         output_num: int,
     ) -> tuple[Floats, Floats]:
@@ -363,10 +375,10 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         counts = np.bincount(tokens[tokens >= 0], minlength=len(bag_ptr) - 1)
         weights = np.repeat(counts * of_input, np.diff(bag_ptr))
         inputs = np.bincount(bag_rows, weights, input_num)
-        uses = len(tokens) * of_output * s.negatives / len(noise)
-        outputs = np.bincount(noise, minlength=output_num) * uses
-        outputs[: len(counts)] += counts * of_output
-        return inputs.astype(np.float32), outputs.astype(np.float32)
+        outputs = targets.steps(
+            counts * of_output, len(tokens) * of_output, s.negatives, output_num
+        )
+        return inputs.astype(np.float32), outputs
 
     # --- at the master -----------------------------------------------------------------------
 

@@ -46,7 +46,8 @@ from snailps.models.rotation.trainer import (
 from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_REUSE, draw
-from snailps.models.word_vectors.examples import Examples, Noise, Rows, train
+from snailps.models.word_vectors.examples import Examples, Rows, train
+from snailps.models.word_vectors.outputs import Noise, SampledRows, Targets
 from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
 from snailps.models.word_vectors.word_rows import WordRows
 
@@ -123,7 +124,6 @@ class WordTrainer(RotationTrainer):
         self._vocabulary = model.vocabulary
         self._keep = model.keep
         self._noise = model.vocabulary.noise(model.settings.ns_exponent)
-        self.logit = model.noise_logit(slice(None))
         self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
         self._too_large: Which | None = None  # a partition whose rows do not fit into memory
         self.numbers = WordNumbers(len(model.vocabulary))  # used by the thread that checks out
@@ -236,10 +236,12 @@ class WordTrainer(RotationTrainer):
             (first, examples), lease.first = lease.first or (-1, None), None
             if examples is None or first != part:
                 examples = self.read(block, part)
-            noise = Noise(self._draw(block, lease, 0, len(examples), part), self.logit)
+            targets = self.model.outputs.whole or self._noise_of(
+                self._draw(block, lease, 0, len(examples), part), slice(None)
+            )
             outputs = lease.part.staying[0].local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
-            begin = partial(self._begin, lease.part, examples, outputs, noise)
+            begin = partial(self._begin, lease.part, examples, outputs, targets)
             bounded = partial(are_bounded, outputs[0][a:b])
             return Checkout(part, len(examples), begin, finite=bounded)
         assert lease.of_part is not None
@@ -251,7 +253,7 @@ class WordTrainer(RotationTrainer):
         local = sgd.make_trained(len(keys))
         sgd.layout.load(packed, *local)
         examples = examples.at(contexts)
-        noise = Noise(negatives, self.model.noise_logit(words))
+        noise = self._noise_of(negatives, words)
 
         def subtract() -> None:
             sgd.in_threads(sgd.layout.subtract, packed, *local)
@@ -260,6 +262,11 @@ class WordTrainer(RotationTrainer):
         begin = partial(self._begin, lease.part, examples, local, noise)
         finite = partial(are_bounded, local[0])
         return Checkout(part, len(examples), begin, subtract, keys, packed, finite)
+
+    def _noise_of(self, negatives: Ints, words: NDArray[Any] | slice) -> Noise:
+        """Negatives of which some words, whose output rows are here, have the places."""
+        assert isinstance(self.model.outputs, SampledRows)  # rows of a tree stay with one worker
+        return Noise(negatives, self.model.outputs.logit(words))
 
     def _draw(self, block: Block, lease: WordLease, part: int, groups: int, checkout: int) -> Ints:
         """Draw negatives of an output partition for this many groups."""
@@ -274,13 +281,13 @@ class WordTrainer(RotationTrainer):
         part: WordPartition,
         examples: Examples,
         outputs: Rows,
-        noise: Noise,
+        targets: Targets,
         groups: Span,
         rates: Rates,
         seed: int,
     ) -> list[Future[Judged]]:
         s, rows = self.model.settings, part.inputs.local
-        return train(self.sgd, s, examples, groups, rows, part.bags, outputs, noise, rates, seed)
+        return train(self.sgd, s, examples, groups, rows, part.bags, outputs, targets, rates, seed)
 
     def rate(self, progress: float) -> float:
         return self.model.settings.rate * (1.0 - progress)

@@ -48,11 +48,11 @@ class WordVectorSettings(JobSettings):
         when="`cbow` is faster, and a little worse on rare words.",
         aliases=[Alias("cbow", cbow_to_model, "true means `model: cbow`, false `skipgram`")],
     )
-    loss: Literal["ns", "nce"] = setting(
+    loss: Literal["ns", "nce", "hs"] = setting(
         "ns",
         help="`ns`: negative sampling. `nce`: noise-contrastive estimation (scores minus "
-        "log k q(w)).",
-        when="`nce` if scores should estimate probabilities.",
+        "log k q(w)). `hs`: hierarchical softmax, a Huffman tree of words.",
+        when="`nce` if scores should estimate probabilities; `hs` for small texts and rare words.",
     )
     window: int = setting(
         5,
@@ -70,6 +70,7 @@ class WordVectorSettings(JobSettings):
         unit="words",
         low=1,
         high=1000,
+        read_if={"loss": ("ns", "nce")},
         aliases=["negative"],
     )
     lr: float = setting(
@@ -128,6 +129,7 @@ class WordVectorSettings(JobSettings):
         when="0.75 as in word2vec and gensim; below 0 for recommendations of rare items.",
         low=-1.0,
         high=2.0,
+        read_if={"loss": ("ns", "nce")},
     )
     worker_memory: int = setting(
         2 << 30,

@@ -34,19 +34,25 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
         return with_dim(s, explicit)
     header = read_header(opened(s))
     header.refuse_floret(path)
-    if header.model == "supervised" or header.loss != "ns":
+    if header.model == "supervised" or header.loss not in ("ns", "hs"):
         raise ConfigError(
-            f"{path}: continue_from: expected word vectors trained with negative sampling, got "
-            f"model {header.model!r} with loss {header.loss!r}, whose output rows are not words"
+            f"{path}: continue_from: expected word vectors trained with negative sampling or "
+            f"hierarchical softmax, got model {header.model!r} with loss {header.loss!r}, whose "
+            "output rows are not words"
         )
-    return with_shape(s, header.shape, path, explicit, header.habits)
+    shape = header.shape
+    if s.loss == "hs":  # the loss is the file's; of `ns` it may also be `nce`
+        shape["loss"] = header.loss
+    return with_shape(s, shape, path, explicit, header.habits)
 
 
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
-    """Make the vocabulary: words of the continued model, then words of the new text."""
+    """Make the vocabulary: words of the continued model, then words of the new text; with a tree by
+    counts."""
     model = read_bin(opened(s))
     old = vocabulary_of(model.words, model.counts, model.header.tokens)
-    return old.extended(counter, s.min_count, s.max_vocab)
+    grown = old.extended(counter, s.min_count, s.max_vocab)
+    return grown.by_counts() if s.loss == "hs" else grown  # readers build the tree in this order
 
 
 def put_words(results: Results) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import TextModel
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.examples import Bags, bags_of
+from snailps.models.word_vectors.outputs import output_rows
 from snailps.models.word_vectors.row_classes import RowClasses, classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -45,11 +45,8 @@ class WordRows(TextModel):
         self.settings, self.vocabulary = unpack_vocabulary(self.settings, self.summary)
         s = self.settings
         self.keep = self.vocabulary.keep_probability(s.sample)
-        noise = self.vocabulary.noise(s.ns_exponent)
-        self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        logit = np.zeros(1) if self._noise_log is None else self._noise_log
-        at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
-        self._loss_untrained = float((noise * at_first).sum() / noise.sum())
+        self.outputs = output_rows(self.vocabulary, s)
+        self._loss_untrained = self.outputs.loss_untrained
         self._contention: tuple[int, WordContention] | None = None  # workers, their estimates
         squares = s.optimizer == "adagrad"
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
@@ -59,14 +56,9 @@ class WordRows(TextModel):
         if workers == 1:
             return None
         if self._contention is None or self._contention[0] != workers:
-            self._contention = workers, WordContention(self.vocabulary, self.settings, workers)
+            estimates = WordContention(self.vocabulary, self.settings, self.outputs, workers)
+            self._contention = workers, estimates
         return self._contention[1]
-
-    def noise_logit(self, words: NDArray[Any] | slice) -> Floats:
-        """Logits of NCE's noise for output rows (`Noise.logit`); empty with negative sampling."""
-        if self._noise_log is None:
-            return np.zeros(0, np.float32)
-        return self._noise_log[words].astype(np.float32)
 
     def bags(self, present: NDArray[np.int64]) -> tuple[Bags, Keys]:
         """Bags of the present words, with local rows, and the keys of these rows to pull."""

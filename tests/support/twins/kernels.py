@@ -126,12 +126,15 @@ def around(tokens, at: int, reach: int) -> list[int]:
     return found
 
 
-def places(tokens, window: int, noise, seed: int, targets=None, slots=False, reach_min=1):
+def places(
+    tokens, window: int, noise, seed: int, targets=None, slots=False, reach_min=1, repeats=False
+):
     """Yields (first token, [(place, row of its word, its contexts, in turn)], noise words) a group.
 
     With targets (places, rows) the first one is the number of a target.  A target whose word is in
     the group already waits, 64 at most.  With slots one in six lanes is judged in turn, and the
-    next such target ends the group.
+    next such target ends the group.  With `repeats` a word may come as often as it does, and there
+    are no noise words.
     """
     words = [i for i, t in enumerate(tokens) if t >= 0] if targets is None else targets[0].tolist()
     rows = [int(tokens[i]) for i in words] if targets is None else targets[1].tolist()
@@ -149,7 +152,7 @@ def places(tokens, window: int, noise, seed: int, targets=None, slots=False, rea
                 next_ += 1
             else:
                 break
-            again = row in [lane[1] for lane in lanes]
+            again = not repeats and row in [lane[1] for lane in lanes]
             if again and not slots:
                 left.append((at, row))
                 continue
@@ -161,7 +164,7 @@ def places(tokens, window: int, noise, seed: int, targets=None, slots=False, rea
             lanes.append((at, row, around(tokens, at, reach), again))
         waiting = left + waiting
         first = begin if targets is not None else words[begin - 1] + 1 if begin else 0
-        yield first, lanes, draw_noise(noise, seed, k + GROUP, CBOW_NOISE)
+        yield first, lanes, [] if repeats else draw_noise(noise, seed, k + GROUP, CBOW_NOISE)
         number += 1
 
 
@@ -236,9 +239,24 @@ def train_group(inputs, outputs, tokens, lanes, shared, bag, logit, negatives, s
     return loss, len(found), steps
 
 
+def walk_group(inputs, outputs, tokens, lanes, bag, paths, step):
+    """The same where each lane steps on the path to its target, one lane after the other."""
+    loss, steps = 0.0, []
+    for _, leaf, near, _ in lanes:
+        if near:
+            bags_near = [bag(int(tokens[i])) for i in near]
+            rows, weights = (np.concatenate(part) for part in zip(*bags_near, strict=True))
+            hidden, zeros = weights @ inputs[rows] / weights.sum(), np.zeros(inputs.shape[1])
+            loss, gradient = walk(
+                paths, leaf, outputs, hidden, loss, zeros, lambda _, __, *of: step(*of), None
+            )
+            steps.append((rows, gradient))
+    return loss, len(steps), steps
+
+
 def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
                 window, negatives, lr_start, lr_stop, seed, targets=None, reach_min=1,
-                weights=None):  # fmt: skip
+                weights=None, paths=None, shared=False):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
@@ -250,8 +268,16 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
     num = len(tokens if targets is None else targets[0])
     slots = weights is not None or len(bag_rows) > len(bag_ptr) - 1
     bag = bags(bag_ptr, bag_rows, weights)
-    for first, lanes, shared in places(tokens, window, noise, seed, targets, slots, reach_min):
+    for first, lanes, shared in places(
+        tokens, window, noise, seed, targets, slots, reach_min, repeats=paths is not None
+    ):
         rate = lr_start + (lr_stop - lr_start) * first / num
+        if paths is not None:
+            of_group, examples, steps = walk_group(inputs, outputs, tokens, lanes, bag, paths, step)
+            loss, count = loss + of_group, count + examples
+            for rows, gradient in steps:
+                np.add.at(inputs, rows, rate * gradient)
+            continue
         group = inputs, outputs, tokens, lanes, shared, bag, noise_logit, negatives, step
         of_group, examples, steps = train_group(*group)
         loss, count = loss + of_group, count + examples
@@ -372,14 +398,15 @@ def sort_pairs(tokens, window, seed, most=12, *, run=1, reach_min=1, inputs=None
 
 def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_logit, *, negatives,
                 lr_start, lr_stop, seed, squares=None, eps=1.0, lanes=GROUP,
-                weights=None):  # fmt: skip
+                weights=None, paths=None, shared=False):  # fmt: skip
     """float64 (inputs, outputs, loss_sum, pairs, squares of inputs, of outputs), trained.
 
     A word of successive groups keeps its lane and hidden vector; its bag gets what it has learnt
     when it leaves.  With AdaGrad it leaves after each group.
 
     Two lanes of few contexts are judged together, by the rows as the first one found them; the
-    steps of contexts that repeat in a lane are shortened instead of being judged anew.
+    steps of contexts that repeat in a lane are shortened instead of being judged anew.  With
+    `paths` each context steps on the nodes of its path, one context after the other.
     """
     inputs, outputs = (rows[:, :dim].astype(np.float64) for rows in (inputs, outputs))
     sums = [None, None]
@@ -419,7 +446,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
         hidden = np.array([vector for *_, vector, _ in used])
         arounds = [around for _, _, around, *_ in used]
         back = np.zeros_like(hidden)
-        shared = draw_noise(noise, seed, number * SHARED, SHARED)
+        shared = [] if paths else draw_noise(noise, seed, number * SHARED, SHARED)
         old, steps = outputs.copy(), []
         for word in shared:
             weight = np.array([sum(c != word for c in around) for around in arounds])
@@ -443,7 +470,12 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
             if together and lane % 2 == 0:
                 found = outputs.copy()  # what both lanes are judged by
             moved = {}
-            for word in around:
+            for leaf in around if paths else ():
+                loss, back[at] = walk(
+                    paths, leaf, outputs, hidden[at], loss, back[at], step, sums[1]
+                )
+                count += 1
+            for word in () if paths else around:
                 row = (found if together else outputs)[word]
                 right = truth(row @ hidden[at] - noise_logit[word])
                 loss -= np.log(right)
@@ -466,6 +498,17 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
                     step(inputs, sums[0], row, back[at])
         begin, number = end, number + 1
     return inputs, outputs, loss, count, *sums
+
+
+def walk(paths, leaf, outputs, hidden, loss, gradient, step, sums):
+    """Step the rows of a path; returns the loss and the hidden vector's gradient with its parts."""
+    for turn in paths.turns[paths.ptr[leaf] : paths.ptr[leaf + 1]].tolist():
+        row, side = outputs[turn >> 1].copy(), 2 * (turn & 1) - 1
+        right = 1 / (1 + np.exp(-side * (row @ hidden)))
+        loss -= np.log(right)
+        gradient = gradient + side * (1 - right) * row
+        step(outputs, sums, turn >> 1, side * (1 - right) * hidden)
+    return loss, gradient
 
 
 def pairs_loss(inputs, outputs, bundles, shared, bag, logit, negatives: int) -> float:

@@ -45,7 +45,7 @@ def lines_of(data, words, labels, *, prefix=b"__label__", word_ngrams=1, minn=0,
 
 def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noise, *, loss,
                  negatives, lr_start, lr_stop, seed, first, last, shared=False, line_weights=None,
-                 label_weights=None, rests=None):  # fmt: skip
+                 label_weights=None, rests=None, paths=None):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then the sums of losses and of weights."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
@@ -101,6 +101,12 @@ def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noi
             else:
                 for target, of_label in zip(labels[at], factor * weights, strict=True):
                     if of_label == 0:
+                        continue
+                    if paths is not None:
+                        for turn in paths.turns[paths.ptr[target] : paths.ptr[target + 1]].tolist():
+                            right = turn & 1
+                            step = rate * of_label
+                            before += of_label * binary(turn >> 1, right, 1 - right, step)
                         continue
                     before += of_label * binary(target, 1, 0, rate * of_label)
                     for _ in range(negatives):
