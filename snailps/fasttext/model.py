@@ -300,7 +300,7 @@ class Model:
 
     def get_word_vector(self, word: str) -> Float32:
         """Return the vector of a word, float32[dim]; zeros for one without row and n-grams."""
-        return self._vectors.mean(self._vectors.row_numbers(word))
+        return self._vectors.word_vector(word)
 
     def get_input_vector(self, ind: int) -> Float32:
         """Return a row of the input matrix, float32[dim]."""

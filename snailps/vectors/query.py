@@ -25,6 +25,7 @@ from snailps.data._subwords import floret_ids, subword_ids
 from snailps.data.extras import optional_module
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError, ModelFileError, UnknownWord
+from snailps.vectors._one_line import OneWord
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.gensim_names import GensimNames
 from snailps.vectors.quantised import QuantisedRows
@@ -195,7 +196,8 @@ class Vectors(GensimNames):
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: with the rows, without index; a copy cannot be saved as .bin."""
         state = {**self.__dict__, "_model": None, "_near": None}
-        state.pop("index", None)  # rebuilt on first access
+        for name in ("index", "_one"):  # made again on first access
+            state.pop(name, None)
         return state
 
     def __repr__(self) -> str:
@@ -326,10 +328,17 @@ class Vectors(GensimNames):
         """
         if not isinstance(word, (str, bytes)):
             raise DataError(f"expected a word, as str or bytes, got {word!r}")
-        rows = self.row_numbers(word)
-        if not len(rows) and (raw := to_bytes(word)) not in self.index:
+        raw = to_bytes(word)
+        if raw not in self.index and not len(self.row_numbers(raw)):
             raise self._unknown(raw)
-        return self.mean(rows)
+        return self.word_vector(raw)
+
+    def word_vector(self, word: str | bytes) -> Float32:
+        """Return the vector of a word, float32[dim], or zeros for one without row and n-grams."""
+        if self._one is None:
+            return self.mean(self.row_numbers(word))
+        raw = to_bytes(word)
+        return self._one.vector(self.index.get(raw, -1), raw)
 
     def row_numbers(self, word: str | bytes) -> Int32:
         """Return the numbers of the rows whose mean is a word's vector, int32[k].
@@ -828,6 +837,17 @@ class Vectors(GensimNames):
         rows = np.array(sorted(allowed), np.int32)
         numbers, scores = nearest_rows(matrix[rows], queries, min(k, len(rows)))
         return rows[numbers], scores
+
+    @cached_property
+    def _one(self) -> OneWord | None:
+        """What sums a word's rows fast; None: they are quantised, pruned or of floret."""
+        rows = self._rows
+        if isinstance(rows, QuantisedRows) or self._pruned is not None or self._hashes:
+            return None
+        if rows.strides != (4 * rows.shape[1], 4):
+            return None
+        minn, maxn, bucket = self._subwords if self.has_subwords else (0, 0, 0)
+        return OneWord(rows, minn, maxn, bucket, len(self._raw))
 
     def _known_ids(self, number: int, word: bytes) -> Int32:
         """Return the rows whose mean is a word's vector: its own row, then its n-gram rows."""

@@ -16,6 +16,7 @@ import snailps.fasttext as fasttext
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.fasttext import arguments, training, util
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.files import load
 from snailps.vectors.label_meter import Meter
 from snailps.vectors.words import to_bytes, tokens_of
 
@@ -431,6 +432,25 @@ def test_a_path_that_is_not_there_is_not_taken_for_a_text():
 def test_zero_means_no_pairs_of_words_and_all_words_as_in_fasttext():
     parameters = training.supervised("text", wordNgrams=0, minCount=0).parameters
     assert (parameters["word_ngrams"], parameters["min_count"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("minn", "maxn"), [(0, 0), (2, 4), (3, 30)])
+def test_vector_of_a_word_is_the_mean_of_its_rows_to_the_bit(tmp_path, minn, maxn):
+    rng, words = np.random.default_rng(1), [b"</s>", b"one", "größer".encode(), b"x" * 900]
+    bucket = 50 * (maxn > 0)
+    rows = rng.normal(size=(len(words) + bucket, 7)).astype(np.float32)
+    outputs = np.zeros((len(words), 7), np.float32)
+    header = BinHeader(dim=7, bucket=bucket, minn=minn, maxn=maxn)
+    write_bin(tmp_path / "m.bin", header, words, [4, 3, 2, 1], [rows], [outputs])
+    model = fasttext.load_model(str(tmp_path / "m.bin"))
+    vectors = load(tmp_path / "m.bin")
+    for word in ("one", "größer", "x" * 900, "</s>", "ones", "", "\udcff"):
+        numbers = vectors.row_numbers(word)
+        total = np.zeros(7, np.float32)
+        for number in numbers:
+            total += rows[number]
+        total *= np.float32(1 / max(1, len(numbers)))
+        assert model.get_word_vector(word).tobytes() == total.tobytes()
 
 
 def test_arguments_of_a_search_are_fasttexts():
