@@ -23,7 +23,8 @@ from snailps import kernels
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import check, has_held_out, held_out_texts
-from snailps.models.classifier.lines import LOSSES, Floats
+from snailps.models.classifier.lines import Floats
+from snailps.models.classifier.outputs import LOSSES
 from snailps.models.classifier.search import TUNED, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
