@@ -207,7 +207,6 @@ def test_time_ends_a_search(texts):
     ("settings", "text"),
     [
         ({"validation": ()}, "give validation"),
-        ({"loss": "hs"}, "autotune: loss: expected one of softmax, ova, ns, got 'hs'"),
         ({"label": "__other__"}, "validation: .* no word that begins with __other__"),
     ],
 )

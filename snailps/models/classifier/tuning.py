@@ -24,7 +24,6 @@ from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import check, has_held_out, held_out_texts
 from snailps.models.classifier.lines import Floats
-from snailps.models.classifier.outputs import LOSSES
 from snailps.models.classifier.search import TUNED, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
@@ -198,11 +197,6 @@ class Tuner:
             raise DataError(
                 "autotune: expected lines to judge trials by: give validation, a file of labelled "
                 "lines, or held_out, a share of the input"
-            )
-        if base.loss not in LOSSES:
-            raise DataError(
-                f"autotune: loss: expected one of {', '.join(LOSSES)}, got {base.loss!r}: search "
-                "with one of these, and train with the settings that are found"
             )
         self._base, self._fixed, self._metric, self._effort = base, fixed, metric, effort
         self._shrink = shrink
