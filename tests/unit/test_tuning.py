@@ -1,14 +1,18 @@
 """The search of a classifier's settings: what is tried, by what it is judged, how it ends."""
 
+import itertools
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from snailps.errors import DataError
 from snailps.estimators.quantizing import shrinks_to
+from snailps.models.classifier import tuning
 from snailps.models.classifier.search import KEPT, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.tuning import Effort, Tuner, sampled
@@ -60,6 +64,13 @@ def test_pairs_of_words_are_found_where_only_they_tell(texts):
     assert tuning.settings["word_ngrams"] > 1
     of_words = [one.score for one in tuning.trials if one.settings["word_ngrams"] == 1]
     assert max(of_words) < 0.8
+
+
+@pytest.mark.parametrize("loss", ["ova", "ns", "hs"])
+def test_other_losses_are_tried_as_they_are_trained(texts, loss):
+    fixed = {"word_ngrams": 2, "maxn": 0, "minn": 0}
+    s = replace(texts, loss=loss, **fixed)
+    assert Tuner(s, fixed, Metric(), effort=Effort(600, 3)).run().score > 0.9
 
 
 def test_fixed_settings_keep_their_value(texts):
@@ -197,10 +208,12 @@ def test_progress_says_how_long_the_final_training_takes(texts):
     assert line.endswith(" s left at most, then the final training of some 7 s")
 
 
-def test_time_ends_a_search(texts):
-    tuning = Tuner(texts, {}, Metric(), effort=Effort(3)).run()
-    assert tuning.ended == "time"
-    assert tuning.trials
+def test_time_ends_a_search(texts, monkeypatch):
+    clock = SimpleNamespace(monotonic=partial(next, itertools.count()))  # a second a look
+    monkeypatch.setattr(tuning, "time", clock)
+    ended = Tuner(texts, {}, Metric(), effort=Effort(60, threads=1)).run()
+    assert ended.ended == "time"
+    assert ended.trials
 
 
 @pytest.mark.parametrize(
