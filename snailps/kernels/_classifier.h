@@ -67,7 +67,7 @@ SNAIL_INLINE float snail_binary(snail_labels *s, int64_t label, float yes, float
     const int64_t stride = s->job->stride;
     float *row = s->outputs + label * stride, loss = 0;
     const float score = snail_sigmoid(snail_dot(row, s->hidden, stride));
-    snail_label_step(row, s->hidden, s->gradient, rate * (yes * (1 - score) - no * score), stride);
+    snail_label_step(row, s->hidden, s->gradient, rate * (yes - (yes + no) * score), stride);
     if (yes > 0) loss -= yes * snail_log(score);
     if (no > 0) loss -= no * snail_log((float)(1.0 - score + 1e-13f));
     return loss;
@@ -93,7 +93,7 @@ SNAIL_INLINE float snail_softmax_line(snail_labels *s, const snail_targets *targ
     float loss, apart = 0;
     for (int64_t k = 0; k < label_num; k++)
         s->scores[k] = snail_dot(s->outputs + k * stride, s->hidden, stride);
-    for (int64_t at = targets->first; at < targets->last; at++)
+    for (int64_t at = targets->first + 1; at < targets->last; at++)
         apart += snail_target_weight(s, targets, at) * (s->scores[target] - s->scores[job->labels[at]]);
     const float share = -rate * weight / snail_softmax(s->scores, label_num, target, &loss);
     for (int64_t k = 0; k < label_num; k++) s->scores[k] *= share;
@@ -172,6 +172,7 @@ SNAIL_INLINE snail_targets snail_targets_of(snail_labels *s, int64_t line, float
 
 /* The weight of a line's step: the sum of its targets', or the largest where each label is a step. */
 SNAIL_INLINE float snail_line_weight(const snail_labels *s, const snail_targets *targets) {
+    if (!s->job->label_weights) return targets->weight;
     const int one_vs_all = s->job->loss == SNAIL_ONE_VS_ALL;
     float weight = one_vs_all ? targets->weight : 0;
     for (int64_t at = targets->first; at < targets->last; at++) {
@@ -214,10 +215,11 @@ SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate, d
     for (float done = 0, part; done < weight; done += part) {
         part = done < 1 ? 1 : done;
         part = part < weight - done ? part : weight - done;
-        snail_targets some = targets;
-        some.weight *= part / weight;
+        const int whole = part == weight; /* nearly always: no division is waited for */
+        const snail_targets some = {targets.first, targets.last,
+                                    whole ? targets.weight : targets.weight * (part / weight)};
         const float before = snail_step_line(s, line, &some, part, rate);
-        if (done == 0) *loss += before / part * weight;
+        if (done == 0) *loss += whole ? before : before / part * weight;
     }
     return job->loss == SNAIL_ONE_VS_ALL ? targets.weight : weight;
 }
