@@ -60,7 +60,7 @@ CSV = b"text,label,weight\n" + b"a,x,3\na,y,1\n" * 100
         (THIRDS * 200, {"soft_labels": "true", "class_weights": "balanced"}, 0.5),
     ],
 )
-@pytest.mark.parametrize("loss", ["softmax", "ova"])
+@pytest.mark.parametrize("loss", ["softmax", "ova", "hs"])
 def test_weights_give_the_probabilities_that_they_say(tmp_path, text, settings, want, loss):
     """With `ova` a class weight multiplies the yes of a label alone: 1/2 of 3/4 : 1/4 is 2 : 1."""
     ending = "csv" if b"," in text else "txt"
