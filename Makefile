@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-night test-torch test-browser test-hosts test-wheels wheels sanitize lint docs bench bench-quick clean
+.PHONY: help demo check test test-all test-night test-torch test-browser test-debian test-hosts test-wheels wheels sanitize lint docs bench bench-quick clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -65,6 +65,10 @@ test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubunt
 test-arm64: $(VENV)/.made ## compiled parts on arm64, under qemu (Debian; root where qemu is missing)
 	@tests/arm64/run build/arm64 $(ARGS) </dev/null
 
+# Not among the others: makes machines in build/debian, 1.5 GB each, as root; ARGS=forky for one release.
+test-debian: ## make demo, test and wheels on fresh Debian machines of several Pythons (root; else skipped)
+	@tests/debian/run build/debian $(ARGS) </dev/null
+
 # Not among the others, which skip them: it installs PyTorch, a quarter of a gigabyte.
 TORCH := torch==2.13.0
 
@@ -88,7 +92,7 @@ wheels: $(VENV)/.made ## wheels in dist/, for each Python 3.10 to 3.14 that is h
 test-wheels: $(VENV)/.made ## install each of dist/ where no compiler is, and run a smoke test
 	@$(WHEELS) --try $(ARGS) </dev/null
 
-SCRIPTS := .ci/run tests/arm64/run tests/browser/install tests/hosts/install tests/sanitize $(wildcard findings/*.sh) $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+SCRIPTS := .ci/run tests/arm64/run tests/browser/install tests/debian/run tests/hosts/install tests/sanitize $(wildcard findings/*.sh) $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null
@@ -191,6 +195,7 @@ export packages = $(python_packages)
 # .made-run is the package alone, compiled for this machine (setup.py), .made-test and .made-lint
 # have the extra of that name as well, .made-lint,test those two.
 # Packages arrive while compilers run; the last pip finds both, and installs what refers to here.
+# fasttext-wheel has no wheels for Python 3.13 and later, and GCC 13 and later miss an include in its source.
 EXTRAS = $(filter-out run,$(subst $(comma), ,$*))
 $(VENV)/.made-%: $(VENV)/.made $(SOURCES)
 	@echo "installing snailps$(patsubst %, and what it takes to %,$(filter-out run,$*)), compiling what has changed ..."
@@ -198,7 +203,7 @@ $(VENV)/.made-%: $(VENV)/.made $(SOURCES)
 	@$(if $(EXTRAS),,export SNAILPS_BUILD=here;) log=$(VENV)/build.log; set -o pipefail; \
 	$(BIN)/python setup.py -q build_ext --inplace >$$log 2>&1 </dev/null & compiler=$$!; \
 	trap 'kill $$compiler' EXIT; \
-	$(BIN)/python -c "$$packages" $(EXTRAS) | $(PIP) -r /dev/stdin; installed=$$?; \
+	$(BIN)/python -c "$$packages" $(EXTRAS) | CXXFLAGS="$$CXXFLAGS -include stdint.h" $(PIP) -r /dev/stdin; installed=$$?; \
 	wait $$compiler; compiled=$$?; trap - EXIT; \
 	test $$compiled = 0 || { cat $$log >&2; $(BROKEN); }; \
 	test $$installed = 0 && $(PIP) --no-build-isolation -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)

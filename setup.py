@@ -207,11 +207,12 @@ class BuildChanged(build_ext):
         super().build_extension(ext)
 
 
-os.chdir(HERE)
-runpy.run_path(str(STUBS))["write_compiled"](PACKAGE)
-CORES = runpy.run_path(str(PACKAGE / "kernels" / "quota.py"))["cores"]()
-setup(
-    cmdclass={"build_ext": BuildChanged},
-    options={"build_ext": {"parallel": CORES}},
-    ext_modules=[shared_extension(), *kernel_extensions(), *plain_extensions()],
-)
+if __name__ == "__main__":  # Cython's processes import this file, where Python does not fork them
+    os.chdir(HERE)
+    runpy.run_path(str(STUBS))["write_compiled"](PACKAGE)
+    CORES = runpy.run_path(str(PACKAGE / "kernels" / "quota.py"))["cores"]()
+    setup(
+        cmdclass={"build_ext": BuildChanged},
+        options={"build_ext": {"parallel": CORES}},
+        ext_modules=[shared_extension(), *kernel_extensions(), *plain_extensions()],
+    )

@@ -134,6 +134,10 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("dependencies", 25, (python, "tests/dependencies/lowest.py")),
         Part("arm64", 30, (*make, "test-arm64")),
         *(
+            Part(f"debian/{release}", 30, (*make, "test-debian", f"ARGS={release}"))
+            for release in ("bookworm", "trixie", "forky")
+        ),
+        *(
             Part(f"rounds/{name}", rounds.minutes_of(name), (
                 python, "-m", "tests.night.rounds", name, "{folder}", "--", *pytest, *tests,
             ))

@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = ("help", "demo", "check", "test", "test-all", "test-arm64", "test-browser", "test-hosts",
-           "test-night", "test-wheels", "wheels", "sanitize", "lint", "bench", "clean")  # fmt: skip
+TARGETS = ("help", "demo", "check", "test", "test-all", "test-arm64", "test-browser", "test-debian",
+           "test-hosts", "test-night", "test-wheels", "wheels", "sanitize", "lint", "bench",
+           "clean")  # fmt: skip
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
