@@ -159,7 +159,8 @@ class Settings:
         inherited = getattr(cls, "__dataclass_fields__", {})
         for name in inherited.keys() & vars(cls).keys() - inspect.get_annotations(cls).keys():
             value = vars(cls)[name]
-            if not isinstance(value, types.MemberDescriptorType):
+            # A field of `make_dataclass` has its type only afterwards, from Python 3.14 on.
+            if not isinstance(value, types.MemberDescriptorType | dataclasses.Field):
                 raise _plain(cls, name, inherited[name].type, value)
 
     def validate(self, where: Callable[[str], str]) -> None:

@@ -53,9 +53,10 @@ def test_chunks_give_every_vector_in_order(both, monkeypatch):
 
 def assert_same_answers(found, expected):
     np.testing.assert_allclose([s for _, s in found], [s for s, _ in expected], atol=1e-5)
-    # Words whose scores differ by less than rounding may stand in either order.
+    # Words whose scores differ by less than rounding may stand in either order, and the last one
+    # may have such a word after it.
     scores = np.array([score for score, _ in expected])
-    for place, (ours, (_, theirs)) in enumerate(zip(found, expected, strict=True)):
+    for place, (ours, (_, theirs)) in enumerate(zip(found[:-1], expected[:-1], strict=True)):
         if np.sum(np.abs(scores - scores[place]) < 1e-5) == 1:
             assert ours.word == theirs
 
@@ -64,7 +65,7 @@ def test_neighbours_are_the_official_ones(both):
     ours, theirs = both
     unknown = ["kalomiro"] if ours.has_subwords else []
     for word in [*theirs.get_words()[:20], *unknown]:
-        assert_same_answers(ours.neighbours(word, 12), theirs.get_nearest_neighbors(word, k=12))
+        assert_same_answers(ours.neighbours(word, 13), theirs.get_nearest_neighbors(word, k=13))
 
 
 def test_analogy_is_the_official_one(both):
