@@ -102,11 +102,6 @@ class RoundSchedule(Schedule):
         return numbers
 
     @property
-    def at_hold(self) -> bool:
-        """Never: what is examined after a round is the model's `after_round`."""
-        return False
-
-    @property
     def over(self) -> bool:
         """All rounds are done, or no more are wanted."""
         is_last = self.rounds.round >= self.rounds.count
