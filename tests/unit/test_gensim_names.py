@@ -1,12 +1,14 @@
 """vectors.gensim_names: the results of gensim's KeyedVectors with the same words and vectors."""
 
 import contextlib
+import platform
 
 import numpy as np
 import pytest
 
 with contextlib.suppress(ImportError):  # now, as it takes longer than a test may
     import gensim  # noqa: F401
+platform.platform()  # gensim asks for it; the first time it starts a process
 
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors.files import load
