@@ -8,11 +8,12 @@ import pytest
 
 with contextlib.suppress(ImportError):  # now, as it takes longer than a test may
     import gensim  # noqa: F401
-platform.platform()  # gensim asks for it; the first time it starts a process
 
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors.files import load
 from snailps.vectors.query import Vectors
+
+platform.platform()  # gensim asks for it; the first time it starts a process
 
 VECTOR = np.float32([1, -2, 0.5, 0, 3])
 
