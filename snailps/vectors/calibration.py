@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass, field
 from snailps.errors import ModelFileError
+from snailps.vectors.opening import opened
 from snailps.vectors.words import to_text
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def write_calibration(path: Path_, calibration: Calibration) -> Path:
     beside = path_beside(path)
     try:
         with (
-            open(path, "rb") as model,
+            opened(path) as model,  # unpacked: the mark is of what readers map
             mmap.mmap(model.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         ):
             mark = mark_of(mapped)

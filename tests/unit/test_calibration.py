@@ -1,6 +1,7 @@
 """vectors.calibrating, vectors.calibration and their command: known answers, files, doors."""
 
 import copy
+import gzip
 import json
 import pickle
 
@@ -242,6 +243,16 @@ def test_calibration_goes_with_copies_of_the_model(tmp_path):
     theirs.set_matrices(theirs.get_input_matrix(), 2 * theirs.get_output_matrix())
     theirs.save_model(tmp_path / "changed.bin")
     assert not path_beside(tmp_path / "changed.bin").exists()
+
+
+def test_model_in_gzip_is_calibrated_by_the_bytes_that_it_unpacks_to(small, tmp_path, caplog):
+    path, lines = small
+    packed = tmp_path / "packed.bin.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    report = snailps.calibrate(packed, lines)
+    assert report.path == str(tmp_path / "packed.bin.json")
+    assert LabelModel(packed).calibration.temperature == report.temperature != 1
+    assert not caplog.messages
 
 
 def test_filter_knows_the_thresholds_and_starts_anew_when_they_change(small, tmp_path):
