@@ -662,15 +662,8 @@ class LabelModel:
         It is the prefix with which most labels of the column are labels of the model; `first`
         yields the first lines of the table with a given prefix.
         """
-        # All labels share what the first and the last in sorted order share.
-        first_label, last_label = min(self.labels), max(self.labels)
-        size = next(
-            (at for at, (a, b) in enumerate(zip(first_label, last_label, strict=False)) if a != b),
-            min(len(first_label), len(last_label)),
-        )
-        common = to_text(first_label[:size])
-        usual = LABEL_PREFIX.decode()
-        if common.startswith(usual):
+        usual, common = LABEL_PREFIX.decode(), to_text(_beginning_of(self.labels))
+        if common == usual:
             return usual
         labels_read = {usual: -1}
         for size in range(len(common), 0, -1):
@@ -680,11 +673,25 @@ class LabelModel:
         return max(labels_read, key=lambda prefix: labels_read[prefix])
 
 
-def line_reader(
-    model: BinModel, prefix: bytes = LABEL_PREFIX, *, weighed: bool = False
-) -> LineReader:
-    """Make the reader of a classifier's lines; ValueError if the file is damaged."""
+def _beginning_of(labels: Sequence[bytes]) -> bytes:
+    """Return the usual prefix of labels, or what all of them begin with if that is another one."""
+    first, last = min(labels), max(labels)  # all labels share what these two share
+    size = 0
+    while first[: size + 1] == last[: size + 1] and size < len(first):
+        size += 1
+    common = first[:size]
+    return LABEL_PREFIX if common.startswith(LABEL_PREFIX) else common
+
+
+def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) -> LineReader:
+    """Make the reader of a classifier's lines; ValueError if the file is damaged.
+
+    Without a `prefix` it is the usual one; where texts have a normal form, what all labels begin
+    with: words with the prefix of the training keep their form, else no line would have its labels.
+    """
     header = model.header
+    if not prefix:
+        prefix = (header.normalize and _beginning_of(model.labels)) or LABEL_PREFIX
     return LineReader(
         model.words,
         model.labels,

@@ -761,6 +761,19 @@ def test_texts_of_a_model_with_a_normal_form_are_read_in_it_wherever_they_come_f
     assert len(output[0].splitlines()) == len(WRITTEN)
 
 
+@pytest.mark.parametrize("labels", [["#A", "#B"], ["#A"], ["__label__A", "__label__Ab"]])
+def test_labels_of_another_prefix_keep_their_form(tmp_path, labels):
+    header = BinHeader(dim=2, model="supervised", loss="softmax", normalize="lower")
+    rows, number = np.eye(2, dtype=np.float32), len(labels)
+    names = [label.encode() for label in labels]
+    path = tmp_path / "m.bin"
+    write_bin(path, header, [b"up", b"down"], [2, 1], [rows], [rows[:number]], names, [1] * number)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"{label} UP Label\n" for label in labels))
+    scores = evaluate_labels(LabelModel(path), lines)
+    assert (scores.lines, scores.skipped) == (number, 0)
+
+
 def test_normal_form_is_in_the_file_and_fasttext_reads_that(normal, tmp_path):
     path, plain = normal
     header = read_bin(path).header
