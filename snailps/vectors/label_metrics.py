@@ -104,7 +104,7 @@ class Metric:
             )
         of_label = self._number(labels) if self.label else slice(None)
         right, predicted, gold = (
-            int(np.sum(counts[of_label])) for counts in (sums.right, sums.predicted, sums.gold)
+            float(np.sum(counts[of_label])) for counts in (sums.right, sums.predicted, sums.gold)
         )
         return 2 * right / (predicted + gold) if predicted + gold else 0.0
 

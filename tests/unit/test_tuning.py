@@ -290,6 +290,16 @@ def model(tmp_path_factory):
     return path
 
 
+def test_f1_of_small_weights_is_that_of_their_shares(model):
+    opened = LabelModel(model)
+    names = [label.decode() for label in opened.labels]
+    best = opened.predict("x")[0][0].label
+    other = next(name for name in names if name != best)
+    reader = opened.reading(b"__label__", weighed=True)
+    text = f"{best} __label__:0.03 x\n{other} __label__:0.01 x\n".encode()
+    assert Metric.of("f1").value(names, reader.answers([text], 1, "text")) == pytest.approx(0.75)
+
+
 def test_figures_are_those_of_the_test_command(texts, model):
     opened, (path,) = LabelModel(model), texts.validation
     names = [label.decode() for label in opened.labels]
