@@ -2,7 +2,7 @@
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from master_world import World, rejoin, takes_over
+from master_world import Files, World, rejoin, takes_over
 
 from snailps.api.tables import Table
 from snailps.config import JobSettings, MasterSettings, RawConfig
@@ -15,6 +15,7 @@ from snailps.master.job.state import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
+from snailps.master.services import InspectionResult, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
@@ -1203,3 +1204,51 @@ def test_master_that_takes_over_tests_an_epoch_again_unless_that_was_noted(make_
         assert epochs_tested(world) == [1]
         assert sum(fact.kind == "tested" for fact in world.facts()) == (not is_noted)
         assert world.answers[waiting].number >= 0
+
+
+def test_an_epoch_is_tested_once_a_lost_worker_is_fenced(make_job):
+    """Else a push of its that comes late would change rows between the test and their saving."""
+    world = World(make_job(**VALIDATED))
+    server, worker, lost = world.forms()
+    lease = world.ask(lost, m.Lease("train"))
+    while world.trains(worker):
+        pass
+    figures = {"loss": 1.0, "examples": 1.0}
+    world.ask(lost, m.Done("train", lease.number, 5, 0.1, figures))  # its pushes are under way
+    world.obey = False
+    world.handle(events.Gone(lost, "connection closed"))
+    world.tick(times=3)
+    assert fenced_in(world)
+    assert epochs_tested(world) == []
+    fence = next(order for order in world.orders(m.Fence) if order.peer == server)
+    world.obey = True
+    world.handle(events.Answered(fence.number, world.does(fence.message)))
+    world.tick()
+    assert epochs_tested(world) == [1]
+
+
+def test_last_checkpoint_of_an_interrupted_training_waits_for_the_test_of_its_epoch(
+    make_job, monkeypatch
+):
+    """Servers refuse a save while they work on another one, such as the best epoch's."""
+    monkeypatch.setattr(Files, "open", lambda files, settings, **more: Opened(1, "folder", []))
+    monkeypatch.setattr(Files, "begin", pytest.fail, raising=False)  # is not called: a slow disk
+    world = World(make_job(**VALIDATED, checkpoint_interval="3600"))
+    _, worker, other = world.forms()
+    assert world.trains(worker)
+    world.tick()  # the validation data is read
+    world.slow = True
+    while world.trains(worker):
+        pass
+    world.tick()
+    inspection, test = world.works
+    world.works.clear()
+    world.handle(WorkDone(inspection.number, InspectionResult()))
+    world.handle(events.Signal())
+    for peer in (worker, other):
+        world.note(peer, m.Finished({}))
+    world.tick()
+    assert not world.works
+    world.handle(WorkDone(test.number, {"f1": 0.5}))
+    world.tick()
+    assert [work.lane for work in world.works] == ["checkpoint"]

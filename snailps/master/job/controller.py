@@ -451,7 +451,10 @@ class JobController:
             return
         self.inspection.step(job, dict(self.figures), now)
         if self.epoch_tests is not None:
-            self.epoch_tests.step({member.number for member in workers}, now)
+            orders = self._shard_orders
+            rows_change = orders.open("fence", "expire") or orders.moving
+            numbers = {member.number for member in workers}
+            self.epoch_tests.step(numbers, now, rows_change=rows_change)
         self.expiry.step(job, now)
         self.leases.note_waits(job, schedule, workers, now)
         if self.round is not None:
@@ -464,7 +467,8 @@ class JobController:
         if schedule.over:
             self.leases.answer(now)
             inspecting = self.inspection.running or (self.round is not None and self.round.busy)
-            if late or inspecting or self.checkpoints.running:
+            testing = self.epoch_tests is not None and self.epoch_tests.busy
+            if late or inspecting or testing or self.checkpoints.running:
                 return
             # A lost worker may push until all shards have fenced it, and no server serves a shard
             # that changes over: the export would read a torn model, or wait.

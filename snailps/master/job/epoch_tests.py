@@ -114,8 +114,11 @@ class EpochTests:
 
     # --- the loop --------------------------------------------------------------------------------
 
-    def step(self, workers: set[int], now: float) -> None:
-        """Test the epoch that is done.  `workers`: those whose pushes may be under way."""
+    def step(self, workers: set[int], now: float, *, rows_change: bool = False) -> None:
+        """Test the epoch that is done, unless rows may still change: lost workers are not fenced.
+
+        `workers`: those whose pushes may be under way.
+        """
         self._keeper.step(now)
         if self._is_save_due:
             self._save(now)
@@ -126,7 +129,7 @@ class EpochTests:
             self._has_read = True
             self._go(Step.READING)
             self._out.work(self._work(), self._read)
-        elif schedule.at_hold and not schedule.pushing() & workers:
+        elif schedule.at_hold and not (rows_change or schedule.pushing() & workers):
             self._begin_test(now)
 
     def ends(self, now: float) -> bool:
