@@ -308,6 +308,15 @@ def test_training_ends_after_epochs_that_are_no_better_and_the_best_rows_are_res
     assert world.discarded == "name"
 
 
+def test_training_whose_figures_are_no_numbers_ends_with_the_last_rows():
+    world = World([float("nan")] * 3, stop_after=2)
+    assert world.train() == [1, 2, 3]
+    world = World([float("nan")] * 3, stop_after=1)
+    assert world.train() == [1, 2]
+    assert world.said == ["no better figure for 1 epochs: the last rows are saved"]
+    assert (world.saved, world.restored, world.job.tested.figures) == ([], "", {})
+
+
 def test_best_rows_of_the_last_epoch_are_neither_kept_nor_restored():
     world = World([0.1, 0.2, 0.3], stop_after=2)
     assert world.train() == [1, 2, 3]

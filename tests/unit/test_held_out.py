@@ -240,6 +240,26 @@ def test_test_during_the_training_has_the_figures_of_its_end_where_all_users_are
         assert cls.tester(without) is None
 
 
+@pytest.mark.parametrize("loss", ["als", "squared", "softmax"])
+def test_early_stop_on_lines_of_users_that_were_not_trained_is_refused(tmp_path, loss):
+    text = b"".join(lines_of(200))
+    (tmp_path / "in.csv").write_bytes(text)
+    (tmp_path / "test.csv").write_bytes(b"nobody,i1,3,4\n")
+    settings = {
+        "worker_class": "snailps.models.embeddings.mf:MatrixFactorization", "loss": loss,
+        "input": tmp_path / "in.csv", "dim": 4, "epochs": 2, "test": tmp_path / "test.csv",
+        "stop_after": 1,
+    }  # fmt: skip
+    texts = {name: str(value) for name, value in settings.items()}
+    with trained(texts, 1) as (cls, results):
+        with pytest.raises(DataError, match="none of the lines to test on has a figure"):
+            cls.validation(results.settings).test(results)
+        new = next(f"u7,i{item}" for item in range(15) if f"u7,i{item},".encode() not in text)
+        (tmp_path / "test.csv").write_bytes(f"nobody,i1,3,4\n{new},3,4\n".encode())
+        results.memo.clear()
+        assert cls.validation(results.settings).test(results)
+
+
 def test_continued_training_holds_out_what_the_first_one_did(tmp_path):
     lines = lines_of()
     rule = replace(RATED, seed=1, loss="als", held_out=0.2)

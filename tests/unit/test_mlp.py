@@ -352,6 +352,13 @@ def test_adopted_settings_have_the_widths_of_the_files(settings):
     assert adopted(MlpSettings()) == MlpSettings()
 
 
+def test_validation_files_that_are_trained_are_warned_of(settings, caplog):
+    s = settings()
+    settings(validation=s.input, validation_labels=s.labels)
+    (record,) = caplog.records
+    assert "is also in the input" in record.getMessage()
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

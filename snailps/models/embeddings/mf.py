@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -382,7 +382,18 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         """With `stop_after` it is tested after each epoch; else beside the training."""
         if not settings.stop_after:
             return None
-        return Validation(cls._test, settings.stop_after, "higher" if ranks(settings) else "lower")
+        better: Literal["higher", "lower"] = "higher" if ranks(settings) else "lower"
+        return Validation(cls._validated, settings.stop_after, better)
+
+    @classmethod
+    def _validated(cls, results: Results) -> Mapping[str, float]:
+        figures = cls._test(results)
+        if not figures:
+            raise DataError(
+                "stop_after: none of the lines to test on has a figure: their users were not "
+                "trained, or their pairs were. Give other test files, or leave stop_after out"
+            )
+        return figures
 
     @classmethod
     def _test(cls, results: Results) -> Mapping[str, float]:

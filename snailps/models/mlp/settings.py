@@ -32,6 +32,7 @@ from snailps.models.shared_settings import (
     VALIDATION,
     refuse_untested,
 )
+from snailps.models.tested_texts import warn_of_trained
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
@@ -221,8 +222,9 @@ def adopted(settings: MlpSettings) -> MlpSettings:
         if settings.test:
             tests = pairs_of(settings.test, settings.test_labels, scratch, "test_labels")
         if settings.validation:
-            own = settings.validation_labels
-            tests += pairs_of(settings.validation, own, scratch, "validation_labels")
+            warn_of_trained(settings.validation, settings.input)
+            labels_of_them = settings.validation_labels
+            tests += pairs_of(settings.validation, labels_of_them, scratch, "validation_labels")
         for images, labels in [*pairs, *tests]:
             if (other := check_pair(images, labels).width) != width:
                 raise DataError(
