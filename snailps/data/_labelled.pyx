@@ -321,7 +321,8 @@ cdef class LineReader:
         if not label_prefix:
             raise ValueError("expected a label_prefix of at least one byte, got none")
         hashes = word_ngrams > 1 or maxn > 0
-        check_settings(minn, maxn if maxn > 0 else int(hashes), bucket, len(words))
+        # Pairs of words need hash rows, too; without n-grams of characters `minn` is not read.
+        check_settings(*((minn, maxn) if maxn > 0 else (0, int(hashes))), bucket, len(words))
         self.lexicon = Lexicon(PackedWords.of(words) + PackedWords.of(labels))
         self.prefix = label_prefix
         if normalize:

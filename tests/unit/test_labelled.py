@@ -118,6 +118,11 @@ def test_reader_with_senseless_setting_refuses(changed, what):
         LineReader(WORDS, LABELS, **{"label_prefix": b"__label__", **changed})
 
 
+def test_reader_with_pairs_of_words_alone_ignores_the_shortest_length_of_character_ngrams():
+    text = b"__label__y a cat unseen\n"
+    assert read(text, word_ngrams=2, bucket=50, minn=3) == read(text, word_ngrams=2, bucket=50)
+
+
 def test_reader_with_a_word_that_is_a_label_refuses():
     with pytest.raises(ValueError, match="twice"):
         LineReader([b"a"], [b"a"], label_prefix=b"a")
