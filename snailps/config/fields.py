@@ -166,9 +166,9 @@ class Settings:
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values that contradict each other; `RawConfig.build` calls it.
 
-        `where`: name of a setting -> origin of its value, to begin a message with.  An override
-        calls ``Base.validate(self, where)``: a bare ``super()`` fails in slotted dataclasses before
-        Python 3.14.
+        `where`: name of a setting -> origin of its value, and the name, to begin a message with.
+        An override calls ``Base.validate(self, where)``: a bare ``super()`` fails in slotted
+        dataclasses before Python 3.14.
         """
 
 

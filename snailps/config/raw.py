@@ -151,14 +151,14 @@ class RawConfig:
             elif entry.key in mine:
                 self._take(entry, mine[entry.key], winners, called)
         values: dict[str, Any] = {}
-        origins: dict[str, str] = {}
+        places: dict[str, str] = {}
         for name, setting in settings_of(cls).items():
             if name in winners:
                 entry = winners[name]
                 values[name] = setting.parse(entry.value, entry.origin)
-                origins[name] = entry.origin
+                places[name] = setting.place(entry.origin)
         settings = cls(**values)
-        settings.validate(lambda name: origins.get(name, f"default of {name}"))
+        settings.validate(lambda name: places.get(name, f"default of {name}"))
         return settings
 
     def contradictions(self, settings: Settings, completed: Collection[str] = ()) -> list[str]:
@@ -177,7 +177,7 @@ class RawConfig:
             is_open = setting.auto and local == setting.automatic  # whatever the master decided
             if local != remote and not is_open:
                 sentences.append(
-                    f"{entry.origin}: {name} is {setting.format(local)!r} here, but "
+                    f"{setting.place(entry.origin)} is {setting.format(local)!r} here, but "
                     f"{setting.format(remote)!r} in the job"
                 )
         return sentences

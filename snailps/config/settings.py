@@ -153,7 +153,7 @@ class ClusterSettings(Settings):
     def validate(self, where: Callable[[str], str]) -> None:
         if self.heartbeat_timeout < 2 * self.heartbeat_interval:
             raise ConfigError(
-                f"{where('heartbeat_timeout')}: heartbeat_timeout: expected at least twice "
+                f"{where('heartbeat_timeout')}: expected at least twice "
                 f"heartbeat_interval ({self.heartbeat_interval} s, from "
                 f"{where('heartbeat_interval')}); got {self.heartbeat_timeout} s, with which a "
                 f"single late heartbeat would count as a loss"
@@ -304,7 +304,7 @@ class MasterSettings(ListenerSettings):
         ClusterSettings.validate(self, where)
         if self.expected_servers > self.expected_node_num:
             raise ConfigError(
-                f"{where('expected_servers')}: expected_servers: expected at most "
+                f"{where('expected_servers')}: expected at most "
                 f"expected_node_num ({self.expected_node_num}, from "
                 f"{where('expected_node_num')}), which counts servers and workers; got "
                 f"{self.expected_servers}"
@@ -553,7 +553,7 @@ class JobSettings(CheckpointSettings):
         """Refuse values of `assign` that do not fit the consistency."""
         if self.assign == steps_of(self).refused_assign:
             raise ConfigError(
-                f"{where('assign')}: assign: expected auto with consistency {self.consistency} "
+                f"{where('assign')}: expected auto with consistency {self.consistency} "
                 f"(from {where('consistency')}), which assigns blocks itself; got {self.assign}"
             )
 

@@ -48,16 +48,17 @@ def class_weights_in(texts: Sequence[str]) -> dict[str, float] | None:
     for text in texts:
         label, equals, number = text.rpartition("=")
         try:
-            weights[label] = float(number)
+            weight = float(number)
         except ValueError:
             equals = ""
         if not equals or not label:
             raise ConfigError(
-                f"class_weights: expected balanced, or LABEL=NUMBER for some labels, got {text!r}"
+                f"expected balanced, or LABEL=NUMBER for some labels, got {', '.join(texts)!r:.80}"
             )
+        if label in weights:
+            raise ConfigError(f"expected one number for {label!r:.60}, got two")
+        weights[label] = weight
     numbers = np.array([*weights.values()])
     if weights and not ((numbers >= 0) & (numbers <= LIMIT)).all():
-        raise ConfigError(
-            f"class_weights: expected numbers from 0 to {LIMIT:,.0f}, got {', '.join(texts)}"
-        )
+        raise ConfigError(f"expected numbers from 0 to {LIMIT:,.0f}, got {', '.join(texts)}")
     return weights

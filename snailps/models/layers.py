@@ -119,4 +119,4 @@ class Layers:
 def check_widths(hidden: Sequence[str], where: str) -> None:
     if not hidden or not all(w.isdecimal() and 1 <= int(w) <= DIM_MAX for w in hidden):
         got = ", ".join(hidden) or "nothing"
-        raise ConfigError(f"{where}: hidden: expected widths from 1 to {DIM_MAX}, got {got}")
+        raise ConfigError(f"{where}: expected widths from 1 to {DIM_MAX}, got {got}")

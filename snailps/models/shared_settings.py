@@ -112,7 +112,7 @@ def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
     """Refuse to start both from a model and from vectors."""
     if settings.continue_from and settings.pretrained:
         raise ConfigError(
-            f"{where('pretrained')}: pretrained: expected nothing with continue_from (from "
+            f"{where('pretrained')}: expected nothing with continue_from (from "
             f"{where('continue_from')}), got {settings.pretrained}: set one of them"
         )
 
@@ -121,6 +121,6 @@ def refuse_untested(settings: Any, where: Callable[[str], str], names: Collectio
     """Refuse `stop_after` without what the model is tested on: none of the settings `names`."""
     if settings.stop_after and not any(getattr(settings, name) for name in names):
         raise ConfigError(
-            f"{where('stop_after')}: stop_after: expected {' or '.join(names)} as well, got none: "
+            f"{where('stop_after')}: expected {' or '.join(names)} as well, got none: "
             "without lines to test on no epoch can be better than another. Set one of them"
         )

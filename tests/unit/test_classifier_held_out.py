@@ -275,3 +275,5 @@ def test_finished_model_is_calibrated_on_the_held_out_lines_as_by_the_command(
 def test_calibration_asks_for_held_out_lines():
     with pytest.raises(ConfigError, match="calibrate: expected validation files, or held_out"):
         replace(SMALL, held_out=0.0, calibrate=True).validate(lambda name: name)
+    with pytest.raises(ConfigError, match="calibrate: expected false with loss hs"):
+        replace(SMALL, calibrate=True, loss="hs").validate(lambda name: name)

@@ -307,7 +307,7 @@ def test_document_gives_a_child_what_its_launcher_has_read(tmp_path):
 def test_contradictions_name_only_what_differs():
     raw = RawConfig.load(None, environ={"SNAILPS_LR": "0.5"}, overrides=["dim=5", "wait=2.50"])
     assert raw.contradictions(Demo()) == [
-        "--set dim=5: dim is '5' here, but '100' in the job",
+        "--set dim is '5' here, but '100' in the job",
         "environment SNAILPS_LR: lr is '0.5' here, but '0.05' in the job",
     ]
     assert raw.contradictions(Demo(), completed=("dim", "lr")) == []

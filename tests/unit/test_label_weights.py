@@ -200,11 +200,12 @@ def test_sums_too_large_to_be_added_exactly_are_refused():
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ({"class_weights": "x"}, r"--class-weights: class_weights: expected balanced, or LABEL"),
+        ({"class_weights": "x"}, r"--class-weights: expected balanced, or LABEL"),
         ({"class_weights": "x=-1"}, "expected numbers from 0 to"),
         ({"class_weights": "x=nan"}, "expected numbers from 0 to"),
         ({"class_weights": "=1"}, "expected balanced, or LABEL"),
-        ({"class_weights": "balanced, x=1"}, "expected balanced, or LABEL"),
+        ({"class_weights": "balanced, x=1"}, "expected balanced, or LABEL.*, got 'balanced, x=1'"),
+        ({"class_weights": "x=1, y=2, x=3"}, "expected one number for 'x', got two"),
         ({"weight_column": "w"}, "expected `label_column` as well"),
     ],
 )
@@ -215,7 +216,11 @@ def test_settings_of_weights_that_cannot_be_are_refused(values, what):
 
 @pytest.mark.parametrize(
     ("texts", "what"),
-    [(["z=2"], "the text has no label 'z'; it has __label__"), (["x=0", "y=0"], "above 0")],
+    [
+        (["z=2"], "the text has no label 'z'; it has __label__"),
+        (["x=0", "y=0"], "above 0"),
+        (["x=2", "__label__x=3"], "expected one number for '__label__x', got two"),
+    ],
 )
 def test_class_weights_that_do_not_fit_the_text_are_refused(texts, what):
     with pytest.raises(ConfigError, match=what):

@@ -393,8 +393,8 @@ def test_files_that_do_not_fit_are_refused_before_the_start(settings, tmp_path, 
     ],
 )
 def test_settings_that_make_no_net_are_refused(changed, name):
-    with pytest.raises(ConfigError, match=f"here: {name}: expected"):
-        MlpSettings(**changed).validate(lambda key: "here")
+    with pytest.raises(ConfigError, match=f"^{name}: expected"):
+        MlpSettings(**changed).validate(lambda key: key)
 
 
 def test_optimizer_that_does_not_run_at_the_servers_is_refused():

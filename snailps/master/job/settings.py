@@ -48,9 +48,9 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
         if in_rounds and name in OF_CONSISTENCY:
             why, causes = "has no effect in a job in rounds", [JOB]
         if why and not entry.shared and not raw.overruled(entry, causes, cls.Settings):
-            raise ConfigError(f"{entry.origin}: {name} {why}. Leave it out")
+            raise ConfigError(f"{setting.place(entry.origin)} {why}. Leave it out")
         if why:
-            notices.append(f"{entry.origin}: {name} {why}")
+            notices.append(f"{setting.place(entry.origin)} {why}")
     return notices
 
 

@@ -210,23 +210,28 @@ class ClassifierSettings(JobSettings):
         refuse_both(self, where)
         if self.validation and self.held_out:
             raise ConfigError(
-                f"{where('held_out')}: held_out: expected 0 with validation (from "
+                f"{where('held_out')}: expected 0 with validation (from "
                 f"{where('validation')}), got {self.held_out:g}: leave one of them out"
             )
         refuse_untested(self, where, ("validation", "held_out"))
         if self.calibrate and not (self.validation or self.held_out):
             raise ConfigError(
-                f"{where('calibrate')}: calibrate: expected validation files, or held_out: got "
+                f"{where('calibrate')}: expected validation files, or held_out: got "
                 "neither. Set validation to a file, or held_out to 0.1"
+            )
+        if self.calibrate and self.loss == "hs":
+            raise ConfigError(
+                f"{where('calibrate')}: expected false with loss hs (from {where('loss')}): its "
+                "probabilities are products along a tree, which a temperature does not calibrate. "
+                "Leave one of them out"
             )
         if self.label_column and not self.column:
             raise ConfigError(
-                f"{where('label_column')}: label_column: expected `column` as well, the "
-                "column with the texts"
+                f"{where('label_column')}: expected `column` as well, the column with the texts"
             )
         if self.weight_column and not self.label_column:
             raise ConfigError(
-                f"{where('weight_column')}: weight_column: expected `label_column` as well, the "
+                f"{where('weight_column')}: expected `label_column` as well, the "
                 "column with the labels"
             )
         try:
@@ -235,12 +240,12 @@ class ClassifierSettings(JobSettings):
             raise ConfigError(f"{where('class_weights')}: {error}") from None
         if self.minn > self.maxn > 0:
             raise ConfigError(
-                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
+                f"{where('minn')}: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
                 f"got {self.minn}; for no character n-grams at all set maxn: 0"
             )
         if not self.label or self.label.split() != [self.label] or "\0" in self.label:
             raise ConfigError(
-                f"{where('label')}: label: expected a prefix of labels, such as __label__, "
+                f"{where('label')}: expected a prefix of labels, such as __label__, "
                 f"without blanks; got {self.label!r}"
             )
 

@@ -154,7 +154,7 @@ def factors_of(texts: Sequence[str], labels: Vocabulary, prefix: bytes, sums: La
         return balanced(sums.of(labels.words)).astype(np.float32)
     if not weights:
         return NO_WEIGHTS
-    factors = np.ones(len(labels), np.float32)
+    factors, weighed = np.ones(len(labels), np.float32), set()
     for label, weight in weights.items():
         words = [label.encode(), prefix + label.encode(), prefix + word_of(label).encode()]
         number = max(map(labels.index, words))
@@ -164,6 +164,12 @@ def factors_of(texts: Sequence[str], labels: Vocabulary, prefix: bytes, sums: La
                 f"{', '.join(word.decode(errors='replace') for word in labels.words[:5])}"
                 f"{', ...' * (len(labels) > 5)}"
             )
+        if number in weighed:
+            raise ConfigError(
+                f"class_weights: expected one number for "
+                f"{labels.words[number].decode(errors='replace')!r:.60}, got two"
+            )
+        weighed.add(number)
         factors[number] = weight
     if not are_weights(factors):
         raise ConfigError(

@@ -200,7 +200,7 @@ class KgeSettings(EmbeddingSettings):
         EmbeddingSettings.validate(self, where)
         if self.model in ("complex", "rotate") and self.dim % 2:
             raise ConfigError(
-                f"{where('dim')}: dim: expected an even number with model {self.model}, whose "
+                f"{where('dim')}: expected an even number with model {self.model}, whose "
                 f"numbers are complex; got {self.dim}"
             )
 

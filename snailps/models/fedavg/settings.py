@@ -158,28 +158,28 @@ class FedAvgSettings(JobSettings):
         JobSettings.validate(self, where)
         if self.window % 2 == 0:
             raise ConfigError(
-                f"{where('window')}: window: expected an odd number, so that one word is the "
+                f"{where('window')}: expected an odd number, so that one word is the "
                 f"middle; got {self.window}"
             )
         if self.learners and self.pipelines > self.learners:
             raise ConfigError(
-                f"{where('pipelines')}: pipelines: expected at most learners ({self.learners}, "
+                f"{where('pipelines')}: expected at most learners ({self.learners}, "
                 f"from {where('learners')}), each pipeline needs one; got {self.pipelines}"
             )
         if "batcher" not in self.stages[-1:]:
             raise ConfigError(
-                f"{where('stages')}: stages: expected the last one to be 'batcher', got "
+                f"{where('stages')}: expected the last one to be 'batcher', got "
                 f"{', '.join(self.stages) or 'none'}"
             )
         for name in self.stages:
             if name not in STAGES and ":" not in name:
                 raise ConfigError(
-                    f"{where('stages')}: stages: expected {', '.join(STAGES)} or "
+                    f"{where('stages')}: expected {', '.join(STAGES)} or "
                     f"package.module:name, got {name!r}"
                 )
         if self.target and self.target_loss and self.target != self.target_loss:
             raise ConfigError(
-                f"{where('target')}: target: {self.target} is not target_loss "
+                f"{where('target')}: {self.target} is not target_loss "
                 f"({self.target_loss}, from {where('target_loss')}): leave one of them out"
             )
 

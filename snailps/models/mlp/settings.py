@@ -145,7 +145,7 @@ class MlpSettings(JobSettings):
         check_widths(self.hidden, where("hidden"))
         if steps_of(self).are_sums and self.batch_size < self.micro_batches:
             raise ConfigError(
-                f"{where('batch_size')}: batch_size: expected at least an example for each of "
+                f"{where('batch_size')}: expected at least an example for each of "
                 f"{self.micro_batches} micro_batches, got {self.batch_size}"
             )
 

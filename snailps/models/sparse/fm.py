@@ -105,12 +105,12 @@ class FmSettings(SparseSettings):
         SparseSettings.validate(self, where)
         if 1 + self.factors * max(1, self.fields) > DIM_MAX:
             raise ConfigError(
-                f"{where('fields')}: fields: a row has a factor for each field; expected 1 + "
+                f"{where('fields')}: a row has a factor for each field; expected 1 + "
                 f"factors x fields up to {DIM_MAX:,}, got 1 + {self.factors} x {self.fields}"
             )
         if self.fields and self.format == "libsvm":
             raise ConfigError(
-                f"{where('fields')}: fields: LIBSVM's examples have none: expected 0, or format "
+                f"{where('fields')}: LIBSVM's examples have none: expected 0, or format "
                 "libffm (label field:feature:value), csv or tsv"
             )
 

@@ -51,17 +51,17 @@ class LinearSettings(ClassesSettings):
         wrong = set(self.formats) - {"npz", "liblinear"}
         if wrong or not self.formats:
             raise ConfigError(
-                f"{where('formats')}: formats: expected npz, liblinear or both, got "
+                f"{where('formats')}: expected npz, liblinear or both, got "
                 f"{', '.join(self.formats) or 'nothing'}"
             )
         if "liblinear" in self.formats and not LOSSES[self.loss].solver:
             raise ConfigError(
-                f"{where('formats')}: formats: LIBLINEAR has no loss {self.loss}: expected npz"
+                f"{where('formats')}: LIBLINEAR has no loss {self.loss}: expected npz"
             )
         hashed = bool(self.columns or self.label_column)
         if "liblinear" in self.formats and hashed and not 0 < self.hash_bits <= 24:
             raise ConfigError(
-                f"{where('formats')}: formats: liblinear has a line for each possible index, and "
+                f"{where('formats')}: liblinear has a line for each possible index, and "
                 "columns make keys of 64 bits: set hash_bits to 24 or less"
             )
 

@@ -201,23 +201,23 @@ class SparseSettings(JobSettings):
             wrong = [0.0]
         if wrong:
             raise ConfigError(
-                f"{where('class_weights')}: class_weights: expected numbers of at least 0, one "
+                f"{where('class_weights')}: expected numbers of at least 0, one "
                 f"a class, got {', '.join(self.class_weights)}"
             )
         if self.class_weights and len(self.class_weights) != self.class_num:
             raise ConfigError(
-                f"{where('class_weights')}: class_weights: expected {self.class_num} numbers with "
+                f"{where('class_weights')}: expected {self.class_num} numbers with "
                 f"loss {self.loss}, got {len(self.class_weights)}"
             )
         if self.class_weights and not any(map(float, self.class_weights)):
             raise ConfigError(
-                f"{where('class_weights')}: class_weights: expected a number above 0, got "
+                f"{where('class_weights')}: expected a number above 0, got "
                 f"{', '.join(self.class_weights)}: nothing would be learnt"
             )
         try:
             Encoding.of_text(self.encoding)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{where('encoding')}: encoding: {error}") from None
+            raise ConfigError(f"{where('encoding')}: {error}") from None
 
     def _check_tables(self) -> None:
         """Refuse columns that do not fit tables, and a `format`, which file names imply."""
@@ -288,7 +288,7 @@ class ClassesSettings(SparseSettings):
                     "input, for example --classes 3"
                 )
             raise ConfigError(
-                f"{where('classes')}: classes: expected 0 with {loss}, as only multinomial has "
+                f"{where('classes')}: expected 0 with {loss}, as only multinomial has "
                 f"them, got {self.classes}. Set loss: multinomial, or leave classes out"
             )
 

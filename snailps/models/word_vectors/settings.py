@@ -193,17 +193,15 @@ class WordVectorSettings(JobSettings):
         JobSettings.validate(self, where)
         if self.maxn and not 1 <= self.minn <= self.maxn:
             raise ConfigError(
-                f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
+                f"{where('minn')}: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
                 f"got {self.minn}; for no subwords at all set maxn: 0"
             )
         refuse_both(self, where)
         if self.output and not self.formats:
             raise ConfigError(
-                f"{where('formats')}: formats: expected bin, vec or npz, got nothing, and the "
+                f"{where('formats')}: expected bin, vec or npz, got nothing, and the "
                 "result would be lost: name one, or leave output empty"
             )
         for name in self.formats:
             if name not in ("bin", "vec", "npz"):
-                raise ConfigError(
-                    f"{where('formats')}: formats: expected bin, vec or npz, got {name!r}"
-                )
+                raise ConfigError(f"{where('formats')}: expected bin, vec or npz, got {name!r}")
