@@ -366,7 +366,7 @@ def test_adopt_refuses_word_vectors(tmp_path):
     path = tmp_path / "words.bin"
     one = np.zeros((1, 2), np.float32)
     write_bin(path, BinHeader(dim=2), [b"good"], np.array([3]), [one], [one])
-    with pytest.raises(ConfigError, match="expected a classifier with the loss softmax, ova or ns"):
+    with pytest.raises(ConfigError, match=r"expected a classifier, got word vectors \(skipgram\)"):
         Classifier.adopt(ClassifierSettings(continue_from=str(path)), lambda name: None)
 
 
