@@ -159,8 +159,8 @@ def command(
         tuning = tuner.run()
     chosen = {key: f"{value}" for key, value in tuning.settings.items() if key not in fixed}
     words = ["snailps", "train", "classifier"]
-    # The validation file has done its work: a test after each epoch would only take time.
-    values.pop("validation")
+    if not (base.stop_after or base.calibrate):  # a test after each epoch would only take time
+        values.pop("validation")
     for key, value in (*values.items(), *chosen.items()):
         if value:
             words += [f"--{key.replace('_', '-')}", *([value] if isinstance(value, str) else value)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
-from snailps.errors import DataError
+from snailps.errors import DataError, ParameterError
 from snailps.estimators.base import Data, Source
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
@@ -252,6 +252,18 @@ class TextClassifier(
         data = Data(X, y, column=column)
         held_out = None
         if validation is not None:
+            if self.stop_after or self.calibrate:
+                raise ParameterError(
+                    f"{type(self).__name__}: stop_after and calibrate: the training after the "
+                    "search has no validation: set held_out to 0.1, and leave validation out"
+                )
+            if not is_path(validation) and not (
+                isinstance(validation, tuple) and len(validation) == 2
+            ):
+                raise DataError(
+                    "validation: expected a path or a pair of texts and labels, (X, y); got "
+                    f"{a_kind(validation)}"
+                )
             texts, labels = (validation, None) if is_path(validation) else validation
             held_out = Data(texts, labels, column=column)
         chosen, defaults = self.get_params(), self.parameters.defaults

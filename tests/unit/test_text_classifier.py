@@ -408,3 +408,12 @@ def test_rows_of_the_file_are_put_where_the_model_has_them(before):
     other = Vocabulary(words.words[1:], words.counts[1:], 9)
     with pytest.raises(ModelFileError, match="changed while its text was counted"):
         warm_start.put_model(tables, settings, other, labels)
+
+
+def test_validation_of_a_search_is_refused_before_it_begins():
+    texts, labels = ["a b", "c d"], ["x", "y"]
+    with pytest.raises(DataError, match=r"validation: .* a pair of texts and labels.*; got a list"):
+        TextClassifier().autotune(texts, labels, validation=texts)
+    for name, value in (("stop_after", 2), ("calibrate", True)):
+        with pytest.raises(ParameterError, match=r"set held_out to .* leave validation out"):
+            TextClassifier(**{name: value}).autotune(texts, labels, validation=(texts, labels))

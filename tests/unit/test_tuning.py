@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from snailps.cli import autotune
 from snailps.errors import DataError
 from snailps.estimators.quantizing import shrinks_to
 from snailps.models.classifier import tuning
@@ -318,3 +319,18 @@ def test_figures_are_those_of_the_test_command(texts, model):
     assert value("recall-at-precision:0.01", -1) == 1.0
     with pytest.raises(DataError, match="metric: the input has no label '__label__z'"):
         value("f1:__label__z", 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_validated"),
+    [("seed=5", False), ("stop_after=2", True), ("calibrate=true", True)],
+)
+def test_final_training_has_the_validation_lines_where_a_setting_needs_them(
+    texts, setting, is_validated, tmp_path, monkeypatch
+):
+    trained = {}
+    monkeypatch.setattr(autotune, "train", lambda name, options: trained.update(options) or 0)
+    autotune.command(
+        [*texts.input], [*texts.validation], f"{tmp_path}/m", trials=1, sets=[setting, "dim=16"]
+    )
+    assert trained.get("validation") == ([*texts.validation] if is_validated else None)
