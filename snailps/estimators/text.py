@@ -105,6 +105,8 @@ class TextClassifier(
     _estimator_type = "classifier"
     class_weight: Any
     soft_labels: Any
+    stop_after: Any
+    calibrate: Any
     classes_: NDArray[Any]
     tuning_: Tuning
     _model: LabelModel
