@@ -113,6 +113,9 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv[1:] = words
+        # Else all forks would draw the same numbers.  NumPy before 2 imports it with itself.
+        if (numpy_random := sys.modules.get("numpy.random")) is not None:
+            numpy_random.seed()
         class_loading.inherit()
         main()
         code = 0

@@ -15,7 +15,8 @@ from snailps.local import fork
 from snailps.local.fork_server import ForkServer
 
 SCRIPT = """
-import json, os, signal, socket, sys, time
+import json, os, random, signal, socket, sys, time
+import numpy.random
 from snailps.local.fork_server import serve
 
 def main():
@@ -87,6 +88,19 @@ def test_forked_process_has_the_files_that_it_was_given_and_is_ended_by_signals(
     assert os.read(read, 1) == b""  # no other process has it
     os.close(read)
     process.stderr.close()
+
+
+def test_forked_processes_draw_other_numbers(server):
+    body = "sys.stderr.write(f'{random.random()} {numpy.random.random()}'); sys.stderr.flush()"
+    drawn = []
+    for _ in range(2):
+        process = started(server, body)
+        assert process.wait(LIMIT_S) == 0
+        drawn.append(process.stderr.read().splitlines()[-1].split())
+        process.stderr.close()
+    (first, of_numpy), (second, of_numpy_again) = drawn
+    assert first != second
+    assert of_numpy != of_numpy_again
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])

@@ -313,7 +313,7 @@ def test_training_whose_figures_are_no_numbers_ends_with_the_last_rows():
     assert world.train() == [1, 2, 3]
     world = World([float("nan")] * 3, stop_after=1)
     assert world.train() == [1, 2]
-    assert world.said == ["no better figure for 1 epochs: the last rows are saved"]
+    assert world.said == ["no figure is a number: the last rows are saved"]
     assert (world.saved, world.restored, world.job.tested.figures) == ([], "", {})
 
 

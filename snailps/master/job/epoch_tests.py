@@ -290,11 +290,11 @@ class EpochTests:
         if job.schedule.over or job.schedule.closed:
             return
         if job.tested.is_enough:
-            rows = "the last rows are saved"  # no figure is a number
+            text = "no figure is a number: the last rows are saved"
             if job.tested.best >= 0:
                 epoch = job.tested.best_test["epoch"]
-                rows = f"the best one is epoch {epoch}, whose rows are saved"
-            self._out.say(f"no better figure for {self._validation.stop_after} epochs: {rows}")
+                text = f"no better figure since epoch {epoch}, whose rows are saved"
+            self._out.say(text)
             self._course.end_early(job, "stop_after", now)
             return
         job.schedule.hold(job.tested.epochs + 1)
