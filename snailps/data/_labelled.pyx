@@ -80,16 +80,16 @@ class WeightError(DataError):
         self.offset = offset
 
 
-cdef inline int64_t name_of(const Token *token, float *weight) noexcept nogil:
+cdef inline int64_t name_of(const Token *token, Py_ssize_t prefix_size, float *weight) noexcept nogil:
     """Length of a label without its weight; NaN: it has none.  -1: what it has is no weight."""
     cdef int64_t name = token.length - 1
     cdef uint8_t number[NUMBER_BYTES + 8]   # eight bytes at a time are read
     cdef const uint8_t *at = number
     cdef int64_t size
     weight[0] = <float>NAN
-    while name >= 0 and token.text[name] != b':':
+    while name >= prefix_size and token.text[name] != b':':
         name -= 1
-    if name < 0:
+    if name < prefix_size:      # a ':' of the prefix begins no weight
         return token.length
     size = token.length - name - 1
     if size == 0:
@@ -152,7 +152,7 @@ def without_weights(const uint8_t[::1] data not None, bytes prefix not None) \
                     continue
                 if not is_label(&tokens[i], beginning, prefix_size):
                     continue
-                name = name_of(&tokens[i], &weight)
+                name = name_of(&tokens[i], prefix_size, &weight)
                 if name < 0:
                     wrong = tokens[i].text
                     break
@@ -263,7 +263,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
                 continue
             reading.open = True
             if rules.weighed and is_label(token, rules.prefix, rules.prefix_size):
-                name = name_of(token, &weight)
+                name = name_of(token, rules.prefix_size, &weight)
                 if name < 0:
                     reading.wrong = token.text
                     return 0

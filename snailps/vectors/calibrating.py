@@ -171,10 +171,11 @@ def calibrate_on(
         )
     texts = texts_for(plain)
     sample = _Sample.of(plain, opened, texts())
-    if not sample.lines:
+    if not sample.weights.any():
+        more = ", and a weight above 0" if sample.lines else ""
         raise DataError(
-            f"{where}: none of its {sample.skipped:,} lines has both a label and a word that the "
-            f"model knows; its labels look like {shown_bytes(plain.labels[0])}"
+            f"{where}: none of its {sample.lines + sample.skipped:,} lines has both a label and a "
+            f"word that the model knows{more}; its labels look like {shown_bytes(plain.labels[0])}"
         )
     fitted = sample.temperature()
     errors = [sample.error(temperature) for temperature in (1.0, fitted)]
@@ -199,15 +200,16 @@ def calibrate_on(
 
 
 class _Sample(NamedTuple):
-    """Labelled lines, or some of them: `hidden` float32[n, dim], score of the best label, whether
-    it is right; `outputs` float32[labels, dim]."""
+    """Labelled lines, or some of them: `hidden` float32[n, dim], score of the best label, weight of
+    the line, share of it with which the best label is right; `outputs` float32[labels, dim]."""
 
     lines: int
     skipped: int
     is_softmax: bool
     hidden: NDArray[np.float32]
     best: NDArray[np.float32]
-    right: NDArray[np.bool_]
+    weights: NDArray[np.float64]
+    right: NDArray[np.float64]
     outputs: NDArray[np.float32]
 
     @classmethod
@@ -217,23 +219,23 @@ class _Sample(NamedTuple):
         most = min(LINES_MAX, max(LINES_MIN, SCORES_MAX // labels))
         parts, size, step, seen, skipped = list[Any](), 0, 1, 0, 0
         for lines, (best, hidden) in plain.best_and_hidden(texts):
-            has, pairs, _ = labelled(lines, labels)
-            skipped += int(len(has) - has.sum())
-            numbers = np.flatnonzero(has)
-            right = np.isin(numbers * labels + best[numbers], pairs)
-            chosen = np.flatnonzero((seen + np.arange(len(numbers))) % step == 0)
+            known = labelled(lines, labels)
+            skipped += int(len(known.has) - known.has.sum())
+            numbers = np.flatnonzero(known.has)
+            rows = numbers[(seen + np.arange(len(numbers))) % step == 0]
             seen += len(numbers)
-            rows = numbers[chosen]
             score = np.einsum("ij,ij->i", hidden[rows], outputs[best[rows]])
-            parts.append((hidden[rows], score, right[chosen]))
+            weights = known.every_weight.lines[rows]
+            right = _weights_of(rows * labels + best[rows], known.pairs, known.every_weight.pairs)
+            parts.append((hidden[rows], score, weights, right))
             size += len(rows)
             while size > most:  # every second one of what there is, and of what comes
                 joined = [np.concatenate(part)[::2] for part in zip(*parts, strict=True)]
                 parts, step, size = [joined], 2 * step, len(joined[0])
         if not parts:
-            parts = [(np.empty((0, outputs.shape[1]), np.float32), np.empty(0), np.empty(0, bool))]
-        hidden, score, right = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return cls(seen, skipped, plain.loss == "softmax", hidden, score, right, outputs)
+            parts = [(np.empty((0, outputs.shape[1]), np.float32), *np.empty((3, 0)))]
+        hidden, score, weight, right = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return cls(seen, skipped, plain.loss == "softmax", hidden, score, weight, right, outputs)
 
     def confidence(self, temperature: float) -> NDArray[np.float64]:
         """Return the probability of the best label of each line, float64[n]."""
@@ -256,12 +258,14 @@ class _Sample(NamedTuple):
     def loss(self, temperature: float) -> float:
         """Return the log loss of "the best label is right"."""
         sure = np.clip(self.confidence(temperature), _SURE, 1 - _SURE)
-        return -float(np.log(np.where(self.right, sure, 1 - sure)).mean())
+        wrong = self.weights - self.right
+        losses = np.log(sure) * self.right + np.log(1 - sure) * wrong
+        return -float(losses.sum() / self.weights.sum())
 
     def error(self, temperature: float) -> float:
         """Return the expected calibration error."""
         bins = Bins()
-        bins.add(self.confidence(temperature), self.right)
+        bins.add(self.confidence(temperature), self.right, self.weights)
         error = bins.error
         assert error is not None
         return error
@@ -272,6 +276,17 @@ class _Sample(NamedTuple):
         best = int(np.argmin([self.loss(float(value)) for value in tried]))
         low, high = (math.log(tried[min(max(at, 0), _COARSE - 1)]) for at in (best - 1, best + 1))
         return math.exp(_least(lambda x: self.loss(math.exp(x)), low, high))
+
+
+def _weights_of(
+    wanted: NDArray[np.int64], pairs: NDArray[np.int64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the weight of each wanted pair among `pairs`, which rise; 0 where it is missing."""
+    weights_of = np.zeros(len(wanted))
+    if len(pairs):
+        places = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+        weights_of = np.where(pairs[places] == wanted, weights[places], 0.0)
+    return weights_of
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:

@@ -185,7 +185,12 @@ class Sums:
 
 
 class Weights(NamedTuple):
-    """Weights of lines, and of their labels (`Labelled.pairs`) with those of their lines."""
+    """Weights of a prediction of each line, and of the labels (`Labelled.pairs`), with those of
+    their lines.
+
+    A prediction counts like its line, or like the largest of the line's labels if that is more:
+    one of ``__label__a:3`` is right three times of three.
+    """
 
     lines: Floats
     pairs: Floats
@@ -199,6 +204,11 @@ class Labelled(NamedTuple):
     has: NDArray[np.bool_]
     pairs: Counts
     weights: Weights | None
+
+    @property
+    def every_weight(self) -> Weights:
+        """The weights, ones if there are none."""
+        return self.weights or Weights(np.ones(len(self.has)), np.ones(len(self.pairs)))
 
 
 def labelled(lines: Lines, number: int) -> Labelled:
@@ -214,7 +224,10 @@ def labelled(lines: Lines, number: int) -> Labelled:
         return Labelled(has, pairs, None)
     of_lines = lines.line_weights.astype(np.float64)
     of_labels = np.nan_to_num(lines.label_weights.astype(np.float64), nan=1.0)[keep][first]
-    return Labelled(has, pairs, Weights(of_lines, of_lines[pairs // number] * of_labels))
+    largest = np.ones(len(has))
+    np.maximum.at(largest, pairs // number, of_labels)
+    weights = Weights(of_lines * largest, of_lines[pairs // number] * of_labels)
+    return Labelled(has, pairs, weights)
 
 
 class _Curve(NamedTuple):
@@ -282,10 +295,9 @@ class Ranking:
 
     def add(self, lines: Lines, chances: NDArray[np.float32]) -> None:
         """Add lines and the probabilities of all labels; call it for all lines before `again`."""
-        has, pairs, weights = labelled(lines, self._labels)
+        known = labelled(lines, self._labels)
+        (has, pairs, _), weights = known, known.every_weight
         likely = np.nan_to_num(np.maximum(chances, 0), copy=False)
-        if weights is None:
-            weights = Weights(np.ones(len(has)), np.ones(len(pairs)))
         if not self._is_sorted:
             of_lines, labels = np.divmod(pairs, self._labels)
             bits = _bits(likely[of_lines, labels])

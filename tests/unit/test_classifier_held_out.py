@@ -15,6 +15,7 @@ from snailps.models.classifier.held_out import HeldOut, figures_of, held_out_tex
 from snailps.models.classifier.model import Classifier, unpack_summary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.ngram_rows import surveyed
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
 WORDS = ("cat", "dog", "saw", "hammer")
@@ -182,6 +183,45 @@ def test_loss_is_the_mean_of_minus_log_p_and_of_ova_the_sum_of_all_labels(make):
         assert figures_of([part], labels, s)["loss"] == pytest.approx(expected, abs=2e-6)
 
 
+def test_figures_of_weighed_lines_are_those_of_repeated_ones(make):
+    weighed = (
+        b"__label__pet:3 the cat\n__label__:2 __label__tool the dog\n__label__:0 __label__pet a\n"
+    )
+    plain = b"__label__pet the cat\n" * 3 + b"__label__tool the dog\n" * 2
+    for loss in ("softmax", "ova", "hs"):
+        model = trained_model(make, replace(SMALL, held_out=0.0, loss=loss))
+        s, words, labels, _ = parts_of(model)
+        figures = [
+            figures_of(scored(results, s, words, labels, [text]), labels, s)
+            for s, text in ((replace(s, soft_labels=True), weighed), (s, plain))
+            for results in [results_of(model, model.summary)]
+        ]
+        if loss == "ova":  # a label's weight is none of the other labels
+            figures = [{**one, "loss": 0} for one in figures]
+        assert figures[0] == pytest.approx(figures[1], abs=2e-6)
+        assert 0 < figures[0]["f1_at_1"] < 1
+
+
+def test_loss_of_soft_labels_is_their_cross_entropy(make):
+    text = b"__label__pet:0.75 __label__tool:0.25 the cat\n__label__:3 __label__pet the saw\n"
+    for loss in ("softmax", "ova"):
+        model = trained_model(make, replace(SMALL, held_out=0.0, loss=loss))
+        s, words, labels, _ = parts_of(model)
+        s = replace(s, soft_labels=True)
+        (part,) = scored(results_of(model, model.summary), s, words, labels, [text])
+        pet, tool = (
+            list(labels.words).index(label) for label in (b"__label__pet", b"__label__tool")
+        )
+        targets = np.zeros((2, 2))
+        targets[:, pet], targets[:, tool] = (0.75, 1), (0.25, 0)
+        p = part.chances.astype(float)
+        terms = -targets * np.log(p)
+        if loss == "ova":
+            terms -= (1 - targets) * np.log(1 - p)
+        expected = (terms.sum(1) @ [1, 3]) / 4
+        assert figures_of([part], labels, s)["loss"] == pytest.approx(expected, abs=2e-6)
+
+
 def test_lines_are_read_once_if_they_fit_and_again_if_not(make, tmp_path, monkeypatch):
     path = tmp_path / "valid"
     path.write_bytes(TEXT)
@@ -270,6 +310,39 @@ def test_finished_model_is_calibrated_on_the_held_out_lines_as_by_the_command(
     figures = Classifier.export(results)
     assert figures["files"] == [f"{output}.bin"]
     assert "is not calibrated: held-out lines: none of its 1 lines" in caplog.text
+
+
+def test_calibration_counts_lines_by_their_weights(make, tmp_path):
+    path, output, reports = tmp_path / "valid", tmp_path / "m", []
+    lines = [*lines_of(60, 9)]
+    wrong = [line.replace(b"__label__tool", b"__label__pet", 1) for line in lines[:20]]
+    texts = {True: [b"__label__:3 " + line for line in wrong], False: wrong * 3}
+    for soft, first in texts.items():
+        path.write_bytes(b"".join([*first, *lines[20:]]))
+        settings = replace(
+            SMALL, held_out=0.0, validation=(str(path),), calibrate=True, output=str(output),
+            soft_labels=soft,
+        )  # fmt: skip
+        model = trained_model(make, settings)
+        reports.append(held_out.calibrated(replace(settings, bucket=1000), export_of(model)))
+    assert reports[0] == pytest.approx(reports[1], rel=1e-4)
+    path.write_bytes(b"__label__:0 __label__pet the cat\n")
+    assert held_out.calibrated(replace(settings, soft_labels=True), f"{output}.bin") == {}
+
+
+def export_of(model):
+    (path, *_) = Classifier.export(results_of(model, model.summary))["files"]
+    return path
+
+
+def test_calibration_is_refused_with_the_tree_of_a_file_that_goes_on(tmp_path):
+    path, rows = tmp_path / "tree.bin", np.zeros((2, 8), np.float32)
+    labels = [b"__label__a", b"__label__b"]
+    header = BinHeader(dim=8, loss="hs", model="supervised")
+    write_bin(path, header, [b"a", b"b"], [2, 1], [rows], [rows], labels, [2, 1])
+    settings = replace(SMALL, calibrate=True, continue_from=str(path))
+    with pytest.raises(ConfigError, match=r"tree\.bin: calibrate: expected false with loss hs"):
+        Classifier.adopt(settings, lambda name: None)
 
 
 def test_calibration_asks_for_held_out_lines():

@@ -227,6 +227,12 @@ def test_class_weights_that_do_not_fit_the_text_are_refused(texts, what):
         surveyed([PLAIN], replace(SOFT, soft_labels=False, class_weights=tuple(texts)))
 
 
+def test_text_whose_weights_are_all_0_is_refused():
+    for text in (b"__label__:0 __label__x a\n", b"__label__x:0 __label__y:0 a\n"):
+        with pytest.raises(DataError, match="a weight above 0 of a text or a label, got 0 for all"):
+            surveyed([text])
+
+
 def test_labels_of_class_weights_may_have_blanks_commas_and_signs():
     assert class_weights_in(["a=b=2"]) == {"a=b": 2.0}
     text = b"__label__salt%20%water a\n__label__y a\n"

@@ -268,6 +268,17 @@ def test_weight_at_the_end_of_the_text_is_read():
     assert without_weights(text, b"__label__")[2].tolist() == [WEIGHT_MAX]
 
 
+def test_colon_of_the_prefix_begins_no_weight():
+    text = b"cat::2 cat:x cat:5 cat:x:0.5 cat: w\n"
+    reader = LineReader([b"w"], [b"cat:x", b"cat:5"], label_prefix=b"cat:", weighed=True)
+    lines = reader.read(text)
+    assert (lines.labels.tolist(), lines.line_weights.tolist()) == ([0, 1, 0], [2])
+    np.testing.assert_array_equal(lines.label_weights, np.array([np.nan, np.nan, 0.5], np.float32))
+    plain, names, sums = without_weights(text, b"cat:")
+    assert plain.split() == [b"cat:x", b"cat:5", b"cat:x", b"cat:", b"w"]
+    assert ([*names], sums.tolist()) == ([b"cat:x", b"cat:5", b"cat:x", b"cat:"], [2, 2, 1, 2])
+
+
 def test_weights_of_many_labels_in_one_line_are_all_read():
     text = (
         b"__label__:2 " + b"".join(b"__label__x:0.5 __label__z: " for _ in range(9000)) + b"cat\n"

@@ -161,6 +161,13 @@ def test_trials_are_judged_by_models_within_a_size(texts):
         Tuner(s, fixed, Metric(), 0, effort, shrinks_to(2_000, 1)).run()
 
 
+def test_weights_are_refused_where_they_would_not_count(texts):
+    soft = replace(texts, soft_labels=True)
+    for metric, shrink in (("precision-at-recall:.5", None), ("f1", shrinks_to(10_000, 1))):
+        with pytest.raises(DataError, match="expected the metric f1 and no size where texts"):
+            Tuner(soft, {}, Metric.of(metric), shrink=shrink)
+
+
 def test_few_lines_are_gone_over_more_often_and_many_in_part():
     def first_epochs(lines):
         rungs = []

@@ -282,29 +282,33 @@ def figures_of(
 
     F1, precision and recall are those of ``snailps test`` with one label a line.  `loss` is, with
     softmax or a tree, the mean of -log p over the labels of the lines; else the mean over lines of
-    the sum of the logistic losses of all labels.  `warns`: log how many lines do not count.
+    the sum of the logistic losses of all labels; both by weight.  `warns`: log how many lines do
+    not count.
 
     Raises
     ------
     DataError
         No line has both a label and a word that the training text has.
     """
-    sums, loss, terms = Sums(len(labels)), 0.0, 0
+    sums, loss, terms = Sums(len(labels)), 0.0, 0.0
     for lines, best, chances in parts:
         top = np.take_along_axis(chances, np.maximum(best, 0)[:, None].astype(np.int64), 1)
         sums.add(lines, best[:, None], top, 0.0)
-        has, pairs, _ = labelled(lines, len(labels))
-        of_lines, of_labels = np.divmod(pairs, len(labels))
+        known = labelled(lines, len(labels))
+        of_lines, of_labels = np.divmod(known.pairs, len(labels))
         right = np.maximum(chances[of_lines, of_labels], np.float32(1e-38))
+        weights = known.every_weight.pairs
+        loss -= float(np.log(right, dtype=np.float64) @ weights)
         if settings.loss in ONE_LABEL:
-            loss -= float(np.log(right, dtype=np.float64).sum())
-            terms += len(pairs)
+            terms += float(weights.sum())
         else:
-            wrong = np.maximum(1 - chances[has].astype(np.float64), 1e-9)
+            line_weights = lines.line_weights if known.weights else np.ones(len(known.has))
+            wrong = np.maximum(1 - chances[known.has].astype(np.float64), 1e-9)
             missed = np.maximum(1 - right.astype(np.float64), 1e-9)
-            loss -= float(np.log(wrong).sum() - np.log(missed).sum())
-            loss -= float(np.log(right, dtype=np.float64).sum())
-            terms += int(has.sum())
+            loss -= float(np.log(wrong).sum(1) @ line_weights[known.has])
+            # A label of weight t is a yes of weight t, and a no of what is missing to 1.
+            loss += float(np.log(missed) @ np.minimum(weights, line_weights[of_lines]))
+            terms += float(line_weights[known.has].sum())
     if sums.skipped and warns:
         log.warning(
             "%s of %s held-out lines do not count: they have no label, or no word, of the trained "
@@ -323,6 +327,6 @@ def figures_of(
         "f1_at_1": scores.f1 or 0.0,
         "precision_at_1": scores.precision or 0.0,
         "recall_at_1": scores.recall or 0.0,
-        "loss": loss / max(1, terms),
+        "loss": loss / terms if terms else 0.0,
     }
     return {name: round(value, 6) for name, value in figures.items()}

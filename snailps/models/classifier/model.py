@@ -36,7 +36,7 @@ from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import shown_bytes
+from snailps.errors import DataError, shown_bytes
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
@@ -226,6 +226,11 @@ class Classifier(TextModel, Adopted, Reported):
         else:
             labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
             words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
+        if sums is not None and not sums.of(labels.words).any():
+            raise DataError(
+                "expected a weight above 0 of a text or a label, got 0 for all: nothing would be "
+                "learnt"
+            )
         of_text = words.words  # n-grams that only words of a file of vectors have are not trained
         if s.pretrained:
             words = words.extended(counted(s), 1, label_prefix=prefix)

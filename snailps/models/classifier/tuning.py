@@ -36,7 +36,7 @@ from snailps.models.classifier.trials import (
     trained_texts,
 )
 from snailps.vectors.fasttext_bin import BinModel
-from snailps.vectors.label_metrics import Answers, Metric
+from snailps.vectors.label_metrics import F1, Answers, Metric
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.quantising import SizeError
 from snailps.vectors.words import to_text
@@ -197,6 +197,12 @@ class Tuner:
             raise DataError(
                 "autotune: expected lines to judge trials by: give validation, a file of labelled "
                 "lines, or held_out, a share of the input"
+            )
+        if base.has_weights and (shrink is not None or metric.name != F1):
+            raise DataError(
+                "autotune: expected the metric f1 and no size where texts or labels have weights "
+                "(soft_labels, weight_column): other metrics and quantising do not read weights. "
+                "Leave metric and size out"
             )
         self._base, self._fixed, self._metric, self._effort = base, fixed, metric, effort
         self._shrink = shrink

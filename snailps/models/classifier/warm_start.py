@@ -35,6 +35,7 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
             f"{path}: continue_from: expected a classifier, got word vectors ({header.model})"
         )
     adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
+    adopted.validate(lambda name: f"{path}: {name}")
     return adopted.decided(small=False)
 
 
