@@ -273,7 +273,7 @@ class TextClassifier(
         goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials)
         tuning = self._tuned(data, held_out, lambda settings: Tuner(settings, *goal))
         self.set_params(**tuning.settings)
-        self.fit(X, y, column=column)
+        self._learn(data)
         self.tuning_ = tuning
         return self
 

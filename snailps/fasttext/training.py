@@ -39,7 +39,7 @@ from snailps.fasttext.model import Model
 from snailps.local.session import within
 from snailps.models.classifier.search import TUNED
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.classifier.tuning import Effort, Tuner
+from snailps.models.classifier.tuning import Effort, Shrink, Tuner
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import BinModel, read_bin
 from snailps.vectors.label_metrics import PRECISION_AT_RECALL, RECALL_AT_PRECISION, Metric
@@ -96,9 +96,10 @@ class Training:
 
     def run(self) -> Model:
         try:
-            if self.autotune is not None:
-                return self.autotune.run(self)
-            return Model.of_bin(self.trained(), self.args)
+            if self.autotune is None:
+                return Model.of_bin(self.trained(), self.args)
+            tuned = self.autotune.search(self)
+            return self.autotune.model_of(tuned, tuned.trained())
         except ParameterError as error:
             raise ParameterError(_with_arguments(str(error))) from None
 
@@ -117,13 +118,13 @@ class Autotune:
     effort: Effort
     size: int
 
-    def run(self, training: Training) -> Model:
-        """Search, train with the best settings, and quantise the model if its size is bounded."""
+    def search(self, training: Training) -> Training:
+        """Return the training with the best settings."""
         given = training.parameters
         if "bucket" not in self.fixed:
             given = {**given, "bucket": "auto"}
         texts = Data(_source(training.input)), Data(_source(self.validation))
-        shrink = shrinks_to(self.size, given["seed"]) if self.size else None
+        shrink = self._shrink(training)
         fixed = self.fixed & {*TUNED}
         goal = fixed, self.metric, self.predictions, self.effort, shrink
         tuning = _Supervised(**given)._tuned(*texts, lambda settings: Tuner(settings, *goal))
@@ -131,13 +132,20 @@ class Autotune:
         parameters = {**given, **chosen}
         if not chosen["minn"]:  # which would mean auto
             del parameters["minn"]
-        model = replace(training, parameters=parameters).trained()
+        return replace(training, parameters=parameters)
+
+    def model_of(self, tuned: Training, model: BinModel) -> Model:
+        """Quantise what was trained, if its size is bounded."""
+        shrink = self._shrink(tuned)
         if shrink is not None:
-            small = shrink(model, partial(labelled_text, training.input))
+            small = shrink(model, partial(labelled_text, tuned.input))
             model = replace(small, mapped=mmap.mmap(-1, 1))  # else it would be saved as the file
-        tuned = {**arguments_in(model.header), "lr": chosen["lr"]}
-        args = {name: value for name, value in tuned.items() if name in _TUNED}
-        return Model.of_bin(model, {**training.args, **args})
+        values = {**arguments_in(model.header), "lr": tuned.parameters["lr"]}
+        args = {name: value for name, value in values.items() if name in _TUNED}
+        return Model.of_bin(model, {**tuned.args, **args})
+
+    def _shrink(self, training: Training) -> Shrink | None:
+        return shrinks_to(self.size, training.parameters["seed"]) if self.size else None
 
 
 def _source(path: str) -> str | Path:
@@ -148,7 +156,7 @@ class _Trainer(TextEstimator):
     """An estimator whose model is the opened file."""
 
     _model: BinModel
-    _warns_at = 5  # through `trained`, `run` and the function that users call
+    _warns_at = 6  # through `trained` twice, `run` and the function that users call
 
     def trained(self, path: str) -> BinModel:
         self._learn(Data(_source(path)))
