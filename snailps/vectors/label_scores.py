@@ -356,8 +356,8 @@ def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.
     np.maximum.at(number, curve.curve, curve.right)
     goes_on = np.append(curve.curve[1:], -1) == curve.curve
     steps = curve.right - np.where(goes_on, np.append(curve.right[1:], 0), 0)
-    precision = curve.right / curve.all
-    weights = steps * precision / number[curve.curve]
+    precision = _shares(curve.right, curve.all)
+    weights = _shares(steps * precision, number[curve.curve])
     average = np.where(number > 0, np.bincount(curve.curve, weights, curves), np.nan)
     best, threshold = np.full(curves, np.nan), np.full(curves, np.nan)
     if recall is not None:
@@ -367,13 +367,19 @@ def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.
     return average, best, threshold
 
 
+def _shares(part: Floats, whole: Floats) -> Floats:
+    """Divide; 0 where the whole is 0, because all lines weigh 0."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
 def _reaching(curve: _Curve, number: Floats, precision: float, recall: float) -> Counts:
     """Return the points that reach a precision and a recall, each curve's best one last.
 
     The best has the highest precision if that is 0, else the highest recall; among equal ones it
     has the highest threshold.
     """
-    share_right, share_found = curve.right / curve.all, curve.right / number[curve.curve]
+    share_right = _shares(curve.right, curve.all)
+    share_found = _shares(curve.right, number[curve.curve])
     reach = np.flatnonzero((share_right >= precision) & (share_found >= recall))
     best = share_found if precision else share_right
     return reach[np.lexsort((curve.chance[reach], best[reach], curve.curve[reach]))]

@@ -536,6 +536,9 @@ def test_evaluate_counts_texts_with_the_weights_of_a_column(small, tmp_path):
     found = evaluate_labels(LabelModel(small), path, **columns)
     assert (found.lines, found.skipped, found.precision, found.recall) == (3, 1, 0.75, 0.75)
     assert [(one.lines, one.predicted) for one in found.labels] == [(2, 1), (1, 2), (0, 0)]
+    path.write_text("text,kind,weight\nup,plus,0\ndown,minus,0\n")
+    found = evaluate_labels(LabelModel(small), path, **columns, recall=0.5)
+    assert (found.lines, found.precision, found.average_precision) == (2, None, None)
     path.write_text("text,kind,weight\nup,plus,-1\n")
     with pytest.raises(DataError, match=r"row 0 of column 'weight' .* has the weight '?-1"):
         evaluate_labels(LabelModel(small), path, **columns)

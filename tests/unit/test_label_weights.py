@@ -136,8 +136,9 @@ def test_column_of_weights_names_the_row_that_has_none(tmp_path, number):
 
 def test_survey_names_file_and_line_of_a_wrong_weight(tmp_path):
     text = b"__label__x:0.5 a\n" * 30 + b"__label__x:-2 b\n"
-    with pytest.raises(DataError, match=r"text\.txt, line 31: expected a weight from 0 to"):
-        learned(tmp_path, text, soft_labels="true", block_bytes="100")
+    for held_out in ("0", "0.3", "0.7"):  # a line on either side
+        with pytest.raises(DataError, match=r"text\.txt, line 31: expected a weight from 0 to"):
+            learned(tmp_path, text, soft_labels="true", block_bytes="100", held_out=held_out)
 
 
 def surveyed(texts, settings=SOFT):

@@ -30,7 +30,7 @@ from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers
-from snailps.data._labelled import Lines
+from snailps.data._labelled import Lines, without_weights
 from snailps.data._normaliser import Normaliser
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
@@ -304,8 +304,14 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def survey_part(self) -> SurveyPart:
-        normal = normal_form_of(self.settings)
-        return part_of(self.settings, lambda block: normal(self._trained_text(block)))
+        s, normal, split = self.settings, normal_form_of(self.settings), HeldOut.of(self.settings)
+
+        def counted(block: Block) -> bytes:
+            if s.has_weights and split is not None:  # wrong ones are refused now, not at a test
+                without_weights(split.held(block.data), s.label.encode())
+            return normal(self._trained_text(block))
+
+        return part_of(s, counted)
 
     def _trained_text(self, block: Block) -> bytes:
         """The lines of a block that are trained."""
