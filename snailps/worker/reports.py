@@ -74,7 +74,8 @@ class Reports:
 
     def note_all_durable(self) -> None:
         """Report all trained blocks as durable: every push is acknowledged."""
-        self._calls.note(messages.Durable(self._progress.all_durable()))
+        if durable := self._progress.all_durable():  # else the master has heard of all
+            self._calls.note(messages.Durable(durable))
 
     def note_flushed(self, number: int) -> None:
         """Report as durable a block or partition whose pushes were acknowledged before `Done`."""

@@ -40,12 +40,12 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-def train_what_is_leased(schedule, durable=True):
+def train_what_is_leased(schedule, durable=True, until=lambda: False):
     """Two workers train what they get, in turn; the numbers that are done."""
     for node in (1, 2):
         schedule.join(node)
     done, refused = [], 0
-    while refused < 2:
+    while refused < 2 and not until():
         refused = 0
         for node in (1, 2):
             entry = schedule.take(node)
@@ -84,6 +84,20 @@ def test_nothing_is_leased_after_an_epoch_until_the_next_is_let_through(name):
     assert len(everything) == len(set(everything))
     plain = SCHEDULES[name]()
     assert sorted(train_what_is_leased(plain)) == sorted(everything)
+
+
+def test_blocks_that_are_encoded_after_an_epoch_are_nothing_new_to_test():
+    schedule, tested = SCHEDULES["rotation"](), EpochFigures(1)
+    schedule.hold(1)
+    train_what_is_leased(schedule, until=lambda: schedule.at_hold)
+    tested.add({"epoch": 1, "f1": 0.5}, "", schedule.progress)
+    finished = schedule.finished
+    train_what_is_leased(schedule)
+    assert schedule.finished > finished
+    assert not tested.is_new(schedule.progress)
+    schedule.hold(2)
+    train_what_is_leased(schedule)
+    assert tested.is_new(schedule.progress)
 
 
 @pytest.mark.parametrize("name", ["async", "own", "bsp"])

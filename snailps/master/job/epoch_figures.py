@@ -29,11 +29,11 @@ class EpochFigures:
     tests: list[dict[str, Any]] = field(default_factory=list)
     best: int = -1
     kept: str = ""
-    done: int = -1
-    """Entries that were done at the last test."""
+    done: float = -1.0
+    """Share of the training that was done at the last test; encoding a block adds nothing."""
     is_restored: bool | None = None
 
-    def add(self, test: dict[str, Any], kept: str, done: int) -> None:
+    def add(self, test: dict[str, Any], kept: str, done: float) -> None:
         self.done = done
         if self.is_better(test):
             self.best, self.kept = len(self.tests), kept
@@ -52,8 +52,8 @@ class EpochFigures:
         """Whole epochs that are tested."""
         return int(self.tests[-1]["epoch"]) if self.tests else 0
 
-    def is_new(self, done: int) -> bool:
-        """Whether anything was trained since the last test: `done` entries in all."""
+    def is_new(self, done: float) -> bool:
+        """Whether anything was trained since the last test: this share in all."""
         return self.done != done
 
     @property
@@ -84,7 +84,7 @@ class EpochFigures:
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         self.tests, self.best = [dict(test) for test in dumped["tests"]], int(dumped["best"])
-        self.kept, self.done = str(dumped["kept"]), int(dumped["done"])
+        self.kept, self.done = str(dumped["kept"]), float(dumped["done"])
 
 
 def deciding(test: Mapping[str, Any]) -> float:

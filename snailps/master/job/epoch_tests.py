@@ -135,7 +135,7 @@ class EpochTests:
     def ends(self, now: float) -> bool:
         """Whether the rows are those to be exported: test the last ones, then restore the best."""
         if self._step is Step.TRAINING:
-            if self._job.tested.is_new(self._job.schedule.finished):
+            if self._job.tested.is_new(self._job.schedule.progress):
                 self._begin_test(now)
             else:
                 self._restore(now)
@@ -284,7 +284,7 @@ class EpochTests:
         """An epoch is tested, and its rows are kept at a path; decide what follows."""
         job, test = self._job, self._test
         self._go(Step.TRAINING)
-        done = job.schedule.finished
+        done = job.schedule.progress
         self._out.note("tested", {"test": test, "kept": kept, "done": done})
         job.epoch_tested(test, kept, done)
         if job.schedule.over or job.schedule.closed:

@@ -241,7 +241,7 @@ class Job:
             return None
         return trait_of(self.cls, Reported).tester(self.settings)
 
-    def epoch_tested(self, test: dict[str, Any], kept: str, done: int) -> None:
+    def epoch_tested(self, test: dict[str, Any], kept: str, done: float) -> None:
         """Take the figures of an epoch; its rows, if it is the best one, are `kept` at a path."""
         self.tested.add(test, kept, done)
         tests = (*self.inspected.tests, (self._pass_begun + test["at_s"], test))
