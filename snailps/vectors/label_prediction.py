@@ -182,8 +182,8 @@ class LabelModel:
                 f"{path}: damaged counts of labels: {error}; fetch or export it again"
             ) from error
 
-        def labelling(temperature: float) -> Any:
-            output = kernels.padded(len(self.labels), header.dim)
+        def labelling(temperature: float) -> Any:  # without `self`, which keeps it
+            output = kernels.padded(len(model.labels), header.dim)
             output[:, : header.dim] = model.output[:]
             if temperature != 1:
                 output *= np.float32(1 / temperature)

@@ -253,7 +253,7 @@ def session_members(session):
 
 
 def children_of(pid, role=""):
-    """Ids of the living children of a process, all or those of a role."""
+    """Ids of the living children of a process and of theirs, all or those of a role."""
     children = []
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -262,6 +262,7 @@ def children_of(pid, role=""):
                     words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
                     if not role or role in words:
                         children.append(int(number))
+                children += children_of(number, role)
     return children
 
 

@@ -1,11 +1,13 @@
 """vectors.label_prediction and its commands: the official package's models and ours."""
 
 import functools
+import gc
 import json
 import os
 import pickle
 import random
 import sys
+import weakref
 
 import numpy as np
 import official_fasttext
@@ -263,6 +265,19 @@ def small(tmp_path):
 
 def run(*arguments, **options):
     return CliRunner().invoke(app_for(), [str(argument) for argument in arguments], **options)
+
+
+def test_model_that_is_dropped_gives_its_file_back_at_once(small):
+    """Not only when cycles are collected: a model may have gigabytes."""
+    model = LabelModel(small)
+    model.predict("x")
+    gone = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_predict_small_model_gives_known_probabilities(small):

@@ -217,7 +217,7 @@ def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch)
         _versions={"m.bin": "v"},
     )  # fmt: skip
     assert "old" not in json.dumps(FilterJob.identify(one))
-    monkeypatch.setattr(kept_scores, "version_now", lambda path: "v")
+    monkeypatch.setattr(kept_scores, "version_of_model", lambda path: "v")
     scores = ScoreFolder(tmp_path, {"m": "m.bin"}, "text")
     assert "old" not in json.dumps(scores.header(task, "m"))
 
