@@ -223,7 +223,9 @@ def labelled(lines: Lines, number: int) -> Labelled:
     if not len(lines.line_weights):
         return Labelled(has, pairs, None)
     of_lines = lines.line_weights.astype(np.float64)
-    of_labels = np.nan_to_num(lines.label_weights.astype(np.float64), nan=1.0)[keep][first]
+    # Lines of which only the texts have weights have none by label.
+    by_label = lines.label_weights if len(lines.label_weights) else np.ones(len(lines.labels))
+    of_labels = np.nan_to_num(by_label.astype(np.float64), nan=1.0)[keep][first]
     largest = np.ones(len(has))
     np.maximum.at(largest, pairs // number, of_labels)
     weights = Weights(of_lines * largest, of_lines[pairs // number] * of_labels)

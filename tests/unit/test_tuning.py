@@ -308,6 +308,21 @@ def test_f1_of_small_weights_is_that_of_their_shares(model):
     assert Metric.of("f1").value(names, reader.answers([text], 1, "text")) == pytest.approx(0.75)
 
 
+def test_texts_with_weights_of_a_column_are_searched_as_without_if_all_are_one(texts, tmp_path):
+    tables = {}
+    for name, (source,) in (("input", texts.input), ("validation", texts.validation)):
+        rows = [line.split(" ", 1) for line in Path(source).read_text().splitlines()]
+        table = "w,l,t\n" + "".join(f"1,{label[9:]},{text}\n" for label, text in rows)
+        (tmp_path / f"{name}.csv").write_text(table)
+        tables[name] = (f"{tmp_path}/{name}.csv",)
+    settings = ClassifierSettings(**tables, column="t", label_column="l", seed=5)
+    plain, weighed = (
+        Tuner(s, {}, Metric(), effort=Effort(600, 4)).run()
+        for s in (settings, replace(settings, weight_column="w"))
+    )
+    assert trials_of(plain) == trials_of(weighed)
+
+
 def test_figures_are_those_of_the_test_command(texts, model):
     opened, (path,) = LabelModel(model), texts.validation
     names = [label.decode() for label in opened.labels]
