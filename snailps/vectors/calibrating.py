@@ -226,7 +226,7 @@ class _Sample(NamedTuple):
             seen += len(numbers)
             score = np.einsum("ij,ij->i", hidden[rows], outputs[best[rows]])
             weights = known.every_weight.lines[rows]
-            right = _weights_of(rows * labels + best[rows], known.pairs, known.every_weight.pairs)
+            right = known.weights_of(rows * labels + best[rows])
             parts.append((hidden[rows], score, weights, right))
             size += len(rows)
             while size > most:  # every second one of what there is, and of what comes
@@ -276,17 +276,6 @@ class _Sample(NamedTuple):
         best = int(np.argmin([self.loss(float(value)) for value in tried]))
         low, high = (math.log(tried[min(max(at, 0), _COARSE - 1)]) for at in (best - 1, best + 1))
         return math.exp(_least(lambda x: self.loss(math.exp(x)), low, high))
-
-
-def _weights_of(
-    wanted: NDArray[np.int64], pairs: NDArray[np.int64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the weight of each wanted pair among `pairs`, which rise; 0 where it is missing."""
-    weights_of = np.zeros(len(wanted))
-    if len(pairs):
-        places = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-        weights_of = np.where(pairs[places] == wanted, weights[places], 0.0)
-    return weights_of
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:

@@ -159,7 +159,8 @@ class Sums:
         threshold: float | NDArray[np.float32],
     ) -> None:
         """Add lines and their best labels; labels below the threshold are not predicted."""
-        number, (has, pairs, weights) = len(self.gold), labelled(lines, len(self.gold))
+        number, known = len(self.gold), labelled(lines, len(self.gold))
+        has, pairs, weights = known
         self.lines += int(has.sum())
         self.skipped += int(len(has) - has.sum())
         chosen = (chances >= threshold) & has[:, None]
@@ -176,9 +177,7 @@ class Sums:
             self.right += np.bincount(pairs[is_right] % number, minlength=number)
             self.bins.add(chances[has, 0], np.isin(best, pairs))
             return
-        of_best = np.zeros(len(has) * number)
-        of_best[pairs] = weights.pairs
-        self.bins.add(chances[has, 0], of_best[best], weights.lines[has])
+        self.bins.add(chances[has, 0], known.weights_of(best), weights.lines[has])
         self.gold += np.bincount(pairs % number, weights.pairs, number)
         self.predicted += np.bincount(guesses % number, weights.lines[guesses // number], number)
         self.right += np.bincount(pairs[is_right] % number, weights.pairs[is_right], number)
@@ -209,6 +208,15 @@ class Labelled(NamedTuple):
     def every_weight(self) -> Weights:
         """The weights, ones if there are none."""
         return self.weights or Weights(np.ones(len(self.has)), np.ones(len(self.pairs)))
+
+    def weights_of(self, wanted: Counts) -> Floats:
+        """Return the weights of some ``line * number + label``; 0 where a line lacks the label."""
+        weights = np.zeros(len(wanted))
+        if len(self.pairs):
+            places = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
+            of_pairs = self.every_weight.pairs[places]
+            weights = np.where(self.pairs[places] == wanted, of_pairs, 0.0)
+        return weights
 
 
 def labelled(lines: Lines, number: int) -> Labelled:
