@@ -82,7 +82,10 @@ def command(
     if file == "-":
         raise ConfigError("the lines are read three times: give a file, not -")
     if not overwrite:
-        refuse_existing([str(path_beside(model))], unfinished=False, option="calibration")
+        refuse_existing(
+            [str(path_beside(model))], unfinished=False, option="calibration",
+            keep="calibrate a copy of the model",
+        )  # fmt: skip
     with exits_by_signals(), live_line(lambda: "calibrating"):
         report = calibrate(
             model, readable(file), precision=precision, recall=recall, column=column,

@@ -68,11 +68,13 @@ def refuse_existing(
     unfinished: bool = True,
     option: str = "output",
     how: str = "add --overwrite",
+    keep: str = "name another output",
 ) -> None:
     """Raise `ConfigError` if a result file exists: its training may have taken days.
 
     `unfinished`: also say that there is no unfinished run, which would have been continued.
-    `option` is the option that names the files, `how` the way to replace them.
+    `option` is the option that names the files, `how` the way to replace them, `keep`
+    the way to keep them.
     """
     there = [path for path in files if os.path.lexists(path)]
     if not there:
@@ -85,7 +87,7 @@ def refuse_existing(
     none = ", and there is no unfinished run of this job to continue" if unfinished else ""
     raise ConfigError(
         f"{option}: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, "
-        f"{how}; to keep it, name another output"
+        f"{how}; to keep it, {keep}"
     )
 
 

@@ -391,7 +391,7 @@ def test_command_prints_thresholds_and_does_not_replace_them_unasked(small):
     assert f"wrote {path}.json" in done.stderr
     refused = run("calibrate", path, lines)
     assert isinstance(refused.exception, ConfigError)
-    assert "add --overwrite" in str(refused.exception)
+    assert "add --overwrite; to keep it, calibrate a copy" in str(refused.exception)
     again = json.loads(run("calibrate", path, lines, "--overwrite", "--json").stdout)
     assert again["thresholds"] == []
     assert again["calibration_error_after"] < again["calibration_error_before"]
