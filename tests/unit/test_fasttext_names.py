@@ -7,7 +7,6 @@ import io
 import pickle
 import sys
 import types
-import warnings
 
 import numpy as np
 import official_fasttext
@@ -15,7 +14,6 @@ import pytest
 
 import snailps.fasttext as fasttext
 from snailps.errors import DataError, ModelFileError, ParameterError
-from snailps.estimators.base import Estimator
 from snailps.fasttext import arguments, training, util
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.files import load
@@ -467,22 +465,6 @@ def test_arguments_of_a_search_are_fasttexts():
     assert (made.effort.seconds, made.effort.threads) == (60, 2)
     made = training.supervised("t", autotuneValidationFile="v").autotune
     assert (made.fixed, str(made.metric), made.effort.seconds, made.size) == (set(), "f1", 300, 0)
-
-
-@pytest.mark.parametrize("arguments", [{}, {"autotuneValidationFile": "v"}])
-def test_a_training_warns_where_it_is_called(arguments, monkeypatch):
-    def learn(self, data):
-        warnings.warn("of a training", stacklevel=self._warns_at)
-        raise DataError("no training here")
-
-    monkeypatch.setattr(Estimator, "_learn", learn)
-    monkeypatch.setattr(training.Autotune, "search", lambda _, given: given)
-    with (
-        pytest.warns(UserWarning, match="of a training") as record,
-        pytest.raises(DataError, match="no training here"),
-    ):
-        fasttext.train_supervised("t", **arguments)
-    assert record[0].filename == __file__
 
 
 def test_a_duration_without_a_file_is_warned_of():
