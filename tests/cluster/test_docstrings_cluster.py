@@ -14,6 +14,7 @@ MODULES = [
     if name.startswith(("snailps.estimators.", "snailps.local."))
 ]
 ELSEWHERE = {
+    "snailps.estimators.quantizing.quantize": "a model: tests/unit/test_quantising.py",
     "snailps.local.cluster.connect": "a host: test_ten_tasks.py",
     "snailps.local.session.JobResult.results": "a job: test_session.py",
 }
