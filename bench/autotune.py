@@ -7,8 +7,8 @@
         --test u.txt --seconds 120 --share 5 --seeds 3 --table
 
 `--seconds` are processor seconds of fastText's search, and a `--share` of them are ours: at that
-mark the search is interrupted (SIGINT), after which both train their best settings.  On a quiet
-machine with two cores fastText's mark is that of a duration of half as many seconds.  Processor
+mark the search is interrupted (SIGINT), after which both train their best settings.  A quiet
+machine with two cores is there after half as many seconds of fastText's duration.  Processor
 seconds of the summary are of all processes, from start to end: search, final training, saving.
 `snailps test` scores both files; its F1 is over all labels together.
 """

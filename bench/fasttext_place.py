@@ -14,7 +14,7 @@ A command reads its text, trains with two threads and writes a `.bin`.  Processo
 its processes and threads, and hold where other load takes the cores; wall seconds do not.
 *descriptions*: pairs of words, fastText's defaults.  *languages*: letters 2 to 4 of messages, each
 cut after 8 to 60 letters.  Both `.bin` are read by one reader; precision is of the best label, of
-all lines and of those of up to 15 letters.
+all lines and of lines of up to 15 letters.
 """
 
 import argparse
@@ -105,8 +105,8 @@ def command_of(system: str, work: str, text: Path, prefix: Path, seed: int, args
     options = {"input": text, "output": prefix, "threads": args.threads, **settings}
     options = {name.replace("_", "-"): value for name, value in options.items()}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    own = [sys.executable, "-m", "snailps", "train", "classifier", "--overwrite", "--json"]
-    return [*own, *words]
+    command = [sys.executable, "-m", "snailps", "train", "classifier", "--overwrite", "--json"]
+    return [*command, *words]
 
 
 def train(command: list[str]) -> dict:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The main ratios, and those of jobs that are one option away, in ten minutes, kept as a history.
+"""The main ratios, also of jobs that are one option away, in ten minutes, kept as a history.
 
     words.py, sparse.py, fits.py, transport.py at small sizes -> ratios -> bench/history.jsonl
     bench/history.jsonl -> docs/bench-history.svg
@@ -33,7 +33,7 @@ WORDS_BYTES, JOB_BYTES = 10_000_000, 3_000_000
 EXAMPLES = 400_000
 CSR_ROWS = 300_000
 RED = 0.9
-"""A ratio below this share of its best is red; those of memory above the reciprocal."""
+"""A ratio below this share of its best is red; of memory, a ratio above the reciprocal."""
 SEVERAL = ("--workers", "4", "--servers", "4", "--threads", "1")
 TRANSPORT = ("pull / bare loop", "push add / bare loop", "pull float16 / float32")
 """Begins of the targets of transport.py."""
@@ -151,7 +151,7 @@ def small_fits(runs: int) -> dict[str, float]:
 
 def red(figures: dict[str, float], before: list[dict]) -> list[str]:
     """Say of each ratio that is below `RED` of its best so far what that was, and when."""
-    found = []
+    fallen = []
     for name, value in figures.items():
         runs = [run for run in before if name in run["figures"]]
         if " / " not in name or not runs:
@@ -161,8 +161,8 @@ def red(figures: dict[str, float], before: list[dict]) -> list[str]:
         share = (value / best["figures"][name]) ** sign
         if share < RED:
             then = f"{best['figures'][name]:.3g}, {best['commit']}, {best['date']}"
-            found.append(f"{name}: {value:.3g}, {share:.2f} of the best ({then})")
-    return found
+            fallen.append(f"{name}: {value:.3g}, {share:.2f} of the best ({then})")
+    return fallen
 
 
 def commit() -> str:

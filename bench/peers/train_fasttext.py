@@ -30,15 +30,15 @@ def train(job):
     fasttext.FastText.unsupervised_default["seed"] = job["seed"]
     if job["model"] == "supervised":
         work = fasttext.train_supervised
-        own = {"wordNgrams": job["word_ngrams"]}
+        settings = {"wordNgrams": job["word_ngrams"]}
     else:
         work = fasttext.train_unsupervised
-        own = {"model": job["model"], "ws": job["window"], "t": job["sample"]}
+        settings = {"model": job["model"], "ws": job["window"], "t": job["sample"]}
     with tempfile.TemporaryFile() as log:
         stderr_fd = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
-            model = work(job["corpus"], **same, **own)
+            model = work(job["corpus"], **same, **settings)
         finally:
             os.dup2(stderr_fd, 2)
             os.close(stderr_fd)

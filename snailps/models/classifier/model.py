@@ -441,9 +441,9 @@ class Classifier(TextModel, Adopted, Reported):
         """Scale the deltas of word rows; deltas of label rows add up as they are."""
 
         def scale(trained: Trained, deltas: Floats) -> None:
-            own = self._steps(batch.lines, len(deltas), self.settings.loss)
-            others = own * np.float32(self.workers - 1)
-            Contention(own, others, rate * CURVATURE).scale(deltas)
+            steps = self._steps(batch.lines, len(deltas), self.settings.loss)
+            others = steps * np.float32(self.workers - 1)
+            Contention(steps, others, rate * CURVATURE).scale(deltas)
 
         return scale, None
 
@@ -526,10 +526,10 @@ class Classifier(TextModel, Adopted, Reported):
         """Write the `.bin`, from rows that are pulled in pieces."""
         s, words, labels = _unpack(results)
         path = f"{s.output}.bin"
-        own = {"word_ngrams": s.word_ngrams, "loss": s.loss, "normalize": s.normalize}
+        header = {"word_ngrams": s.word_ngrams, "loss": s.loss, "normalize": s.normalize}
         results.exporting.plan([len(words) + s.buckets, len(labels)])
         write_model(
-            results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **own
+            results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **header
         )
         figures: dict[str, float] = {"vocabulary": len(words), "labels": len(labels)}
         if not s.calibrate:

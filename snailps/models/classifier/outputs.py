@@ -91,8 +91,8 @@ class SampledRows(OutputRows):
             draws = np.random.default_rng(seed).random(num) * self._noise_sum[-1]
             noise = np.searchsorted(self._noise_sum, draws).astype(np.int32)
         used, places = np.unique(np.concatenate((lines.labels, noise)), return_inverse=True)
-        places, own = places.astype(np.int32), len(lines.labels)
-        return Outputs(used.astype(np.int32), places[:own].copy(), places[own:].copy())
+        places, labels = places.astype(np.int32), len(lines.labels)
+        return Outputs(used.astype(np.int32), places[:labels].copy(), places[labels:].copy())
 
     def steps(self, outputs: Outputs, lines: Lines, first: int) -> Ints:
         share = first / max(1, len(lines.label_ptr) - 1)
