@@ -30,10 +30,16 @@ from snailps.store.checkpoint.folder import (
     read_course,
     write_course,
 )
+from snailps.store.checkpoint.lock import LOCK, FolderTaken
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
 
 log = logging.getLogger(__name__)
+
+TEMPORARY = "snailps-best-"
+"""Beginning of the name of a folder of best rows that no output or checkpoint is beside."""
+CHECKPOINTS = "checkpoints"
+"""Folder of checkpoints of a job without output."""
 
 
 class CheckpointFiles:
@@ -171,8 +177,10 @@ class CheckpointFiles:
             folder.release()
 
     def open_best(self, settings: JobSettings, name: str) -> Opened:
-        folder = str(folder_of_best(settings, name))
-        settings = replace(settings, checkpoint_dir=folder, fresh=False)
+        folder = folder_of_best(settings, name)
+        if folder.name.startswith(TEMPORARY):
+            self._remove_left(folder.parent)
+        settings = replace(settings, checkpoint_dir=str(folder), fresh=False)
         opened = self.open(settings, resumes=False, anyway=True)
         assert opened is not None
         return opened
@@ -180,6 +188,21 @@ class CheckpointFiles:
     def discard_best(self, taken: int, settings: JobSettings, name: str) -> None:
         self.release(taken, "")
         self._disk.remove_tree(folder_of_best(settings, name))
+
+    def _remove_left(self, parent: Path) -> None:
+        """Remove best rows that killed sessions have left: nobody else would.
+
+        The lock of a folder is free once its master is gone. A folder without rows is not touched:
+        its master may be about to lock it.
+        """
+        with contextlib.suppress(OSError):
+            for name in self._disk.names(parent):
+                path = parent / name
+                with contextlib.suppress(OSError, FolderTaken):
+                    if name.startswith(TEMPORARY) and set(self._disk.names(path)) - {LOCK}:
+                        lock = self._disk.lock(path)
+                        self._disk.remove_tree(path)
+                        self._disk.unlock(lock)
 
     def _check_room(self, path: Path, needed: int) -> None:
         try:
@@ -195,13 +218,14 @@ class CheckpointFiles:
 
 def folder_of(settings: CheckpointSettings) -> Path:
     output = getattr(settings, "output", "")  # a session has none
-    default = f"{output}.checkpoints" if output else "checkpoints"
+    default = f"{output}.checkpoints" if output else CHECKPOINTS
     return Path(settings.checkpoint_dir or default).absolute()
 
 
 def folder_of_best(settings: JobSettings, name: str) -> Path:
     """The folder of the rows of a job's best epoch."""
     prefix = settings.checkpoint_dir or settings.output
-    if not prefix:
-        return Path(settings.scratch_dir or tempfile.gettempdir(), f"snailps-best-{name}")
+    if not (prefix or settings.saves_checkpoints):
+        return Path(settings.scratch_dir or tempfile.gettempdir(), f"{TEMPORARY}{name}")
+    prefix = prefix or CHECKPOINTS
     return Path(f"{prefix}.best").absolute()

@@ -381,6 +381,11 @@ class CheckpointController:
         return bool(self._path) and bool(self._interval_s or self._period)
 
     @property
+    def can_resume(self) -> bool:
+        """Whether the same command goes on from a complete checkpoint of this job."""
+        return bool(self._path) and self._newest is not None
+
+    @property
     def running(self) -> bool:
         return self._saving is not None
 

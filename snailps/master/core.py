@@ -409,6 +409,7 @@ class MasterCore:
             self.fail_job(text, EXIT_INTERRUPTED)
 
     def _send_stop(self, broken: bool, text: str) -> None:
+        self.job_controller.cluster_ends()
         stop = messages.Stop(broken, text)
         for member in list(self.members.all.values()):
             member.stopped()

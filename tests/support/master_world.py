@@ -48,11 +48,11 @@ class Reader:
 class Services:
     """The services of the core, done at once."""
 
-    def __init__(self):
-        self.files, self.reader, self.base = Files(), Reader(), b""
+    def __init__(self, files):
+        self.files, self.reader, self.base = files, Reader(), b""
 
     def more_files(self):
-        return Files()
+        return self.files
 
     def sync_journal(self):
         pass
@@ -79,12 +79,12 @@ class World:
 
     def __init__(
         self, job=None, past=None, session=False, lasting=False, nodes_stay=True, kept=True,
-        **settings,
+        files=None, **settings,
     ):  # fmt: skip
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
         self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
         self.works = []
-        self.services, self.answers = Services(), {}
+        self.services, self.answers = Services(files or Files()), {}
         self.last_peer = self._call = 0
         context = Context(
             MasterSettings(**settings), effects.Outbox(kept=kept, session=session), LIFE, self.now,
@@ -199,6 +199,15 @@ class World:
         self.ask(peer, m.Done("train", lease.number, 5, 0.1, figures))
         self.note(peer, m.Durable([lease.number]))
         return True
+
+    def finishes(self, workers, slow=False):
+        """The workers train all blocks of the job, which is exported, unless works are `slow`."""
+        while sum(self.trains(worker) for worker in workers):
+            self.tick()
+        self.slow = slow
+        for worker in workers:
+            self.note(worker, m.Finished({}))
+        self.tick(times=3)
 
 
 def takes_over(world, job):

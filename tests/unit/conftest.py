@@ -1,8 +1,12 @@
-"""What tests of shards share."""
+"""What tests of shards, and of the master's core, share."""
 
 import pytest
+from cluster_models import COUNTER, write_numbers
 from replicas import Replicas
 from shards import ADD, ZEROS, Shards
+
+from snailps.config import JobSettings, MasterSettings, RawConfig
+from snailps.master.job.job import Job
 
 
 @pytest.fixture
@@ -19,3 +23,18 @@ def cluster():
     with Replicas() as made:
         made.add_table(1, 4, ADD, ZEROS)
         yield made
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Makes jobs at a master, with settings; `make_job.values` are those that all have."""
+    write_numbers(tmp_path / "in.txt", 100)
+
+    def make(**settings):
+        raw = RawConfig.from_mapping({**make.values, **settings}, "test")
+        return Job(raw, (JobSettings, MasterSettings), 100.0)
+
+    make.values = {
+        "worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50",
+    }  # fmt: skip
+    return make

@@ -1,5 +1,6 @@
 """master.job.epoch_tests: a schedule that waits for tests, the best epoch, and its rows."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from snailps.api.rotation import Rotation
 from snailps.api.validation import Validation
 from snailps.config import JobSettings
 from snailps.errors import CheckpointError, DataError
-from snailps.master.checkpoint_files import folder_of_best
+from snailps.master.checkpoint_files import CheckpointFiles, folder_of_best
 from snailps.master.job.epoch_figures import EpochFigures
 from snailps.master.job.epoch_tests import EpochTests
 from snailps.master.job.job import Inspected, Job
@@ -404,4 +405,23 @@ def test_rows_are_kept_beside_the_output_or_the_checkpoints():
 
     assert folder(output="/out/m") == "/out/m.best"
     assert folder(output="out/m", checkpoint_dir="/shared/c") == "/shared/c.best"
+    assert folder(checkpoint_interval=5) == str(Path("checkpoints.best").absolute())
     assert folder(scratch_dir="/scratch") == "/scratch/snailps-best-name"
+
+
+def test_best_rows_that_a_killed_session_has_left_are_removed_by_the_next_one(tmp_path):
+    settings = JobSettings(scratch_dir=str(tmp_path))
+    killed, lives, later = (tmp_path / f"snailps-best-{n}" for n in ("killed", "lives", "later"))
+    of_others = tmp_path / "of_others"
+    for folder in (killed, of_others):
+        (folder / "checkpoint-000001").mkdir(parents=True)
+        (folder / "lock").touch()
+    living, files = CheckpointFiles(), CheckpointFiles()
+    living.open_best(settings, "lives")
+    (lives / "checkpoint-000001").mkdir()
+    files.open_best(settings, "later")
+    assert sorted(tmp_path.iterdir()) == [of_others, later, lives]
+    assert (lives / "checkpoint-000001").is_dir()
+    for opened, name in ((living, "lives"), (files, "later")):
+        opened.discard_best(1, settings, name)
+    assert list(tmp_path.iterdir()) == [of_others]

@@ -4,31 +4,15 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from cluster_models import COUNTER, write_numbers
 from master_parts import context_of
 from master_world import World, rejoin, takes_over
 
-from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
 from snailps.master.interrupts import LEAVE_S, Interrupts
-from snailps.master.job.job import Job
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.transport import messages as m
 
 TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-
-
-@pytest.fixture
-def make_job(tmp_path):
-    write_numbers(tmp_path / "in.txt", 100)
-
-    def make():
-        values = {
-            "worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50",
-        }  # fmt: skip
-        return Job(RawConfig.from_mapping(values, "test"), (JobSettings, MasterSettings), 100.0)
-
-    return make
 
 
 def send(world, *numbers):

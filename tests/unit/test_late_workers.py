@@ -1,13 +1,11 @@
 """The end of a training: who is waited for, who is given up, which results count."""
 
 import pytest
-from cluster_models import COUNTER, Counter, write_numbers
+from cluster_models import Counter
 from master_world import World, rejoin, takes_over
 
 from snailps.api.concurrency import Concurrency
-from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
-from snailps.master.job.job import Job
 from snailps.master.leases import BspSchedule, Entries, QueueSchedule, SspSchedule
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.leases.records import BlockResult
@@ -19,15 +17,10 @@ LONG_S = 300
 
 
 @pytest.fixture
-def make_job(tmp_path):
-    write_numbers(tmp_path / "in.txt", 100)
-    values = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50"}
-
-    def make(**settings):
-        raw = RawConfig.from_mapping({**values, "max_seconds": "5", **settings}, "test")
-        return Job(raw, (JobSettings, MasterSettings), 100.0)
-
-    return make
+def make_job(make_job):
+    """Jobs that are over in 5 s."""
+    make_job.values["max_seconds"] = "5"
+    return make_job
 
 
 class Ending(World):

@@ -767,9 +767,18 @@ class JobController:
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
         self.checkpoints.ended("" if self.interrupted else "the run ended")
-        if self.epoch_tests is not None:
-            self.epoch_tests.close(goes_on=self.interrupted and self.checkpoints.writes)
+        self._close_tests()
         self._above.job_ended(now)
+
+    def _close_tests(self) -> None:
+        """Close the rows of the best epoch: a checkpoint from which the job resumes needs them."""
+        if self.epoch_tests is not None:
+            self.epoch_tests.close(goes_on=self.checkpoints.can_resume)
+            self.epoch_tests = None
+
+    def cluster_ends(self) -> None:
+        """Release what a job has on disk that no other run looks for; its members end."""
+        self._close_tests()
 
     def _warn_of_tables(self, job: Job) -> None:
         """Warn of tables that nothing was pushed to. A forgotten push raises nowhere: the model
@@ -841,6 +850,7 @@ class JobController:
         self.checkpoints.abandon("the job has failed")
         if self.epoch_tests is not None:
             self.epoch_tests.abandon()
+        self._close_tests()
         if job.schedule.clocks is not None and self.phase is JobPhase.TRAINING:
             self._shard_orders.set_clock(0, early=True, now=now)  # shards drop what is staged
         self.end()
@@ -859,10 +869,8 @@ class JobController:
             self._out.work(self.job.close, _ignored)
         if self.round is not None:
             self.round.forget()
-        if self.epoch_tests is not None:
-            self.epoch_tests.close(goes_on=self.interrupted)
         self._go(JobPhase.IDLE)
-        self.job, self.round, self.interrupted, self.epoch_tests = None, None, False, None
+        self.job, self.round, self.interrupted = None, None, False
         self._members.left.clear()
         for member in self._members.nodes():
             member.job_over()

@@ -171,8 +171,11 @@ class EpochTests:
         self._keeper.abandon("the job has failed")
 
     def close(self, *, goes_on: bool) -> None:
-        """Remove the kept rows, unless the same command `goes_on` with the training."""
-        if self._step is _S.OVER or self._taken:
+        """Remove the kept rows, unless the same command `goes_on` with the training.
+
+        They may be an earlier master's, which has opened the folder.
+        """
+        if self._taken or self._job.tested.kept:
             if goes_on:
                 end = partial(self._files.release, self._taken, "")
             else:
