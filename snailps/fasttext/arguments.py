@@ -66,6 +66,8 @@ unsupervised_default: dict[str, Any] = {
 
 ``thread`` None: one a core.
 """
+OURS: dict[str, Any] = {"normalize": ""}
+"""Arguments that fastText lacks, with their defaults."""
 SUPERVISED_DEFAULT = {
     "lr": 0.1, "minCount": 1, "minn": 0, "maxn": 0, "loss": "softmax", "model": "supervised",
 }  # fmt: skip
@@ -77,9 +79,11 @@ ALIASES = {
     "label_prefix": "label",
     "pretrained_vectors": "pretrainedVectors",
 }
-SUPERVISED = ("input", *(name for name in unsupervised_default if name != "model"))
-UNSUPERVISED = ("input", *(name for name in unsupervised_default if "autotune" not in name))
-KEPT = tuple(name for name in SUPERVISED[1:] if name != "seed" and "autotune" not in name)
+SUPERVISED = ("input", *(name for name in unsupervised_default if name != "model"), *OURS)
+UNSUPERVISED = ("input", *(name for name in unsupervised_default if "autotune" not in name), *OURS)
+KEPT = tuple(
+    name for name in SUPERVISED[1:] if name not in ("seed", *OURS) and "autotune" not in name
+)
 """Arguments that become attributes of a trained model."""
 
 
@@ -103,7 +107,7 @@ def taken(
         values[name] = value
     if "input" not in values:
         raise TypeError(f"{who}: expected input, the path of a text")
-    every = {**unsupervised_default, **defaults, **values}
+    every = {**unsupervised_default, **OURS, **defaults, **values}
     losses, models = loss_name.__members__, model_name.__members__
     for name, choices in (("loss", losses), ("model", models)):
         if every[name] not in choices:
@@ -140,7 +144,7 @@ def arguments_of(header: BinHeader) -> dict[str, Any]:
 
 def signed(names: tuple[str, ...], defaults: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Give a function the signature that `help` and editors show."""
-    every = {**unsupervised_default, **defaults}
+    every = {**unsupervised_default, **OURS, **defaults}
     parameters = [
         inspect.Parameter(
             name,

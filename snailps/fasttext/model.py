@@ -267,7 +267,7 @@ class Model:
 
     def get_word_id(self, word: str) -> int:
         """Return the number of a word's row, or -1."""
-        return self._vectors.index.get(to_bytes(word), -1)
+        return self._vectors.number(word)
 
     def get_label_id(self, label: str) -> int:
         """Return the number of a label, or -1; of a model of words the number of a word."""
@@ -392,9 +392,8 @@ class Model:
         _refuse_newline(text, "get_line")
         words: list[bytes] = []
         labels: list[bytes] = []
-        line = to_bytes(text) + b"\n"
-        if self._classifier is not None:
-            line = self._classifier.normal_form(line)
+        reader = self._vectors if self._classifier is None else self._classifier
+        line = reader.normal_form(to_bytes(text) + b"\n")
         for token in tokens_of(line):
             if token in self._label_numbers:
                 labels.append(token)

@@ -52,6 +52,7 @@ SETTINGS = {
     "loss": "loss",
     "minCount": "min_count",
     "seed": "seed",
+    "normalize": "normalize",
 }  # fmt: skip
 """Setting of a job for each argument that both trainings hand on unchanged."""
 OF_CLASSIFIERS = {"minCountLabel": "min_count_label", "label": "label"}
@@ -327,6 +328,8 @@ def train_supervised(*args: Any, **kwargs: Any) -> Model:
         ``lr_update_rate``, ``label_prefix``, ``pretrained_vectors``).
     thread : int, optional
         Number of workers, at most one a core.  Not read inside a cluster's ``with`` block.
+    normalize : str
+        Normal form of texts, such as ``nfkc,lower``, which the model keeps; fastText has none.
     autotuneValidationFile : path, optional
         Labelled lines by which lr, epoch, dim, wordNgrams, minn, maxn and bucket are chosen, except
         those that are given.
@@ -359,7 +362,7 @@ def train_unsupervised(*args: Any, **kwargs: Any) -> Model:
     lr, dim, ws, epoch, minCount, minn, maxn, neg, bucket, t, pretrainedVectors, ...
         As in fastText, with its defaults and aliases.
     loss : {"ns", "hs"}
-    thread : int, optional
+    thread, normalize
         As in `train_supervised`.
 
     Raises

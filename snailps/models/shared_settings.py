@@ -14,7 +14,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from snailps.config import JobSettings
+from snailps.data.normal_forms import normal_parts
 from snailps.errors import ConfigError
+
+
+def _normal_parts(text: str, where: str) -> str:
+    try:
+        return normal_parts(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; got {text!r:.80}") from None
+
 
 COLUMN: Mapping[str, Any] = {
     "help": "Column of tables to read as text. Tables are Parquet, Arrow, ORC, JSON lines, and CSV "
@@ -87,6 +96,17 @@ MIN_COUNT: Mapping[str, Any] = {
     "high": 1 << 40,
 }
 """`min_count` of models of text."""
+NORMALIZE: Mapping[str, Any] = {
+    "unit": "parts",
+    "check": _normal_parts,
+}
+"""`normalize` of models of text."""
+NORMAL_PARTS = (
+    "Parts, separated by commas: `nfc` or `nfkc` (Unicode's forms), `lower` or `casefold` (also ß "
+    "to ss), `digits` (each becomes 0), `urls` (web and mail addresses become `<url>` and "
+    "`<email>`)."
+)
+"""The values of `normalize`, for its help."""
 SUBWORD: Mapping[str, Any] = {"unit": "characters", "low": 0, "high": 32}
 """`minn` and `maxn` of models of text."""
 BUCKET: Mapping[str, Any] = {

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from snailps.api.traits import SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
+from snailps.data._normaliser import Normaliser
 from snailps.data._text import WordCounter
 from snailps.data.huffman import Tree
 from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import release_whole
-from snailps.data.vocabulary import Vocabulary
+from snailps.data.vocabulary import LABEL_PREFIX, Vocabulary
 from snailps.errors import ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats, Keys
@@ -54,6 +55,11 @@ PUT_SHARE = 2
 as wanted and as pushed."""
 _UNREAD_BYTES = 8
 """Bytes before a part's counts: how many words were too long to be read."""
+
+
+def normal_form_of(parts: str, label_prefix: bytes = LABEL_PREFIX) -> Callable[[bytes], bytes]:
+    """Return what gives a text its normal form, of these `parts` (`normal_forms.PARTS`)."""
+    return Normaliser(parts, label_prefix=label_prefix).of if parts else lambda text: text
 
 
 class WordSurveyor:
@@ -152,6 +158,7 @@ def write_model(
         min_count=s.min_count,
         negatives=s.negatives,
         tokens=words.tokens,
+        normalize=s.normalize,
         **own,
     )
     progress, what = results.exporting, f"writing {path}"

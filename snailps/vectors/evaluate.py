@@ -134,7 +134,7 @@ def evaluate_similarity(
     pairs = similarity_file(path)
     numbers = _cased(vectors.raw_words)
     for first, second, score in pairs:
-        rows = [numbers.get(word.upper()) for word in (first, second)]
+        rows = [numbers.get(_upper(vectors, word)) for word in (first, second)]
         if None in rows and not (oov == "subword" and vectors.has_subwords):
             skipped.append((first, second))
             continue
@@ -158,6 +158,11 @@ def _cased(words: Sequence[bytes]) -> dict[str, int]:
     for number, word in enumerate(words):
         numbers.setdefault(to_text(word).upper(), number)
     return numbers
+
+
+def _upper(vectors: Vectors, word: str) -> str:
+    """Return a word of a question in the model's normal form, and in upper case."""
+    return to_text(vectors.normal_form(to_bytes(word))).upper()
 
 
 def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
@@ -195,7 +200,7 @@ def evaluate_analogies(
     listed = vectors.raw_words[:size]
     number = _cased(listed)
     ids = np.array(
-        [[number.get(word.upper(), size) for word in question] for question in questions],
+        [[number.get(_upper(vectors, word), size) for word in question] for question in questions],
         dtype=np.int64,
     )
     first = np.array([number[to_text(word).upper()] for word in listed], dtype=np.int64)

@@ -45,9 +45,9 @@ _COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-g
 _MODE_FLORET, _HASHES_MAX = 2, 4
 _T_FLORET = 1e-300
 """A sampling threshold below this is no float64 of fastText but two integers of floret's header."""
-_SAMPLE_NORMALISED, _NORMALISED = 1e-4, 0xEB5A17
-"""A classifier does not sample words, so nothing reads its threshold: 24 of its last bits are a
-mark, eight are the parts of the normal form.  fastText keeps it, and prints 0.0001."""
+_NORMALISED, _SAMPLE_DIGITS = 0xEB5A17, 5
+"""Of a model with a normal form, 24 of the last 32 bits of the sampling threshold are a mark, and
+eight are the parts.  The bits before them hold five digits: fastText keeps it, and prints these."""
 _ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
@@ -93,8 +93,8 @@ class BinHeader:
     stored as "ns", because the format has no NCE.  `tokens` counts the training text, rare words
     included; 0 stands for the sum of the counts.  `hashes` is floret's number of rows for each word
     and n-gram, whose words (except the first) have no rows of their own; 0: a fastText model.
-    `normalize` lists the parts of the normal form of a classifier's texts
-    (`data.normal_forms.PARTS`), which only snailps reads.
+    `normalize` lists the parts of the normal form of texts (`data.normal_forms.PARTS`), which only
+    snailps reads; `sample` has five digits then, and 1 stands for 0, no subsampling.
     """
 
     dim: int
@@ -132,7 +132,7 @@ class BinHeader:
         if is_classifier:
             ngrams = max(self.word_ngrams, 1)
             settings = {"dim": self.dim, "loss": self.loss, "word_ngrams": ngrams}
-            settings["normalize"] = self.normalize
+        settings["normalize"] = self.normalize
         least = max(self.minn, 1)  # fastText treats a `minn` of 0 as 1
         has_grams = self.maxn >= least and (is_classifier or self.bucket > 0)
         settings |= {"minn": least, "maxn": self.maxn} if has_grams else {"maxn": 0}
@@ -458,18 +458,20 @@ def _marked_sample(header: BinHeader) -> float:
     """Return the sampling threshold; in its last bits are the parts of a normal form."""
     if not header.normalize:
         return header.sample
-    bits = struct.pack("<d", _SAMPLE_NORMALISED)
+    # 1 samples no word, like 0, whose other bits would be those of floret's header.
+    bits = struct.pack("<d", header.sample or 1.0)
     mark = (_NORMALISED << 8) | mask_of(header.normalize)
     value: float = struct.unpack("<d", mark.to_bytes(4, "little") + bits[4:])[0]
     return value
 
 
-def _normal_parts_in(path: str | os.PathLike[str], sample: float) -> str:
+def _unmarked(path: str | os.PathLike[str], sample: float) -> tuple[float, str]:
+    """Return the sampling threshold, and the parts of a normal form in its last bits."""
     bits = int.from_bytes(struct.pack("<d", sample)[:4], "little")
     if bits >> 8 != _NORMALISED:
-        return ""
+        return sample, ""
     try:
-        return parts_of(bits & 0xFF)
+        return float(f"{sample:.{_SAMPLE_DIGITS}g}"), parts_of(bits & 0xFF)
     except ValueError as error:
         raise ModelFileError(
             f"{path}: its texts have a normal form that this version does not know ({error}): use "
@@ -537,12 +539,12 @@ def _unpack_header(
         )
     if version == VERSION_OLDEST and models[model] == "supervised":
         maxn = 0
-    normalize = _normal_parts_in(path, sample) if models[model] == "supervised" else ""
+    sample, normalize = _unmarked(path, sample)
     header = BinHeader(
         dim=dim, bucket=bucket, minn=minn, maxn=maxn, window=window, epochs=epochs,
         min_count=min_count, negatives=negatives, word_ngrams=word_ngrams, loss=losses[loss],
         model=models[model], lr_update_rate=lr_update_rate,
-        sample=_SAMPLE_NORMALISED if normalize else sample,
+        sample=sample,
         hashes=hashes if mode == _MODE_FLORET else 0,
         normalize=normalize,
     )  # fmt: skip

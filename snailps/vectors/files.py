@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from snailps.data.array_archives import DAMAGED
 from snailps.data.file_kinds import HEAD_BYTES, content_name
+from snailps.data.normal_forms import normal_parts
 from snailps.dataclass import replace
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.calibration import read_calibration
@@ -273,6 +274,7 @@ def _read_npz(given: Given) -> Vectors:
             )
         text = model.map("words", np.dtype(np.uint8), 1) if "words" in names else None
         rows = model.map("embedding" if is_federated else "vectors", np.dtype("<f4"), 2)
+        form = model.map("normalize", np.dtype(np.uint8), 1) if "normalize" in names else b""
     except ModelFileError:
         raise
     except (OSError, *DAMAGED) as error:
@@ -288,7 +290,18 @@ def _read_npz(given: Given) -> Vectors:
         raise ModelFileError(
             f"{path}: has {len(listed)} words but {len(vectors)} vectors; export it again"
         )
-    return Vectors(listed, vectors)
+    return Vectors(listed, vectors, normalize=_normal_parts_in(path, bytes(form)))
+
+
+def _normal_parts_in(path: Path_, form: bytes) -> str:
+    """Read the parts of a normal form from a .npz."""
+    try:
+        return normal_parts(form.decode("ascii"))
+    except ValueError as error:
+        raise ModelFileError(
+            f"{path}: its words have a normal form that this version does not know ({error}): use "
+            "a newer snailps"
+        ) from None
 
 
 def _means_npz(given: Given) -> str:

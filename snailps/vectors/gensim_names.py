@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from snailps.errors import DataError
 from snailps.vectors.questions import Query, query_items, unit, vector_of
-from snailps.vectors.saving import write_word2vec
+from snailps.vectors.saving import warn_of_normal_form, write_word2vec
 from snailps.vectors.text_files import write_vec
-from snailps.vectors.words import WordNumbers, Words, to_bytes
+from snailps.vectors.words import WordNumbers, Words
 
 Float32 = npt.NDArray[np.float32]
 _TINY = 1e-6
@@ -29,6 +29,7 @@ class _Queried(Protocol):
     """What the names below use of `Vectors`."""
 
     dim: int
+    normalize: str
 
     @property
     def words(self) -> Words: ...
@@ -39,6 +40,7 @@ class _Queried(Protocol):
     @property
     def normalised(self) -> Float32: ...
     def vector(self, word: str | bytes, /) -> Float32: ...
+    def number(self, word: str | bytes, /) -> int: ...
     def chunks(self) -> Iterator[Float32]: ...
     def similarity(self, a: Query, b: Query, /) -> float: ...
     def distances(self, word_or_vector: Query, other_words: Collection[str] = (), /) -> Float32: ...
@@ -91,8 +93,8 @@ class GensimNames:
     def closer_than(self: _Queried, key1: str, key2: str) -> list[str]:
         """Return the words nearer to `key1` than `key2` is, in the order of the rows."""
         distances = self.distances(key1)
-        row1, row2 = self.index.get(to_bytes(key1)), self.index.get(to_bytes(key2))
-        limit = self.distances(key1, [key2])[0] if row2 is None else distances[row2]
+        row1, row2 = self.number(key1), self.number(key2)
+        limit = self.distances(key1, [key2])[0] if row2 < 0 else distances[row2]
         nearer = np.flatnonzero(distances < limit).tolist()
         return [self.words[number] for number in nearer if number != row1]
 
@@ -169,11 +171,7 @@ class GensimNames:
                 term = unit(term) if isinstance(item, (str, bytes)) else term
                 product *= (1 + matrix @ term) / 2
         scores /= divisor + np.float32(_TINY)
-        asked = {
-            self.index.get(to_bytes(item))
-            for item in wanted + unwanted
-            if isinstance(item, (str, bytes))
-        }
+        asked = {self.number(item) for item in wanted + unwanted if isinstance(item, (str, bytes))}
         best = np.argsort(-scores, kind="stable")[: topn + len(asked)].tolist()
         answers = [(self.words[row], float(scores[row])) for row in best if row not in asked]
         return answers[:topn]
@@ -183,10 +181,13 @@ class GensimNames:
     ) -> None:
         """Write word2vec's text (a .vec, five digits) or, with `binary`, its binary (all digits).
 
+        Neither keeps `normalize`; a warning says so.
+
         Raises
         ------
         ModelFileError
             The file cannot be written, or cannot hold a word.
         """
+        warn_of_normal_form(fname, self.normalize)
         write = write_word2vec if binary else write_vec
         write(fname, [*self.raw_words], self.chunks(), self.dim)

@@ -21,8 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data._labelled import KeptGrams
+from snailps.data._normaliser import Normaliser
 from snailps.data._subwords import floret_ids, subword_ids
 from snailps.data.extras import optional_module
+from snailps.data.normal_forms import normal_parts
+from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors._one_line import OneWord
@@ -86,6 +89,9 @@ class Vectors(GensimNames):
         For floret's models: bucket rows summed per word and n-gram, 1 to 4; 0: a fastText model.
     pruned : KeptGrams, optional
         For a pruned model: the n-grams whose rows it has.
+    normalize : str
+        Normal form of the words of every query: parts separated by commas, such as ``nfkc,lower``
+        (the setting of that name).  A word of the vocabulary stays as it is.
 
     Attributes
     ----------
@@ -96,6 +102,8 @@ class Vectors(GensimNames):
         Length of a vector.
     has_subwords : bool
         Whether a word outside the vocabulary has a vector.
+    normalize : str
+        Parts of the normal form of queries; empty: none.
 
     Notes
     -----
@@ -136,8 +144,13 @@ class Vectors(GensimNames):
         bucket: int = 0,
         hashes: int = 0,
         pruned: KeptGrams | None = None,
+        normalize: str = "",
     ) -> None:
         self._raw = [to_bytes(word) for word in words]
+        try:
+            self.normalize = normal_parts(normalize)
+        except ValueError as error:
+            raise DataError(f"normalize: {error}; got {normalize!r:.80}") from None
         self.has_subwords = bucket > 0 and (hashes > 0 or (maxn > 0 and maxn >= minn))
         grams = 0
         if self.has_subwords:
@@ -189,6 +202,7 @@ class Vectors(GensimNames):
             bucket=header.bucket,
             hashes=header.hashes,
             pruned=model.pruned,
+            normalize=header.normalize,
         )
         vectors._model = model if len(vectors) == len(model.words) else None
         return vectors
@@ -196,7 +210,7 @@ class Vectors(GensimNames):
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: with the rows, without index; a copy cannot be saved as .bin."""
         state = {**self.__dict__, "_model": None, "_near": None}
-        for name in ("index", "_one"):  # made again on first access
+        for name in ("index", "_one", "_normaliser"):  # made again on first access
             state.pop(name, None)
         return state
 
@@ -214,7 +228,7 @@ class Vectors(GensimNames):
 
     def __contains__(self, word: object) -> bool:
         """Whether a word is in the vocabulary; others may still have a vector by subwords."""
-        return isinstance(word, (str, bytes)) and to_bytes(word) in self.index
+        return isinstance(word, (str, bytes)) and self.number(word) >= 0
 
     def __getitem__(self, words: str | bytes | Iterable[str | bytes]) -> Float32:
         """Return the vector of a word, float32[dim], or of k words, float32[k, dim]; a copy.
@@ -268,6 +282,24 @@ class Vectors(GensimNames):
     def index(self) -> dict[bytes, int]:
         """Row number of each word, by its bytes; `key_to_index` is the same by str."""
         return dict(zip(self._raw, range(len(self._raw)), strict=True))
+
+    @cached_property
+    def _normaliser(self) -> Normaliser:
+        return Normaliser(self.normalize, label_prefix=LABEL_PREFIX)
+
+    def normal_form(self, text: bytes) -> bytes:
+        """Return a text in the normal form of the model (setting `normalize`)."""
+        return self._normaliser.of(text) if self.normalize else text
+
+    def query_form(self, word: str | bytes) -> bytes:
+        """Return a word as the model looks it up, as bytes: a word of the vocabulary as it is, any
+        other in its normal form."""
+        raw = to_bytes(word)
+        return raw if not self.normalize or raw in self.index else self._normaliser.of(raw)
+
+    def number(self, word: str | bytes) -> int:
+        """Return the row number of a word, or -1."""
+        return self.index.get(self.query_form(word), -1)
 
     @cached_property
     def normalised(self) -> Float32:
@@ -328,16 +360,18 @@ class Vectors(GensimNames):
         """
         if not isinstance(word, (str, bytes)):
             raise DataError(f"expected a word, as str or bytes, got {word!r}")
-        raw = to_bytes(word)
-        if raw not in self.index and not len(self.row_numbers(raw)):
+        raw = self.query_form(word)
+        if raw not in self.index and not len(self._row_numbers(raw)):
             raise self._unknown(raw)
-        return self.word_vector(raw)
+        return self._word_vector(raw)
 
     def word_vector(self, word: str | bytes) -> Float32:
         """Return the vector of a word, float32[dim], or zeros for one without row and n-grams."""
+        return self._word_vector(self.query_form(word))
+
+    def _word_vector(self, raw: bytes) -> Float32:
         if self._one is None:
-            return self.mean(self.row_numbers(word))
-        raw = to_bytes(word)
+            return self.mean(self._row_numbers(raw))
         return self._one.vector(self.index.get(raw, -1), raw)
 
     def row_numbers(self, word: str | bytes) -> Int32:
@@ -346,7 +380,9 @@ class Vectors(GensimNames):
         Its own row, if it is in the vocabulary, then the rows of its n-grams: fastText's ids.
         Empty for a word that has no vector; it is not an error here.
         """
-        raw = to_bytes(word)
+        return self._row_numbers(self.query_form(word))
+
+    def _row_numbers(self, raw: bytes) -> Int32:
         number = self.index.get(raw)
         if number is not None:
             return self._known_ids(number, raw)
@@ -364,7 +400,7 @@ class Vectors(GensimNames):
         >>> wv.subwords("ab")
         ([b'ab', b'<ab', b'ab>'], array([0, 5, 5], dtype=int32))
         """
-        raw = to_bytes(word)
+        raw = self.query_form(word)
         number = self.index.get(raw)
         words = [raw] if number is not None and not (self._hashes and number) else []
         grams: Iterable[bytes] = ()
@@ -377,7 +413,7 @@ class Vectors(GensimNames):
                 grams = compress(
                     grams, self._pruned.rows(subword_ids(raw, *self._subwords, 0)) >= 0
                 )
-        return [*words, *grams], self.row_numbers(raw)
+        return [*words, *grams], self._row_numbers(raw)
 
     def most_similar(
         self,
@@ -430,7 +466,7 @@ class Vectors(GensimNames):
         'south'
         """
         query, asked = mean_query(positive, negative, self.vector, self.dim)
-        banned = [self.index[word] for word in dict.fromkeys(asked) if word in self.index]
+        banned = self._known_numbers(asked)
         numbers, scores = self._search(query[None], topn, len(banned), restrict_vocab)
         nearest = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
         answers = [(number, score) for number, score in nearest if number not in banned]
@@ -583,7 +619,7 @@ class Vectors(GensimNames):
         """Average a line's unit vectors; `units` caches them, with None for a word without one."""
         total = np.zeros(self.dim, np.float32)
         count = 0
-        for word in one_line(text).split():
+        for word in self.normal_form(one_line(text)).split():
             if word not in units:
                 if len(units) * self.dim >= _UNIT_VALUES:
                     units.clear()
@@ -600,7 +636,7 @@ class Vectors(GensimNames):
 
         Unlike `vector` it never looks for close spellings, which takes milliseconds a word.
         """
-        rows = self.row_numbers(word)
+        rows = self._row_numbers(word)
         if not len(rows):
             return None
         vector = self.mean(rows)
@@ -705,7 +741,8 @@ class Vectors(GensimNames):
     def to_gensim(self) -> KeyedVectors:
         """Return gensim's KeyedVectors with the same words, vectors and, if known, counts; a copy.
 
-        It has no subwords: words outside the vocabulary have no vector there.
+        It has no subwords, so words outside the vocabulary have no vector there, and no
+        `normalize`: ask it for words in that form.
 
         Raises
         ------
@@ -725,8 +762,9 @@ class Vectors(GensimNames):
         """Write the vectors in the format that the ending of `path` names.
 
         ``.npz``: words, which may have blanks, and float32 vectors.  ``.vec``: text with five
-        significant digits.  ``.bin``: fastText's format with subwords, only for vectors that were
-        loaded from a .bin or come from a fitted estimator.
+        significant digits, which cannot keep `normalize`; a warning says so.  ``.bin``: fastText's
+        format with subwords, only for vectors that were loaded from a .bin or come from a fitted
+        estimator.
 
         Raises
         ------
@@ -734,7 +772,7 @@ class Vectors(GensimNames):
             Unknown ending, a file that cannot be written, a word that the format cannot hold, or a
             .bin of vectors that lack the rest of a fastText model.
         """
-        save_vectors(path, self._raw, self.chunks(), self.dim, self._model)
+        save_vectors(path, self._raw, self.chunks(), self.dim, self._model, self.normalize)
 
     def plot(
         self,
@@ -796,7 +834,7 @@ class Vectors(GensimNames):
         """Find the `k` words nearest to a vector, without the words in `banned`."""
         if not isinstance(k, Integral) or k < 1:
             raise DataError(f"expected a number of neighbours of at least 1, got {k}")
-        bans = [self.index[raw] for raw in map(to_bytes, banned) if raw in self.index]
+        bans = self._known_numbers(banned)
         nearest = zip(*nearest_to(self.normalised, query, k, bans), strict=True)
         return [Neighbour(to_text(self._raw[number]), score) for number, score in nearest]
 
@@ -828,7 +866,7 @@ class Vectors(GensimNames):
             raise DataError(
                 f"restrict_vocab: expected a number or a list of words, got {restrict!r}"
             )
-        allowed = {self.index[raw] for raw in map(to_bytes, restrict) if raw in self.index}
+        allowed = self._known_numbers(restrict)
         if not allowed:
             raise DataError(
                 f"restrict_vocab: none of its {len(restrict):,} words is in the model; check "
@@ -837,6 +875,11 @@ class Vectors(GensimNames):
         rows = np.array(sorted(allowed), np.int32)
         numbers, scores = nearest_rows(matrix[rows], queries, min(k, len(rows)))
         return rows[numbers], scores
+
+    def _known_numbers(self, words: Iterable[str | bytes]) -> list[int]:
+        """Return the row numbers of the words that are in the vocabulary, each once."""
+        numbers = dict.fromkeys(map(self.number, words))
+        return [number for number in numbers if number >= 0]
 
     @cached_property
     def _one(self) -> OneWord | None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -23,6 +24,8 @@ from snailps.vectors.model_file import model_writer
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.text_files import write_vec
 
+log = logging.getLogger(__name__)
+
 Float32 = npt.NDArray[np.float32]
 Path_: TypeAlias = "str | os.PathLike[str]"
 
@@ -36,6 +39,7 @@ def save_vectors(
     chunks: Iterable[Float32],
     dim: int,
     model: BinModel | None,
+    normalize: str = "",
 ) -> None:
     """Write vectors in the format of the path's ending.
 
@@ -43,8 +47,9 @@ def save_vectors(
     """
     ending = os.path.splitext(path)[1]  # noqa: PTH122
     if ending == ".npz":
-        write_npz(path, words, chunks, dim, None if model is None else model.counts)
+        write_npz(path, words, chunks, dim, None if model is None else model.counts, normalize)
     elif ending == ".vec":
+        warn_of_normal_form(path, normalize)
         write_vec(path, words, chunks, dim)
     elif ending in (".bin", ".ftz"):
         save_model(path, model)
@@ -61,8 +66,12 @@ def write_npz(
     chunks: Iterable[Float32],
     dim: int,
     counts: Sequence[int] | npt.NDArray[np.int64] | None = None,
+    normalize: str = "",
 ) -> None:
-    """Write ``vectors`` float32[n, dim], ``words`` (bytes, joined by newlines), and ``counts``."""
+    """Write ``vectors`` float32[n, dim], ``words`` (bytes, joined by newlines), and ``counts``.
+
+    ``normalize``, if it is not empty, is an array of bytes, too.
+    """
     check_words(path, words, newlines_only=True)
     newlines = np.full((len(words), 1), ord("\n"), np.uint8)
     text = PackedWords.of(words).with_tails(newlines)[:-1]
@@ -76,8 +85,20 @@ def write_npz(
                     f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
                 )
             file.add("counts", numbers)
+        if normalize:
+            file.add("normalize", np.frombuffer(normalize.encode(), np.uint8))
         rows = checked_chunks(path, "vectors", chunks, len(words), dim)
         file.add_pieces("vectors", np.float32, (len(words), dim), rows)
+
+
+def warn_of_normal_form(path: Path_, normalize: str) -> None:
+    """Log that a format without a place for the normal form loses it, if there is one."""
+    if normalize:
+        log.warning(
+            "%s: this format cannot keep the normal form (%s): ask it for words in that form. A "
+            ".npz or .bin keeps it",
+            os.fspath(path), normalize,
+        )  # fmt: skip
 
 
 def write_word2vec(

@@ -93,6 +93,16 @@ def test_setting_against_the_file_names_both_and_their_places(tmp_path, name, va
         settings_of(continue_from=path, **{name: value})
 
 
+def test_normal_form_is_the_files_and_no_other(tmp_path):
+    plain = write_model(tmp_path / "plain")
+    assert settings_of(continue_from=write_model(tmp_path / "m", normalize="lower")).normalize == (
+        "lower"
+    )
+    for path, parts, expected in ((tmp_path / "m", "nfc", "lower"), (plain, "nfc", "nothing")):
+        with pytest.raises(ConfigError, match=rf"normalize: expected {expected}, as in .*got nfc"):
+            settings_of(continue_from=path, normalize=parts)
+
+
 @pytest.mark.parametrize("model", [WordVectors, Classifier])
 def test_setting_against_the_dimension_of_vectors_is_refused(tmp_path, model):
     write_vec(tmp_path / "v", [b"a"], [np.zeros((1, 8), np.float32)], 8)

@@ -357,7 +357,7 @@ def test_arguments_are_fasttexts_by_place_by_name_and_by_alias():
     assert made.parameters == {
         "dim": 20, "lr": 0.7, "epochs": 3, "loss": "softmax", "min_count": 2, "maxn": 0,
         "seed": 0, "verbose": "auto", "workers": 1, "word_ngrams": 2, "min_count_label": 0,
-        "label": "__label__", "pretrained": "", "bucket": 2_000_000,
+        "label": "__label__", "pretrained": "", "bucket": 2_000_000, "normalize": "",
     }  # fmt: skip
     assert made.args["loss"] is fasttext.FastText.loss_name.softmax
     assert (made.args["lr"], made.args["wordNgrams"], made.args["thread"]) == (0.7, 2, 1)
@@ -365,7 +365,7 @@ def test_arguments_are_fasttexts_by_place_by_name_and_by_alias():
     assert made.parameters == {
         "dim": 100, "lr": 0.05, "epochs": 5, "loss": "ns", "min_count": 5, "minn": 1, "maxn": 4,
         "seed": 0, "verbose": False, "workers": None, "model": "cbow", "window": 3,
-        "negatives": 5, "sample": 1e-3, "pretrained": "", "bucket": 2_000_000,
+        "negatives": 5, "sample": 1e-3, "pretrained": "", "bucket": 2_000_000, "normalize": "",
     }  # fmt: skip
     without = training.unsupervised("text", minn=4, maxn=3)
     assert without.parameters["maxn"] == 0
@@ -496,8 +496,8 @@ def test_names_of_old_versions_say_what_took_their_place():
             getattr(fasttext, name)("text", "model")
     with pytest.raises(ParameterError, match="negative sampling"):
         training.unsupervised("text", loss="softmax")
-    with pytest.raises(TypeError, match="at most 21 arguments"):
-        training.unsupervised(*range(22))
+    with pytest.raises(TypeError, match="at most 22 arguments"):
+        training.unsupervised(*range(23))
 
 
 def test_quantize_in_place_gives_a_model_that_the_official_package_opens(pairs, tmp_path):

@@ -31,7 +31,6 @@ from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers
 from snailps.data._labelled import Lines, without_weights
-from snailps.data._normaliser import Normaliser
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
@@ -71,7 +70,14 @@ from snailps.models.pace import Pace, of_workers
 from snailps.models.pretrained import counted
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
-from snailps.models.text_model import TextModel, WordPart, WordSurveyor, bucket_keys, write_model
+from snailps.models.text_model import (
+    TextModel,
+    WordPart,
+    WordSurveyor,
+    bucket_keys,
+    normal_form_of,
+    write_model,
+)
 from snailps.vectors.calibration import path_beside
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
@@ -119,13 +125,6 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
     _, summary = factors_in(summary)
     size = 8 + int.from_bytes(summary[:8], "little")
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
-
-
-def normal_form_of(s: ClassifierSettings) -> Callable[[bytes], bytes]:
-    """What gives a text the form in which its words are counted."""
-    if not s.normalize:
-        return lambda text: text
-    return Normaliser(s.normalize, label_prefix=s.label.encode()).of
 
 
 def part_of(s: ClassifierSettings, text_of: Callable[[Block], bytes]) -> WordPart:
@@ -304,7 +303,8 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def survey_part(self) -> SurveyPart:
-        s, normal, split = self.settings, normal_form_of(self.settings), HeldOut.of(self.settings)
+        s, split = self.settings, HeldOut.of(self.settings)
+        normal = normal_form_of(s.normalize, s.label.encode())
 
         def counted(block: Block) -> bytes:
             if s.has_weights and split is not None:  # wrong ones are refused now, not at a test
@@ -526,7 +526,7 @@ class Classifier(TextModel, Adopted, Reported):
         """Write the `.bin`, from rows that are pulled in pieces."""
         s, words, labels = _unpack(results)
         path = f"{s.output}.bin"
-        header = {"word_ngrams": s.word_ngrams, "loss": s.loss, "normalize": s.normalize}
+        header = {"word_ngrams": s.word_ngrams, "loss": s.loss}
         results.exporting.plan([len(words) + s.buckets, len(labels)])
         write_model(
             results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **header

@@ -13,7 +13,6 @@ from typing import Literal
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.config import JobSettings, setting
 from snailps.data._labelled import GRAM_MAX
-from snailps.data.normal_forms import normal_parts
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.class_weights import class_weights_in
@@ -22,6 +21,8 @@ from snailps.models.shared_settings import (
     BUCKET,
     COLUMN,
     MIN_COUNT,
+    NORMAL_PARTS,
+    NORMALIZE,
     PRETRAINED,
     SHUFFLE,
     STOP_AFTER,
@@ -35,13 +36,6 @@ AUTO_MAXN = -1
 """Value of `maxn: auto`, which depends on the text."""
 LR, LR_GRAMS, GRAMS = 0.1, 0.5, 4
 """Rates without and with character n-grams, and the n-grams' length; see `passes`."""
-
-
-def _normal_parts(text: str, where: str) -> str:
-    try:
-        return normal_parts(text)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}; got {text!r:.80}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +161,10 @@ class ClassifierSettings(JobSettings):
     )
     normalize: str = setting(
         "",
-        help="Normal form of texts. It is kept in the model and applied to every text. Parts, "
-        "separated by commas: `nfc` or `nfkc` (Unicode's forms), `lower` or `casefold` (also ß to "
-        "ss), `digits` (each becomes 0), `urls` (web and mail addresses become `<url>` and "
-        "`<email>`). Labels stay as they are. Empty: texts are read as they are.",
+        help="Normal form of texts. It is kept in the model and applied to every text. "
+        f"{NORMAL_PARTS} Labels stay as they are. Empty: texts are read as they are.",
         when="Spelling varies more than meaning: questions in another case, few training lines.",
-        unit="parts",
-        check=_normal_parts,
+        **NORMALIZE,
     )
     column: str = setting("", **COLUMN)
     label_column: str = setting(

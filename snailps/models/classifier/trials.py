@@ -35,13 +35,13 @@ from snailps.models.classifier.held_out import (
     reading_of,
 )
 from snailps.models.classifier.lines import Floats, Steps, begin, shuffled
-from snailps.models.classifier.model import Classifier, normal_form_of, part_of, unpack_summary
+from snailps.models.classifier.model import Classifier, part_of, unpack_summary
 from snailps.models.classifier.outputs import Ints, labelling_of, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import factors_in, weighed
 from snailps.models.ngram_rows import surveyed
 from snailps.models.tested_texts import texts_of
-from snailps.models.text_model import BUCKET_KEY
+from snailps.models.text_model import BUCKET_KEY, normal_form_of
 from snailps.vectors.fasttext_bin import BinHeader, BinModel
 
 SPAN_FEATURES = 1 << 20
@@ -133,7 +133,8 @@ class Text:
     ) -> None:
         self._settings, self._train, self._held_out = settings, train, held_out
         self._threads = threads
-        part, normal = part_of(settings, lambda block: b""), normal_form_of(settings)
+        part = part_of(settings, lambda block: b"")
+        normal = normal_form_of(settings.normalize, settings.label.encode())
         for piece in train:
             part.count(normal(piece))
         self._counts = part.take()

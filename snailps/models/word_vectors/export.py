@@ -21,12 +21,12 @@ from snailps.api.worker import Results
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import unpack_vocabulary
-from snailps.models.text_model import bucket_keys, key_ranges, write_model
+from snailps.models.text_model import bucket_keys, key_ranges, normal_form_of, write_model
 from snailps.models.word_vectors.examples import Ints, bags_of, times_of
 from snailps.models.word_vectors.row_classes import RowClasses, classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import bin_bytes
-from snailps.vectors.saving import write_npz
+from snailps.vectors.saving import warn_of_normal_form, write_npz
 from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes
 
@@ -44,6 +44,8 @@ VEC_WORD_BYTES = 2
 VEC_NUMBER_BYTES = 8.0, 0.47
 """Bytes of a number of a `.vec` with its blank: for dim 1, and for each power of ten of dim."""
 NPZ_HEAD_BYTES = 753
+NPZ_FORM_BYTES = 250
+"""Bytes of the array of a normal form besides its letters."""
 NPZ_WORD_BYTES = 9
 """A line feed, and a count of 8 bytes."""
 
@@ -61,9 +63,10 @@ def write_files(results: Results) -> Mapping[str, Any]:
         chunks = word_rows(results, s, classes, words)
         counted = progress.count(f"writing {path}", len(words), "words", chunks)  # begins when used
         if name == "vec":
+            warn_of_normal_form(path, s.normalize)
             write_vec(path, words, counted, s.dim)
         elif name == "npz":
-            write_npz(path, words, counted, s.dim, counts=vocabulary.counts)
+            write_npz(path, words, counted, s.dim, vocabulary.counts, s.normalize)
         else:
             own = {"window": s.window, "model": s.model, "sample": s.sample}
             buckets, loss = s.bucket if s.maxn else 0, "hs" if s.loss == "hs" else "ns"
@@ -81,9 +84,14 @@ def file_sizes(s: WordVectorSettings, vocabulary: Vocabulary) -> dict[str, int]:
     sizes = {
         "bin": bin_bytes([vocabulary.words], 2 * n + (s.bucket if s.maxn else 0), s.dim),
         "vec": letters + n * VEC_WORD_BYTES + round(floats * (first + more * math.log10(s.dim))),
-        "npz": NPZ_HEAD_BYTES + letters + n * NPZ_WORD_BYTES + 4 * floats,
+        "npz": NPZ_HEAD_BYTES + letters + n * NPZ_WORD_BYTES + 4 * floats + _form_bytes(s),
     }
     return {f"{s.output}.{name}": sizes[name] for name in s.formats}
+
+
+def _form_bytes(s: WordVectorSettings) -> int:
+    """Bytes of the normal form in a `.npz`."""
+    return NPZ_FORM_BYTES + len(s.normalize) if s.normalize else 0
 
 
 def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
@@ -150,7 +158,8 @@ def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     words, classes = list(vocabulary.words[:CANDIDATES]), classes_of(s, vocabulary)
     chunks = list(word_rows(results, s, classes, words))
-    ids = sorted({vocabulary.index(to_bytes(word)) for word in s.validation_words})
+    normal_form = normal_form_of(s.normalize)
+    ids = sorted({vocabulary.index(normal_form(to_bytes(word))) for word in s.validation_words})
     if rare := [i for i in ids if i >= len(words)]:
         keys = np.array(rare, np.uint64)
         names = [vocabulary.words[i] for i in rare]
@@ -162,7 +171,7 @@ def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
         words += names
     from snailps.vectors.query import Vectors  # here: only a job with `validation_words` needs it
 
-    vectors = Vectors(words, np.concatenate(chunks))
+    vectors = Vectors(words, np.concatenate(chunks), normalize=s.normalize)
     return {
         word: [(near, round(cosine, 4)) for near, cosine in vectors.neighbours(word, NEIGHBOURS)]
         if word in vectors

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -33,7 +32,7 @@ from snailps.abi.key_hash import GOLDEN, MASK64
 from snailps.api.concurrency import Concurrency
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
-from snailps.api.traits import Adopted, Reported, Rotated
+from snailps.api.traits import Adopted, Reported, Rotated, SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
@@ -47,7 +46,7 @@ from snailps.models.local_sgd import Contention, Floats
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.rotation.trainer import Lease
 from snailps.models.rows import Scale, Trained
-from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel
+from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel, WordPart, normal_form_of
 from snailps.models.word_vectors.block_size import (
     check_block,
     fit_block,
@@ -232,8 +231,13 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
 
     # --- at a worker -------------------------------------------------------------------------
 
+    def survey_part(self) -> SurveyPart:
+        normal = normal_form_of(self.settings.normalize)
+        return WordPart(lambda block: normal(block.data))
+
     def setup(self) -> None:
         super().setup()
+        self._normal_form = normal_form_of(self.settings.normalize)
         self._lexicon = self.vocabulary.lexicon
         self.rows = self._copied = (
             CopiedRows(self.sgd, "input"),
@@ -253,8 +257,12 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         """
         parts = list(cut_text(block.data, ENCODED_BYTES))
         seeds = [(block.seed + at * GOLDEN) & MASK64 for at in range(len(parts))]
-        encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self.keep), seeds))
+        encoded = list(self._encoders.map(self._ids_of, parts, seeds))
         return np.concatenate([ids for ids, _ in encoded]), sum(words for _, words in encoded)
+
+    def _ids_of(self, text: bytes, seed: int) -> tuple[Ints, int]:
+        """Encode a text in its normal form; `seed` draws the occurrences that are kept."""
+        return self._lexicon.encode(self._normal_form(text), self.keep, seed)
 
     @cached_property
     def _encoders(self) -> ThreadPoolExecutor:
@@ -277,7 +285,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         """Number a block's words and rows, and start to pull the rows; or prepare a partition."""
         if block.part >= 0:
             return self.rotating.prepare(block)
-        tokens, raw_words = self._lexicon.encode(block.data, self.keep, block.seed)
+        tokens, raw_words = self._ids_of(block.data, block.seed)
         words = len(self.vocabulary)
         seen = np.zeros(words, np.bool_)
         seen[tokens[tokens >= 0]] = True

@@ -17,6 +17,8 @@ from snailps.models.shared_settings import (
     BUCKET,
     COLUMN,
     MIN_COUNT,
+    NORMAL_PARTS,
+    NORMALIZE,
     PRETRAINED,
     SUBWORD,
     refuse_both,
@@ -169,6 +171,14 @@ class WordVectorSettings(JobSettings):
         help="Result files: bin, vec, npz. `bin` is fastText's format, with subwords; `vec` is "
         "text, `npz` NumPy's.",
         when="`bin` takes dim x bucket x 4 bytes; leave it out if unknown words are not needed.",
+    )
+    normalize: str = setting(
+        "",
+        help="Normal form of texts. It is kept in a `.bin` or `.npz`, and applied to the words of "
+        f"every query; a `.vec` cannot keep it. {NORMAL_PARTS} Empty: texts are read as they are.",
+        when="Words in another case, with other digits or accents in another encoding are to be "
+        "the same words.",
+        **NORMALIZE,
     )
     column: str = setting("", **COLUMN)
 
