@@ -24,7 +24,6 @@ from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.blocks import files_of
 from snailps.data.extras import optional_module
-from snailps.data.huffman import Tree
 from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import read_errors
@@ -43,6 +42,7 @@ from snailps.vectors.label_scores import (
     Sums,
     scores_of,
 )
+from snailps.vectors.labelling import labelling_of
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.saving import save_model
@@ -167,7 +167,6 @@ class LabelModel:
         self.loss = header.loss
         if not model.labels:
             raise ModelFileError(f"{path}: a classifier without labels; fetch or export it again")
-        counts = model.label_counts
         self._model = model
         self._words = len(model.words)
         self._pruned = model.pruned
@@ -176,7 +175,7 @@ class LabelModel:
         if self._quantised:
             inputs = inputs.arrays
         try:
-            children = Tree.of(counts).children if header.loss == "hs" else None
+            labelling_by = labelling_of(header.loss, model.label_counts)
         except DataError as error:
             raise ModelFileError(
                 f"{path}: damaged counts of labels: {error}; fetch or export it again"
@@ -187,10 +186,7 @@ class LabelModel:
             output[:, : header.dim] = model.output[:]
             if temperature != 1:
                 output *= np.float32(1 / temperature)
-            is_softmax = header.loss in ("softmax", "hs")  # with one label there is no tree
-            return kernels.labelling(
-                inputs, output, header.dim, softmax=is_softmax, children=children
-            )
+            return labelling_by(inputs, output, header.dim)
 
         self.calibration = model.calibration or Calibration()
         self._labelling, self._labelling_at = labelling(self.calibration.temperature), labelling

@@ -29,12 +29,12 @@ from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, SnailError, shown_bytes
-from snailps.models.classifier.outputs import ONE_LABEL, labelling_of
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.calibrating import calibrate_on
 from snailps.vectors.label_scores import Sums, labelled, scores_of
+from snailps.vectors.labelling import ONE_LABEL, labelling_of
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,6 @@ those of negatives, with `hs` on the rows of inner nodes on the path to its labe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +18,6 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import Lines
 from snailps.data.huffman import Paths, Tree
-from snailps.kernels._labelling import Labelling
 
 Ints = NDArray[np.int32]
 
@@ -28,8 +25,6 @@ NOISE_POWER = 0.5
 """fastText draws negatives by the square root of a label's count."""
 LOSSES = {"softmax": 0, "ova": 1, "ns": 2, "hs": 3}
 """Numbers of the losses in `kernels.train_labels`."""
-ONE_LABEL = ("softmax", "hs")
-"""Losses whose probabilities of all labels add up to 1."""
 NONE = np.zeros(0, np.int32)
 
 
@@ -117,12 +112,6 @@ class TreeRows(OutputRows):
     def steps(self, outputs: Outputs, lines: Lines, first: int) -> Ints:
         assert outputs.paths is not None
         return outputs.paths.rows_of(lines.labels[: lines.label_ptr[first]])
-
-
-def labelling_of(loss: str, counts: NDArray[np.int64]) -> Callable[..., Labelling]:
-    """``kernels.labelling`` of input rows, output rows and dim, for a loss; `counts` of labels."""
-    children = Tree.of(counts).children if loss == "hs" else None
-    return partial(kernels.labelling, softmax=loss in ONE_LABEL, children=children)
 
 
 def output_rows(loss: str, counts: NDArray[np.int64], negatives: int) -> OutputRows:

@@ -36,13 +36,14 @@ from snailps.models.classifier.held_out import (
 )
 from snailps.models.classifier.lines import Floats, Steps, begin, shuffled
 from snailps.models.classifier.model import Classifier, part_of, unpack_summary
-from snailps.models.classifier.outputs import Ints, labelling_of, output_rows
+from snailps.models.classifier.outputs import Ints, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import factors_in, weighed
 from snailps.models.ngram_rows import surveyed
 from snailps.models.tested_texts import texts_of
 from snailps.models.text_model import BUCKET_KEY, normal_form_of
 from snailps.vectors.fasttext_bin import BinHeader, BinModel
+from snailps.vectors.labelling import labelling_of
 
 SPAN_FEATURES = 1 << 20
 """Features between two looks at whether to stop: about a tenth of a second."""
