@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from snailps.cli.model_kinds import kind_of, readable
-from snailps.cli.options import OverwriteOption
+from snailps.cli.options import ColumnOption, LabelColumnOption, OverwriteOption
 from snailps.cli.printing import JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.config.output import refuse_existing
@@ -51,12 +51,8 @@ def command(
             show_default=False,
         ),
     ] = None,
-    column: Annotated[
-        str, typer.Option(help="Column with the text, in tables.", show_default=False)
-    ] = "",
-    label_column: Annotated[
-        str, typer.Option(help="Column with the labels, in tables.", show_default=False)
-    ] = "",
+    column: ColumnOption = "",
+    label_column: LabelColumnOption = "",
     overwrite: OverwriteOption = False,
     as_json: JsonObjectOption = False,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snailps.cli.figures import short_seconds_text
+from snailps.cli.options import ColumnOption
 from snailps.cli.printing import live_line, print_json
 from snailps.cli.signals import exits_by_signals
 from snailps.errors import ConfigError
@@ -55,9 +56,7 @@ def command(
             metavar="FOLDER",
         ),
     ],
-    column: Annotated[
-        str, typer.Option(help="Column with the text, if the input has columns.", metavar="NAME")
-    ] = "",
+    column: ColumnOption = "",
     add: Annotated[
         str,
         typer.Option(

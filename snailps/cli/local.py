@@ -387,7 +387,7 @@ def _end(
 def without_effect(raw: RawConfig) -> list[str]:
     """Make remarks on ``--set`` settings that a cluster on this machine sets itself."""
     return [
-        f"{entry.origin}: {entry.key} has no effect in a cluster on this machine: {why}"
+        f"{entry.origin}: not used: a cluster on this machine chooses {entry.key} itself, as {why}"
         for entry in raw.entries
         if entry.origin.startswith("--set ") and (why := _SET_HERE.get(entry.key))
     ]

@@ -69,6 +69,21 @@ FreshOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace result files that exist.", metavar="")
 ]
+ColumnOption = Annotated[
+    str, typer.Option(help="Column with the text, in tables.", metavar="NAME", show_default=False)
+]
+LabelColumnOption = Annotated[
+    str,
+    typer.Option(help="Column with the labels, in tables.", metavar="NAME", show_default=False),
+]
+WeightColumnOption = Annotated[
+    str,
+    typer.Option(
+        help="Column with the weights of the texts, in tables: a text of weight 2 counts as two.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 
 
 SHORT: dict[str, Any] = {

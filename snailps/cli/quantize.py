@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps.cli.figures import size_text
-from snailps.cli.options import OverwriteOption
+from snailps.cli.options import ColumnOption, LabelColumnOption, OverwriteOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.config.fields import bytes_of
@@ -96,14 +96,8 @@ def command(
             show_default=False,
         ),
     ] = "",
-    column: Annotated[
-        str,
-        typer.Option(help="Column with the text, if these are tables.", show_default=False),
-    ] = "",
-    label_column: Annotated[
-        str,
-        typer.Option(help="Column with the labels, if these are tables.", show_default=False),
-    ] = "",
+    column: ColumnOption = "",
+    label_column: LabelColumnOption = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the codebooks and of --retrain.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
     overwrite: OverwriteOption = False,

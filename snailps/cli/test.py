@@ -22,6 +22,7 @@ from snailps.cli.model_kinds import (
     print_judgement,
     readable,
 )
+from snailps.cli.options import ColumnOption, LabelColumnOption, WeightColumnOption
 from snailps.cli.printing import Cell, JsonObjectOption, print_json, print_rows
 from snailps.errors import ConfigError
 from snailps.outward import without_secrets
@@ -73,20 +74,9 @@ def command(
         ),
     ] = None,
     threshold: ThresholdOption = None,
-    column: Annotated[
-        str, typer.Option(help="Column with the text, in tables.", show_default=False)
-    ] = "",
-    label_column: Annotated[
-        str, typer.Option(help="Column with the labels, in tables.", show_default=False)
-    ] = "",
-    weight_column: Annotated[
-        str,
-        typer.Option(
-            help="Column with the weights of the texts, in tables: a text of weight 2 counts as "
-            "two.",
-            show_default=False,
-        ),
-    ] = "",
+    column: ColumnOption = "",
+    label_column: LabelColumnOption = "",
+    weight_column: WeightColumnOption = "",
     average_precision: Annotated[
         bool,
         typer.Option(

@@ -8,6 +8,7 @@ Must not know lines, nor the prefix that a setting chooses.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from snailps.data.vocabulary import LABEL_PREFIX
 
@@ -28,3 +29,13 @@ def label_of(word: str) -> str:
     if text == _EMPTY:
         return ""
     return _QUOTED.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text)
+
+
+def prefix_of(labels: Sequence[bytes]) -> bytes:
+    """Return the usual prefix of labels, or what all of them begin with if that is another one."""
+    first, last = min(labels), max(labels)  # all labels share what these two share
+    size = 0
+    while first[: size + 1] == last[: size + 1] and size < len(first):
+        size += 1
+    common = first[:size]
+    return LABEL_PREFIX if common.startswith(LABEL_PREFIX) else common

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from snailps.data._labelled import WEIGHT_MAX
+from snailps.data._labelled import WEIGHT_MAX, WeightError, without_weights
 from snailps.data.elements import Elements, a_kind, elements_of, is_missing, native
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
@@ -284,13 +284,19 @@ class LineHeads:
     """The beginning of each unit's line: its weight, if it has one, and its labels.
 
     `ends` is written after a label that has no weight: ``:`` in a text that is read with weights,
-    so that no end of a label is taken for one.
+    so that no end of a label is taken for one.  `are_soft`: labels may end with their own weights.
     """
 
     def __init__(
-        self, labels: Elements, prefix: str, weights: Elements | None = None, ends: str = ""
+        self,
+        labels: Elements,
+        prefix: str,
+        weights: Elements | None = None,
+        ends: str = "",
+        *,
+        are_soft: bool = False,
     ) -> None:
-        self.prefix = prefix
+        self.prefix, self._are_soft = prefix, are_soft
         self._labels, self._weights, self._ends = labels, weights, ends
         self._next_labels = iter(labels.values)
         self._next_weights = None if weights is None else iter(weights.values)
@@ -352,6 +358,11 @@ class LineHeads:
                 f"{where} is {text!r:.60}: expected a label without blanks, since it becomes one "
                 "word of a line"
             )
+        if self._are_soft:
+            try:
+                without_weights(f"{self.prefix}{text}\n".encode(*_CODEC), self.prefix.encode())
+            except WeightError as error:
+                raise DataError(f"{where}: {error}") from None
         return f"{self.prefix}{text}{self._ends if ends is None else ends} "
 
 

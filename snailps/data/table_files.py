@@ -75,6 +75,7 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
                 reading.label_prefix,
                 elements(weight, taken(weight)) if weight else None,
                 ":" if weight and not reading.soft_labels else "",
+                are_soft=reading.soft_labels,
             )
         for piece, _ in SpooledText(elements(reading.column, texts()), heads).pieces():
             yield piece

@@ -75,6 +75,8 @@ class Data:
     """Whether texts in memory or their labels have weights."""
     continues: bool = False
     """Whether the job starts from the fitted model; False for a model that is not fitted yet."""
+    epochs_chosen: bool = False
+    """Whether a search has chosen the epochs: advice on their number would contradict it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,8 @@ class Estimator(Routed):
             self.__dict__.pop(attribute, None)
             if value is not None:
                 setattr(self, attribute, value)
-        for warning in self._remarks_on(figures):
+        unsaid = {"loss_falls"} if data.epochs_chosen else ()
+        for warning in self._remarks_on({k: v for k, v in figures.items() if k not in unsaid}):
             warnings.warn(warning, stacklevel=self._warns_at)
         return self
 

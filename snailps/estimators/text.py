@@ -273,7 +273,7 @@ class TextClassifier(
         goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials)
         tuning = self._tuned(data, held_out, lambda settings: Tuner(settings, *goal))
         self.set_params(**tuning.settings)
-        self._learn(data)
+        self._learn(replace(data, epochs_chosen="epochs" not in fixed))
         self.tuning_ = tuning
         return self
 

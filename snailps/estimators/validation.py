@@ -191,6 +191,11 @@ def class_weights_of(
         by_class = np.array([-1.0])
     if not np.isfinite(by_class).all() or by_class.min() < 0:
         raise DataError(f"{who}: class_weight: expected finite numbers of at least 0")
+    if not by_class.any():
+        raise DataError(
+            f"{who}: class_weight: expected a number above 0, got 0 for all classes of y: nothing "
+            "would be learnt"
+        )
     return np.asarray(by_class[numbers])
 
 

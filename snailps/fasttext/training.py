@@ -94,6 +94,8 @@ class Training:
     input: str
     args: Mapping[str, Any]
     autotune: Autotune | None = None
+    epochs_chosen: bool = False
+    """Whether a search has chosen the epochs."""
 
     def run(self) -> Model:
         try:
@@ -105,7 +107,8 @@ class Training:
             raise ParameterError(_with_arguments(str(error))) from None
 
     def trained(self) -> BinModel:
-        return self.estimator(**self.parameters).trained(self.input)
+        data = Data(_source(self.input), epochs_chosen=self.epochs_chosen)
+        return self.estimator(**self.parameters).trained(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Autotune:
         parameters = {**given, **chosen}
         if not chosen["minn"]:  # which would mean auto
             del parameters["minn"]
-        return replace(training, parameters=parameters)
+        return replace(training, parameters=parameters, epochs_chosen="epochs" not in fixed)
 
     def model_of(self, tuned: Training, model: BinModel) -> Model:
         """Quantise what was trained, if its size is bounded."""
@@ -159,8 +162,8 @@ class _Trainer(TextEstimator):
     _model: BinModel
     _warns_at = 6  # through `trained` twice, `run` and the function that users call
 
-    def trained(self, path: str) -> BinModel:
-        self._learn(Data(_source(path)))
+    def trained(self, data: Data) -> BinModel:
+        self._learn(data)
         return self._model
 
     def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:

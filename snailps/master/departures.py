@@ -29,7 +29,7 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
-from snailps.errors import EXIT_FAILED, EXIT_OK
+from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_WRONG
 from snailps.master.context import Context
 from snailps.master.effects import Forget
 from snailps.master.job.controller import JobController
@@ -358,7 +358,8 @@ class Departures:
             self._out.put(Forget(member.number))
             member.was_lost()
         else:
-            self._fail_job(f"{member.name} {text}", trace=message.trace)
+            code = EXIT_WRONG if message.is_wrong else EXIT_FAILED
+            self._fail_job(f"{member.name} {text}", code, message.trace)
 
     def _fails_by_itself(self, member: Member) -> bool:
         """Whether a worker's failure concerns that worker alone, and not the job."""

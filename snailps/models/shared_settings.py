@@ -142,5 +142,6 @@ def refuse_untested(settings: Any, where: Callable[[str], str], names: Collectio
     if settings.stop_after and not any(getattr(settings, name) for name in names):
         raise ConfigError(
             f"{where('stop_after')}: expected {' or '.join(names)} as well, got none: "
-            "without lines to test on no epoch can be better than another. Set one of them"
+            "without lines to test on no epoch can be better than another. Set "
+            + ("one of them" if len(names) > 1 else "it")
         )

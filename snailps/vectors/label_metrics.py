@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._labelled import Lines
+from snailps.data.label_words import prefix_of
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.vectors.label_meter import Meter
 from snailps.vectors.label_scores import Sums
+from snailps.vectors.words import to_bytes, to_text
 
 Answers = Iterable[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]
 
@@ -39,7 +41,7 @@ class Metric:
     level : float
         The recall, or the precision, that has to be reached; 0 for F1.
     label : str
-        With its prefix; empty: all labels together.
+        With or without the prefix of all labels; empty: all labels together.
     """
 
     name: str = F1
@@ -93,7 +95,7 @@ class Metric:
                 if self.name == PRECISION_AT_RECALL
                 else meter.recall_at_precision
             )
-            return of(self.level, self.label or None)
+            return of(self.level, labels[self._number(labels)] if self.label else None)
         sums = Sums(len(labels))
         for lines, (best, chances) in answers:
             sums.add(lines, best, chances, 0.0)
@@ -102,6 +104,11 @@ class Metric:
                 f"none of the {sums.skipped:,} lines of validation has both a label and a word of "
                 f"the input; its labels look like {labels[0]!r:.60}"
             )
+        if not sums.gold.any():
+            raise DataError(
+                f"expected a weight above 0 of a line or a label of validation, got 0 for all "
+                f"{sums.lines:,} lines: there is nothing to measure"
+            )
         of_label = self._number(labels) if self.label else slice(None)
         right, predicted, gold = (
             float(np.sum(counts[of_label])) for counts in (sums.right, sums.predicted, sums.gold)
@@ -109,9 +116,13 @@ class Metric:
         return 2 * right / (predicted + gold) if predicted + gold else 0.0
 
     def _number(self, labels: Sequence[str]) -> int:
-        if self.label not in labels:
-            raise DataError(
-                f"metric: the input has no label {self.label!r:.60}; it has {len(labels):,}, such "
-                f"as {labels[0]!r:.60}"
-            )
-        return list(labels).index(self.label)
+        """Return the number of the metric's label, which may lack the prefix of all labels."""
+        names = list(labels)
+        prefix = to_text(prefix_of([to_bytes(name) for name in names]))
+        for name in (self.label, prefix + self.label):
+            if name in names:
+                return names.index(name)
+        raise DataError(
+            f"metric: the input has no label {self.label!r:.60}; it has {len(labels):,}, such as "
+            f"{labels[0]!r:.60}"
+        )

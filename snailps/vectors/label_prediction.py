@@ -25,6 +25,7 @@ from snailps.data._labelled import LineReader, Lines
 from snailps.data.blocks import files_of
 from snailps.data.extras import optional_module
 from snailps.data.in_order import in_order
+from snailps.data.label_words import prefix_of
 from snailps.data.reading import Reading
 from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
@@ -658,7 +659,7 @@ class LabelModel:
         It is the prefix with which most labels of the column are labels of the model; `first`
         yields the first lines of the table with a given prefix.
         """
-        usual, common = LABEL_PREFIX.decode(), to_text(_beginning_of(self.labels))
+        usual, common = LABEL_PREFIX.decode(), to_text(prefix_of(self.labels))
         if common == usual:
             return usual
         labels_read = {usual: -1}
@@ -669,16 +670,6 @@ class LabelModel:
         return max(labels_read, key=lambda prefix: labels_read[prefix])
 
 
-def _beginning_of(labels: Sequence[bytes]) -> bytes:
-    """Return the usual prefix of labels, or what all of them begin with if that is another one."""
-    first, last = min(labels), max(labels)  # all labels share what these two share
-    size = 0
-    while first[: size + 1] == last[: size + 1] and size < len(first):
-        size += 1
-    common = first[:size]
-    return LABEL_PREFIX if common.startswith(LABEL_PREFIX) else common
-
-
 def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) -> LineReader:
     """Make the reader of a classifier's lines; ValueError if the file is damaged.
 
@@ -687,7 +678,7 @@ def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) 
     """
     header = model.header
     if not prefix:
-        prefix = (header.normalize and _beginning_of(model.labels)) or LABEL_PREFIX
+        prefix = (header.normalize and prefix_of(model.labels)) or LABEL_PREFIX
     return LineReader(
         model.words,
         model.labels,

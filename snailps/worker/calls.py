@@ -18,6 +18,7 @@ from typing import Protocol
 
 from snailps.errors import (
     EXIT_FAILED,
+    EXIT_WRONG,
     ConnectionLost,
     SnailError,
     WaitTimeout,
@@ -122,5 +123,6 @@ class MasterCalls:
         if not isinstance(cause, SnailError):
             log.error("%s\n%s", explain(error), trace_of(cause))
             log.debug("with the lines of snailps", exc_info=cause)
-        self._end(EXIT_FAILED, explain(error))  # before the note: Stop may answer it at once
-        self.note(messages.Failed(explain(error), frames_of(cause)))
+        code = error.exit_code if isinstance(error, SnailError) else EXIT_FAILED
+        self._end(code, explain(error))  # before the note: Stop may answer it at once
+        self.note(messages.Failed(explain(error), frames_of(cause), code == EXIT_WRONG))

@@ -343,8 +343,9 @@ def test_worker_with_file_that_contradicts_the_job_refuses(tmp_path, job):
     with Cluster(tmp_path, job=job) as cluster:
         cluster.write("worker.conf", {"epochs": 7}, "common.conf")
         codes, master = cluster.run()
-        assert_one_sentence(master, "worker.conf:2", "epochs is '7' here, but '1' in the job")
-        assert codes[1:] == [STOPPED, FAILED]
+        said = "worker.conf:2", "epochs is '7' here, but '1' in the job"
+        assert_one_sentence(master, *said, code=WRONG)
+        assert codes[1:] == [STOPPED, WRONG]
 
 
 # --- going on without a worker ---------------------------------------------------------------

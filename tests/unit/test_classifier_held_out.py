@@ -279,6 +279,28 @@ def test_files_of_validation_are_checked_before_the_training(tmp_path, caplog):
     assert "is also in the input" in record.getMessage()
 
 
+def test_wrong_weight_in_a_validation_file_is_refused_with_its_line(tmp_path):
+    path, before = tmp_path / "valid", b"__label__pet:0.5 the cat\n" * 4000
+    settings = replace(SMALL, held_out=0.0, validation=(str(path),), soft_labels=True)
+    path.write_bytes(b"__label__pet the cat\n__label__pet:x the cat\n")
+    with pytest.raises(DataError, match=r"validation: .*valid, line 2: expected a weight from 0"):
+        Classifier.check(settings)
+    path.write_bytes(before + b"__label__pet:x the cat\n" + before)
+    Classifier.check(settings)  # it looks at the first lines
+    with pytest.raises(DataError, match=r"valid, line 4001: .* got '__label__pet:x'"):
+        list(held_out_texts(settings))
+
+
+def test_lines_that_all_weigh_0_are_refused(make):
+    model = trained_model(make, replace(SMALL, held_out=0.0, soft_labels=True))
+    s, words, labels, _ = parts_of(model)
+    parts = scored(
+        results_of(model, model.summary), s, words, labels, [b"__label__pet:0 the cat\n"]
+    )
+    with pytest.raises(DataError, match=r"a weight above 0 .*, got 0 for all 1 held-out lines"):
+        figures_of(parts, labels, s)
+
+
 def test_two_kinds_of_validation_lines_are_refused():
     with pytest.raises(ConfigError, match="held_out: expected 0 with validation"):
         replace(SMALL, validation=("x",)).validate(lambda name: name)

@@ -92,10 +92,10 @@ def test_settings_that_a_local_cluster_sets_itself_are_said_to_have_no_effect():
         overrides=["master_addr=node1:1", "expected_node_num=9", "dim=8"],
     )
     assert without_effect(raw) == [
-        "--set master_addr=node1:1: master_addr has no effect in a cluster on this machine: the "
-        "master takes any free port",
-        "--set expected_node_num=9: expected_node_num has no effect in a cluster on this machine: "
-        "--servers and --workers determine it",
+        "--set master_addr=node1:1: not used: a cluster on this machine chooses master_addr "
+        "itself, as the master takes any free port",
+        "--set expected_node_num=9: not used: a cluster on this machine chooses expected_node_num "
+        "itself, as --servers and --workers determine it",
     ]
 
 

@@ -134,6 +134,14 @@ def test_column_of_weights_names_the_row_that_has_none(tmp_path, number):
         learned(tmp_path, text, "csv", column="text", label_column="label", weight_column="weight")
 
 
+@pytest.mark.parametrize("label", ["x:-2", "x:high"])
+def test_wrong_weight_of_a_label_in_a_table_is_refused_with_its_row(tmp_path, label):
+    text = f"text,label\na,x:2\na,{label}\n".encode()
+    how = {"column": "text", "label_column": "label", "soft_labels": "true"}
+    with pytest.raises(DataError, match=r"row 1 of column 'label' of .*: expected a weight from 0"):
+        learned(tmp_path, text, "csv", **how)
+
+
 def test_survey_names_file_and_line_of_a_wrong_weight(tmp_path):
     text = b"__label__x:0.5 a\n" * 30 + b"__label__x:-2 b\n"
     for held_out in ("0", "0.3", "0.7"):  # a line on either side

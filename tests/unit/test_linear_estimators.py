@@ -179,7 +179,7 @@ def test_weights_of_examples_and_of_classes_are_multiplied(jobs):
     assert jobs.weights[-1] == pytest.approx([2, 2 * 4 / 6, 2, 4 * 4 / 6])
     model.set_params(class_weight=None).fit(X, [3, 1, 2, 1])
     assert jobs.weights[-1] == []
-    for wrong in ({9: 1}, 3, "even", {1: -1}, {1: "x"}):
+    for wrong in ({9: 1}, 3, "even", {1: -1}, {1: "x"}, {1: 0, 2: 0, 3: 0.0}):
         with pytest.raises(DataError, match="class_weight"):
             model.set_params(class_weight=wrong).fit(X, [3, 1, 2, 1])
 

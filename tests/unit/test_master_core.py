@@ -98,6 +98,15 @@ def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
     assert "nothing was saved" in world.sent(server, m.Stop)[0].text
 
 
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_exit_code_of_a_worker_that_fails_says_whether_the_input_is_wrong(make_job, is_wrong):
+    world = World(make_job())
+    _, worker, _ = world.forms()
+    world.note(worker, m.Failed("in.txt, line 3: expected a number", "", is_wrong))
+    assert world.core.lifecycle.code == 1 + is_wrong
+    assert "in.txt, line 3" in world.core.lifecycle.verdict
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_job_without_a_worker_ends_where_none_comes(make_job, leaves):
     world = World(make_job(), master_time_out=10.0)

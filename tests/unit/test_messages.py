@@ -106,7 +106,10 @@ KNOWN = [
     (m.Summarise(), b'{"is":"Summarise","job":0}'),
     (m.Summary(b"voc"), b'{"is":"Summary"}voc'),
     (m.Finished({"rows": 1}), b'{"is":"Finished","figures":{"rows":1}}'),
-    (m.Failed("why", "trace"), b'{"is":"Failed","text":"why","trace":"trace"}'),
+    (
+        m.Failed("why", "trace", True),
+        b'{"is":"Failed","text":"why","trace":"trace","is_wrong":true}',
+    ),
     (m.Leaving("SIGTERM"), b'{"is":"Leaving","why":"SIGTERM"}'),
     (m.Stop(False, "bye"), b'{"is":"Stop","failed":false,"text":"bye","again":false}'),
     (m.Bye({}), b'{"is":"Bye","figures":{}}'),

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import inspect
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,7 @@ class Jobs:
 
     def __init__(self, folder):
         self.folder, self.asked, self.texts = folder, [], []
+        self.figures = {"words": 1}
 
     @contextlib.contextmanager
     def __call__(self, worker_class, settings, given, monitor, **_):
@@ -108,7 +110,7 @@ class Jobs:
         eye = 9 * np.eye(len(labels), dtype=np.float32)
         write_bin(file, header, words, ones, [rows], [eye], labels, counts)
         monitor.finish({"words": 1}, [{"epoch": 1, "loss": 1.0, "words_per_s": 1.0}])
-        yield Finished({"words": 1}, [file])
+        yield Finished(dict(self.figures), [file])
         file.unlink()
 
 
@@ -417,3 +419,16 @@ def test_validation_of_a_search_is_refused_before_it_begins():
     for name, value in (("stop_after", 2), ("calibrate", True)):
         with pytest.raises(ParameterError, match=r"set held_out to .* leave validation out"):
             TextClassifier(**{name: value}).autotune(texts, labels, validation=(texts, labels))
+
+
+@pytest.mark.parametrize("fixed", [{}, {"epochs": 7}])
+def test_search_gives_advice_on_the_epochs_only_where_they_were_given(jobs, fixed):
+    jobs.figures = {"words": 1, "loss_falls": 0.2, "epochs": 7}
+    texts, labels = TEXTS * 10, ["yes", "no", "no"] * 10
+    model = TextClassifier(**fixed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.autotune(texts, labels, validation=(texts, labels), trials=2)
+    said = [warning for warning in caught if "more would help" in str(warning.message)]
+    assert len(said) == len(fixed)
+    assert model.figures_["loss_falls"] == 0.2

@@ -277,6 +277,29 @@ def test_metrics_are_read_and_written(text, metric):
     assert Metric.of(str(metric)) == metric
 
 
+@pytest.mark.parametrize("metric", ["f1", "precision-at-recall:0.5"])
+def test_label_of_a_metric_may_lack_its_prefix(model, metric):
+    opened = LabelModel(model)
+    names = [label.decode() for label in opened.labels]
+    text = b"".join(f"{name} x y\n".encode() for name in names for _ in range(3))
+
+    def value(label):
+        measured = Metric.of(f"{metric}:{label}")
+        return measured.value(names, opened.answers([text], -1, "text"))
+
+    assert value("l1") == value("__label__l1")
+    with pytest.raises(DataError, match=r"metric: the input has no label 'l99'"):
+        value("l99")
+
+
+def test_validation_lines_that_all_weigh_0_cannot_judge(model):
+    opened = LabelModel(model)
+    names = [label.decode() for label in opened.labels]
+    lines = opened.reading(b"__label__", weighed=True).answers([b"__label__l1:0 x\n"], 1, "text")
+    with pytest.raises(DataError, match="expected a weight above 0"):
+        Metric.of("f1").value(names, lines)
+
+
 @pytest.mark.parametrize(
     "text", ["", "f2", "precision-at-recall", "precision-at-recall:30", "recall-at-precision:x:l"]
 )

@@ -144,9 +144,9 @@ def job_of(text, *sets, environ=None, folder=None):
 
 
 def test_setting_of_another_model_is_refused_wherever_it_is_of_this_job_alone(tmp_path):
-    with pytest.raises(ConfigError, match=r"^--set bucket=5: KnowledgeGraph has no setting bucket"):
+    with pytest.raises(ConfigError, match=r"^--set bucket=5: kge has no setting bucket"):
         job_of("", "bucket=5")
-    with pytest.raises(ConfigError, match=r"job\.conf:2: KnowledgeGraph has no setting window"):
+    with pytest.raises(ConfigError, match=r"job\.conf:2: kge has no setting window"):
         job_of("dim: 8\nwindow: 3\n", folder=tmp_path)
 
 
@@ -235,7 +235,7 @@ def test_settings_are_read_by_the_jobs_that_their_declarations_name(name):
         (
             "worker_class: snailps.models.word_vectors:WordVectors\nwindow: 3\n",
             ["worker_class=snailps.models.embeddings.kge:KnowledgeGraph"],
-            "KnowledgeGraph has no setting window",
+            "kge has no setting window",
         ),
     ],
 )

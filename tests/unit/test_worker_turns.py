@@ -15,7 +15,7 @@ from waiting import LIMIT_S, until
 
 from snailps.api.traits import Gathered
 from snailps.api.worker import Worker
-from snailps.errors import WaitTimeout
+from snailps.errors import ClusterError, DataError, WaitTimeout
 from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
 from snailps.pieces import JoinedFile, Layout, Piece
@@ -402,3 +402,15 @@ def test_all_that_was_trained_is_pushed_and_durable_before_the_next_epoch_is_ask
         ("train", 0), ("train", 1), ("push_all",), ("durable", 0, 1), ("train", 2), ("train", 3),
     ]  # fmt: skip
     assert last[0] == "done"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(DataError("line 3"), 2), (ClusterError("a bug of the model"), 1), (ValueError("a bug"), 1)],
+)
+def test_worker_that_gives_up_says_whether_its_input_is_wrong(error, code):
+    master, ends = SimpleNamespace(noted=[]), []
+    master.note = master.noted.append
+    MasterCalls(master, threading.Event(), lambda *end: ends.append(end)).give_up(error)
+    ((got, text),), (failed,) = ends, master.noted
+    assert (got, failed.text, failed.is_wrong) == (code, text, code == 2)

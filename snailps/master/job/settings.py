@@ -35,7 +35,8 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
     """
     in_rounds, notices = trait_of(cls, InRounds).rounds(settings) > 0, []
     if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
-        why = f"{cls.__name__} has no setting {foreign.key}, which is of another model"
+        name = cls.model_name(settings)
+        why = f"{name} has no setting {foreign.key}, which is of another model"
         if not raw.overruled(foreign, [JOB]):
             raise ConfigError(f"{foreign.origin}: {why}: leave it out")
         notices.append(f"{foreign.origin}: {why}")

@@ -30,6 +30,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, SnailError, shown_bytes
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.classifier.weights import refuse_wrong
 from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.calibrating import calibrate_on
@@ -102,9 +103,11 @@ def held_out_texts(settings: ClassifierSettings) -> Iterator[bytes]:
         return
     paths = s.validation or s.input
     reading = reading_of(s)
-    for text, _, _ in texts_of(
+    for text, path, start in texts_of(
         paths, s.scratch_dir, s.scratch_bytes, reading=reading, block_bytes=PIECE_BYTES
     ):
+        if s.validation and s.has_weights:  # the survey has examined the lines of the input
+            refuse_wrong(text, s.label.encode(), path, start)
         yield text if split is None else split.held(text)
 
 
@@ -121,8 +124,8 @@ def reading_of(settings: ClassifierSettings) -> Reading:
 
 
 def check(settings: ClassifierSettings) -> None:
-    """Refuse files of `validation` that are missing, empty or without labels in their first lines;
-    warn of files that are trained, too.  Called before the training.
+    """Refuse files of `validation` that are missing or empty, and first lines without labels or
+    with wrong weights; warn of files that are trained, too.  Called before the training.
     """
     s, reading = settings, reading_of(settings)
     if not s.validation:
@@ -130,7 +133,12 @@ def check(settings: ClassifierSettings) -> None:
     try:
         paths = test_files(s.validation)
         for path in paths[:HEADS_MAX]:
-            if not reading.takes(path) and s.label.encode() not in head_of(path):
+            if reading.takes(path):
+                continue
+            head = head_of(path)
+            if s.has_weights:
+                refuse_wrong(head, s.label.encode(), path, 0)
+            if s.label.encode() not in head:
                 raise DataError(
                     f"{path}: expected labelled lines, and its first ones have no word that begins "
                     f"with {s.label}. Set label to your prefix, or give another file"
@@ -288,7 +296,7 @@ def figures_of(
     Raises
     ------
     DataError
-        No line has both a label and a word that the training text has.
+        No line has both a label and a word that the training text has, or all of them weigh 0.
     """
     sums, loss, terms = Sums(len(labels)), 0.0, 0.0
     for lines, best, chances in parts:
@@ -315,12 +323,18 @@ def figures_of(
             "lines",
             f"{sums.skipped:,}", f"{sums.lines + sums.skipped:,}",
         )  # fmt: skip
+    what, advice = "held_out", "hold out more lines"
+    if settings.validation:
+        what, advice = "validation", "give other files"
     if not sums.lines:
-        what = "validation" if settings.validation else "held_out"
         raise DataError(
             f"{what}: none of {sums.skipped:,} held-out lines has both a label and a word of the "
-            f"trained lines, whose labels are like {shown_bytes(labels.words[0])}: "
-            + ("give other files" if settings.validation else "hold out more lines")
+            f"trained lines, whose labels are like {shown_bytes(labels.words[0])}: {advice}"
+        )
+    if not sums.gold.any():
+        raise DataError(
+            f"{what}: expected a weight above 0 of a text or a label, got 0 for all {sums.lines:,} "
+            f"held-out lines: there is nothing to measure; {advice}"
         )
     scores = scores_of(labels.words, sums, 1, None, None)
     figures = {

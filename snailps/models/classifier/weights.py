@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from snailps.api.worker import Block
 from snailps.data._labelled import NO_WEIGHTS, Lines, WeightError, without_weights
 from snailps.data._text import NameTable, WordCounter
+from snailps.data.blocks import Place
 from snailps.data.examples import line_at
 from snailps.data.label_words import word_of
 from snailps.data.packed_words import PackedWords
@@ -84,6 +85,16 @@ class LabelSums:
         self._add(PackedWords(packed.text, starts), packed.counts.astype(np.int64))
 
 
+def refuse_wrong(
+    data: bytes, prefix: bytes, path: str, start: int, place: Place | None = None
+) -> None:
+    """Refuse a text with a wrong weight; DataError, with file and line (`line_at`)."""
+    try:
+        without_weights(data, prefix)
+    except WeightError as error:
+        raise DataError(f"{line_at(data, error.offset, path, start, place)}: {error}") from None
+
+
 class WeighedPart(WordPart):
     """Counts the words of a worker's blocks of weighed text, and sums the weights of labels."""
 
@@ -100,22 +111,14 @@ class WeighedPart(WordPart):
         try:
             super().add(block)
         except WeightError:
-            self._refuse(block)
+            for data, path, start, place in block.texts():
+                refuse_wrong(data, self._prefix, path, start, place)
             raise
 
     def count(self, text: bytes) -> None:
         plain, labels, weights = without_weights(text, self._prefix)
         super().count(plain)
         self._sums.add(labels, weights)
-
-    def _refuse(self, block: Block) -> None:
-        """Raise the error of the first wrong weight of a block, with its place."""
-        for data, path, start, place in block.texts():
-            try:
-                without_weights(data, self._prefix)
-            except WeightError as error:
-                where = line_at(data, error.offset, path, start, place)
-                raise DataError(f"{where}: {error}") from None
 
     def take(self) -> bytes:
         words, sums = super().take(), self._sums.dump()

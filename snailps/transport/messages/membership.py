@@ -232,10 +232,14 @@ class TakeRoute(Message):
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """A worker cannot go on; `trace` has the lines of a user's code that led there."""
+    """A worker cannot go on; `trace` has the lines of a user's code that led there.
+
+    `is_wrong`: the input or a setting is wrong, so the same job would fail again.
+    """
 
     text: Text
     trace: Trace = ""
+    is_wrong: Bool = False
 
 
 @message(by="server worker")
