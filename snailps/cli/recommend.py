@@ -115,3 +115,6 @@ def command(
         file.flush()
     if output is not None:
         typer.echo(f"wrote {output}: lists of {writer.users:,} users", err=True)
+    if writer.without:
+        text = f"users without a list, as no item is left for them: {writer.without:,}"
+        typer.echo(text, err=True)

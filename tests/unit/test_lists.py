@@ -121,7 +121,7 @@ def test_command_prints_lists_and_counts_unknown_items(model, tmp_path, monkeypa
         raise CliRunner().invoke(app_for(), words).exception
 
 
-def test_line_whose_user_has_all_items_is_answered_by_a_dash(model, tmp_path):
+def test_user_who_has_all_items_gets_a_dash_and_no_list(model, tmp_path):
     if model.settings.predicts:
         return
     arrays = dict(np.load(tmp_path / "model.npz"))
@@ -135,6 +135,12 @@ def test_line_whose_user_has_all_items_is_answered_by_a_dash(model, tmp_path):
     lines = CliRunner().invoke(app_for(), words).stdout.splitlines()
     assert lines[0] == "1\t-\t-"
     assert [line.split("\t")[0] for line in lines[1:]] == ["2"]
+    words = ["recommend", str(tmp_path / "all.npz"), "-k", "1", "--output", str(tmp_path / "l")]
+    assert CliRunner().invoke(app_for(), words).stderr == (
+        f"wrote {tmp_path / 'l'}: lists of {USERS - 1} users\n"
+        "users without a list, as no item is left for them: 1\n"
+    )
+    assert len((tmp_path / "l").read_text().splitlines()) == USERS - 1
 
 
 def test_pairs_that_are_given_are_left_out_beside_those_of_the_training(model, tmp_path):

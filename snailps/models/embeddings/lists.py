@@ -60,10 +60,13 @@ def best_lists(
 
 
 class ListWriter:
-    """Writes lists: rows of user, item and value, one list after the other."""
+    """Writes lists: rows of user, item and value, one list after the other.
+
+    `users` counts those who have a list, `without` those for whom no item is left.
+    """
 
     def __init__(self, model: FactorModel, file: IO[bytes], format: Format) -> None:
-        self.users = 0
+        self.users = self.without = 0
         self._model, self._file = model, file
         self._parquet: Any = None
         if format == "parquet":
@@ -91,7 +94,8 @@ class ListWriter:
         users = np.repeat(np.arange(first, first + len(items)), items.shape[1])
         there = items.ravel() >= 0
         columns = users[there], items.ravel()[there], values.ravel()[there]
-        self.users += len(items)
+        listed = int((items >= 0).any(axis=1).sum())
+        self.users, self.without = self.users + listed, self.without + len(items) - listed
         if self._parquet is None:
             of_users, of_items = self._texts
             self._file.write(
