@@ -176,10 +176,11 @@ def test_files(paths: Sequence[str]) -> list[str]:
     return files
 
 
-def head_of(path: str) -> bytes:
+def head_of(path: str, line_bytes: int = STEP_BYTES) -> bytes:
     """The first whole lines of a file's content, up to 64 KiB; a matrix file's first rows.
 
-    Empty for a pipe, a file with one endless line, a packed matrix file, or an unreadable file.
+    A longer first line is read to its end, if that is among the first `line_bytes`, about.  Empty
+    for a pipe, a file with one endless line, a packed matrix file, or an unreadable file.
     """
     try:
         if not (is_driver_file(path) or is_url(path) or Path(path).is_file()):
@@ -191,7 +192,13 @@ def head_of(path: str) -> bytes:
             if is_matrix(data):
                 packed = is_packed(path) or is_url(path)
                 return b"" if packed else head_of_matrix(file, path)
-            return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
+            if len(data) < STEP_BYTES:
+                return data
+            while b"\n" not in data and len(data) < line_bytes:
+                if not (step := file.read(len(data))):
+                    return data
+                data += step
+            return data[: data.rfind(b"\n") + 1]
     except (OSError, *DAMAGED):  # `expand` reports it, with the path and what to do
         return b""
 

@@ -33,7 +33,7 @@ from snailps.data.blocks import (
     test_files,
 )
 from snailps.data.driver_files import is_driver_file
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.file_kinds import HEAD_BYTES, UNIT_BYTES_MAX, refuse_foreign
 from snailps.data.formats import FORMATS, format_of
 from snailps.data.name_columns import (
     Columns,
@@ -73,7 +73,7 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
         files = files_of if setting == "input" else test_files
         for path in files(paths)[:HEADS_MAX] if paths else ():
             _refuse_table(path, columns)
-            head = head_of(path)
+            head = head_of(path, UNIT_BYTES_MAX)
             if not is_driver_file(path):
                 refuse_foreign(head[:HEAD_BYTES], path, text=True)
             if setting == "input":
@@ -88,7 +88,7 @@ def have_values(columns: NameColumns, paths: Sequence[str]) -> bool:
     reports."""
     try:
         for path in files_of(paths)[:HEADS_MAX] if paths else ():
-            head = head_of(path)
+            head = head_of(path, UNIT_BYTES_MAX)
             if len(lines := columns.read(head, path, 0, head)):
                 return bool(len(lines.values))
     except DataError:
