@@ -19,7 +19,7 @@ less another one of `START_LINES` lines.  `peak_mb` is the memory of all process
 modules are cached on both sides, as pip leaves them.  Systems are interleaved (A B B A).
 
     apt-get update; python bench/choices.py --data sets --peer-python peers-venv/bin/python
-    python bench/choices.py --data sets --films u.data --factors 32 --splits 3
+    python bench/choices.py --data sets --films u.data --dim 32 --factors 32 --splits 3
     python bench/choices.py --data sets --sets packages --grow 47 --threads 2 --splits 1 --peers 40
 """
 
@@ -182,7 +182,7 @@ def timed(command: list[str], log: Path, **environment: str) -> tuple[Figures, F
 
 def trained(split: Split, o: argparse.Namespace, lines: str, *more: str) -> tuple[Figures, Figures]:
     """Train on a file of the split's folder: what the program printed, and what it took."""
-    words = ["--train", split.folder / lines, "--output", split.folder / "out", "--dim", o.factors]
+    words = ["--train", split.folder / lines, "--output", split.folder / "out", "--dim", o.dim]
     words += ["--threads", o.threads, "--workers", o.workers, "--loss", "als", *more]
     command = [sys.executable, "-m", "snailps", "train", "mf", *map(str, words)]
     return timed([*command, "--overwrite", "--json"], split.folder / "log")
@@ -250,7 +250,8 @@ def main() -> None:
     parser.add_argument("--peer-python", default="", help="Python with implicit; empty: none")
     parser.add_argument("--peers", default="1,10,40", help="alpha or alpha/regularization of each")
     parser.add_argument("--iterations", type=int, default=15, help="of implicit")
-    parser.add_argument("--factors", type=int, default=64)
+    parser.add_argument("--dim", default="auto", help="factors of snailps")
+    parser.add_argument("--factors", type=int, default=64, help="of implicit")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--splits", type=int, default=3)

@@ -91,7 +91,7 @@ class Chain:
         if number and self.name == NEVER:
             return
         output = self._folder / f"{self.name}-{number}"
-        words = ["--output", output, "--dim", self._o.factors, "--threads", self._o.threads]
+        words = ["--output", output, "--dim", self._o.dim, "--threads", self._o.threads]
         words += ["--workers", self._o.workers, "--loss", "als", "--overwrite", "--json"]
         kind, _, epochs = self.name.partition(":")
         on = number > 0 and kind != "anew"
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=7, help="length of a period")
     parser.add_argument("--first", type=float, default=0.5, help="share of the first training")
     parser.add_argument("--chains", default="anew,1,2,6,never", help="anew, never, or epochs")
-    parser.add_argument("--factors", type=int, default=64)
+    parser.add_argument("--dim", default="auto", help="factors; each chain keeps its first model's")
     parser.add_argument("--l2", type=float, default=0.0, help="of all chains; 0: auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)

@@ -407,6 +407,7 @@ def ending_of(
         ("wrote", [_file_line(path) for path in files]),
         ("report", [f"{_file_line(str(report))}: open it in a browser" if report else ""]),
         ("trained", _trained(figures, unit)),
+        ("chosen", [", ".join(f"{name} {v:.3g}" for name, v in figures.get("chosen", {}).items())]),
         ("loss", [] if why else _loss(figures)),
         ("validation", _validation(figures)),
         ("vocabulary", [f"{words:,} words" if words else ""]),

@@ -8,19 +8,23 @@ from attach import attached
 from connected import connected, results_of
 from twins import least_squares as twin
 
+from snailps.config import RawConfig
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.master.job.job import Job
+from snailps.master.job.settings import job_settings
 from snailps.master.leases import RangeSchedule
 from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.least_squares import Known, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import FactorModel
-from snailps.models.embeddings.settings import L2_OF_SOLVED, MfSettings
+from snailps.models.embeddings.settings import L2_OF_SOLVED, SMALL_LINES, MfSettings
 from snailps.pieces import Piece
 from tests.support.blocks import HeldContent, held_block
 
 SETTINGS = MfSettings(loss="als", dim=5, epochs=2, a0=0.5, l2=0.07)
 USERS, ITEMS = 40, 25
+WORKER_CLASS = f"{MatrixFactorization.__module__}:MatrixFactorization"
 
 
 def lines_of(seed=1, count=400):
@@ -415,7 +419,8 @@ def test_a_training_that_ended_while_it_read_its_input_keeps_the_lines_of_the_fi
     with connected(MatrixFactorization, shards=2) as make:
         results = results_of(make(settings, summary=summary), summary)
         MatrixFactorization.loader(settings)(results)
-        MatrixFactorization.export(results)
+        figures = MatrixFactorization.export(results)
+    assert figures["chosen"] == {"dim": 5, "a0": 0.5, "l2": 0.07, "epochs": 2}
     assert "ended before it had read all lines" in caplog.text
     (before,) = FactorModel(path).known_pairs()
     np.testing.assert_array_equal(FactorModel(tmp_path / "after.npz").known_pairs()[0], before)
@@ -581,7 +586,13 @@ def test_pairs_of_the_model_that_goes_on_are_not_judged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "loss"), [(b"u1 i1\nu2 i1\n", "als"), (b"u1 i1 4\n", "squared"), (None, "squared")]
+    ("data", "loss"),
+    [
+        (b"u1 i1\nu2 i1\n", "als"),
+        (b"u1 i1 4\n", "squared"),
+        (None, "squared"),
+        (b"u" * 200_000 + b" i1\nu2 i1\n", "als"),
+    ],
 )
 def test_loss_is_chosen_by_whether_lines_have_values(tmp_path, data, loss):
     path = tmp_path / "lines.txt"
@@ -593,3 +604,41 @@ def test_loss_is_chosen_by_whether_lines_have_values(tmp_path, data, loss):
     assert MatrixFactorization.adopt(weighing, lambda name: None).loss == "als"
     softmax = replace(settings, loss="softmax")
     assert MatrixFactorization.adopt(softmax, lambda name: None).loss == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("given", "lines", "dim", "printed"),
+    [
+        ({}, SMALL_LINES, 128, ["dim 128"]),
+        ({"dim": "auto", "held_out": "0.1"}, SMALL_LINES + 1, 64, ["dim 64"]),
+        ({"dim": "7"}, 3, 7, []),
+        ({"loss": "softmax"}, 3, 64, []),
+    ],
+)
+def test_dim_is_chosen_by_the_number_of_lines(tmp_path, given, lines, dim, printed):
+    """What the job is trained with, workers get and the file has; the doctor foresees the most."""
+    (tmp_path / "lines.txt").write_text("u i\n" * lines)
+    settings = {"input": tmp_path / "lines.txt", "output": tmp_path / "out", **given}
+    settings["worker_class"] = WORKER_CLASS
+    job = Job(RawConfig.from_mapping(settings, "here"), now=100.0)
+    foreseen = MatrixFactorization(job.settings).tables()[0].dim
+    try:
+        job.prepare(1)
+    finally:
+        job.input.close()
+    assert (job.settings.dim, job.measured) == (dim, printed)
+    assert MatrixFactorization(job.settings).tables()[0].dim == dim <= foreseen
+    assert job.start_message(1).settings["dim"] == str(dim)
+
+
+def test_dim_of_a_continued_model_is_its_own(tmp_path):
+    lines, output = lines_of(), str(tmp_path / "before")
+    rows_of(lines, settings=replace(SETTINGS, output=output, worker_class=WORKER_CLASS))
+    (tmp_path / "lines.txt").write_bytes(b"".join(lines))
+    given = {"input": tmp_path / "lines.txt", "continue_from": f"{output}.npz"}
+    given["worker_class"] = WORKER_CLASS
+    for more in ({}, {"dim": "auto"}):
+        raw = RawConfig.from_mapping({**given, **more}, "here")
+        assert job_settings(MatrixFactorization, raw).dim == 5
+    with pytest.raises(ConfigError, match="dim: expected 5, as in"):
+        job_settings(MatrixFactorization, RawConfig.from_mapping({**given, "dim": 64}, "here"))

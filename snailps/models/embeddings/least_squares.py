@@ -128,7 +128,7 @@ class Weights:
         all pairs that have a line."""
         users, items = (counts.astype(np.float64) for counts in names.counts)
         density = min(1.0, max(1.0, users.sum()) / max(1, len(users) * len(items)))
-        a0 = settings.a0 or min(1.0, UNOBSERVED * density)
+        a0 = settings.a0 or float(min(1.0, UNOBSERVED * density))
         frequencies = np.concatenate((users + a0 * len(items), items + a0 * len(users)))
         return cls(a0, settings.decay, float(frequencies.sum() / (frequencies**NU).sum()))
 

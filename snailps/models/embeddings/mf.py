@@ -36,6 +36,7 @@ from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
+from snailps.data.file_kinds import UNIT_BYTES_MAX
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
@@ -47,7 +48,7 @@ from snailps.models.embeddings.held_out import HeldOut, Split
 from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrainer
 from snailps.models.embeddings.lines_tested import LinesTested, Reading
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
-from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
+from snailps.models.embeddings.settings import SMALL_LINES, EmbeddingSettings, MfSettings
 from snailps.models.embeddings.warm_start import Arrays
 from snailps.models.embeddings.worker import (
     BLOCK_BYTES_MAX,
@@ -140,7 +141,8 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
     def tables(self) -> Sequence[Table]:
         """The rows, and the lines of ratings that rotate, or what solves need."""
         if self.settings.solves:
-            return least_squares.tables(self.settings)
+            # A doctor asks before the input is counted: for the most that they may be.
+            return least_squares.tables(self.settings.decided(lines=0))
         lines = (shared_blocks.table(LINES),) if self._may_rotate(self.settings) else ()
         return (*super().tables(), *lines)
 
@@ -273,15 +275,20 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         """Take the settings of a continued model, then choose what ``loss: auto`` means.
 
         It is `squared` if the first lines of the input have values, unless these are weights
-        (``weights: values``); else `als`.
+        (``weights: values``); else `als`, whose ``dim: auto`` depends on the number of lines.
         """
         adopted: Any = warm_start.adopt(cls, settings, explicit)
         if adopted.loss == "auto":
             columns = cls.columns_of(adopted)
             rated = adopted.weights == "one" and files.have_values(columns, adopted.input)
             adopted = replace(adopted, loss="squared" if rated else "als")
-        chosen: JobSettings = adopted
+        chosen: JobSettings = adopted if adopted.solves else adopted.decided(lines=0)
         return chosen
+
+    @classmethod
+    def measure(cls, settings: MfSettings, files: InputFiles) -> JobSettings:
+        """The number of lines, held-out ones too, decides what ``dim: auto`` is."""
+        return settings.decided(0 if settings.dim else files.lines(SMALL_LINES + 1))
 
     @classmethod
     def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
@@ -338,7 +345,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         """Refuse files whose first lines have no values."""
         if paths:
             for path in files_of(paths)[: files.HEADS_MAX]:
-                head = head_of(path)
+                head = head_of(path, UNIT_BYTES_MAX)
                 lines = columns.read(head, path, 0, head)
                 if len(lines) and not len(lines.values):
                     raise DataError(
@@ -467,6 +474,17 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             if (known := least_squares.known_lines(results, s, names)) is not None:
                 arrays |= known.arrays()
         return {"mean": np.array([encoding_of(names, results.settings).centre]), **arrays}
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Write the model; of a solved one also name the settings that `auto` may have chosen."""
+        figures, s = super().export(results), results.settings
+        assert isinstance(s, MfSettings)
+        if not s.solves:
+            return figures
+        weights = least_squares.Weights.of(s, cls.names(results))
+        chosen = {"dim": s.dim, "a0": weights.a0, "l2": weights.l2, "epochs": s.epochs}
+        return {**figures, "chosen": chosen}
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.shared_settings import KEEP_STATE, STOP_AFTER, TEST
 
@@ -22,6 +22,9 @@ RANKINGS = {"loss": ("softmax", "pairwise")}
 LISTS = {"loss": ("auto", "als", "softmax", "pairwise")}
 STEPWISE = {"loss": ("auto", "squared", "softmax", "pairwise")}
 LEAST_SQUARES = {"loss": ("auto", "als")}
+DIM, DIM_SMALL, SMALL_LINES = 64, 128, 130_000
+"""What `dim: auto` becomes; with `als`, for an input of at most so many lines.  More factors never
+made lists worse, but 128 take 2.4 times as long as 64: docs/design/least-squares.md."""
 L2_AUTO = -1
 """The value that means `l2: auto`."""
 L2_OF_VALUES, L2_OF_RANKINGS, L2_OF_SOLVED = 0.1, 0.06, 0.03
@@ -38,6 +41,7 @@ SHARED: Mapping[str, Any] = {
     "low": 1,
     "high": 64,
 }
+LENGTH: Mapping[str, Any] = {"low": 1, "high": DIM_MAX - 1}
 RATE: Mapping[str, Any] = {"low": 0.0, "high": 100.0, "aliases": ["learning_rate"]}
 METHODS = {"sgd": 1, "adagrad": 2}
 """Access methods whose deltas add up, with their numbers in kernels."""
@@ -52,11 +56,10 @@ class EmbeddingSettings(JobSettings):
         (), **TEST, when="To measure the model on lines that it was not trained on."
     )
     dim: int = setting(
-        64,
+        DIM,
         help="Length of a row; a complex number takes two.",
         when="More for many entities with many lines each.",
-        low=1,
-        high=DIM_MAX - 1,
+        **LENGTH,
     )
     negatives: int = setting(
         64,
@@ -247,6 +250,13 @@ class MfSettings(EmbeddingSettings):
         "rejected items.",
         read_if=LEAST_SQUARES,
     )
+    dim: int = setting(
+        0,
+        help="Length of a row. `auto`: 64; with `als` 128 for an input of up to 130,000 lines.",
+        when="Fewer for smaller files and less time, more for better lists of a large set.",
+        auto=True,
+        **LENGTH,
+    )
     a0: float = setting(
         0.0,
         help="Weight with which every pair of user and item is drawn to 0; a line draws its pair "
@@ -349,6 +359,12 @@ class MfSettings(EmbeddingSettings):
     )
 
     shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "weights", "encoding")
+
+    def decided(self, lines: int) -> MfSettings:
+        """The settings with ``dim: auto`` decided for an input of so many lines."""
+        if self.dim:
+            return self
+        return replace(self, dim=DIM_SMALL if self.solves and lines <= SMALL_LINES else DIM)
 
     @property
     def weighs(self) -> bool:
