@@ -69,6 +69,21 @@ def test_check_refuses_input_of_another_kind(tmp_path, monkeypatch, cls, setting
 
 
 @pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"loss": "squared"}, "Set loss: als"),
+        ({"loss": "als", "weights": "values"}, "third column"),
+    ],
+)
+def test_a_file_without_values_is_refused_while_the_survey_reads_it(given, said):
+    """`check` looks at the first files only."""
+    part = MatrixFactorization(MfSettings(dim=4, **given)).survey_part()
+    part.add(block_of(b"u1 i1 3\nu2 i2 1\n"))
+    with pytest.raises(DataError, match=f"lines of users and items without values: .*{said}"):
+        part.add(block_of(b"u1 i1\nu2 i2\n"))
+
+
+@pytest.mark.parametrize(
     ("cls", "settings", "data"),
     [(KnowledgeGraph, KgeSettings, TRIPLES), (MatrixFactorization, MfSettings, RATINGS)],
 )

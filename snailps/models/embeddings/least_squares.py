@@ -783,11 +783,6 @@ class RangeTrainer:
     def _store(self, block: Block, terms: PassRange) -> None:
         """Write the lines of a block, once for each side, sorted by range."""
         numbered, weights = self._model.numbered(block)
-        if self._weighs and len(weights) != len(numbered[USER]):
-            raise DataError(
-                f"{block.path}: weights: values takes weights from the third column, and these "
-                "lines have none. Add it, or set weights: one"
-            )
         for side in (USER, ITEM):
             own, other = numbered[side], numbered[1 - side]
             if len(own) >= NAMES_END:

@@ -191,6 +191,14 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         reads_times = held_out is not None and held_out.reads_times
         return replace(cls.columns, time=settings.time_column) if reads_times else cls.columns
 
+    def read(self, block: Block) -> Columns:
+        """Read lines; refuse those without the values that are needed, in a file that `check` has
+        not looked at, as it was not among the first."""
+        lines = super().read(block)
+        if len(lines) and not len(lines.values) and (why := _values_needed(self.settings)):
+            raise DataError(_without_values("input", block.path, why))
+        return lines
+
     def learnt(self, lines: Columns) -> Columns:
         return selected(self.settings, lines)
 
@@ -326,19 +334,10 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
                 "held_out, as to 0.1 for a tenth of the lines",
                 by,
             )
-        if settings.weighs:
-            cls._check_values(
-                cls.columns_of(settings),
-                "input",
-                settings.input,
-                "weights: values takes the weight of a line from its value. Add a third column, or "
-                "set weights: one",
-            )
-        if ranks(settings):
-            return
-        why = "loss squared predicts values. Set loss: als, softmax or pairwise, which rank items"
-        cls._check_values(cls.columns_of(settings), "input", settings.input, why)
-        cls._check_values(cls.columns, "test", settings.test, why)
+        if why := _values_needed(settings):
+            cls._check_values(cls.columns_of(settings), "input", settings.input, why)
+            if settings.predicts:
+                cls._check_values(cls.columns, "test", settings.test, why)
 
     @classmethod
     def _check_values(cls, columns: NameColumns, name: str, paths: Sequence[str], why: str) -> None:
@@ -348,9 +347,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
                 head = head_of(path, UNIT_BYTES_MAX)
                 lines = columns.read(head, path, 0, head)
                 if len(lines) and not len(lines.values):
-                    raise DataError(
-                        f"{name}: {path}: lines of users and items without values: {why}"
-                    )
+                    raise DataError(_without_values(name, path, why))
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
@@ -563,6 +560,22 @@ def selected(settings: Any, lines: Columns) -> Columns:
     if settings.predicts:
         return lines
     return lines.weighted() if settings.weighs else lines.choices()
+
+
+def _values_needed(settings: Any) -> str:
+    """Why lines must have values, and what to do; "" if they need none."""
+    if settings.weighs:
+        return (
+            "weights: values takes the weight of a line from its value. Add a third column, or set "
+            "weights: one"
+        )
+    if ranks(settings):
+        return ""
+    return "loss squared predicts values. Set loss: als, softmax or pairwise, which rank items"
+
+
+def _without_values(name: str, path: str, why: str) -> str:
+    return f"{name}: {path}: lines of users and items without values: {why}"
 
 
 def ranks(settings: Any) -> bool:
