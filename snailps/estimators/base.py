@@ -293,8 +293,8 @@ class Estimator(Routed):
             self.__dict__.pop(attribute, None)
             if value is not None:
                 setattr(self, attribute, value)
-        unsaid = {"loss_falls"} if data.epochs_chosen else ()
-        for warning in self._remarks_on({k: v for k, v in figures.items() if k not in unsaid}):
+        ignored = {"loss_falls"} if data.epochs_chosen else ()
+        for warning in self._remarks_on({k: v for k, v in figures.items() if k not in ignored}):
             warnings.warn(warning, stacklevel=self._warns_at)
         return self
 
