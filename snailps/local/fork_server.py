@@ -45,7 +45,8 @@ class Forked:
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self._ended = ended  # stays open with this object: several threads may wait for it
-        weakref.finalize(self, os.close, ended)
+        # Not at exit: a thread that renews workers may still wait for it.
+        weakref.finalize(self, os.close, ended).atexit = False
 
     def poll(self) -> int | None:
         with self._lock:

@@ -127,3 +127,27 @@ def test_killed_session_leaves_neither_fork_server_nor_children(tmp_path):
         assert not any(map(is_gone, pids))
         session.kill()
     until(lambda: all(map(is_gone, pids)), f"that {pids} are gone")
+
+
+AT_EXIT = """
+import atexit, os, subprocess
+
+@atexit.register  # runs after the finalizers, which register themselves later
+def wait():
+    try:
+        process.wait(0)
+    except subprocess.TimeoutExpired:
+        print("still waits")
+
+from snailps.local.fork_server import Forked
+(errors, _), (ended, _) = os.pipe(), os.pipe()
+process = Forked(None, 1, errors, ended)
+"""
+
+
+def test_thread_may_wait_for_a_process_while_the_interpreter_ends():
+    """As the one does that replaces the workers of a failed job."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("still waits\n", "")
