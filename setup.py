@@ -74,6 +74,9 @@ if platform.machine() in ("x86_64", "AMD64"):
     ]  # fmt: skip
 
 
+CPU = Path("/proc/cpuinfo")
+
+
 def runs_here(flags: list[str]) -> bool:
     """Whether this processor has the instruction sets of a build; False where it is not known."""
     needed = {flag[2:] for flag in flags if flag.startswith("-m") and "=" not in flag}
@@ -81,7 +84,6 @@ def runs_here(flags: list[str]) -> bool:
     return needed <= {*next((line.split() for line in lines if line.startswith("flags")), [])}
 
 
-CPU = Path("/proc/cpuinfo")
 FOR_HERE = os.environ.get("SNAILPS_BUILD", "") == "here"
 if FOR_HERE:
     best = [build for build, flags in KERNEL_BUILDS.items() if runs_here(flags)][-1]

@@ -260,6 +260,25 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
     return indptr, ids
 
 
+cdef object check_bags(const int64_t[::1] indptr, const int32_t[::1] ids, int skipped, int64_t least,
+                       int64_t stop):
+    """Refuse bags that are not in `ids`, or with rows not from `least` to `stop` - 1 after the first
+    `skipped` of a bag: the loops index by them."""
+    cdef Py_ssize_t i, bags = indptr.shape[0] - 1
+    cdef int64_t at
+    cdef bint bad = bags < 0 or indptr[0] < 0 or indptr[bags] > ids.shape[0]
+    if not bad:
+        with nogil:
+            for i in range(bags):
+                bad |= indptr[i] > indptr[i + 1]
+            if not bad:
+                for i in range(bags):
+                    for at in range(indptr[i] + skipped, indptr[i + 1]):
+                        bad |= not least <= ids[at] < stop
+    if bad:
+        raise ValueError(f"expected bags of rows from {least} to {stop - 1}, one after the other")
+
+
 def sign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None, int64_t first,
               int64_t words, uint64_t[::1] signs not None) -> None:
     """Add a number of each word to the `signs` (words + bucket,) of its rows, once for each time.
@@ -274,6 +293,7 @@ def sign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not Non
     if not 0 <= first <= words - own or signs.shape[0] < words:
         raise ValueError(f"expected words {first} to {first + own - 1} among {words}, with a sign each, "
                          f"got {signs.shape[0]} signs")
+    check_bags(indptr, ids, 0, 0, own + signs.shape[0] - words)
     with nogil:
         for i in range(own):
             sign = mixed(<uint64_t>(first + i + 1))
@@ -291,6 +311,7 @@ def number_bags(const int64_t[::1] indptr not None, int32_t[::1] ids not None,
     """
     cdef Py_ssize_t words = indptr.shape[0] - 1, i, row
     cdef int64_t at
+    check_bags(indptr, ids, 1, words, words + numbers.shape[0])
     with nogil:
         for i in range(words):
             for at in range(indptr[i] + 1, indptr[i + 1]):
@@ -307,6 +328,9 @@ def sum_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None
     """Add to `sums` (n-grams, 2) of each n-gram of words of `number_bags` their mass, and 1."""
     cdef Py_ssize_t words = mass.shape[0], i
     cdef int64_t at
+    check_bags(indptr, ids, 1, 0, sums.shape[0])
+    if indptr.shape[0] != words + 1 or sums.shape[1] != 2:
+        raise ValueError(f"expected a mass for each of {indptr.shape[0] - 1} bags, and two sums")
     with nogil:
         for i in range(words):
             for at in range(indptr[i] + 1, indptr[i + 1]):
@@ -344,6 +368,11 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
     cdef uint64_t bits
     cdef double found, score
     cdef double[::1] shared = np.empty(parts)
+    check_bags(indptr, ids, 1, 0, min(has.shape[0], worth.shape[0]))
+    if indptr.shape[0] != words + 1 or out.shape[0] < words or most.shape[0] != parts \
+            or 64 * blocks < parts:
+        raise ValueError(f"expected a mass and a part for each of {indptr.shape[0] - 1} bags, and bits "
+                         f"for {parts} parts")
     with nogil:
         for i in range(words):
             for part in range(parts):

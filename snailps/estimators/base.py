@@ -362,6 +362,11 @@ class Estimator(Routed):
     def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
         """Yield a warning for each figure that shows a training that went wrong."""
         name = type(self).__name__
+        if (ended_by := figures.get("ended_by")) and not figures.get("blocks", 1):
+            yield (
+                f"{name}: nothing was trained: no block was finished before {ended_by} ended the "
+                "training, and the model is as it began"
+            )
         if falls := figures.get("loss_falls"):
             epochs = figures["epochs"]
             yield convergence_warning(

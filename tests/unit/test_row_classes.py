@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shards import FRAG_NUM
 
 from snailps import kernels
-from snailps.data._subwords import sign_bags, subwords_csr
+from snailps.data._subwords import assign_bags, number_bags, sign_bags, subwords_csr, sum_bags
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import text_model
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
@@ -122,6 +122,30 @@ def test_signs_of_words_that_do_not_fit_are_refused():
     for first, words, signs in [(1, 8, 508), (-1, 9, 509), (0, 8, 7)]:
         with pytest.raises(ValueError, match="expected words"):
             sign_bags(ptr, ids, first, words, np.zeros(signs, np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("ptr", "ids"),
+    [
+        ([0, 1, 3], [0, 2, 6]),
+        ([0, 1, 3], [0, 2, -1]),
+        ([0, 3, 1], [0, 1, 2]),
+        ([0, 1, 9], [0, 1, 2]),
+    ],
+)
+def test_bags_of_rows_that_are_not_there_are_refused(ptr, ids):
+    bags = np.array(ptr), np.array(ids, np.int32)
+    with pytest.raises(ValueError, match="expected bags of rows from 0 to 4"):
+        sign_bags(*bags, 0, 2, np.zeros(5, np.uint64))
+    with pytest.raises(ValueError, match="expected bags of rows from 2 to 4"):
+        number_bags(*bags, np.zeros(3, np.int32), 0)
+    with pytest.raises(ValueError, match="expected bags of rows from 0 to 1"):
+        sum_bags(*bags, np.ones(2), np.zeros((2, 2)))
+    has, load = np.zeros((2, 1), np.uint64), np.zeros(2)
+    with pytest.raises(ValueError, match="expected bags of rows from 0 to 1"):
+        assign_bags(
+            *bags, np.ones(2), np.ones(2, np.float32), has, load, np.ones(2), np.zeros(2, np.int32)
+        )
 
 
 @pytest.mark.parametrize("kind", ["skipgram", "cbow"])

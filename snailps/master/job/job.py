@@ -474,7 +474,10 @@ class Job:
                 len(taken),
             )
         if not self.metrics.units:
-            log.warning("nothing was trained: no block was finished, and the model is as it began")
+            cause = f" before the training ended ({self.ended_by})" if self.ended_by else ""
+            log.warning(
+                "nothing was trained: no block was finished%s, and the model is as it began", cause
+            )
 
     def _judge_counts(self) -> Counted:
         """Have the model judge what its workers have counted; plain values."""
