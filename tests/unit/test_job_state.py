@@ -164,3 +164,24 @@ def test_blocks_of_a_worker_with_open_pushes_are_durable_with_the_last(owed, dur
         model.unpushed = unpushed
         reports.note_durable(number)
     assert notes == [messages.Durable(numbers) for numbers in durable]
+
+
+@pytest.mark.parametrize("lacking", ["survey_s", "rotation", "metrics", "tested"])
+def test_checkpoint_of_another_version_is_refused_with_what_to_do(make, lacking):
+    job = make()
+    job.begin_pass("train")
+    state = job.dump(clock=-1)
+    job.check_state(state)
+    plan = {"chunks": 2, "most_parts": 2, "checkouts_of_one": 1, "sweeps": 1}
+    state.figures["rotation"] = {**plan, "metrics": job.metrics.snapshot()}
+    job.check_state(state)
+    if lacking == "rotation":
+        del state.figures["rotation"]["sweeps"]
+    elif lacking == "metrics":
+        state.figures["rotation"]["metrics"] = {}
+    elif lacking == "tested":
+        state.figures["tested"] = {"tests": []}
+    else:
+        del state.figures[lacking]
+    with pytest.raises(CheckpointError, match=r"another version of snailps.*begin anew with"):
+        job.check_state(state)

@@ -248,6 +248,7 @@ class JobController:
 
     def _keep(self, job: Job, state: JobState) -> None:
         """Keep the state from which a master that takes over begins; beside the loop."""
+        job.check_state(state)
         job.check_room(state.summary)
         self._services.keep_base(state)
         if state.summary is not None:

@@ -47,7 +47,7 @@ from snailps.config import JobSettings, RawConfig, settings_of, to_mapping
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output, check_room, sizes_text
 from snailps.data.blocks import HEAD
-from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
+from snailps.errors import CheckpointError, ClusterError, ConfigError, ProtocolError, explain
 from snailps.master.job.epoch_figures import EpochFigures
 from snailps.master.job.input import JobInput
 from snailps.master.job.loss_watch import LossWatch
@@ -383,6 +383,24 @@ class Job:
         self.metrics = PassMetrics()
         if state is not None:
             self._load(state, now)
+
+    def check_state(self, state: JobState) -> None:
+        """Refuse a checkpoint's state that lacks what this version continues from. CheckpointError:
+        it is of another version, such as one between two releases."""
+        figures = state.figures
+        try:
+            _plan_in(state)
+            _ = [float(figures[name]) for name in ("survey_s", "train_s", "wall_s")], figures["lr"]
+            if "rotation" in figures:
+                PassMetrics().resume(figures["rotation"]["metrics"])
+            if "tested" in figures:
+                EpochFigures().load(figures["tested"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the checkpoint was written by another version of snailps, and this one cannot "
+                f"continue from it ({error!r:.80}): continue with that version, or begin anew with "
+                "--fresh"
+            ) from None
 
     def plan_training(self, workers: int, state: JobState | None = None) -> TrainingPlan | None:
         """How a training that `workers` begin is cut, if not by `consistency`: into passes over
