@@ -277,7 +277,7 @@ RECORD = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # FutureWarning since 2.14
 @pytest.mark.parametrize("how", RECORD)
 @pytest.mark.parametrize("made", MADE, ids=["embedding", "bag", "collection"])
 def test_recorded_call_is_refused_with_what_to_export_instead(store, made, how):
