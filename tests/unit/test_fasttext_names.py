@@ -490,14 +490,6 @@ def test_remarks_on_a_training_name_fasttexts_argument():
     assert str(remark).endswith("(epoch=10)")
 
 
-def test_training_that_ended_before_its_first_block_is_remarked_on():
-    made = training.supervised("text")
-    trainer = made.estimator(**made.parameters)
-    (remark,) = trainer._remarks_on({"ended_by": "max_seconds", "blocks": 0})
-    assert "nothing was trained: no block was finished before max_seconds" in remark
-    assert not list(trainer._remarks_on({"ended_by": "max_seconds", "blocks": 3}))
-
-
 def test_names_of_old_versions_say_what_took_their_place():
     for name in ("cbow", "skipgram", "supervised"):
         with pytest.raises(TypeError, match="train_"):

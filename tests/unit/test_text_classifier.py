@@ -432,3 +432,10 @@ def test_search_gives_advice_on_the_epochs_only_where_they_were_given(jobs, fixe
     said = [warning for warning in caught if "more would help" in str(warning.message)]
     assert len(said) == len(fixed)
     assert model.figures_["loss_falls"] == 0.2
+
+
+def test_training_that_ended_before_its_first_block_warns(jobs):
+    jobs.figures = {"words": 0, "ended_by": "max_seconds", "blocks": 0}
+    said = "nothing was trained: no block was finished before max_seconds ended"
+    with pytest.warns(UserWarning, match=said):
+        TextClassifier(dim=2).fit(TEXTS, ["yes", "no", "no"])
