@@ -6,7 +6,8 @@
  * rate * (y_k - p_k) h, every input row by the gradient of h divided by the number of features.
  *
  * A label of a line has a weight, which multiplies its loss and its gradient: that of the line times that of
- * the label in it.  Where none is given, both are 1.
+ * the label in it.  Where none is given, both are 1: such a job runs a copy of the loop without `weighed`,
+ * a constant there, from which compilers leave out all that is times 1 or plus 0.
  *
  * Threads train different lines on the same rows without locks (Hogwild): texts share few input rows, and
  * a lost addition is one step of one line.  With softmax and one-vs-all every thread writes all output
@@ -62,25 +63,31 @@ SNAIL_INLINE uint64_t snail_next_below(snail_labels *s, uint64_t bound) {
     return snail_below(snail_draw(s->job->stream, ++s->drawn), bound);
 }
 
-/* A step of one label as a binary classification, whose yes and no have weights; returns its loss. */
-SNAIL_INLINE float snail_binary(snail_labels *s, int64_t label, float yes, float no, float rate) {
+/* A step of one label as a binary classification, whose yes and no have weights; returns its loss.  Where
+ * they are not `weighed`, one is 1 and the other 0. */
+SNAIL_INLINE float snail_binary(snail_labels *s, int64_t label, float yes, float no, float rate,
+                                int weighed) {
     const int64_t stride = s->job->stride;
     float *row = s->outputs + label * stride, loss = 0;
     const float score = snail_sigmoid(snail_dot(row, s->hidden, stride));
-    snail_label_step(row, s->hidden, s->gradient, rate * (yes - (yes + no) * score), stride);
+    const float both = weighed ? yes + no : 1;
+    snail_label_step(row, s->hidden, s->gradient, rate * (yes - both * score), stride);
+    if (!weighed) return -snail_log(yes > 0 ? score : (float)(1.0 - score + 1e-13f));
     if (yes > 0) loss -= yes * snail_log(score);
     if (no > 0) loss -= no * snail_log((float)(1.0 - score + 1e-13f));
     return loss;
 }
 
-/* Labels of a line that are trained, as places in `labels`, and the weight of the line. */
+/* Labels of a line that are trained, as places in `labels`, and the weight of the line: not `weighed`, it is 1. */
 typedef struct {
     int64_t first, last;
     float weight;
+    int weighed;
 } snail_targets;
 
 SNAIL_INLINE float snail_target_weight(const snail_labels *s, const snail_targets *targets, int64_t at) {
-    return s->job->label_weights ? targets->weight * s->job->label_weights[at] : targets->weight;
+    const float *weights = targets->weighed ? s->job->label_weights : NULL;
+    return weights ? targets->weight * weights[at] : targets->weight;
 }
 
 /* One step for all targets: their weights share out the probability, so the sum of their losses is a cross
@@ -90,14 +97,15 @@ SNAIL_INLINE float snail_softmax_line(snail_labels *s, const snail_targets *targ
     const snail_labels_job *job = s->job;
     const int64_t stride = job->stride, label_num = job->label_num;
     const int32_t target = job->labels[targets->first];
+    const int64_t last = targets->weighed ? targets->last : targets->first + 1;
     float loss, apart = 0;
     for (int64_t k = 0; k < label_num; k++)
         s->scores[k] = snail_dot(s->outputs + k * stride, s->hidden, stride);
-    for (int64_t at = targets->first + 1; at < targets->last; at++)
+    for (int64_t at = targets->first + 1; at < last; at++)
         apart += snail_target_weight(s, targets, at) * (s->scores[target] - s->scores[job->labels[at]]);
     const float share = -rate * weight / snail_softmax(s->scores, label_num, target, &loss);
     for (int64_t k = 0; k < label_num; k++) s->scores[k] *= share;
-    for (int64_t at = targets->first; at < targets->last; at++)
+    for (int64_t at = targets->first; at < last; at++)
         s->scores[job->labels[at]] += rate * snail_target_weight(s, targets, at);
     for (int64_t k = 0; k < label_num; k++)
         snail_label_step(s->outputs + k * stride, s->hidden, s->gradient, s->scores[k], stride);
@@ -105,32 +113,35 @@ SNAIL_INLINE float snail_softmax_line(snail_labels *s, const snail_targets *targ
 }
 
 /* A label of weight t is a yes of weight t, and a no of the rest to 1 (`rests`). */
-SNAIL_INLINE float snail_one_vs_all(snail_labels *s, int64_t line, float weight, float rate) {
+SNAIL_INLINE float snail_one_vs_all(snail_labels *s, const snail_targets *targets, float rate) {
     const snail_labels_job *job = s->job;
+    const float *weights = targets->weighed ? job->label_weights : NULL;
+    const float *rests = targets->weighed ? job->rests : NULL;
     float loss = 0;
-    for (int64_t at = job->label_ptr[line]; at < job->label_ptr[line + 1]; at++) {
+    for (int64_t at = targets->first; at < targets->last; at++) {
         const int32_t k = job->labels[at];
-        const float yes = job->label_weights ? job->label_weights[at] : 1;
-        const float no = job->rests ? job->rests[at] : 0;
+        const float yes = weights ? weights[at] : 1, no = rests ? rests[at] : 0;
         if (yes > s->truth[k]) s->truth[k] = yes; /* a label may be repeated */
-        if (no < s->scores[k]) s->scores[k] = no;
+        if (targets->weighed && no < s->scores[k]) s->scores[k] = no;
     }
-    for (int64_t k = 0; k < job->label_num; k++)
-        loss += snail_binary(s, k, s->truth[k], s->scores[k], rate * weight);
-    for (int64_t at = job->label_ptr[line]; at < job->label_ptr[line + 1]; at++) {
+    for (int64_t k = 0; k < job->label_num; k++) {
+        const float no = targets->weighed ? s->scores[k] : 0;
+        loss += snail_binary(s, k, s->truth[k], no, rate * targets->weight, targets->weighed);
+    }
+    for (int64_t at = targets->first; at < targets->last; at++) {
         s->truth[job->labels[at]] = 0;
-        s->scores[job->labels[at]] = 1;
+        if (targets->weighed) s->scores[job->labels[at]] = 1;
     }
-    return weight * loss;
+    return targets->weight * loss;
 }
 
 SNAIL_INLINE float snail_sampling(snail_labels *s, int32_t target, float rate) {
-    float loss = snail_binary(s, target, 1, 0, rate);
+    float loss = snail_binary(s, target, 1, 0, rate, 0);
     for (int i = 0; i < s->job->negatives; i++)
         for (int tries = 0; tries < SNAIL_TRIES; tries++) {
             const int32_t other = s->job->noise[snail_next_below(s, s->job->noise_num)];
             if (other != target) {
-                loss += snail_binary(s, other, 0, 1, rate);
+                loss += snail_binary(s, other, 0, 1, rate, 0);
                 break;
             }
         }
@@ -146,8 +157,9 @@ SNAIL_INLINE float snail_hierarchical(snail_labels *s, int32_t target, float rat
 
 /* One step for each target. */
 SNAIL_INLINE float snail_targets_apart(snail_labels *s, const snail_targets *targets, float rate) {
+    const int64_t last = targets->weighed ? targets->last : targets->first + 1;
     float loss = 0;
-    for (int64_t at = targets->first; at < targets->last; at++) {
+    for (int64_t at = targets->first; at < last; at++) {
         const float weight = snail_target_weight(s, targets, at);
         const int32_t label = s->job->labels[at];
         if (weight > 0)
@@ -159,11 +171,12 @@ SNAIL_INLINE float snail_targets_apart(snail_labels *s, const snail_targets *tar
 }
 
 /* Without weights of labels, a line of several is trained on one of them, drawn each time, as in fastText. */
-SNAIL_INLINE snail_targets snail_targets_of(snail_labels *s, int64_t line, float weight) {
+SNAIL_INLINE snail_targets snail_targets_of(snail_labels *s, int64_t line, int weighed) {
     const snail_labels_job *job = s->job;
-    snail_targets targets = {job->label_ptr[line], job->label_ptr[line + 1], weight};
+    const float weight = weighed && job->line_weights ? job->line_weights[line] : 1;
+    snail_targets targets = {job->label_ptr[line], job->label_ptr[line + 1], weight, weighed};
     const int64_t label_num = targets.last - targets.first;
-    if (!job->label_weights && job->loss != SNAIL_ONE_VS_ALL) {
+    if (!(weighed && job->label_weights) && job->loss != SNAIL_ONE_VS_ALL) {
         if (label_num > 1) targets.first += (int64_t)snail_next_below(s, (uint64_t)label_num);
         targets.last = targets.first + 1;
     }
@@ -172,7 +185,7 @@ SNAIL_INLINE snail_targets snail_targets_of(snail_labels *s, int64_t line, float
 
 /* The weight of a line's step: the sum of its targets', or the largest where each label is a step. */
 SNAIL_INLINE float snail_line_weight(const snail_labels *s, const snail_targets *targets) {
-    if (!s->job->label_weights) return targets->weight;
+    if (!targets->weighed || !s->job->label_weights) return targets->weight;
     const int one_vs_all = s->job->loss == SNAIL_ONE_VS_ALL;
     float weight = one_vs_all ? targets->weight : 0;
     for (int64_t at = targets->first; at < targets->last; at++) {
@@ -192,7 +205,7 @@ SNAIL_INLINE float snail_step_line(snail_labels *s, int64_t line, const snail_ta
     snail_sum_rows((int)(end - begin), job->bag_rows + begin, NULL, job->inputs, stride, share,
                    s->hidden);
     memset(s->gradient, 0, (size_t)stride * sizeof(float));
-    if (job->loss == SNAIL_ONE_VS_ALL) loss = snail_one_vs_all(s, line, targets->weight, rate);
+    if (job->loss == SNAIL_ONE_VS_ALL) loss = snail_one_vs_all(s, targets, rate);
     else if (job->loss == SNAIL_SOFTMAX) loss = snail_softmax_line(s, targets, weight, rate);
     else loss = snail_targets_apart(s, targets, rate);
     for (int64_t d = 0; d < stride; d++) s->gradient[d] *= share;
@@ -207,17 +220,17 @@ SNAIL_INLINE float snail_step_line(snail_labels *s, int64_t line, const snail_ta
  *
  * A step of a large weight would overshoot, and rows grow without bound.  So a line of weight 2 is trained
  * twice; and since the gradient falls meanwhile, steps grow: their weights are 1, 1, 2, 4, 8 and so on. */
-SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate, double *loss) {
+SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate, int weighed,
+                                    double *loss) {
     const snail_labels_job *job = s->job;
-    const snail_targets targets =
-        snail_targets_of(s, line, job->line_weights ? job->line_weights[line] : 1);
+    const snail_targets targets = snail_targets_of(s, line, weighed);
     const float weight = snail_line_weight(s, &targets);
     for (float done = 0, part; done < weight; done += part) {
         part = done < 1 ? 1 : done;
         part = part < weight - done ? part : weight - done;
         const int whole = part == weight; /* nearly always: no division is waited for */
-        const snail_targets some = {targets.first, targets.last,
-                                    whole ? targets.weight : targets.weight * (part / weight)};
+        const float of_part = whole ? targets.weight : targets.weight * (part / weight);
+        const snail_targets some = {targets.first, targets.last, of_part, weighed};
         const float before = snail_step_line(s, line, &some, part, rate);
         if (done == 0) *loss += whole ? before : before / part * weight;
     }
@@ -234,8 +247,8 @@ static int64_t snail_labels_scratch(const snail_labels_job *job) {
     return (2 * job->stride + scores + copies) * (int64_t)sizeof(float);
 }
 
-static void snail_train_labels(const snail_labels_job *job, char *scratch, double *loss,
-                               double *weight) {
+SNAIL_INLINE void snail_train_lines(const snail_labels_job *job, char *scratch, int weighed,
+                                    double *loss, double *weight) {
     const int64_t start = job->bag_ptr[job->first], stop = job->bag_ptr[job->last];
     snail_labels s = {.job = job, .outputs = job->outputs};
     const float slope = (job->rate_stop - job->rate_start) / (float)(stop - start);
@@ -263,7 +276,7 @@ static void snail_train_labels(const snail_labels_job *job, char *scratch, doubl
             job->label_ptr[line + 1] == job->label_ptr[line])
             continue;
         const float rate = job->rate_start + slope * (float)(job->bag_ptr[line] - start);
-        const float trained = snail_train_line(&s, line, rate, loss);
+        const float trained = snail_train_line(&s, line, rate, weighed, loss);
         *weight += trained;
         if (job->copied && trained > 0 && ++waiting == SNAIL_TOGETHER) {
             snail_exchange(&s.hot, 0);
@@ -271,6 +284,24 @@ static void snail_train_labels(const snail_labels_job *job, char *scratch, doubl
         }
     }
     if (job->copied) snail_exchange(&s.hot, 1);
+}
+
+/* Functions of their own: in one, registers would be shared out among both loops. */
+static SNAIL_APART void snail_train_weighed(const snail_labels_job *job, char *scratch,
+                                            double *loss, double *weight) {
+    snail_train_lines(job, scratch, 1, loss, weight);
+}
+
+static SNAIL_APART void snail_train_plain(const snail_labels_job *job, char *scratch,
+                                          double *loss, double *weight) {
+    snail_train_lines(job, scratch, 0, loss, weight);
+}
+
+static void snail_train_labels(const snail_labels_job *job, char *scratch, double *loss,
+                               double *weight) {
+    if (job->line_weights || job->label_weights || job->rests)
+        snail_train_weighed(job, scratch, loss, weight);
+    else snail_train_plain(job, scratch, loss, weight);
 }
 
 #endif

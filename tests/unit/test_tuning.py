@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from snailps.cli import autotune
+from snailps.cli.main import app_for
 from snailps.errors import DataError
 from snailps.estimators.quantizing import shrinks_to
 from snailps.models.classifier import tuning
@@ -379,3 +381,10 @@ def test_final_training_has_the_validation_lines_where_a_setting_needs_them(
         [*texts.input], [*texts.validation], f"{tmp_path}/m", trials=1, sets=[setting, "dim=16"]
     )
     assert trained.get("validation") == ([*texts.validation] if is_validated else None)
+
+
+def test_command_refuses_the_file_of_a_cluster():
+    """Trials run on this machine: a file that names others is never ignored."""
+    done = CliRunner().invoke(app_for(["autotune"]), ["autotune", "-c", "cluster.conf"])
+    assert done.exit_code == 2
+    assert "-c" in done.stderr
