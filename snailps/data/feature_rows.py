@@ -58,7 +58,7 @@ class Piece:
     Sparse: row i has the entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,), from 0) of
     `keys` (uint32 or uint64), `values` (float32; None: all 1) and `fields` (int32, or None).
     Dense: `values` (float32 or uint8) row by row, `dense_rows` of them; `ptr` and `keys` are None.
-    `labels`: labels that came with the rows, or None.
+    `labels`, `weights`: those that came with the rows, or None.
     """
 
     ptr: NDArray[np.int64] | None
@@ -67,6 +67,7 @@ class Piece:
     fields: NDArray[np.int32] | None
     dense_rows: int = 0
     labels: NDArray[np.float64] | None = None
+    weights: NDArray[np.float32] | None = None
 
     @property
     def rows(self) -> int:

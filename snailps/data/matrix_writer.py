@@ -181,6 +181,8 @@ class _RowsWriter:
         self.rows = self._entries = 0
         self._labels: list[NDArray[Any]] = []
         """Labels that come with the rows."""
+        self._weights: list[NDArray[np.float32]] = []
+        """Weights that do."""
         self._offsets: dict[str, int] = {}
         """By section, where its next bytes belong; empty if sizes are unknown."""
         self._parts: dict[str, NewFile] = {}
@@ -201,6 +203,8 @@ class _RowsWriter:
         for piece in source.pieces():
             if piece.labels is not None:
                 self._labels.append(piece.labels)
+            if piece.weights is not None:
+                self._weights.append(piece.weights)
             if piece.ptr is not None:
                 self._append("ptr", piece.ptr[1:] + self._entries)
             for name in ("keys", "values", "fields"):
@@ -222,6 +226,8 @@ class _RowsWriter:
         else:
             if self._labels:
                 content = content._replace(labels=_narrow(np.concatenate(self._labels)))
+            if self._weights:
+                content = content._replace(weights=np.concatenate(self._weights))
             is_plain = self._are_ones and not source.dense
             flags = source.flags & ~Flags.VALUES if is_plain else source.flags
             header = self._header_of(flags, content, self.rows, self._entries)

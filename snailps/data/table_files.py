@@ -9,6 +9,7 @@ Labels of all examples are in memory, rows are not.  Must not know how a format 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.formats.table import TableFile, open_table, table_errors
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
+from snailps.data.matrix_file import first_not_weight
 from snailps.data.matrix_writer import write_rows
 from snailps.data.partitions import kinds_of_folders
 from snailps.data.reading import Reading
@@ -99,7 +101,9 @@ def write_table(
     return file
 
 
-def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple[str, ...]:
+def complete(
+    paths: Sequence[str], declared: Sequence[str], label: str, weight: str = ""
+) -> tuple[str, ...]:
     """Declarations of all columns of the first table, in order.
 
     Columns in `declared` keep their declaration, others get a kind by their values.  A column
@@ -107,9 +111,15 @@ def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple
     tables, up to `LOOKED_BYTES` and `LOOKED_FILES`.  Without any value there it is numeric, so that
     a text in it is refused with its row.
 
-    `label` is the column of the labels; empty: there is none.
+    `label` is the column of the labels, `weight` of the weights, which is no feature; empty: there
+    is none.
     """
     by_name = {column.name: column for column in columns_by_name(declared, label)}
+    if weight:
+        column = by_name.setdefault(weight, Column(weight, Kind.IGNORE))
+        if column.kind is not Kind.IGNORE:
+            got = declaration_of(column)
+            raise DataError(f"columns: {weight} is weight_column: leave it out, got {got}")
     named = [*by_name, label] if label else [*by_name]
     path = paths[0]
     with open_table(path) as table, table_errors(path):
@@ -221,6 +231,7 @@ def _examples_of(
     with open_table(path, make, known={column.name for column in columns}) as table:
         with table_errors(path):  # names of JSON lines are read here
             _check(table, columns, reading.label_column, reading.needs_labels)
+            _require(table, [name for name in (reading.weight_column,) if name])
         yield _ExampleRows(table, columns, reading, on_piece)
 
 
@@ -244,16 +255,47 @@ class _ExampleRows(RowsSource):
     def pieces(self) -> Iterator[Piece]:
         reading, columns, first = self._reading, self._declared, 1
         names = {name: float(number) for number, name in enumerate(reading.label_names)}
+        # A piece has the numbers of one column, and the cells of another.
+        cells, weight = reading.weight_column, reading.weight_column
         if names:
             columns = [column for column in columns if column.is_feature]
-        label = reading.label_column if names else ""
-        for piece, labels in self._table.pieces(columns, label, reading.on_bad_line):
+            columns += [Column(weight, Kind.LABEL)] * bool(weight)
+            cells = reading.label_column
+        elif weight:
+            columns = [column for column in columns if column.name != weight]
+        for piece, values in self._read(columns, cells):
             self._on_piece()
-            if not names:
-                yield piece
-                continue
-            yield replace(piece, labels=self._numbered(labels, names, first))
+            weights = piece.labels if names else values
+            if names:
+                piece = replace(piece, labels=self._numbered(values, names, first))
+            if weight:
+                piece = replace(piece, weights=self._weights(weights, first))
+            yield piece
             first += piece.rows
+
+    def _read(self, columns: Sequence[Column], cells: str) -> Iterator[tuple[Piece, Any]]:
+        """`TableFile.pieces`, with the word for what a column of numbers has in its errors."""
+        try:
+            yield from self._table.pieces(columns, cells, self._reading.on_bad_line)
+        except DataError as error:
+            weight = self._reading.weight_column
+            if not any(c.name == weight and c.kind is Kind.LABEL for c in columns):
+                raise
+            text = str(error).replace("expected a label, ", "expected a weight, ", 1)
+            raise DataError(text) from None
+
+    def _weights(self, values: Any, first: int) -> NDArray[np.float32]:
+        """Weights in cells or numbers; `first` is the number of the first row, for the error."""
+        try:
+            weights = np.asarray(values, np.float64)
+        except (TypeError, ValueError):
+            weights = np.array([_number(value) for value in values])
+        if (place := first_not_weight(weights.astype(np.float32))) >= 0:
+            raise DataError(
+                f"{self.name}: column {self._reading.weight_column!r}, row {first + place:,} is "
+                f"{values[place]!r:.60}: expected a weight, a finite number of at least 0"
+            )
+        return weights.astype(np.float32)
 
     def _numbered(
         self, labels: Sequence[Any], names: Mapping[Any, float], first: int
@@ -272,6 +314,14 @@ class _ExampleRows(RowsSource):
                 f"{self.name}: column {self._reading.label_column!r}, row {first + row:,} is "
                 f"{got}: expected a label, one of {shown_names(list(names))}"
             ) from None
+
+
+def _number(cell: Any) -> float:
+    """A cell as a number; NaN: it is none."""
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _word(label: Any) -> Any:

@@ -73,7 +73,7 @@ R = TypeVar("R", bound="SparseRegressor")
 
 NO_PARAMETERS = (
     "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
-    "class_weights", "keep_state",
+    "class_weights", "weight_column", "keep_state",
 )  # fmt: skip
 """Settings that are not parameters, because the data or the class decides them."""
 _SAVED = {

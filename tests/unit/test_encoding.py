@@ -19,7 +19,7 @@ from snailps.data.input_files import InputFiles
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.data.table_files import complete
-from snailps.errors import DataError
+from snailps.errors import ConfigError, DataError
 from snailps.models.sparse import sample
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
@@ -554,6 +554,46 @@ def test_loss_of_a_constant_is_that_of_the_shares(tmp_path):
     assert Linear.constant_loss(squared) == pytest.approx(0.1875 / 2)
     counted = settings_of(text, tmp_path / "x.svm", loss="poisson")
     assert Linear.constant_loss(counted) == pytest.approx(-0.25 * np.log(0.25))
+
+
+def test_balanced_weights_give_all_classes_the_same_sum_and_are_a_setting_of_the_job(tmp_path):
+    text = "".join(f"{'abbb'.index(c)} 1:1\n" for c in "abbb" * 100)
+    text = text.replace("1 1:1", "7 1:1").replace("0 1:1", "5 1:1")
+    balanced = {"class_weights": ("balanced",)}
+    found = settings_of(text, tmp_path / "x.svm", **balanced)
+    assert found.weights_of_classes == pytest.approx((2, 2 / 3), rel=1e-5)
+    batch = batch_reader(found, trains=True).read(text.encode())
+    sums = np.bincount(batch.labels.astype(int), batch.weights)
+    assert sums == pytest.approx([200, 200], rel=1e-5)
+    again = replace(found, **balanced)  # as of a continued model, whose encoding is known
+    assert encoded(again).weights_of_classes == found.weights_of_classes
+    three = "".join(f"{at} 1:1\n" for at in (1, 2, 2, 3, 3, 3)) * 10
+    (tmp_path / "x.svm").write_text(three)
+    settings = LinearSettings(
+        loss="multinomial", classes=3, input=(str(tmp_path / "x.svm"),), **balanced
+    )
+    assert encoded(settings).weights_of_classes == pytest.approx((2, 1, 2 / 3), rel=1e-5)
+
+
+def test_balanced_weights_count_the_weights_of_examples(tmp_path):
+    path = tmp_path / "x.mx"
+    write_matrix(path, np.ones((4, 1), np.float32), [0, 1, 1, 0], sample_weight=[3, 1, 1, 3])
+    found = encoded(SparseSettings(input=(str(path),), class_weights=("balanced",)))
+    assert found.weights_of_classes == pytest.approx((8 / 12, 2), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"loss": "squared", "class_weights": ("balanced",)}, "expected nothing with loss squared"),
+        ({"class_weights": ("balanced", "1")}, "expected balanced, or numbers"),
+        ({"class_weights": ("1", "nan")}, "expected balanced, or numbers"),
+        ({"weight_column": "w"}, "weight_column: expected label_column as well"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(more, said):
+    with pytest.raises(ConfigError, match=said):
+        LinearSettings(**more).validate(lambda name: name)
 
 
 def test_what_is_encoded_already_stays(tmp_path):

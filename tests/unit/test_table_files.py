@@ -275,6 +275,45 @@ def test_examples_of_each_format_are_the_same(tmp_path, scratch_of, ending, bloc
     assert examples_of(path, reading, scratch_of, blocks) == expected
 
 
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "tsv"])
+@pytest.mark.parametrize("names", [(), ("no", "yes")], ids=["numbers", "texts"])
+def test_a_column_of_weights_is_no_feature(tmp_path, scratch_of, ending, names):
+    rows = [
+        {"y": names[y] if names else y, "a": float(a), "w": w}
+        for y, a, w in ((1, 3, 0.5), (0, 4, 2.0), (1, 5, 0.0))
+    ]
+    path = written(tmp_path, ending, rows)
+    declared = complete([path], (), "y", "w")
+    assert declared == (
+        "y:label", "a:numeric", "w:ignore",
+    ) if not names else declared[1:] == ("a:numeric", "w:ignore")  # fmt: skip
+    reading = Reading(
+        "examples", label_column="y", weight_column="w", columns=declared, label_names=names
+    )
+    (data,) = read(path, reading, scratch_of, 1)
+    found = ExampleReader().read(data, path)
+    assert found.labels.tolist() == [1, 0, 1]
+    assert found.weights.tolist() == [0.5, 2, 0]
+    assert (found.keys.tolist(), found.values.tolist()) == ([key("a")] * 3, [3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("ending", "cell"), [("csv", "-1"), ("csv", "x"), ("csv", ""), ("jsonl", None)]
+)
+@pytest.mark.parametrize("names", [(), ("no", "yes")], ids=["numbers", "texts"])
+def test_a_cell_that_is_no_weight_is_refused_with_its_row(
+    tmp_path, scratch_of, ending, cell, names
+):
+    rows = [{"y": names[1] if names else 1, "a": 3.0, "w": w} for w in (1.0, cell)]
+    path = written(tmp_path, ending, rows)
+    declared = ("y:label", "a:numeric", "w:ignore")
+    reading = Reading(
+        "examples", label_column="y", weight_column="w", columns=declared, label_names=names
+    )
+    with pytest.raises(DataError, match=r"(row 2|line 3)\b.* expected a weight"):
+        read(path, reading, scratch_of, 1)
+
+
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
 def test_declared_columns_are_those_of_csv(tmp_path, scratch_of, ending):
     """Each kind of column, of numbers and of texts: what the loops of CSV make is the measure."""

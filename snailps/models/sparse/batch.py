@@ -126,6 +126,14 @@ class Batch:
         return sorted({first, *inner.tolist(), stop})
 
 
+def classes_of(
+    encoding: Encoding, labels: NDArray[np.float64], path: str, weights: Floats
+) -> NDArray[np.int64]:
+    """Return the class of each label, from 0: yes is 1."""
+    numbers = np.asarray(encoding.labels_of(labels, path, weights), np.float32)
+    return np.ceil(np.maximum(numbers, 0)).astype(np.int64)
+
+
 class BatchReader:
     """Makes batches from text; not thread-safe.
 
@@ -299,11 +307,10 @@ class BatchReader:
     def _weights(self, examples: Examples, path: str) -> Floats:
         """Compute the weight of each example: its own times the weight of its class."""
         own = examples.weights
-        labels = np.asarray(self.encoding.labels_of(examples.labels, path, own), np.float32)
-        classes = np.ceil(np.maximum(labels, 0)).astype(np.int64)
+        classes = classes_of(self.encoding, examples.labels, path, own)
         if len(classes) and classes.max() >= len(self._class_weights):
             raise DataError(
-                f"{path}: label {labels.max():g} has no weight: class_weights has "
+                f"{path}: class {classes.max()} has no weight: class_weights has "
                 f"{len(self._class_weights)} numbers, classes are counted from 0"
             )
         weights = self._class_weights[classes]
@@ -341,14 +348,13 @@ def batch_reader(
         needs_labels=needs_labels,
         label_min=LOSSES[settings.loss].label_min,
     )
-    weights = [float(number) for number in settings.class_weights]
     is_needed = encodes or "clipped" in settings.encoding
     known = Encoding.of_text(settings.encoding) if is_needed else PLAIN
     return BatchReader(
         reader,
         threads=threads,
         bias=bias,
-        class_weights=weights,
+        class_weights=settings.weights_of_classes,
         admitted=admitted,
         encoding=known if encodes else PLAIN,
         bounds=PLAIN if trains else known,

@@ -55,7 +55,7 @@ def with_columns(settings: SparseSettings) -> SparseSettings:
     paths, reading = files_of(settings.input), settings.reading()
     for path in paths:
         reading.takes(path)
-    columns = complete(paths, settings.columns, settings.label_column)
+    columns = complete(paths, settings.columns, settings.label_column, settings.weight_column)
     if columns != settings.columns:
         log.info("columns, inferred from %s: %s", paths[0], ", ".join(columns))
     return replace(settings, columns=columns)

@@ -29,8 +29,9 @@ from snailps.data.matrix_file import labels_of_matrix, size_of_labels
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, SnailError
+from snailps.models.class_weights import balanced
 from snailps.models.losses import LOSSES
-from snailps.models.sparse.batch import weighed
+from snailps.models.sparse.batch import classes_of, weighed
 from snailps.models.sparse.settings import SparseSettings
 
 log = logging.getLogger(__name__)
@@ -161,12 +162,13 @@ def encoded(
 ) -> S:
     """The settings with the encoding of the input's labels and values, by a sample.
 
-    An `encoding` that is set stays: its labels, or all of it where training is continued.  Unless
-    the order `is_drawn`, warn where labels of the beginning differ from the rest.  A `DataError` if
-    labels do not fit the loss.
+    An `encoding` that is set stays: its labels, or all of it where training is continued.  Where
+    `class_weights` are to be balanced, they become numbers, too.  Unless the order `is_drawn`, warn
+    where labels of the beginning differ from the rest.  A `DataError` if labels do not fit the
+    loss.
     """
     encoding = Encoding.of_text(settings.encoding)
-    if encoding.is_measured:
+    if encoding.is_measured and not settings.is_balanced:
         return settings
     sample = sample_of(settings, files)
     if not sample.pieces:
@@ -175,6 +177,8 @@ def encoded(
     labels, weights = sample.labelled() if every is None else every
     if len(labels) == 0:  # all have weight 0
         return settings
+    if encoding.is_measured:
+        return _balanced(settings, encoding, labels, weights, is_whole=every is not None)
     # What is fetched is not spread over other files.
     if not is_drawn or (
         len(files.sources) > 1 and any(is_url(source.path) for source in files.sources)
@@ -207,7 +211,29 @@ def encoded(
             "declare the column as name:categorical or name:ignore",
             f"{EXACT:,}",
         )
-    return replace(settings, encoding=encoding.text)
+    settings = replace(settings, encoding=encoding.text)
+    return _balanced(settings, encoding, labels, weights, is_whole=every is not None)
+
+
+def _balanced(
+    settings: S, encoding: Encoding, labels: Doubles, weights: Floats, *, is_whole: bool
+) -> S:
+    """The settings with numbers for `class_weights: balanced`, by the labels with a weight above 0;
+    unchanged without it.
+    """
+    if not settings.is_balanced:
+        return settings
+    classes = classes_of(encoding, labels, "input", weights)
+    sums = np.bincount(classes, weights if len(weights) else None, settings.class_num)
+    if len(sums) > settings.class_num:
+        raise DataError(
+            f"input: label {classes.max()} is no class: with loss {settings.loss} classes are 0 to "
+            f"{settings.class_num - 1}"
+        )
+    factors = tuple(f"{factor:.6g}" for factor in balanced(sums).tolist())
+    of_what = "all" if is_whole else "a sample of"
+    log.info("class_weights, by %s %s labels: %s", of_what, f"{len(labels):,}", ", ".join(factors))
+    return replace(settings, class_weights=factors)
 
 
 def _look_at_order(sample: Sample) -> None:

@@ -20,6 +20,7 @@ from snailps.data.formats import ENDINGS
 from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.models.class_weights import BALANCED, LIMIT
 from snailps.models.losses import LOSSES
 from snailps.models.shared_settings import (
     KEEP_STATE,
@@ -69,6 +70,13 @@ class SparseSettings(JobSettings):
         "first file, unless `columns` gives them; see sparse_data.md. Empty: the input has no "
         "tables.",
         when="The input consists of tables that name their columns.",
+        unit="column",
+    )
+    weight_column: str = setting(
+        "",
+        help="Column of tables with the weight of each example, a number of at least 0; only with "
+        "`label_column`. In `test` and `validation` tables, too. Empty: all 1.",
+        when="Some examples count more than others.",
         unit="column",
     )
     hash_bits: int = setting(
@@ -147,7 +155,9 @@ class SparseSettings(JobSettings):
     shuffle: bool = setting(True, **SHUFFLE)
     class_weights: tuple[str, ...] = setting(
         (),
-        help="Weights of examples by class, class 0 (no) first. Empty: all 1.",
+        help="Weights of examples by class, class 0 (no) first. `balanced` gives all classes the "
+        "same sum of weights, by the labels of the input, or of a sample if it is large. Empty: "
+        "all 1.",
         when="Class sizes, or the costs of errors, differ much.",
         unit="numbers",
     )
@@ -195,29 +205,43 @@ class SparseSettings(JobSettings):
             raise ConfigError(
                 f"{where('columns' if self.columns else 'format')}: {error}"
             ) from None
-        try:
-            wrong = [number for number in map(float, self.class_weights) if not 0 <= number < 1e6]
-        except ValueError:
-            wrong = [0.0]
-        if wrong:
-            raise ConfigError(
-                f"{where('class_weights')}: expected numbers of at least 0, one "
-                f"a class, got {', '.join(self.class_weights)}"
-            )
-        if self.class_weights and len(self.class_weights) != self.class_num:
-            raise ConfigError(
-                f"{where('class_weights')}: expected {self.class_num} numbers with "
-                f"loss {self.loss}, got {len(self.class_weights)}"
-            )
-        if self.class_weights and not any(map(float, self.class_weights)):
-            raise ConfigError(
-                f"{where('class_weights')}: expected a number above 0, got "
-                f"{', '.join(self.class_weights)}: nothing would be learnt"
-            )
+        self._check_weights(where)
         try:
             Encoding.of_text(self.encoding)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where('encoding')}: {error}") from None
+
+    def _check_weights(self, where: Callable[[str], str]) -> None:
+        """Refuse weights of classes that are none, and of examples outside of tables."""
+        if self.weight_column and not self.label_column:
+            raise ConfigError(
+                f"{where('weight_column')}: expected label_column as well, the column of labels"
+            )
+        shown = ", ".join(self.class_weights)
+        if self.is_balanced and not self.class_num:
+            raise ConfigError(
+                f"{where('class_weights')}: expected nothing with loss {self.loss}, whose labels "
+                f"are no classes, got {shown}"
+            )
+        try:
+            wrong = not all(0 <= number <= LIMIT for number in self.weights_of_classes)
+        except ValueError:
+            wrong = True
+        if wrong:
+            raise ConfigError(
+                f"{where('class_weights')}: expected balanced, or numbers of at least 0, one a "
+                f"class, got {shown}"
+            )
+        if self.weights_of_classes and len(self.class_weights) != self.class_num:
+            raise ConfigError(
+                f"{where('class_weights')}: expected {self.class_num} numbers with "
+                f"loss {self.loss}, got {len(self.class_weights)}"
+            )
+        if self.weights_of_classes and not any(self.weights_of_classes):
+            raise ConfigError(
+                f"{where('class_weights')}: expected a number above 0, got {shown}: nothing would "
+                "be learnt"
+            )
 
     def _check_tables(self) -> None:
         """Refuse columns that do not fit tables, and a `format`, which file names imply."""
@@ -245,6 +269,7 @@ class SparseSettings(JobSettings):
         return Reading(
             "examples",
             label_column=self.label_column,
+            weight_column=self.weight_column if needs_labels else "",
             columns=self.columns,
             on_bad_line=self.on_bad_line,
             needs_labels=needs_labels,
@@ -256,6 +281,16 @@ class SparseSettings(JobSettings):
         """Number of classes of the labels; 0 if labels are numbers."""
         classes = LOSSES[self.loss].classes
         return getattr(self, "classes", 0) if classes is None else classes
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the input decides the weights of classes: numbers, once it is measured."""
+        return list(self.class_weights) == [BALANCED]
+
+    @property
+    def weights_of_classes(self) -> tuple[float, ...]:
+        """Weights by class; empty: all 1, or not measured yet."""
+        return () if self.is_balanced else tuple(map(float, self.class_weights))
 
     @property
     def method(self) -> str:

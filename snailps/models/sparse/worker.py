@@ -124,7 +124,9 @@ class SparseWorker(SparseModel, Adopted, Reported):
     }
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
-    completed: ClassVar[tuple[str, ...]] = ("columns", "encoding", "loss", "classes")
+    completed: ClassVar[tuple[str, ...]] = (
+        "columns", "encoding", "loss", "classes", "class_weights",
+    )  # fmt: skip
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; FTRL's follows from its sums."""
     drift: ClassVar[float] = DRIFT
