@@ -29,8 +29,8 @@
 #include "_word_vectors.h"
 
 enum {
-    SNAIL_TRIES = 8,          /* draws for a negative other than the line's label, before it is skipped */
-    SNAIL_FEATURES_AHEAD = 16 /* features of the next line whose rows are prefetched */
+    SNAIL_TRIES = 8,           /* draws for a negative other than the line's label, before it is skipped */
+    SNAIL_FLOATS_AHEAD = 1792  /* of the next line's rows are prefetched */
 };
 
 typedef struct {
@@ -56,6 +56,64 @@ SNAIL_INLINE void snail_label_step(float *row, const float *hidden, float *gradi
     for (int64_t d = 0; d < n; d++) {
         gradient[d] += alpha * row[d];
         row[d] += alpha * hidden[d];
+    }
+}
+
+/* Scores of all labels: products of 4 rows at a time, whose lanes are summed together. */
+static SNAIL_APART void snail_all_scores(const float *rows, int64_t label_num, int64_t stride,
+                                         const float *hidden, float *scores) {
+    int64_t k = 0;
+    for (; k + SNAIL_TILE <= label_num; k += SNAIL_TILE, rows += SNAIL_TILE * stride) {
+        snail_vec sum[SNAIL_TILE];
+#pragma GCC unroll 4
+        for (int r = 0; r < SNAIL_TILE; r++) sum[r] = (snail_vec){0};
+        for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
+            const snail_vec along = snail_load(hidden + d);
+#pragma GCC unroll 4
+            for (int r = 0; r < SNAIL_TILE; r++) sum[r] += along * snail_load(rows + r * stride + d);
+        }
+        *(snail_quad *)(scores + k) = snail_sum_lanes(sum);
+    }
+    for (; k < label_num; k++, rows += stride) scores[k] = snail_dot(rows, hidden, stride);
+}
+
+/* Steps of all labels on `vec_num` vectors of their rows.  The gradient stays in registers: in memory each
+ * label would wait until the one before has stored it. */
+SNAIL_INLINE void snail_steps_tile(const int vec_num, float *rows, int64_t label_num, int64_t stride,
+                                   const float *alphas, const float *hidden, float *gradient) {
+    snail_vec along[4], sum[2][4];
+#pragma GCC unroll 4
+    for (int v = 0; v < vec_num; v++) {
+        along[v] = snail_load(hidden + v * SNAIL_LANES);
+        sum[0][v] = snail_load(gradient + v * SNAIL_LANES);
+        sum[1][v] = (snail_vec){0};
+    }
+    for (int64_t k = 0; k < label_num; k += 2) {
+        const int two = k + 1 < label_num;
+#pragma GCC unroll 2
+        for (int r = 0; r < 1 + two; r++, rows += stride)
+#pragma GCC unroll 4
+            for (int v = 0; v < vec_num; v++) {
+                const snail_vec row = snail_load(rows + v * SNAIL_LANES);
+                sum[r][v] += alphas[k + r] * row;
+                snail_store(rows + v * SNAIL_LANES, row + alphas[k + r] * along[v]);
+            }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < vec_num; v++) snail_store(gradient + v * SNAIL_LANES, sum[0][v] + sum[1][v]);
+}
+
+/* `snail_label_step` of all labels, label k with alphas[k]. */
+static SNAIL_APART void snail_all_steps(float *rows, int64_t label_num, int64_t stride,
+                                        const float *alphas, const float *hidden, float *gradient) {
+    int64_t left = stride / SNAIL_LANES;
+    for (; left >= 4; left -= 4, rows += 4 * SNAIL_LANES, hidden += 4 * SNAIL_LANES, gradient += 4 * SNAIL_LANES)
+        snail_steps_tile(4, rows, label_num, stride, alphas, hidden, gradient);
+    switch (left) {
+    case 3: snail_steps_tile(3, rows, label_num, stride, alphas, hidden, gradient); break;
+    case 2: snail_steps_tile(2, rows, label_num, stride, alphas, hidden, gradient); break;
+    case 1: snail_steps_tile(1, rows, label_num, stride, alphas, hidden, gradient); break;
+    default: break;
     }
 }
 
@@ -99,16 +157,14 @@ SNAIL_INLINE float snail_softmax_line(snail_labels *s, const snail_targets *targ
     const int32_t target = job->labels[targets->first];
     const int64_t last = targets->weighed ? targets->last : targets->first + 1;
     float loss, apart = 0;
-    for (int64_t k = 0; k < label_num; k++)
-        s->scores[k] = snail_dot(s->outputs + k * stride, s->hidden, stride);
+    snail_all_scores(s->outputs, label_num, stride, s->hidden, s->scores);
     for (int64_t at = targets->first + 1; at < last; at++)
         apart += snail_target_weight(s, targets, at) * (s->scores[target] - s->scores[job->labels[at]]);
     const float share = -rate * weight / snail_softmax(s->scores, label_num, target, &loss);
     for (int64_t k = 0; k < label_num; k++) s->scores[k] *= share;
     for (int64_t at = targets->first; at < last; at++)
         s->scores[job->labels[at]] += rate * snail_target_weight(s, targets, at);
-    for (int64_t k = 0; k < label_num; k++)
-        snail_label_step(s->outputs + k * stride, s->hidden, s->gradient, s->scores[k], stride);
+    snail_all_steps(s->outputs, label_num, stride, s->scores, s->hidden, s->gradient);
     return weight * loss + apart;
 }
 
@@ -252,6 +308,7 @@ SNAIL_INLINE void snail_train_lines(const snail_labels_job *job, char *scratch, 
     const int64_t start = job->bag_ptr[job->first], stop = job->bag_ptr[job->last];
     snail_labels s = {.job = job, .outputs = job->outputs};
     const float slope = (job->rate_stop - job->rate_start) / (float)(stop - start);
+    const int64_t ahead = SNAIL_FLOATS_AHEAD / job->stride;
     int waiting = 0;
     s.hidden = (float *)scratch;
     s.gradient = s.hidden + job->stride;
@@ -270,7 +327,7 @@ SNAIL_INLINE void snail_train_lines(const snail_labels_job *job, char *scratch, 
     }
     for (int64_t line = job->first; line < job->last; line++) {
         for (int64_t at = job->bag_ptr[line + 1];
-             at < stop && at < job->bag_ptr[line + 1] + SNAIL_FEATURES_AHEAD; at++)
+             at < stop && at < job->bag_ptr[line + 1] + ahead; at++)
             snail_prefetch_row(job->inputs + job->bag_rows[at] * job->stride, job->stride);
         if (job->bag_ptr[line + 1] == job->bag_ptr[line] ||
             job->label_ptr[line + 1] == job->label_ptr[line])

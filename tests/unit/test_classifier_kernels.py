@@ -66,9 +66,9 @@ def assert_close(got, want, dim):
 
 @builds
 @losses
-@pytest.mark.parametrize("dim", [21, 100])
-def test_train_labels_equals_twin(build, loss, dim):
-    toy = Toy(dim=dim)
+@pytest.mark.parametrize(("dim", "labels"), [(16, 8), (21, 7), (100, 7), (130, 1)])
+def test_train_labels_equals_twin(build, loss, dim, labels):
+    toy = Toy(dim=dim, labels=labels)
     got = toy.train(build, loss=loss)
     assert_close(got, toy.twin(loss=loss), dim)
     assert not got[0][:, dim:].any()
