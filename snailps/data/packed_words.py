@@ -15,10 +15,12 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data._shuffling import entries_in_order, pointers_in_order
+
 TOGETHER = 1 << 16
 """Words converted to Python objects, or copied, at a time: bounds temporary memory."""
 _KEY_BYTES = 8
-"""Bytes of each word compared by one sort."""
+"""Bytes of a number that words are sorted by."""
 
 
 class PackedWords(Sequence[bytes]):
@@ -136,17 +138,9 @@ class PackedWords(Sequence[bytes]):
 
     def take(self, ids: NDArray[np.integer[Any]]) -> PackedWords:
         """The words with these ids, in this order, copied."""
-        lengths = self.lengths[ids]
-        starts = _starts(lengths)
-        shift = self.starts[:-1][ids].astype(np.int64) - starts[:-1].astype(np.int64)
-        out = np.empty(int(starts[-1]), np.uint8)
-        for begin in range(0, len(ids), TOGETHER):  # in parts: each byte needs an index of 8 bytes
-            part = slice(begin, min(begin + TOGETHER, len(ids)))
-            first, last = int(starts[begin]), int(starts[part.stop])
-            out[first:last] = self.text[
-                np.arange(first, last) + np.repeat(shift[part], lengths[part])
-            ]
-        return PackedWords(out, starts)
+        order, starts = ids.astype(np.uint32), self.starts.astype(np.int64)
+        taken = pointers_in_order(starts, order).astype(np.uint64)
+        return PackedWords(entries_in_order(self.text, starts, order), taken)
 
     def begin_with(self, prefix: bytes) -> NDArray[np.bool_]:
         """Which words begin with `prefix`; bool (n,)."""
@@ -160,32 +154,41 @@ class PackedWords(Sequence[bytes]):
     def order(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ids by falling count, equal counts by ascending bytes; int64 (n,).
 
-        Sorts by count, then repeatedly the words that are still tied, by their next eight bytes.
+        Sorts by count, then repeatedly the words that are still tied, by their next bytes.
         """
         order = np.argsort(-counts, kind="stable")
         begins = _begins(counts[order])  # the first of each run of words that are equal so far
-        longest = int(self.lengths.max(initial=0))
-        for offset in range(0, longest, _KEY_BYTES):
-            tied = _tied(begins)
-            if len(tied) == 0:
-                break
-            keys = self._keys(order[tied], offset)
-            by = np.lexsort((keys, np.cumsum(begins[tied])))
+        longest, offset = int(self.lengths.max(initial=0)), 0
+        # Bytes behind the text, so that eight can be read from any place of it.
+        padded = np.concatenate((self.text, np.zeros(_KEY_BYTES, np.uint8)))
+        eights = np.ndarray(len(self.text) + 1, ">u8", padded, strides=(1,))
+        while offset < longest and len(tied := _tied(begins)):
+            runs = np.cumsum(begins[tied], dtype=np.uint64)
+            # One number to sort by: the run of the word, and as many of its bytes as have room.
+            size = _KEY_BYTES - (int(runs[-1]).bit_length() + 7) // 8
+            keys = self._keys(order[tied], offset, size, eights)
+            keys |= runs << np.uint64(8 * size)
+            by = np.argsort(keys)
             order[tied] = order[tied][by]
             begins[tied] |= _begins(keys[by])
+            offset += size
         tied = _tied(begins)  # words that differ only in zeros at their end: the shorter first
         order[tied] = order[tied][np.lexsort((self.lengths[order[tied]], np.cumsum(begins[tied])))]
         return order
 
-    def _keys(self, ids: NDArray[np.int64], offset: int) -> NDArray[np.uint64]:
-        """Eight bytes of each word from byte `offset` on, as numbers that sort like the bytes."""
-        places = self.starts[:-1][ids].astype(np.int64) + offset
-        remaining = self.starts[1:][ids].astype(np.int64) - places
-        keys = np.zeros(len(ids), np.uint64)
-        for i in range(_KEY_BYTES):
-            keys <<= np.uint64(8)
-            longer = np.flatnonzero(remaining > i)
-            keys[longer] |= self.text[places[longer] + i].astype(np.uint64)
+    def _keys(
+        self, ids: NDArray[np.int64], offset: int, size: int, eights: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """`size` bytes of each word from byte `offset` on, as numbers that sort like the bytes;
+        `eights` has the eight bytes from each place of the text on.
+        """
+        starts = self.starts.astype(np.int64)
+        places = starts[:-1][ids] + offset
+        lacking = np.clip(places + size - starts[1:][ids], 0, size).astype(np.uint64)
+        keys: NDArray[np.uint64] = eights[np.minimum(places, len(eights) - 1)].astype(np.uint64)
+        keys >>= np.uint64(8 * (_KEY_BYTES - size))
+        keys >>= 8 * lacking
+        keys <<= 8 * lacking
         return keys
 
 
