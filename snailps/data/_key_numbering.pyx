@@ -141,6 +141,12 @@ cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, cons
     cdef uint64_t key
     cdef Slot *slot
     for i in range(begin, n):
+        if i + AHEAD < n:
+            key = keys[places[i + AHEAD]]
+            if key < <uint64_t>1 << LOW_BITS:
+                fetch_to_write(&low[key])
+            else:
+                fetch_to_write(&table.slots[home_of(&table, key)])
         at = places[i]
         key = keys[at]
         if key < <uint64_t>1 << LOW_BITS:
@@ -516,6 +522,23 @@ cdef bint number_words(const int32_t[::1] given, int32_t[::1] places, int64_t bo
         i = n
     known[0] = found
     return i == n
+
+
+def renumber(int32_t[::1] numbers not None, const int32_t[::1] places not None) -> None:
+    """Replace each number by ``places[number]``, in place.
+
+    ValueError: a number is out of range; those before it are then replaced.
+    """
+    cdef int64_t i, n = numbers.shape[0], bound = places.shape[0]
+    with nogil:
+        for i in range(n):
+            if numbers[i] < 0 or numbers[i] >= bound:
+                break
+            numbers[i] = places[numbers[i]]
+        else:
+            i = n
+    if i < n:
+        raise ValueError(f"expected numbers below {bound}, got {numbers[i]}")
 
 
 _local = threading.local()

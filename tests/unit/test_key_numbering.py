@@ -17,6 +17,7 @@ from snailps.data._key_numbering import (
     WordNumbers,
     number_columns,
     number_keys,
+    renumber,
 )
 
 KEYS = st.one_of(
@@ -229,3 +230,14 @@ def test_words_out_of_range_are_refused_and_leave_nothing_behind(wrong, second):
     with pytest.raises(ValueError, match=rf"below 5, got {wrong}"):
         table.number_in_place(bad)
     assert table.number(good, good)[0].tolist() == [3, 1]
+
+
+def test_numbers_are_replaced_by_places_and_wrong_ones_refused():
+    places = np.array([7, 0, 5], np.int32)
+    numbers = np.array([2, 2, 0, 1], np.int32)
+    renumber(numbers, places)
+    assert numbers.tolist() == [5, 5, 7, 0]
+    renumber(numbers[:0], places)
+    for wrong in (-1, 3):
+        with pytest.raises(ValueError, match=rf"below 3, got {wrong}"):
+            renumber(np.array([1, wrong], np.int32), places)

@@ -29,7 +29,7 @@ from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
-from snailps.data._key_numbering import WordNumbers
+from snailps.data._key_numbering import WordNumbers, renumber
 from snailps.data._labelled import Lines, without_weights
 from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
@@ -375,7 +375,8 @@ class Classifier(TextModel, Adopted, Reported):
         asked = self.ask(block, [[found], [of_labels]], round(work))
         if not seen:
             if of_input.keeps:
-                lines, used = lines._replace(features=found.places[lines.features]), found.places
+                renumber(lines.features, found.places)  # now: `ask` has completed the places
+                used = found.places
             size = lines.features.nbytes + lines.feature_ptr.nbytes + used.nbytes
             self._seen.keep(block, _Seen(lines, used), size, of_input.numbering)
         outputs = outputs.at(of_labels.places)
