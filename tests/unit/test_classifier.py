@@ -230,6 +230,8 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
 
 def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, monkeypatch):
     monkeypatch.setattr(recalled_bases, "PIECE_BYTES", 8 * 4 * 4)
+    words = len(TEXT.split()) + TEXT.count(b"\n")
+    monkeypatch.setattr("snailps.models.classifier.model.PERIOD_TOKENS_ALONE", 2 * words)
     model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
     kernel, push, pushed = kernels.train_labels, Classifier.push_async, threading.Event()
     begun = 0
@@ -272,8 +274,7 @@ def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
     """Words of more than six features, and rows of more than 100 floats, take longer."""
     model = make(replace(SMALL, **more))
     words = len(TEXT.split()) + TEXT.count(b"\n")  # with labels and ends of lines
-    monkeypatch.setattr("snailps.models.classifier.model.PERIOD_PART_ALONE", 1.0)
-    monkeypatch.setattr("snailps.models.classifier.model.PERIOD_TOKENS", 5 * words)
+    monkeypatch.setattr("snailps.models.classifier.model.PERIOD_TOKENS_ALONE", 5 * words)
     number = 0
     while not number or model.unpushed:
         train(model, TEXT, number, (number / 500, (number + 1) / 500))

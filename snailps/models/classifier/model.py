@@ -96,10 +96,10 @@ PERIOD_GROWTH = 8
 """A period is at most 1 / PERIOD_GROWTH of the worker's blocks so far."""
 PERIOD_TOKENS = 16_000_000
 """Most tokens of a period: two to four seconds of a core, lost with a worker that dies."""
+PERIOD_TOKENS_ALONE = 2 * PERIOD_TOKENS
+"""The same of a single worker, which pushes nearly all of its rows in each period."""
 TOKEN_FEATURES, TOKEN_DIM = 6, 100
 """Features of a token, and floats of a feature, beyond which the token counts as several."""
-PERIOD_PART_ALONE = 1 / 2
-"""With a single worker: largest part of the training in one push period."""
 STEPS_MIN = (0.4, 4.0)
 """`ExchangeRule.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 RARE_STEPS = (0.1, 0.0)
@@ -191,10 +191,14 @@ class Classifier(TextModel, Adopted, Reported):
         if not steps_of(settings).rows_may_stay:
             return of_workers(workers, *cls.paces)
         part = PERIOD_PART / (workers * settings.epochs)
-        alone = replace(cls.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS)
-        return of_workers(
-            workers, alone, replace(alone, period_part=part, period_growth=PERIOD_GROWTH)
+        alone = replace(cls.paces[0], period_examples=PERIOD_TOKENS_ALONE)
+        several = replace(
+            alone,
+            period_part=part,
+            period_examples=PERIOD_TOKENS,
+            period_growth=PERIOD_GROWTH,
         )
+        return of_workers(workers, alone, several)
 
     def tables(self) -> Sequence[Table]:
         """Input rows start within +-1/dim, label rows at zero, like fastText's."""
