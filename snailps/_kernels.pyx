@@ -1487,9 +1487,10 @@ cdef class Kernels:
 
     def add_gram(self, const float[:, ::1] rows, double[:, ::1] out, *, Py_ssize_t first,
                  Py_ssize_t last) -> None:
-        """Add the outer products of all rows to rows `first` to ``last - 1`` of `out`.
+        """Add the outer products of all rows to rows `first` to ``last - 1`` of `out` from its diagonal on,
+        and to the columns that mirror these.
 
-        rows float32[n, stride], of `kernels.padded`; out float64[stride, stride].  Each
+        rows float32[n, stride], of `kernels.padded`; out float64[stride, stride], symmetric.  Each
         sum runs in the order of the rows, so threads may divide the rows of `out` without changing a bit.
         """
         cdef Py_ssize_t stride = rows.shape[1]

@@ -243,26 +243,33 @@ static void snail_solve_rows(const snail_solve_job *job, char *scratch, double *
     }
 }
 
-/* Adds r r^T of all rows to rows first..last-1 of `out`, [stride, stride]; `room`: as many floats.  Each
- * number of `out` is one sum in the order of the rows, however many threads share its rows. */
+/* Adds r r^T of all rows to `out`, [stride, stride], which is symmetric: to rows first..last-1 from the
+ * diagonal on, and to the columns that mirror these.  `room`: as many floats as these rows.  Each number of
+ * `out` is one sum in the order of the rows, however many threads share its rows. */
 static void snail_add_gram(const float *rows, int64_t count, int64_t stride, int64_t first,
                            int64_t last, float *restrict room, double *restrict out) {
-    const int64_t n = stride, size = (last - first) * n;
+    const int64_t n = stride;
     for (int64_t at = 0; at < count; at += SNAIL_GRAM_ROWS) {
         const int64_t stop = at + SNAIL_GRAM_ROWS < count ? at + SNAIL_GRAM_ROWS : count;
         int64_t k = at;
-        memset(room, 0, (size_t)size * sizeof(float));
-        for (; k + 4 <= stop; k += 4) {
-            const float *p = rows + k * n;
-            for (int64_t i = first; i < last; i++)
-                snail_add_four(room + (i - first) * n, n, p, p[i], p + n, p[n + i], p + 2 * n,
-                               p[2 * n + i], p + 3 * n, p[3 * n + i]);
-        }
+        memset(room, 0, (size_t)((last - first) * n) * sizeof(float));
+        for (; k + 4 <= stop; k += 4)
+            for (int64_t i = first; i < last; i++) {
+                const int64_t j = i / SNAIL_LANES * SNAIL_LANES; /* of the register with the diagonal */
+                const float *p = rows + k * n, *q = p + n, *r = q + n, *s = r + n;
+                snail_add_four(room + (i - first) * n + j, n - j, p + j, p[i], q + j, q[i], r + j, r[i],
+                               s + j, s[i]);
+            }
         for (; k < stop; k++)
-            for (int64_t i = first; i < last; i++)
-                snail_add_one(room + (i - first) * n, n, rows + k * n, rows[k * n + i]);
-        for (int64_t j = 0; j < size; j++) out[first * n + j] += room[j];
+            for (int64_t i = first; i < last; i++) {
+                const int64_t j = i / SNAIL_LANES * SNAIL_LANES;
+                snail_add_one(room + (i - first) * n + j, n - j, rows + k * n + j, rows[k * n + i]);
+            }
+        for (int64_t i = first; i < last; i++)
+            for (int64_t j = i; j < n; j++) out[i * n + j] += room[(i - first) * n + j];
     }
+    for (int64_t i = first; i < last; i++)
+        for (int64_t j = i + 1; j < n; j++) out[j * n + i] = out[i * n + j];
 }
 
 #endif

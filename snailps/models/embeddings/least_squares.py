@@ -772,8 +772,9 @@ class RangeTrainer:
     def _assign_gram(self, side: int, part: int, rows: Floats) -> None:
         stride = rows.shape[1]
         gram = np.zeros((stride, stride))
-        edges = np.linspace(0, stride, self._model.threads + 1).astype(int).tolist()
-        self._in_threads(partial(kernels.add_gram, rows, gram), edges)
+        parts = np.linspace(0, 1, self._model.threads + 1)
+        edges = (stride * (1 - np.sqrt(1 - parts))).astype(int)  # equal areas of a triangle
+        self._in_threads(partial(kernels.add_gram, rows, gram), edges.tolist())
         keys = self._gram_keys(side, range(part, part + 1))
         values = gram[: self._dim, : self._dim].astype(np.float32)
         self._model.assign_async(GRAMS, keys, values)
