@@ -396,6 +396,8 @@ def ending_of(
             title += f", {figures['progress']:.0%} done"
     report = figures.get("report") if kept else None
     words, bad, wall_s = (figures.get(key) for key in ("vocabulary", "bad_lines", "wall_s"))
+    repeated = figures.get("repeated")
+    again = f"{repeated:,} lines have the pair of an earlier one, and count too" if repeated else ""
     moved = figures.get(f"bytes_per_{unit[:-1]}") if figures.get("servers") else None
     sent = "" if moved is None else f"{moved:,.{0 if moved >= 10 else 1}f} bytes"
     one = "a word" if unit == "words" else "an example"
@@ -414,6 +416,7 @@ def ending_of(
         ("quality", _quality(figures)),
         ("reliability", _reliability(figures.get("test"))),
         ("clipped", _clipped(figures.get("clipped", {}), figures.get(unit, 0))),
+        ("repeated", [again]),
         ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
         ("faults" if why else "survived", _faults(status)),

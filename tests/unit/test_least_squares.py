@@ -421,6 +421,7 @@ def test_a_training_that_ended_while_it_read_its_input_keeps_the_lines_of_the_fi
         MatrixFactorization.loader(settings)(results)
         figures = MatrixFactorization.export(results)
     assert figures["chosen"] == {"dim": 5, "a0": 0.5, "l2": 0.07, "epochs": 2}
+    assert figures["repeated"] == 400 - len({*lines_of()})
     assert "ended before it had read all lines" in caplog.text
     (before,) = FactorModel(path).known_pairs()
     np.testing.assert_array_equal(FactorModel(tmp_path / "after.npz").known_pairs()[0], before)
@@ -629,6 +630,15 @@ def test_dim_is_chosen_by_the_number_of_lines(tmp_path, given, lines, dim, print
     assert (job.settings.dim, job.measured) == (dim, printed)
     assert MatrixFactorization(job.settings).tables()[0].dim == dim <= foreseen
     assert job.start_message(1).settings["dim"] == str(dim)
+
+
+def test_lines_of_a_pair_that_comes_again_are_counted():
+    """Also where users have no lines, and where one's first item is the last one's of another."""
+    rng = np.random.default_rng(1)
+    for count in range(40):
+        users, items = rng.integers(0, [[9], [4]], (2, count))
+        wanted = count - len({*zip(users.tolist(), items.tolist(), strict=True)})
+        assert Known.of(users, items, 9).repeated() == wanted
 
 
 def test_dim_of_a_continued_model_is_its_own(tmp_path):

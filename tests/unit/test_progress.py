@@ -254,9 +254,11 @@ def test_end_says_that_the_loss_has_stopped_falling_or_has_not():
     assert "loss: 2.7752 -> 2.5642, a constant's is 0.6931: check labels and columns" in lines
 
 
-def test_end_says_what_auto_has_chosen():
-    figures = FIGURES | {"chosen": {"dim": 128, "a0": 0.02346, "l2": 0.03}}
-    assert "chosen: dim 128, a0 0.0235, l2 0.03" in end_lines(ending_of(figures, job="mf"))
+def test_end_says_what_auto_has_chosen_and_how_many_pairs_come_again():
+    figures = FIGURES | {"chosen": {"dim": 128, "a0": 0.02346, "l2": 0.03}, "repeated": 1234}
+    lines = end_lines(ending_of(figures, job="mf"))
+    assert "chosen: dim 128, a0 0.0235, l2 0.03" in lines
+    assert "repeated: 1,234 lines have the pair of an earlier one, and count too" in lines
 
 
 def test_time_left_of_a_training_that_may_end_before_is_a_bound():

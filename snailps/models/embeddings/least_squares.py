@@ -564,6 +564,13 @@ class Known:
         users = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int32), np.diff(self.ptr))
         return users, self.items
 
+    def repeated(self) -> int:
+        """Count the lines whose pair an earlier line has."""
+        again = self.items[1:] == self.items[:-1]
+        begins = np.unique(self.ptr)[1:-1]  # of users' lines but the first ones
+        again[begins - 1] = False
+        return int(np.count_nonzero(again))
+
     def counts(self, item_num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count the lines of each user, and of each of the `item_num` items."""
         return np.diff(self.ptr), np.bincount(self.items, minlength=item_num)

@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
-TESTED, SAMPLE = "tested lines", "sample of them"
+TESTED, SAMPLE, REPEATED = "tested lines", "sample of them", "repeated"
 """What the class keeps in `Results.memo`."""
 SAMPLE_SCORES, SAMPLE_USERS, SAMPLE_LINES = 1 << 23, 100, 1 << 16
 """Scores of the lists of the users that a ranking is tested on during the training, about; fewest
@@ -470,18 +470,21 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
             arrays["solver"] = least_squares.solver_of(s, names)
             if (known := least_squares.known_lines(results, s, names)) is not None:
                 arrays |= known.arrays()
+                results.memo[REPEATED] = known.repeated()
         return {"mean": np.array([encoding_of(names, results.settings).centre]), **arrays}
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write the model; of a solved one also name the settings that `auto` may have chosen."""
+        """Write the model; of a solved one also name the settings that `auto` may have chosen, and
+        count lines of a pair that an earlier line has."""
         figures, s = super().export(results), results.settings
         assert isinstance(s, MfSettings)
         if not s.solves:
             return figures
         weights = least_squares.Weights.of(s, cls.names(results))
         chosen = {"dim": s.dim, "a0": weights.a0, "l2": weights.l2, "epochs": s.epochs}
-        return {**figures, "chosen": chosen}
+        repeated = {name: results.memo[name] for name in (REPEATED,) if results.memo.get(name)}
+        return {**figures, **repeated, "chosen": chosen}
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:
