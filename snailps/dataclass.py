@@ -1,18 +1,21 @@
-"""Drop-in `dataclass` that builds classes four times as fast: class creation dominates start-up.
+"""Drop-in `dataclass` that builds classes many times as fast: class creation dominates start-up.
 
     class -> dataclass(frozen, slots, eq) -> the class that the standard library would make
 
 The library compiles six functions for each class.  A master builds 170 such classes and a worker
-100, which took half of their import time beside NumPy.  This one compiles only `__init__`; the
-other methods are closures.  Fields and slots come from the library, and a class that derives from
-a dataclass is built by the library altogether.  Arguments other than `frozen`, `slots` and `eq`,
-and fields with `kw_only`, are refused.
+100, which took half of their import time beside NumPy.  This one compiles only `__init__`, and that
+when the first object is made or the signature is asked for: most processes make objects of a few of
+the classes that they import.  The other methods are closures.  Fields and slots come from the
+library, and a class that derives from a dataclass is built by the library altogether.  Arguments
+other than `frozen`, `slots` and `eq`, and fields with `kw_only`, are refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, Field, FrozenInstanceError, asdict, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -43,7 +46,8 @@ def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     params: Any = vars(cls)["__dataclass_params__"]
     params.frozen, params.eq = frozen, eq
     members = fields(cls)
-    functions = {"__init__": _initializer(cls, members, frozen), "__repr__": _shown(members)}
+    initialize, signature = _late_initializer(cls, members, frozen)
+    functions = {"__init__": initialize, "__repr__": _shown(members)}
     if eq:
         values = _getter([member.name for member in members if member.compare])
         functions["__eq__"] = _equality(values)
@@ -53,6 +57,8 @@ def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
             cls.__hash__ = None  # type: ignore[assignment]
     if frozen:
         functions |= _frozen(cls, members, slots)
+    if "__init__" not in declared:
+        cls.__signature__ = signature  # type: ignore[attr-defined]
     for name, function in functions.items():
         if name not in declared:
             function.__name__, function.__qualname__ = name, f"{cls.__qualname__}.{name}"
@@ -63,14 +69,51 @@ def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
 # --- its functions --------------------------------------------------------------------------------
 
 
+class _Signature:
+    """``cls.__signature__`` until `__init__` is compiled."""
+
+    def __init__(self, cls: type, finish: Callable[[], Callable[..., None]]) -> None:
+        self._cls, self._finish = cls, finish
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if owner is not self._cls:  # a subclass, which may have an `__init__` of its own
+            raise AttributeError("__signature__")
+        self._finish()
+        return inspect.signature(owner)
+
+
+def _late_initializer(
+    cls: type, members: tuple[Field[Any], ...], frozen: bool
+) -> tuple[Callable[..., None], _Signature]:
+    """Make an `__init__` that replaces itself by the compiled one, and the signature until then."""
+    has_default = False
+    for member in members:
+        if member.kw_only:
+            raise TypeError(f"{cls.__name__}.{member.name}: kw_only is not offered here")
+        is_optional = member.default is not MISSING or member.default_factory is not MISSING
+        if member.init and has_default and not is_optional:
+            raise TypeError(f"non-default argument {member.name!r} follows default argument")
+        has_default = has_default or (member.init and is_optional)
+
+    def finish() -> Callable[..., None]:
+        compiled = _initializer(cls, members, frozen)
+        cls.__init__ = compiled  # type: ignore[misc]
+        with suppress(AttributeError):  # another thread may have deleted it
+            del cls.__signature__  # type: ignore[attr-defined]
+        return compiled
+
+    def initialize(self: Any, *values: Any, **named: Any) -> None:
+        finish()(self, *values, **named)
+
+    return initialize, _Signature(cls, finish)
+
+
 def _initializer(cls: type, members: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
     """Compile `__init__`: it runs for every object, and a closure over the fields is slower."""
     scope: dict[str, Any] = {"put": object.__setattr__, "missing": MISSING}
     arguments, body = ["self"], []
     for number, member in enumerate(members):
         name, value = member.name, member.name
-        if member.kw_only:
-            raise TypeError(f"{cls.__name__}.{name}: kw_only is not offered here")
         if member.default is not MISSING:
             scope[f"d{number}"] = member.default
             default = f"d{number}"
@@ -102,6 +145,7 @@ def _initializer(cls: type, members: tuple[Field[Any], ...], frozen: bool) -> Ca
     annotations = {member.name: member.type for member in members if member.init}
     initializer.__annotations__ = annotations | {"return": None}
     initializer.__module__ = cls.__module__
+    initializer.__qualname__ = f"{cls.__qualname__}.__init__"
     return initializer
 
 

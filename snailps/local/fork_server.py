@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -83,7 +84,8 @@ class ForkServer:
         self._socket, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote:
             files = {"socket_fd": remote.fileno()}
-            self.process = start("fork_server", {"room": ROOM}, files, errors=None)
+            arguments = {"models": imported_models(), "room": ROOM}
+            self.process = start("fork_server", arguments, files, errors=None)
 
     def start(
         self, role: str, arguments: Mapping[str, Any], files: Mapping[str, int],
@@ -128,6 +130,11 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def imported_models() -> list[str]:
+    """Modules of snailps' models in this process: a job's master and worker will need them too."""
+    return sorted(name for name in list(sys.modules) if name.startswith("snailps.models."))
 
 
 def serve(requests: socket.socket, main: Callable[[], None]) -> None:

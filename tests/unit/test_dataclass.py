@@ -168,12 +168,30 @@ def test_frozen_class_is_derived_from_by_frozen_ones_alone(make):
             d: int = 4
 
 
+def test_initializer_is_compiled_once_and_by_the_first_object():
+    made = dataclass(next(cls for cls in declared() if cls.__name__ == "Point"))
+    late = made.__init__
+    made(1)
+    compiled = made.__init__
+    made(2)
+    assert compiled is not late
+    assert made.__init__ is compiled
+
+
+def test_subclass_has_the_signature_of_its_own_initializer():
+    class Named(dataclass(next(iter(declared())))):
+        def __init__(self, name):
+            self.name = name
+
+    assert list(inspect.signature(Named).parameters) == ["name"]
+
+
 def test_factory_makes_a_value_an_instance():
     assert Parent(1).b is not Parent(1).b
 
 
 def test_default_before_a_field_without_one_is_refused():
-    with pytest.raises(SyntaxError):
+    with pytest.raises(TypeError, match="'b' follows"):
 
         @dataclass
         class Wrong:
