@@ -110,6 +110,8 @@ class Block:
         to the units a second that their workers have trained.  Rows, or work, should be split so.
     output_parts : int
         For a partition: how many checkouts each lease of its chunk has (`Rotation.checkouts`).
+    passes : int
+        For a partition: how many passes an epoch has (`Rotation.passes`).
     had : int
         Length of `durable`.
     durable : tuple of int
@@ -162,6 +164,7 @@ class Block:
     part = _Term(-1)
     parts = _Term(0)
     output_parts = _Term(0)
+    passes = _Term(1)
     durable = _Term[tuple[int, ...]](())
 
     @property

@@ -42,6 +42,11 @@ class Rotation:
         How often a lease of the first chunk checks out each output partition, for a share of its
         work each time; with several partitions only.  Rows that have learnt nothing yet would
         otherwise fit one half of the others before they meet the other half.
+    passes : int
+        How often an epoch goes through its chunks of input.  With more than one, each pass trains a
+        part of the work, and splits the rows into other partitions: a row may be an input row in
+        one chunk, and an output row in the next.  So a chunk begins when all partitions of the one
+        before are done.  All blocks come to `Rotated.encode` in each pass.
 
     Examples
     --------
@@ -54,9 +59,10 @@ class Rotation:
     most_parts: int
     checkouts_of_one: int = OUTPUTS_PER_INPUT
     sweeps: int = 1
+    passes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("chunks", "most_parts", "checkouts_of_one", "sweeps"):
+        for name in ("chunks", "most_parts", "checkouts_of_one", "sweeps", "passes"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise MisuseError(f"Rotation.{name}: expected a whole number from 1, got {value!r}")

@@ -41,6 +41,8 @@ class JobPlan:
     expires: int = 0
     chunks: int = 0
     most_parts: int = 1
+    splits: int = 1
+    """In a rotation: passes of an epoch, each of which splits the rows anew."""
     ranges: int = 0
     """Of each pass that waits for the one before; 0: there are none."""
     durable: float = 0.0
@@ -73,7 +75,7 @@ class JobPlan:
 
     def usual_s(self, think_s, workers):
         """Roughly how long it takes without faults, seconds."""
-        each = self.rounds or self.blocks * self.epochs / workers
+        each = self.rounds or self.blocks * self.epochs * self.splits / workers
         return 1.5 + 2 * each * think_s
 
     def settings(self, folder, number):
@@ -86,6 +88,7 @@ class JobPlan:
             "expires": str(self.expires),
             "chunks": str(self.chunks),
             "most_parts": str(self.most_parts),
+            "splits": str(self.splits),
             "ranges": str(self.ranges),
             "seats": str(self.seats),
         }
@@ -117,7 +120,7 @@ class JobPlan:
 
     def least(self, blocks):
         """The entries that are trained whatever happens; in `bsp` no others are."""
-        entries = blocks * self.epochs
+        entries = blocks * self.epochs * self.splits
         if self.ranges:
             return blocks + (self.epochs + self.ranges % 2) * self.ranges
         if self.rounds or self.limit_s:
@@ -186,7 +189,9 @@ def draw_rotation(seed, plan):
     chunks = rng.choice((1, 2, 3, 4, 6))
     most_parts = rng.choice((1, 2, 3, 8, 8))
     durable = random.Random(f"settles {seed}").choice((0.0, 0.2, 0.5))
-    return replace(plan, expires=0, chunks=chunks, most_parts=most_parts, durable=durable)
+    splits = random.Random(f"splits {seed}").choice((1, 1, 2, 3))
+    cut = {"chunks": chunks, "most_parts": most_parts, "splits": splits}
+    return replace(plan, expires=0, durable=durable, **cut)
 
 
 def draw_ranges(seed, plan):

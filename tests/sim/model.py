@@ -86,6 +86,7 @@ class SimSettings(JobSettings):
     expires: int = setting(0, help="Units that a row lives without a push.", when="In tests.")
     chunks: int = setting(0, help="Of a rotation's epoch; 0: none.", when="In tests.")
     most_parts: int = setting(1, help="Of a rotation.", when="In tests.")
+    splits: int = setting(1, help="Passes of a rotation's epoch.", when="In tests.")
     ranges: int = setting(0, help="Of a pass over ranges; 0: none.", when="In tests.")
     seats: int = setting(0, help="Workers that train at a time.", when="In tests.")
 
@@ -130,7 +131,9 @@ class SimModel(Worker):
 
     @classmethod
     def rotation(cls, settings, total_bytes, workers, summary):
-        return Rotation(settings.chunks, settings.most_parts) if settings.chunks else None
+        if not settings.chunks:
+            return None
+        return Rotation(settings.chunks, settings.most_parts, passes=settings.splits)
 
     @classmethod
     def range_passes(cls, settings, summary):

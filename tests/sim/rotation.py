@@ -22,6 +22,9 @@ from tests.sim.model import DIM
 WORDS = 12
 """Rows of each kind: input partitions have as many as their sizes, word w is in output partition
 ``w % output_parts``."""
+SHIFT = 5
+"""By how many words the input partitions of a chunk are off the ones of the chunk before, where
+each chunk splits the rows anew."""
 RATED = 20
 """Seconds that a second of a checkout counts as: no training takes long enough for a speed."""
 INPUTS, OUTPUTS, TEXT = 1 << 33, 1 << 34, 1 << 35
@@ -38,7 +41,7 @@ def expected_numbers(job):
     """Entries of a rotation: all blocks, and the partitions of as many parts as were decided."""
     chunk_blocks = _blocks(job.blocks, job.plan.chunks)
     most = max(chunk_blocks)
-    for chunk, count in enumerate(chunk_blocks * job.plan.epochs):
+    for chunk, count in enumerate(chunk_blocks * job.plan.epochs * job.plan.splits):
         first = chunk * (most + job.plan.most_parts)
         yield from range(first, first + count)
         yield from range(first + most, first + most + job.parts.get(chunk, 1))
@@ -124,7 +127,8 @@ class Rotating:
         worker, job = self._worker, self._job
         sizes = block.sizes
         ends = [WORDS * sum(sizes[: block.part + side]) // sum(sizes) for side in (0, 1)]
-        mine = [INPUTS + word for word in range(*ends)]
+        shift = SHIFT * block.chunk if block.passes > 1 else 0  # other rows in each chunk
+        mine = [INPUTS + (word + shift) % WORDS for word in range(*ends)]
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
         done, trained = 0, set()

@@ -191,6 +191,7 @@ def blocks_of_chunk(
     shares: tuple[float, float] = (0.0, 1.0),
     output_parts: int = 0,
     epoch: int = 0,
+    passes: int = 1,
 ) -> list[Block]:
     """Encodes the blocks of a chunk; one partition for each worker."""
     num = len(workers)
@@ -216,7 +217,7 @@ def blocks_of_chunk(
     partitions = []
     for part in range(num):
         seed = 77_000 + num * chunk + part
-        partition = Partition(chunk, len(chunk_blocks), part, num, output_parts)
+        partition = Partition(chunk, len(chunk_blocks), part, num, output_parts, passes=passes)
         checkouts = shared.checkouts(part, num)
         block = held_block(number=seed, seed=seed, terms=partition, checkouts=checkouts, **common)
         partitions.append(block)

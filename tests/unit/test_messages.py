@@ -69,13 +69,13 @@ KNOWN = [
             4,
             5,
             (0.0, 0.5),
-            Partition(7, 8, 2, 3, 6, (1,), (1, 2, 1)),
+            Partition(7, 8, 2, 3, 6, (1,), (1, 2, 1), 4),
             True,
             Layout("9", 640, (JoinedFile("/a", 0, 10), JoinedFile("/b", 10, 630, "2")), True),
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"chunk_index":-1,'
-        b'"chunk_blocks":8,"part":2,"parts":3,"output_parts":6,"durable":[1],"sizes":[1,2,1],'
+        b'"chunk_blocks":8,"part":2,"parts":3,"output_parts":6,"durable":[1],"sizes":[1,2,1],"passes":4,'
         b'"pass_index":-1,"range_index":-1,"range_count":0,"block_count":0,"first":true,'
         b'"version":"9","spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true,'
         b'"flushes":false}',

@@ -601,7 +601,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     saved = unpack(pack(job.dump(world.now)))
     extent = {"open": 0, "closed_partitions": 0, "parts_max": 2, "parts": [2, 0], "sizes": [[], []]}
     metrics = saved.figures["rotation"].pop("metrics")
-    rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}
+    rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1, "passes": 1}
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
     saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30

@@ -87,6 +87,40 @@ def test_epoch_has_a_loss_of_each_checkout():
     assert schedule.plan.results_per_epoch == 2 * 2 * 4  # chunks, parts, output parts of each
 
 
+def test_chunk_of_other_rows_waits_for_all_partitions_of_the_one_before():
+    """With several passes; with one, a worker goes on with its part of the next chunk."""
+    for passes, goes_on in ((1, True), (2, False)):
+        rotation = Rotation(1, 8, passes=passes)
+        schedule = RotationSchedule(Entries(blocks_of(2), 3 * passes), rotation, nodes=[1, 2])
+        for chunk in range(2):
+            encodes(schedule, chunk)
+        one, two = (schedule.take(node) for node in (1, 2))
+        for entry, node in ((one, 1), (two, 2)):
+            checkouts(schedule, entry.number, node, units=10, seconds=1.0)
+        assert schedule.done(one.number, 1)
+        following = schedule.take(1)
+        if not goes_on:
+            assert following.terms == ChunkBlock(2, 0, 2)  # nothing but blocks of a later chunk
+            assert schedule.done(two.number, 2)
+            following = schedule.take(1)
+        assert following.terms == Partition(1, 2, 0, 2, 4, passes=passes)
+
+
+def test_epoch_of_several_passes_has_its_blocks_in_each():
+    rotation = Rotation(2, 8, passes=3)
+    schedule = RotationSchedule(Entries(blocks_of(4), 2 * 3), rotation, nodes=[1, 2])
+    numbers = schedule.chunks.numbers
+    assert (numbers.chunks, numbers.in_epoch) == (12, 6)
+    firsts = [numbers.blocks_of(chunk)[0] for chunk in range(12)]
+    entries = [schedule.plan.entry(number) for number in firsts]
+    assert [entry.piece.start for entry in entries] == [0, 20] * 6
+    assert [entry.epoch for entry in entries] == [0] * 6 + [1] * 6
+    assert entries[6].progress[0] == 0.5
+    encodes(schedule, 0)
+    assert schedule.take(1).progress == pytest.approx((0, 1 / 12))
+    assert schedule.plan.results_per_epoch == 6 * 2 * 4
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "2"])
 def test_rotation_of_anything_but_counts_is_refused(wrong):
     with pytest.raises(MisuseError, match="chunks: expected a whole number from 1"):

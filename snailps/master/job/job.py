@@ -114,9 +114,9 @@ def plan_of(fields: Mapping[str, Any] | None) -> TrainingPlan | None:
     if not fields:
         return None
     if "ranges" in fields:
-        names = ("ranges", "passes", "per_epoch", "before")
+        names: tuple[str, ...] = ("ranges", "passes", "per_epoch", "before")
         return RangePasses(*(int(fields[name]) for name in names))
-    names = ("chunks", "most_parts", "checkouts_of_one", "sweeps")
+    names = ("chunks", "most_parts", "checkouts_of_one", "sweeps", "passes")
     return Rotation(*(int(fields[name]) for name in names))
 
 
@@ -437,7 +437,8 @@ class Job:
         most_parts = min(wanted.most_parts, PARTS_MAX // OUTPUTS_PER_INPUT)
         chunks = min(wanted.chunks, len(self.input.blocks))
         sweeps = max(1, min(wanted.sweeps, PARTS_MAX // (OUTPUTS_PER_INPUT * most_parts)))
-        return Rotation(chunks, most_parts, min(wanted.checkouts_of_one, PARTS_MAX), sweeps)
+        pieces = min(wanted.checkouts_of_one, PARTS_MAX)
+        return Rotation(chunks, most_parts, pieces, sweeps, wanted.passes)
 
     def _new_schedule(
         self,
@@ -456,7 +457,7 @@ class Job:
         if plan is not None:
             rotation = {} if state is None else state.figures.get("rotation", {})
             return RotationSchedule(
-                Entries(self.input.blocks, s.epochs),
+                Entries(self.input.blocks, s.epochs * plan.passes),
                 plan,
                 records,
                 nodes=nodes,

@@ -2,9 +2,10 @@
 
     number of an entry <-> chunk and block in it, or chunk and partition; epoch, bytes before
 
-Chunk k is the ``k % chunks``-th piece of the blocks of epoch ``k // chunks``. Entry ``k * stride +
-s`` encodes its s-th block, entry ``k * stride + blocks_most + i`` is its i-th partition; so a run
-of more epochs continues one of fewer with the same numbers.
+Chunk k is the ``k % chunks``-th piece of the blocks, in pass ``k // chunks`` over them; an epoch
+has one pass, or more. Entry ``k * stride + s`` encodes its s-th block, entry ``k * stride +
+blocks_most + i`` is its i-th partition; so a run of more epochs continues one of fewer with the
+same numbers.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ class ChunkNumbers:
 
     def __init__(
         self,
-        entries: Entries,  # the blocks of all epochs, in order
+        entries: Entries,  # the blocks of all passes, in order
         rotation: Rotation,  # at most as many chunks as blocks
     ) -> None:
-        self._entries, self.in_epoch = entries, rotation.chunks
+        self._entries, self._in_pass = entries, rotation.chunks
+        self.in_epoch = rotation.chunks * rotation.passes
         blocks = len(entries.blocks)
-        self.chunks = entries.count // blocks * self.in_epoch
+        self.chunks = entries.count // blocks * self._in_pass
         """Chunks of all epochs."""
-        self._starts = [chunk * blocks // self.in_epoch for chunk in range(self.in_epoch + 1)]
+        self._starts = [chunk * blocks // self._in_pass for chunk in range(self._in_pass + 1)]
         self.blocks_most = int(np.diff(self._starts).max())
         """Blocks of the largest chunk."""
         self.stride = self.blocks_most + rotation.most_parts
@@ -54,7 +56,7 @@ class ChunkNumbers:
         return number % self.stride - self.blocks_most
 
     def blocks_in(self, chunk: int) -> int:
-        place = chunk % self.in_epoch
+        place = chunk % self._in_pass
         return self._starts[place + 1] - self._starts[place]
 
     def blocks_of(self, chunk: int) -> range:
@@ -63,13 +65,13 @@ class ChunkNumbers:
         return range(first, first + self.blocks_in(chunk))
 
     def block_of(self, number: int) -> int:
-        """Place, among the blocks of all epochs, of the block that an entry encodes."""
+        """Place, among the blocks of all passes, of the block that an entry encodes."""
         return self.blocks_before(self.chunk_of(number)) + number % self.stride
 
     def blocks_before(self, chunk: int) -> int:
         """Blocks of all earlier chunks."""
-        epochs, place = divmod(chunk, self.in_epoch)
-        return epochs * len(self._entries.blocks) + self._starts[place]
+        passes, place = divmod(chunk, self._in_pass)
+        return passes * len(self._entries.blocks) + self._starts[place]
 
     def bytes_before(self, chunk: int) -> int:
         return self._entries.bytes_before(self.blocks_before(chunk))

@@ -130,7 +130,8 @@ class Chunks:
         if numbers.encodes(number):
             plain = self.entries.entry(numbers.block_of(number))
             index = number % numbers.stride
-            return replace(plain, number=number, terms=ChunkBlock(chunk, index, count))
+            terms = ChunkBlock(chunk, index, count)
+            return replace(plain, number=number, epoch=numbers.epoch_of(number), terms=terms)
         parts = self.at(chunk).parts
         return Entry(
             number,
@@ -148,6 +149,7 @@ class Chunks:
                 self.rotation.checkouts(parts, chunk),
                 durable=tuple(sorted(self.durable_of(number))),
                 sizes=self.at(chunk).sizes,
+                passes=self.rotation.passes,
             ),
         )
 
@@ -316,10 +318,10 @@ class Chunks:
         )
 
     def figures(self) -> dict[str, Any]:
-        """`blocks` of text are trained when all partitions of their chunk are."""
+        """`blocks` of text are trained when all partitions of their chunk are, in each pass."""
         done = [opened.parts - opened.undone for opened in self._open]
         return {
-            "blocks": self.numbers.blocks_before(self.first),
+            "blocks": self.numbers.blocks_before(self.first) // self.rotation.passes,
             "partitions": self._closed_partitions + sum(done),
             "chunks": self.rotation.chunks,
             "parts_max": self.parts_max,

@@ -45,7 +45,8 @@ class RotationSchedule(Schedule):
     at most `most_parts`, with sizes in proportion to the workers' speeds (their cores, before the
     speeds are known). Partition (k, i) is leased when all blocks of k are encoded, and (k - 1, i)
     is done or held by the same worker. Where k and k - 1 are cut differently, rows of one partition
-    belonged to several: then all of k - 1 must be done first, which is a barrier.
+    belonged to several: then all of k - 1 must be done first, which is a barrier. So it is always
+    where a rotation has several passes.
 
     A worker reports an entry with all pushes acknowledged, so an entry is durable once done. Of a
     partition that is lost half-way, the durable checkouts count for its next lease.
@@ -57,7 +58,7 @@ class RotationSchedule(Schedule):
 
     def __init__(
         self,
-        entries: Entries,  # the blocks of all epochs, in order
+        entries: Entries,  # the blocks of all epochs and passes, in order
         rotation: Rotation,  # at most as many chunks as blocks
         known: NDArray[Any] | None = None,
         *,
@@ -238,8 +239,10 @@ class RotationSchedule(Schedule):
 
     def _runs_beside(self, chunk: int, parts: int) -> bool:
         """Whether partitions of a chunk may be leased while the chunk before it is trained: if both
-        are cut alike. An undecided chunk is cut by the speeds of its workers, so that is not known
-        before each speed is."""
+        are cut alike, and have the same rows. An undecided chunk is cut by the speeds of its
+        workers, so that is not known before each speed is."""
+        if self.chunks.rotation.passes > 1:
+            return False
         before, opened = self.chunks.at(chunk - 1), self.chunks.at(chunk)
         if before.parts != parts or parts == 1:
             return before.parts == parts

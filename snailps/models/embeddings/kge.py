@@ -11,7 +11,7 @@ Berrendorf et al., "On the ambiguity of rank-based evaluation", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,17 +19,22 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.concurrency import COUNTED_FOR, Concurrency
+from snailps.api.rotation import Rotation
 from snailps.api.row_updates import RowUpdate
-from snailps.api.tables import Rows
+from snailps.api.tables import Rows, Table
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.input_files import InputFiles
-from snailps.data.name_columns import NameColumns
+from snailps.data.name_columns import NameColumns, Names
 from snailps.models.block_trainer import Rates, Span
-from snailps.models.embeddings import files, ranking, warm_start
+from snailps.models.embeddings import files, ranking, triple_rotation, warm_start
+from snailps.models.embeddings.rotating import RotatingWorker
+from snailps.models.embeddings.rotation import LINES
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
+from snailps.models.embeddings.triple_rotation import TripleTrainer
 from snailps.models.embeddings.worker import KIND_KEY, Batch, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
+from snailps.models.rotation import shared_blocks
 from snailps.models.row_bounds import make_unit
 
 RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
@@ -38,6 +43,8 @@ LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
 LINES_A_WORKER = {"logistic": 10_000, "margin": 60_000, "softmax": 60_000}
 """Triples of an epoch that each worker needs, by loss: with fewer, several learn less than one."""
+LINE_BYTES = 6
+"""Least bytes of a triple."""
 OTHERS_LEAST_TURNED = 2.0
 """`others_least` for rotate (docs/lab/shared-rows.md)."""
 
@@ -71,7 +78,7 @@ def queries(settings: KgeSettings, anchors: Rows, relations: Rows, *, tails: boo
     return np.concatenate((product.real, product.imag), axis=1).astype(np.float32)
 
 
-class KnowledgeGraph(EmbeddingWorker):
+class KnowledgeGraph(RotatingWorker):
     """Knowledge graphs; see the module's docstring."""
 
     Settings = KgeSettings
@@ -108,7 +115,7 @@ class KnowledgeGraph(EmbeddingWorker):
             loss=LOSSES[s.loss],
             shared=s.shared,
             negatives=s.negatives,
-            side=0,
+            side=batch.side,
             normalize=s.normalize,
             margin=s.margin if s.distance or s.loss == "margin" else 0.0,
             temperature=s.temperature,
@@ -116,6 +123,35 @@ class KnowledgeGraph(EmbeddingWorker):
             **self.of_part(part, rates),
             turn=unit_of(s),
         )
+
+    @classmethod
+    def rotates(cls, settings: KgeSettings) -> bool:
+        """With AdaGrad, whose state says how far relations went at other workers; not where rows
+        are changed as they are read."""
+        fits = settings.method == "adagrad" and not settings.normalize
+        return fits and super().rotates(settings)
+
+    @classmethod
+    def may_rotate(cls, settings: KgeSettings, total_bytes: int, workers: int) -> bool:
+        most = total_bytes // (LINES_A_WORKER[settings.loss] * LINE_BYTES)
+        return min(workers, most) >= 2 and cls.rotates(settings)
+
+    @classmethod
+    def rotation(
+        cls, settings: KgeSettings, total_bytes: int, workers: int, summary: bytes
+    ) -> Rotation | None:
+        """None for a single worker, few triples, or more than a worker has memory for."""
+        if not cls.may_rotate(settings, total_bytes, workers):
+            return None
+        return triple_rotation.rotation_of(Names(summary), workers, LINES_A_WORKER[settings.loss])
+
+    def tables(self) -> Sequence[Table]:
+        """The rows, and the triples that may rotate."""
+        lines = (shared_blocks.table(LINES),) if self.rotates(self.settings) else ()
+        return (*super().tables(), *lines)
+
+    def trainer(self) -> TripleTrainer:
+        return TripleTrainer(self, self._names, translates=self.settings.model == "transe")
 
     def projection(self) -> Callable[[Keys, Floats], None] | None:
         """With `normalize`, entities are scaled to length 1 where they are read: servers add up

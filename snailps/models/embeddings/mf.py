@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from snailps.api.passes import Passes
 from snailps.api.range_passes import PassRange, RangePasses
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
-from snailps.api.traits import Ranged, Rotated
+from snailps.api.traits import Ranged
 from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
@@ -42,16 +42,16 @@ from snailps.data.name_columns import Columns, Counted, NameColumns, Names, size
 from snailps.dataclass import replace
 from snailps.errors import ConfigError, DataError
 from snailps.kernels.quota import memory
-from snailps.models.block_trainer import Prepared, Rates, Span
+from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
 from snailps.models.embeddings.held_out import HeldOut, Split
-from snailps.models.embeddings.least_squares import Known, RangeTask, RangeTrainer
+from snailps.models.embeddings.least_squares import Known, RangeTrainer
 from snailps.models.embeddings.lines_tested import LinesTested, Reading
-from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
+from snailps.models.embeddings.rotating import RotatingWorker
+from snailps.models.embeddings.rotation import LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import SMALL_LINES, EmbeddingSettings, MfSettings
 from snailps.models.embeddings.warm_start import Arrays
 from snailps.models.embeddings.worker import (
-    BLOCK_BYTES_MAX,
     TABLE,
     Batch,
     EmbeddingWorker,
@@ -59,7 +59,6 @@ from snailps.models.embeddings.worker import (
 )
 from snailps.models.local_sgd import Floats, RowLayout
 from snailps.models.rotation import shared_blocks
-from snailps.models.rotation.trainer import Lease
 from snailps.models.rows import Ids
 
 log = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ Lists = tuple[int, Ids]
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
-class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
+class MatrixFactorization(RotatingWorker, Ranged):
     """Matrix factorisation; see the module's docstring."""
 
     Settings = MfSettings
@@ -105,24 +104,16 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         return not self.settings.predicts
 
     @classmethod
-    def _may_rotate(cls, settings: MfSettings) -> bool:
+    def may_rotate(cls, settings: MfSettings, total_bytes: int = 0, workers: int = 1) -> bool:
         """Ratings may; rankings may not: their items must meet items of other partitions."""
         return settings.predicts and cls.rotates(settings)
-
-    @classmethod
-    def block_bytes(cls, settings: MfSettings, total_bytes: int, workers: int) -> int:
-        """Blocks to encode, where ratings rotate: `rotation.BLOCKS` an epoch and worker."""
-        size = super().block_bytes(settings, total_bytes, workers)
-        if cls._may_rotate(settings):
-            size = min(BLOCK_BYTES_MAX, max(size, total_bytes // (BLOCKS * workers)))
-        return size
 
     @classmethod
     def rotation(
         cls, settings: MfSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
         """None if a worker has no memory for the rows."""
-        if not cls._may_rotate(settings):
+        if not cls.may_rotate(settings):
             return None
         layout = RowLayout.padded(settings.row_dim, 1 + (settings.method == "adagrad"))
         return rotation_of(Names(summary), 4 * layout.trained_width, workers)
@@ -143,7 +134,7 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         if self.settings.solves:
             # A doctor asks before the input is counted: for the most that they may be.
             return least_squares.tables(self.settings.decided(lines=0))
-        lines = (shared_blocks.table(LINES),) if self._may_rotate(self.settings) else ()
+        lines = (shared_blocks.table(LINES),) if self.may_rotate(self.settings) else ()
         return (*super().tables(), *lines)
 
     def setup(self) -> None:
@@ -154,31 +145,23 @@ class MatrixFactorization(EmbeddingWorker, Rotated, Ranged):
         super().setup()
         self._encoding = encoding_of(self._names, self.settings)
 
-    @cached_property
-    def rotating(self) -> RatingTrainer:
-        self.prefetch = 1  # a lease is long
+    def trainer(self) -> RatingTrainer:
         return RatingTrainer(self, self._names)
 
-    def encode(self, block: Block) -> Mapping[str, float]:
-        self.rotating.encode(block)
-        return {}
-
-    def prepare(self, block: Block) -> Prepared | Lease | RangeTask | None:  # type: ignore[override]
+    def prepare(self, block: Block) -> Any:
         if isinstance(block.terms, PassRange):
             return self._solver.prepare(block)
-        return self.rotating.prepare(block) if block.part >= 0 else super().prepare(block)
+        return super().prepare(block)
 
     def train(self, block: Block) -> Mapping[str, float]:
         if isinstance(block.terms, PassRange):
             return self._solver.train(block)
-        return self.rotating.train(block) if block.part >= 0 else super().train(block)
+        return super().train(block)
 
     def finish(self) -> None:
         if self.settings.solves:
             self._solver.close()
             return
-        if "rotating" in self.__dict__:
-            self.rotating.close()
         super().finish()
 
     @classmethod

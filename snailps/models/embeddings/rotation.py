@@ -83,8 +83,6 @@ ROWS_BYTES = 1 << 30
 """Most bytes of rows in memory at a worker."""
 PARTS_ROOM = 16
 """Input partitions for which a job has room at least, because workers may join."""
-BLOCKS = 4
-"""Blocks of an epoch for each worker, so that their parsing is shared evenly."""
 USER, ITEM = 0, 1
 
 

@@ -128,11 +128,15 @@ class NumberedLines:
 
 @dataclass(slots=True)
 class Batch:
-    """Places (columns, n) of the rows of n lines; negatives are drawn from the places `noise`."""
+    """Places (columns, n) of the rows of n lines; negatives are drawn from the places `noise`.
+
+    `side` of a triple is replaced: 1 the tail, -1 the head, 0 one that is drawn for each group.
+    """
 
     places: Ids
     values: Floats
     noise: Ids
+    side: int = 0
 
     def __len__(self) -> int:
         return len(self.places[0])

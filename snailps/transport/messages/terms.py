@@ -61,7 +61,7 @@ class Partition:
 
     It is trained with each of `output_parts` output partitions, but for those in `durable`, whose
     checkouts an earlier lease has finished.  `sizes`: relative sizes of the input partitions;
-    empty: all equal.
+    empty: all equal.  `passes`: of an epoch, each with other partitions.
     """
 
     chunk: Annotated[int, CLOCK_OR_NONE] = -1
@@ -71,6 +71,7 @@ class Partition:
     output_parts: Annotated[int, PART] = 0
     durable: Annotated[tuple[int, ...], TupleOf(PART, PARTS_MAX)] = ()
     sizes: Annotated[tuple[int, ...], TupleOf(SIZE, PARTS_MAX)] = ()
+    passes: Annotated[int, SIZE] = 1
 
     def check(self) -> None:
         if self.chunk < 0 or not self.part < self.parts <= self.output_parts:

@@ -1,0 +1,227 @@
+"""models.embeddings.triple_rotation: triples at several workers, with tables in real shards."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from connected import connected, train
+from rotating import blocks_of_chunk
+
+from snailps.api.rotation import Rotation
+from snailps.data.name_columns import NameCounts, Names
+from snailps.models.embeddings.kge import KnowledgeGraph, queries
+from snailps.models.embeddings.settings import KgeSettings
+from snailps.models.embeddings.triple_rotation import (
+    cell_numbers,
+    cells_of,
+    drawn_codes,
+    drawn_passes,
+    parts_of_cells,
+    rotation_of,
+)
+from snailps.models.embeddings.worker import KIND_KEY, TABLE
+
+ENTITIES, RELATIONS, PASSES = 90, 3, 3
+SETTINGS = KgeSettings(
+    model="complex", dim=16, lr=0.1, epochs=8, negatives=8, shared=4, wire="float32", seed=3
+)
+
+
+def planted(seed=5, triples=2400):
+    """Triples of planted factors: the tail is the best of some, in four blocks."""
+    rng = np.random.default_rng(seed)
+    rows, relations = rng.normal(size=(ENTITIES, 4)), rng.normal(size=(RELATIONS, 4))
+    heads, kinds = rng.integers(ENTITIES, size=triples), rng.integers(RELATIONS, size=triples)
+    best = (rows[heads] * relations[kinds]) @ rows.T + rng.normal(0, 0.1, (triples, ENTITIES))
+    lines = sorted({(h, r, t) for h, r, t in zip(heads, kinds, best.argmax(1), strict=True)})
+    lines += [(n, 0, (n + 1) % ENTITIES) for n in range(ENTITIES)]
+    lines += [(n, 1, n) for n in range(ENTITIES)]  # both ends are one entity
+    text = [b"e%d r%d e%d\n" % line for line in lines]
+    return [b"".join(text[at::4]) for at in range(4)]
+
+
+BLOCKS = planted()
+LINES = [line.split() for line in b"".join(BLOCKS).splitlines()]
+
+
+def summary_of():
+    counts = NameCounts(2)
+    for kind, column in ((0, 0), (1, 1), (0, 2)):
+        counts.add(kind, [line[column] for line in LINES])
+    return counts.dump()
+
+
+SUMMARY = summary_of()
+
+
+def workers_of(make, number, settings=SETTINGS, threads=1):
+    first = make(settings, threads, number, SUMMARY)
+    rest = [make(settings, threads, number, SUMMARY, beside=first) for _ in range(number - 1)]
+    return [first, *rest]
+
+
+def trained(workers, epochs=1, leases=None):
+    """Figures of all leases, chunk after chunk, as the master hands them out."""
+    found, chunks = [], SETTINGS.epochs * PASSES
+
+    def lease(worker, block):
+        block.prepared = worker.prepare(block)
+        if leases is not None:
+            leases.append((block.chunk, block.part, block.prepared))
+        return worker.train(block)
+
+    for chunk in range(epochs * PASSES):
+        shares = (0.99 * chunk / chunks, 0.99 * (chunk + 1) / chunks)
+        blocks = blocks_of_chunk(
+            workers, BLOCKS, chunk, shares, epoch=chunk // PASSES, passes=PASSES
+        )
+        with ThreadPoolExecutor(len(workers)) as pool:
+            found += pool.map(lease, workers, blocks)
+    return found
+
+
+def triples_of(lease):
+    """Numbers of the names of a lease's triples."""
+    return Counter(zip(*lease.triples.tolist(), strict=True))
+
+
+def distances(settings, asked, rows):
+    """From each vector to each row, by the model's metric."""
+    apart = np.abs(asked[:, None] - rows)
+    if settings.model == "rotate":
+        apart = np.hypot(*np.split(apart, 2, axis=2))
+    return apart.sum(2)
+
+
+def expected():
+    names = Names(SUMMARY)
+    columns = [
+        names.numbers(kind, [line[at] for line in LINES]) for at, kind in enumerate((0, 1, 0))
+    ]
+    return Counter(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_each_triple_is_trained_once_an_epoch_by_the_worker_of_its_rows(number, threads):
+    with connected(KnowledgeGraph, shards=2) as make:
+        workers, leases = workers_of(make, number, threads=threads), []
+        figures = trained(workers, 2, leases)
+        for epoch in range(2):
+            of_epoch = [lease for chunk, _, lease in leases if chunk // PASSES == epoch]
+            assert sum(map(triples_of, of_epoch), Counter()) == expected()
+        assert [sum(one[name] for one in figures) for name in ("units", "examples")] == [
+            2 * len(LINES)
+        ] * 2
+        for chunk in range(2 * PASSES):
+            some = [lease for number, _, lease in leases if number == chunk]
+            inputs = Counter(key for lease in some for key in lease.part.inputs.keys.tolist())
+            entities = {key for key in inputs if key < KIND_KEY}
+            assert {inputs[key] for key in entities} == {1}  # one writer
+            outputs = np.concatenate(some[0].outputs).tolist()
+            assert sorted([*entities, *outputs]) == list(range(ENTITIES))
+            for lease in some:
+                ends = lease.place[lease.triples[[0, 2]]]
+                assert (ends >= 0).all()
+                parts = np.repeat(np.arange(len(lease.outputs)), np.diff(lease.bounds))
+                for end in (0, 2):
+                    for part, entity in zip(parts, lease.triples[end].tolist(), strict=True):
+                        is_input = entity in lease.part.inputs.keys
+                        assert is_input or entity in lease.outputs[part]
+
+
+def test_servers_have_what_the_workers_trained():
+    """Rows of the last pass, and the mean of what workers did to relations."""
+    with connected(KnowledgeGraph, shards=2) as make:
+        workers, leases = workers_of(make, 2), []
+        before = workers[0].pull(TABLE, np.arange(ENTITIES, dtype=np.uint64))
+        trained(workers, 1, leases)
+        for _, _, lease in leases[-2:]:
+            rows = lease.part.inputs
+            entities = rows.keys < KIND_KEY
+            kept = workers[0].pull(TABLE, rows.keys[entities])
+            here = rows.local[0][: entities.sum(), : SETTINGS.dim]
+            np.testing.assert_allclose(kept, here, atol=1e-5)
+        after = workers[0].pull(TABLE, np.arange(ENTITIES, dtype=np.uint64))
+        assert (np.abs(after - before).max(1) > 0).all()
+
+
+@pytest.mark.parametrize("model", ["complex", "rotate", "transe"])
+def test_several_workers_learn_what_one_does(model):
+    """By ranks of the tails of all triples, which they all have trained on."""
+    settings, epochs, names = replace(SETTINGS, model=model), SETTINGS.epochs, Names(SUMMARY)
+    ids = [names.numbers(kind, [line[at] for line in LINES]) for at, kind in enumerate((0, 1, 0))]
+    heads, relations, tails = (column.astype(np.int64) for column in ids)
+
+    def reciprocal(worker):
+        rows = worker.pull(TABLE, np.arange(ENTITIES, dtype=np.uint64))
+        turns = worker.pull(TABLE, KIND_KEY + np.arange(RELATIONS, dtype=np.uint64))
+        asked = queries(settings, rows[heads], turns[relations], tails=True)
+        scores = asked @ rows.T
+        if settings.distance:
+            scores = -distances(settings, asked, rows)
+        right = scores[np.arange(len(tails)), tails]
+        return float((1 / (1 + (scores > right[:, None]).sum(1))).mean())
+
+    with connected(KnowledgeGraph, shards=2) as make:
+        workers = workers_of(make, 3, settings)
+        trained(workers, epochs)
+        several = reciprocal(workers[0])
+    with connected(KnowledgeGraph) as make:
+        (alone,) = workers_of(make, 1, settings)
+        for epoch in range(epochs):
+            shares = (epoch / epochs, (epoch + 1) / epochs)
+            train(alone, b"".join(BLOCKS), epoch, shares)
+        alone.finish()
+        one = reciprocal(alone)
+    assert several > 0.7 * one > 0.1, (several, one)
+
+
+@pytest.mark.parametrize("passes", [3, 4, 8])
+def test_codes_put_the_ends_of_each_triple_where_one_worker_has_both(passes):
+    random = np.random.default_rng(1)
+    codes = drawn_codes(random.zipf(1.5, 3000).clip(max=500).astype(float), passes, random)
+    assert (codes.min(), codes.max()) == (0, (1 << passes) - 2)
+    heads, tails = codes[random.integers(3000, size=(2, 20_000))]
+    tails[:500] = heads[:500]
+    of_triples = drawn_passes(heads, tails, passes, random)
+    bits = (heads >> of_triples & 1, tails >> of_triples & 1)
+    equal = heads == tails
+    assert (bits[0] != bits[1])[~equal].all()
+    assert not (bits[0] | bits[1])[equal].any()
+    counts = np.bincount(of_triples, minlength=passes)
+    assert counts.min() > 0.9 * counts.mean()
+    for pass_ in range(passes):
+        inner = np.unique(codes[codes >> pass_ & 1 == 0])
+        assert sorted(cell_numbers(inner, pass_).tolist()) == list(range(cells_of(passes)))
+
+
+def test_partitions_have_cells_in_proportion_to_their_sizes_and_one_at_least():
+    assert parts_of_cells((1, 1), 4).tolist() == [0, 0, 1, 1]
+    assert parts_of_cells((1, 3), 4).tolist() == [0, 1, 1, 1]
+    assert parts_of_cells((1, 100, 1), 4).tolist() == [0, 1, 1, 2]
+    assert parts_of_cells((100, 1, 1), 4).tolist() == [0, 0, 1, 2]
+    for parts in range(1, 9):
+        assert set(parts_of_cells((1,) * parts, 8).tolist()) == set(range(parts))
+
+
+def test_few_triples_or_a_single_worker_do_not_rotate():
+    names = Names(SUMMARY)
+    names.names[0] = [b"%d" % n for n in range(5000)]
+    assert rotation_of(names, 8, len(LINES) // 4) == Rotation(1, 4, passes=3)
+    assert rotation_of(names, 8, len(LINES) // 8) == Rotation(1, 8, passes=4)
+    assert rotation_of(names, 5, 1) == Rotation(1, 8, passes=4)
+    assert rotation_of(names, 1, 1) is None
+    assert rotation_of(names, 8, len(LINES)) is None
+    assert rotation_of(Names(SUMMARY), 8, 1) is None  # too few entities to draw negatives from
+    text = b"".join(BLOCKS)
+    for settings in (
+        SETTINGS,
+        replace(SETTINGS, optimizer="sgd"),
+        replace(SETTINGS, model="transe", normalize=True),
+        replace(SETTINGS, consistency="bsp"),
+        replace(SETTINGS, max_steps=5),
+    ):
+        assert KnowledgeGraph.rotation(settings, len(text), 2, SUMMARY) is None
