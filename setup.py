@@ -48,10 +48,10 @@ KERNEL_FLAGS = [*FLAGS, "-ffast-math", "-fno-finite-math-only"]
 # commands call, what a node does once a connection or once a second, and calls of Python methods.
 PLAIN_FLAGS = FLAGS if SANITIZE else [*FLAGS, "-Og"]
 PLAIN = {
-    "snailps._kernels", "snailps._kernel_probes", "snailps.shard._python_methods",
-    "snailps.shard._shard", "snailps.store._store", "snailps.transport._heartbeat",
-    "snailps.transport.client._client", "snailps.transport.loop._authentication",
-    "snailps.transport.loop._loop",
+    "snailps._kernels", "snailps._kernel_probes", "snailps.kernels._labelling",
+    "snailps.shard._python_methods", "snailps.shard._shard", "snailps.store._store",
+    "snailps.transport._heartbeat", "snailps.transport.client._client",
+    "snailps.transport.loop._authentication", "snailps.transport.loop._loop",
 }  # fmt: skip
 # In C of Cython what follows the functions of a module, its types and Cython's helpers, is on no
 # hot path: optimised like `PLAIN`, a third less work for the compiler.
