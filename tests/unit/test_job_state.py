@@ -172,7 +172,7 @@ def test_checkpoint_of_another_version_is_refused_with_what_to_do(make, lacking)
     job.begin_pass("train")
     state = job.dump(clock=-1)
     job.check_state(state)
-    plan = {"chunks": 2, "most_parts": 2, "checkouts_of_one": 1, "sweeps": 1}
+    plan = {"chunks": 2, "most_parts": 2, "checkouts_of_one": 1, "sweeps": 1, "passes": 1}
     state.figures["rotation"] = {**plan, "metrics": job.metrics.snapshot()}
     job.check_state(state)
     if lacking == "rotation":
