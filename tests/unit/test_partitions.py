@@ -154,6 +154,13 @@ def test_training_of_words_alone_has_more_chunks_if_it_is_small_or_with_adagrad(
     assert chunks_of(known, replace(settings, model="cbow"), tokens, 2) == 2
 
 
+def test_cbow_with_ngrams_has_half_as_many_chunks() -> None:
+    settings = WordVectorSettings(epochs=1)
+    assert chunks_enough(settings, 2e7) == 6
+    assert chunks_enough(replace(settings, model="cbow"), 2e7) == 3
+    assert chunks_enough(replace(settings, model="cbow", minn=0, maxn=0), 2e7) == 6
+
+
 def test_workers_share_a_small_text_as_far_as_its_chunks_allow() -> None:
     settings = WordVectorSettings(dim=16, minn=0, maxn=0, epochs=5)
     for optimizer, parts in (("add", 2), ("adagrad", 1)):

@@ -48,6 +48,8 @@ CHUNKS_ENOUGH, CHUNKS_ENOUGH_SMALL, CHUNKS_ENOUGH_ADAGRAD = 6, 20, 60
 """Chunks of a training beyond which workers learn no more from each other.  The others are for
 skip-gram of words alone: in a small training, and with AdaGrad, whose first steps in a lease go
 furthest."""
+CHUNKS_ENOUGH_CBOW = 3
+"""`CHUNKS_ENOUGH` of CBOW with n-grams, which learns more in large checkouts."""
 SMALL_WORDS = 2_400_000
 """Most words of a small training; with three times as many it is large."""
 CBOW_WORKERS_MIN = 4
@@ -119,7 +121,7 @@ def words_alone(s: WordVectorSettings) -> bool:
 def chunks_enough(s: WordVectorSettings, tokens: float) -> int:
     """Chunks of an epoch of `tokens` words beyond which workers learn no more from each other."""
     if not words_alone(s):
-        enough: float = CHUNKS_ENOUGH
+        enough: float = CHUNKS_ENOUGH_CBOW if s.model == "cbow" and s.maxn else CHUNKS_ENOUGH
     elif s.optimizer == "adagrad":
         enough = CHUNKS_ENOUGH_ADAGRAD
     else:
