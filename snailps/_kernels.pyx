@@ -24,7 +24,7 @@ from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, HIERARCHICAL, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
     SELF_ADVERSARIAL, SOFTMAX, TURNS, BestJob, CbowNet, CodebookJob, Contexts, Csr, EncodeJob,
-    KernelTable, LabelsJob, RatingsJob, SolveJob, SortedBundle, SortJob, SparseJob, TreePaths, TriplesJob,
+    KernelTable, LabelsJob, PrivateJob, RatingsJob, SolveJob, SortedBundle, SortJob, SparseJob, TreePaths, TriplesJob,
     Window, WordsJob,
 )
 
@@ -631,6 +631,58 @@ cdef class Kernels:
             self.table.words(&job, scratch, &loss, &examples)
             free(scratch)
         return loss, examples
+
+    cdef PrivateJob private_job(self, float[:, ::1] inputs, const int32_t[::1] words,
+                                const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                                const float[:, ::1] begins, Py_ssize_t first) except *:
+        """Check what `open_private` and `close_private` share; the job points into the arrays."""
+        cdef PrivateJob job
+        cdef Py_ssize_t word_num = bag_ptr.shape[0] - 1
+        memset(&job, 0, sizeof(job))
+        self.check_bags(bag_ptr, bag_rows, first, 0)
+        if not 0 <= first <= inputs.shape[0] - word_num:
+            raise ValueError(f"inputs ({inputs.shape[0]} rows) must have {first} rows of bags, and then a "
+                             f"private row for each of {word_num} words")
+        if inputs.shape[1] % self.table.lanes or begins.shape[1] != inputs.shape[1] \
+                or begins.shape[0] != words.shape[0]:
+            raise ValueError(f"begins ({begins.shape[0]} x {begins.shape[1]}) must have a row for each of "
+                             f"{words.shape[0]} words, as wide as inputs ({inputs.shape[1]}), in whole "
+                             f"vectors of {self.table.lanes}")
+        if not self.in_range(words, 0, word_num):
+            raise ValueError(f"words must lie in 0..{word_num - 1}: words that have a bag")
+        job.stride, job.first, job.num = inputs.shape[1], first, words.shape[0]
+        if job.num:
+            job.inputs, job.words = &inputs[0, 0], &words[0]
+            job.bag_ptr, job.bag_rows = &bag_ptr[0], ints(bag_rows)
+        return job
+
+    def open_private(self, float[:, ::1] inputs, const int32_t[::1] words not None,
+                     const int64_t[::1] bag_ptr not None, const int32_t[::1] bag_rows not None,
+                     float[:, ::1] begins, Py_ssize_t first,
+                     weights: NDArray[np.float32] | None = None) -> None:
+        """Set the private row of each of `words` to the mean of its bag, and copy it to `begins`.
+
+        inputs float32[n, stride] of `kernels.padded`; the private row of word w is row ``first + w``,
+        and bags have rows below `first`.  `begins` float32[len(words), stride].  Bags and `weights`:
+        as for `train_words`; an empty bag has the mean 0.  Words may not repeat.
+        """
+        cdef PrivateJob job = self.private_job(inputs, words, bag_ptr, bag_rows, begins, first)
+        job.bag_weights = self.check_weights(weights, bag_rows)
+        if job.num:
+            with nogil:
+                self.table.open_private(&job, &begins[0, 0])
+
+    def close_private(self, float[:, ::1] inputs, const int32_t[::1] words not None,
+                      const int64_t[::1] bag_ptr not None, const int32_t[::1] bag_rows not None,
+                      float[:, ::1] begins, Py_ssize_t first) -> None:
+        """Add what private rows have learnt since `open_private` to each row of their bags.
+
+        Arguments as there; afterwards `begins` has what each has learnt.
+        """
+        cdef PrivateJob job = self.private_job(inputs, words, bag_ptr, bag_rows, begins, first)
+        if job.num:
+            with nogil:
+                self.table.close_private(&job, &begins[0, 0])
 
     def near(self, const int32_t[::1] tokens, inputs: NDArray[np.integer], int part, int window, *,
              int64_t first=0, Py_ssize_t skip=0, bint last=True

@@ -75,6 +75,17 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     int copied; /* whether this thread trains copies of the top nodes: others write them, too */
 } snail_words_job;
 
+typedef struct {          /* private rows, each of which stands for a part of a word's bag for a while */
+    float *inputs;
+    int64_t stride;
+    const int64_t *bag_ptr; /* that part, of each word */
+    const int32_t *bag_rows;
+    const float *bag_weights; /* or NULL: one */
+    int64_t first;            /* the private row of word w is row first + w */
+    const int32_t *words;
+    int64_t num;
+} snail_private_job;
+
 typedef struct { /* a place in a text, and how many contexts it has to each side */
     int32_t at;
     uint16_t left, right;
@@ -318,6 +329,8 @@ typedef struct {
 
     int64_t (*words_scratch)(const snail_words_job *job); /* bytes, as all of these */
     void (*words)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
+    void (*open_private)(const snail_private_job *job, float *begins);
+    void (*close_private)(const snail_private_job *job, float *begins);
     int64_t (*number_inputs)(const snail_sort_job *job);
     int64_t (*find_centres)(const snail_sort_job *job);
     void (*sort_centres)(const snail_sort_job *job, int64_t centre_num);

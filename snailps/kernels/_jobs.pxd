@@ -45,6 +45,16 @@ cdef extern from "kernels/_jobs.h" nogil:
         const int32_t *turns
         const int32_t *top
 
+    ctypedef struct PrivateJob "snail_private_job":
+        float *inputs
+        int64_t stride
+        const int64_t *bag_ptr
+        const int32_t *bag_rows
+        const float *bag_weights
+        int64_t first
+        const int32_t *words
+        int64_t num
+
     ctypedef struct WordsJob "snail_words_job":
         float *inputs
         float *outputs
@@ -318,6 +328,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         WireOps wire
         int64_t (*words_scratch)(const WordsJob *job) noexcept nogil
         void (*words)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
+        void (*open_private)(const PrivateJob *job, float *begins) noexcept nogil
+        void (*close_private)(const PrivateJob *job, float *begins) noexcept nogil
         int64_t (*number_inputs)(const SortJob *job) noexcept nogil
         int64_t (*find_centres)(const SortJob *job) noexcept nogil
         void (*sort_centres)(const SortJob *job, int64_t centre_num) noexcept nogil

@@ -68,6 +68,8 @@ static snail_kernels snail_table = {
     },
     .words_scratch = snail_words_scratch,
     .words = snail_train_words,
+    .open_private = snail_open_private,
+    .close_private = snail_close_private,
     .number_inputs = snail_number_inputs,
     .find_centres = snail_find_centres,
     .sort_centres = snail_sort_centres,

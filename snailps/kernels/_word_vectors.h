@@ -604,6 +604,50 @@ static SNAIL_APART double snail_train_group(const snail_words_job *job, const sn
     return loss;
 }
 
+/* ---- private rows: what a run of targets keeps apart of some words' bags ------------------------ */
+
+/* Asks for the rows of the bag of word number i. */
+SNAIL_INLINE void snail_ask_private(const snail_private_job *job, int64_t i) {
+    if (i >= job->num) return;
+    const int word = job->words[i];
+    snail_prefetch_row(job->inputs + (job->first + word) * job->stride, job->stride);
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++)
+        snail_prefetch_row(job->inputs + job->bag_rows[r] * job->stride, job->stride);
+}
+
+/* Sets the private row of each word, row first + words[i], to the mean of its bag, and copies it to
+ * begins[i], stride floats. */
+static void snail_open_private(const snail_private_job *job, float *begins) {
+    const int64_t stride = job->stride;
+    for (int64_t i = 0; i < job->num; i++) {
+        const int word = job->words[i];
+        const int64_t begin = job->bag_ptr[word], end = job->bag_ptr[word + 1];
+        float size = job->bag_weights ? 0 : (float)(end - begin);
+        float *row = job->inputs + (job->first + word) * stride;
+        snail_ask_private(job, i + 1);
+        for (int64_t r = begin; job->bag_weights && r < end; r++) size += job->bag_weights[r];
+        snail_sum_rows((int)(end - begin), job->bag_rows + begin,
+                       job->bag_weights ? job->bag_weights + begin : NULL, job->inputs, stride,
+                       size > 0 ? 1 / size : 0, row);
+        memcpy(begins + i * stride, row, (size_t)stride * sizeof(float));
+    }
+}
+
+/* Adds what each private row has learnt since it was opened to every row of its bag. */
+static void snail_close_private(const snail_private_job *job, float *begins) {
+    const int64_t stride = job->stride;
+    for (int64_t i = 0; i < job->num; i++) {
+        const int word = job->words[i];
+        const int64_t begin = job->bag_ptr[word];
+        const float *row = job->inputs + (job->first + word) * stride;
+        float *learnt = begins + i * stride;
+        snail_ask_private(job, i + 1);
+        for (int64_t d = 0; d < stride; d++) learnt[d] = row[d] - learnt[d];
+        snail_add_to_rows((int)(job->bag_ptr[word + 1] - begin), job->bag_rows + begin, learnt, stride,
+                          job->inputs);
+    }
+}
+
 /* ---- a call ----------------------------------------------------------------------------------- */
 
 SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {

@@ -11,7 +11,7 @@ from rotating import MemoryTables, MemoryWorker
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.rotation import partition_rows
-from snailps.models.rotation.input_exchange import InputExchange
+from snailps.models.rotation.input_exchange import Held, InputExchange, Sharing
 from snailps.models.rotation.partition_rows import BYTES_AT_ONCE, PartitionRows
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectorSettings
@@ -120,6 +120,32 @@ def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(wor
     busy, rare = KEYS[2:].tolist()
     assert [n for n, key in sent if key == busy] == [1, 2, 3, 6, 7]
     assert [n for n, key in sent if key == rare] == [3, 6]
+
+
+def test_held_rows_are_exchanged_at_ends_of_runs_which_wait_for_what_is_under_way(worker):
+    """Both are due after each turn; the row of bucket 3 is held for runs of three."""
+    sharing = Sharing(np.full(4, 5.0), np.full(4, 10_000.0), np.zeros(4), 300.0, 1)
+    held = Held(np.array([0, 0, 1, 0], np.bool_), 3)
+    rows = PartitionRows(worker.sgd, "input", KEYS, bases=True)
+    block = SimpleNamespace(output_parts=VISITS, had=0)
+    made = InputExchange(rows, np.arange(len(KEYS)), replace(sharing, held=held), block)
+    sent, waited = [], []
+
+    def push_async(table, keys, values, **_):
+        sent.append((number, KEYS[2] in keys, KEYS[3] in keys))
+        return SimpleNamespace(wait=lambda: waited.append(number), done=number != 2)
+
+    worker.push_async = push_async
+    for number in range(1, VISITS):
+        made.rows.local[0][:, :4] += 1
+        made.exchange(number)
+    # After the second turn rows stay under way, until the run ends.
+    assert sent == [
+        (1, False, True),
+        (2, False, True),
+        *[(n, n % 3 == 0, True) for n in range(3, 8)],
+    ]
+    assert waited == [2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(("takes", "apart"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3)])

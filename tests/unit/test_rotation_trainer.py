@@ -7,7 +7,7 @@ import random
 import tracemalloc
 import weakref
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +37,8 @@ from snailps.models.rotation.trainer import Checkout, LeaseRates, turns_of, unit
 from snailps.models.word_vectors import (
     WordVectors,
     WordVectorSettings,
+    cbow,
+    private_rows,
     rotation,
     shared_text,
     skip_gram,
@@ -185,6 +187,32 @@ def test_workers_of_cbow_with_grams_learn_in_lockstep_as_in_turns(workers: int) 
     began, *_, last = losses(settings, lockstep, workers)
     assert last < began
     assert last < 1.1 * losses(settings, in_turns, workers)[-1]
+
+
+def test_private_rows_of_short_runs_learn_what_rows_in_place_learn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each checkout several runs, in which each word has a private row, or none has."""
+    settings = replace(SMALL, minn=2, maxn=3, model="cbow", lr=0.1)
+    words = b"".join(b"".join(chunk_blocks) for chunk_blocks in LONGER)
+    opened, found = [0], []
+    open_run = private_rows.Run.open
+
+    def counted(self: private_rows.Run) -> None:
+        opened[-1] += len(self._words)
+        open_run(self)
+
+    monkeypatch.setattr(private_rows.Run, "open", counted)
+    monkeypatch.setattr(cbow, "RUN_TARGETS", 20)
+    for least in (1, 10**9):
+        monkeypatch.setattr(private_rows, "PLACES_LEAST", least)
+        made = workers_of(settings, 4, words)
+        found.append(losses_in_order(made, LONGER, lockstep, epochs=3))
+        opened.append(0)
+    assert opened[0] > 1000
+    assert opened[1] == 0
+    assert found[0][-1] < found[0][0]
+    assert found[0][-1] == pytest.approx(found[1][-1], rel=0.03)
 
 
 def numbered(name: bytes, words: int, line_num: int) -> bytes:
@@ -707,6 +735,36 @@ def test_turns_are_trained_once_each_however_many_lie_between_two_exchanges(seed
     assert numbers == [3 * turns + span[1] // 100 for span, _, _ in spans]
     for (first, last), _, apart in spans:
         assert last - first == min(100 * apart, 100 * turns - first)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_stand_for_others_are_open_while_kernels_of_their_run_train(seed: int) -> None:
+    rng, log = random.Random(seed), []
+    runs, of_run = rng.choice([1, 2, 3]), rng.choice([1, 2, 5])
+    turns = runs * of_run
+    inputs = SimpleNamespace(turns=turns, turns_apart=rng.randint(1, 2 * turns))
+
+    def exchange(number: int) -> None:
+        log.append(("exchange", number))
+        inputs.turns_apart = rng.randint(1, 2 * turns)
+
+    def begin(span: Any, rates: Any, seed: int) -> list[Any]:
+        log.append(("train", (span[0] // 100, span[1] // 100)))
+        return []
+
+    inputs.exchange = exchange
+    run = SimpleNamespace(turns=of_run)
+    run.open, run.close = (partial(log.append, (name, None)) for name in ("open", "close"))
+    checkout = Checkout(2, 100 * turns, begin, number=3, run=run)
+    for _ in turns_of(checkout, inputs, seed=1):  # type: ignore[arg-type]
+        pass
+    assert [name for name, _ in log if name in ("open", "close")] == ["open", "close"] * runs
+    for number in range(runs):
+        opens = [at for at, (name, _) in enumerate(log) if name == "open"][number]
+        closes = [at for at, (name, _) in enumerate(log) if name == "close"][number]
+        spans = [span for name, span in log[opens:closes] if name == "train"]
+        assert (spans[0][0], spans[-1][1]) == (number * of_run, (number + 1) * of_run)
+        assert log[closes + 1] == ("exchange", 3 * turns + (number + 1) * of_run)
 
 
 @pytest.mark.parametrize(

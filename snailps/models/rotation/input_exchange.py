@@ -30,6 +30,16 @@ from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Rows that are exchanged at the ends of runs only: others stand for them until then."""
+
+    rows: NDArray[np.bool_]
+    """Whether each row of the lease is held."""
+    turns: int
+    """Turns of a run, a divisor of `Sharing.turns`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sharing:
     """What decides how often each row of a lease travels, and which share of its delta."""
 
@@ -43,6 +53,8 @@ class Sharing:
     """Steps of all workers between two exchanges."""
     turns: int
     """Most exchanges in a checkout."""
+    held: Held | None = None
+    """None: any row may travel after each turn."""
 
 
 class InputExchange:
@@ -75,6 +87,8 @@ class InputExchange:
         self._every = np.maximum(apart[self._among], 1).astype(
             np.int32
         )  # turns between two exchanges
+        held = sharing.held or Held(np.zeros(len(places), np.bool_), last)
+        self._held, self._run = held.rows[self._among], held.turns
         self._number = block.had * self.turns
         self._due = self._every + self._number  # turn of the next exchange
         self._way = sharing.way / last
@@ -95,14 +109,17 @@ class InputExchange:
         (counted from 1 over the lease).
 
         While rows are under way nothing else is sent, and nothing waits for them: on a slow network
-        rows are exchanged less often, with smaller shares.
+        rows are exchanged less often, with smaller shares.  The end of a run waits for what is
+        under way, or held rows might miss their turn again and again.
         """
         if not self.shares:
             return
         self._number = number
-        if not self._merge(wait=False) or number >= self._last:
+        ends = number % self._run == 0
+        if not self._merge(wait=ends) or number >= self._last:
             return
-        now_due = np.flatnonzero(self._due <= number)
+        is_due = self._due <= number
+        now_due = np.flatnonzero(is_due if ends else is_due & ~self._held)
         if not len(now_due):
             return
         self._begun, self._due[now_due] = number, number + self._every[now_due]

@@ -128,6 +128,19 @@ def units_between(units: int, ends: NDArray[np.int64], part: int) -> int:
     return after - before
 
 
+class Run(Protocol):
+    """Rows that stand for others during `turns` turns of a checkout, a divisor of all turns."""
+
+    @property
+    def turns(self) -> int: ...
+
+    def open(self) -> None:
+        """Make the rows, before the kernels of a run."""
+
+    def close(self) -> None:
+        """Hand what they have learnt to the rows for which they stood, after these kernels."""
+
+
 @dataclass(slots=True)
 class Checkout:
     """A checkout, from its rows' arrival until it is checked in."""
@@ -144,6 +157,8 @@ class Checkout:
     rows stay here."""
     finite: Callable[[], bool] = lambda: True
     """Whether the trained rows are finite, where a loss would not show that they are not."""
+    run: Run | None = None
+    """Rows that stand for others while kernels train; None: there are none."""
     number: int = 0
     """How many checkouts of the lease came before this one."""
     rates: Rates = (0.0, 0.0)
@@ -172,19 +187,24 @@ class Exchange(Protocol):
 
 def turns_of(checkout: Checkout, inputs: Exchange, seed: int) -> Iterator[None]:
     """Train a checkout: each `next` starts kernels for `turns_apart` turns; the one after it waits
-    for them, and exchanges rows.
+    for them, and exchanges rows.  No kernel call goes beyond the end of a run.
     """
-    turns = inputs.turns
+    turns, run = inputs.turns, checkout.run
+    of_run = turns if run is None else run.turns
     edges = np.linspace(0, checkout.examples, turns + 1).astype(int).tolist()
     begin, end = checkout.rates
     turn = 0
     while turn < turns:
-        last = min(turn + inputs.turns_apart, turns)
+        last = min(turn + inputs.turns_apart, turn - turn % of_run + of_run)
+        if run is not None and turn % of_run == 0:
+            run.open()
         lr = [begin + (end - begin) * done / turns for done in (turn, last)]
         drawn = seed + checkout.part * GOLDEN + (turn << 32)
         checkout.tasks = checkout.begin((edges[turn], edges[last]), (lr[0], lr[1]), drawn)
         yield
         checkout.wait()
+        if run is not None and last % of_run == 0:
+            run.close()
         inputs.exchange(checkout.number * turns + last)
         turn = last
 

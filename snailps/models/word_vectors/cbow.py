@@ -19,11 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block
-from snailps.models.rotation.input_exchange import Sharing
+from snailps.models.rotation.input_exchange import Held, Sharing
 from snailps.models.rotation.trainer import whole
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
 from snailps.models.word_vectors.examples import Windows
+from snailps.models.word_vectors.private_rows import (
+    RUN_TARGETS,
+    PrivateRows,
+    private_num,
+)
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 Ints = NDArray[np.int32]
@@ -45,8 +50,10 @@ BEGIN_APART, END_APART = 0.3, 2.7
 agree most while vectors still grow."""
 TURNS_MAX, TURN_TARGETS = 16, 1000
 """Most exchanges in a checkout, and least targets between two."""
-GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 64, 200
+GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 16, 200
 """`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams, some of which are in every window."""
+LARGE_TURNS_MAX, LARGE_TURN_TARGETS = 64, 2_000
+"""The same in checkouts that have so many targets for each of more turns."""
 
 
 class CbowTrainer(WordTrainer):
@@ -84,7 +91,15 @@ class CbowTrainer(WordTrainer):
             of_at = slice(int(bounds[at]), int(bounds[at + 1]))
             return Windows(examples.tokens, targets[of_at], examples.words[of_at])
 
-        return WordLease(part, rows, words, bounds, sharing, split, of_part)
+        lease = WordLease(part, rows, words, bounds, sharing, split, of_part)
+        if sharing is not None and sharing.held is not None:
+            rare = np.zeros(len(part.keys), np.bool_)
+            rare[rows] = sharing.held.rows
+            private, of_run = PrivateRows.of(part.bags, rare), sharing.held.turns
+            reach = (self.model.settings.reach_min + self.model.settings.window) // 2
+            runs = sharing.turns // of_run
+            lease.run_of = partial(private.run, self.sgd, part.inputs, reach, runs, of_run)
+        return lease
 
     def _sharing(
         self, block: Block, part: WordPartition, rows: NDArray[np.int64], examples: Windows
@@ -103,21 +118,34 @@ class CbowTrainer(WordTrainer):
         sizes, entries, weights = part.bags.entries(present)
         windows, _ = steps_a_word(s)
         occurrences = np.bincount(entries, np.repeat(counts * windows, sizes), number)
+        targets, held = len(examples) // block.output_parts, None  # of a checkout
         if s.maxn:
             ptr = np.concatenate(([0], sizes.cumsum()))
             gains, moves = gains_of_grams(ptr, entries, weights, counts, occurrences)
-            curvature, most, least = GRAM_CURVATURE, GRAM_TURNS_MAX, GRAM_TURN_TARGETS
+            curvature, turns = GRAM_CURVATURE, turns_of_grams(targets)
         else:
             gains = moves = occurrences / windows
-            curvature, most, least = WINDOW_CURVATURE, TURNS_MAX, TURN_TARGETS
+            curvature, turns = WINDOW_CURVATURE, min(TURNS_MAX, targets // TURN_TARGETS)
+        turns = max(1, turns)
         begin, _ = block.progress
         way = gains[rows] * (curvature * s.rate * (1.0 - begin))
-        turns = max(1, min(most, len(examples) // (block.output_parts * least)))
         apart = s.epochs * self._vocabulary.tokens / WORDS_A_STEP_APART
         apart = min(max(apart, STEPS_APART_MIN), STEPS_APART_MAX)
         apart *= BEGIN_APART + (END_APART - BEGIN_APART) * begin
-        crowding = 1.0 + others / occurrences[rows]
-        return Sharing(crowding, moves[rows] * windows, way, apart, turns)
+        crowding, own = 1.0 + others / occurrences[rows], moves[rows] * windows
+        if private_num(s, block.parts, part.word_num):
+            runs = min(turns, max(1, round(targets / RUN_TARGETS)))
+            turns -= turns % runs
+            in_lease = block.output_parts * runs
+            # What would travel within a run must not wait for its end.
+            held = Held(own * crowding <= apart * in_lease, turns // runs)
+        return Sharing(crowding, own, way, apart, turns, held)
+
+
+def turns_of_grams(targets: int) -> int:
+    """Most exchanges in a checkout of so many targets, with rows of n-grams."""
+    few = min(GRAM_TURNS_MAX, targets // GRAM_TURN_TARGETS)
+    return max(few, min(LARGE_TURNS_MAX, targets // LARGE_TURN_TARGETS))
 
 
 def gains_of_grams(

@@ -46,9 +46,10 @@ from snailps.models.rotation.trainer import (
 from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_REUSE, draw
-from snailps.models.word_vectors.examples import Examples, Rows, train
+from snailps.models.word_vectors.examples import Bags, Examples, Rows, train
 from snailps.models.word_vectors.outputs import Noise, SampledRows, Targets
 from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
+from snailps.models.word_vectors.private_rows import Run, private_num
 from snailps.models.word_vectors.word_rows import WordRows
 
 Ints = NDArray[np.int32]
@@ -111,6 +112,9 @@ class WordLease(Lease):
     share of the text."""
     first: tuple[int, Examples] | None = None
     """The first checkout that reads its share, and its examples, prepared ahead."""
+    run_of: Callable[[Any], tuple[Examples, Run]] | None = None
+    """``run_of(examples)`` of a checkout opens private rows, and has the examples use their bags.
+    None: all rows are trained in place."""
 
 
 class WordTrainer(RotationTrainer):
@@ -189,7 +193,8 @@ class WordTrainer(RotationTrainer):
         part = None
         if of != self._too_large:
             part = WordPartition(model, of, self._words_of(block, split))
-            if present is not None and not keeps_part(model.settings, len(part.keys), tokens):
+            rows = len(part.keys) + private_num(model.settings, block.parts, part.word_num)
+            if present is not None and not keeps_part(model.settings, rows, tokens):
                 part, self._too_large = None, of
         if part is None:
             assert present is not None
@@ -197,7 +202,10 @@ class WordTrainer(RotationTrainer):
         if split.is_whole:
             keys = np.arange(len(self._vocabulary), dtype=np.uint64)
             part.staying = (PartitionRows(self.sgd, "output", keys, bases=False),)
-        part.inputs = PartitionRows(self.sgd, "input", part.keys, bases=not part.staying)
+        spare = private_num(model.settings, block.parts, part.word_num)
+        part.inputs = PartitionRows(
+            self.sgd, "input", part.keys, bases=not part.staying, spare=spare
+        )
         self.part = part
         return part
 
@@ -241,7 +249,7 @@ class WordTrainer(RotationTrainer):
             )
             outputs = lease.part.staying[0].local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
-            begin = partial(self._begin, lease.part, examples, outputs, targets)
+            begin = partial(self._begin, lease.part, lease.part.bags, examples, outputs, targets)
             bounded = partial(are_bounded, outputs[0][a:b])
             return Checkout(part, len(examples), begin, finite=bounded)
         assert lease.of_part is not None
@@ -254,14 +262,18 @@ class WordTrainer(RotationTrainer):
         sgd.layout.load(packed, *local)
         examples = examples.at(contexts)
         noise = self._noise_of(negatives, words)
+        bags, run = lease.part.bags, None
+        if lease.run_of is not None:
+            examples, run = lease.run_of(examples)
+            bags = run.bags
 
         def subtract() -> None:
             sgd.in_threads(sgd.layout.subtract, packed, *local)
             sgd.give_trained(local)
 
-        begin = partial(self._begin, lease.part, examples, local, noise)
+        begin = partial(self._begin, lease.part, bags, examples, local, noise)
         finite = partial(are_bounded, local[0])
-        return Checkout(part, len(examples), begin, subtract, keys, packed, finite)
+        return Checkout(part, len(examples), begin, subtract, keys, packed, finite, run)
 
     def _noise_of(self, negatives: Ints, words: NDArray[Any] | slice) -> Noise:
         """Negatives of which some words, whose output rows are here, have the places."""
@@ -279,6 +291,7 @@ class WordTrainer(RotationTrainer):
     def _begin(
         self,
         part: WordPartition,
+        bags: Bags,
         examples: Examples,
         outputs: Rows,
         targets: Targets,
@@ -287,7 +300,7 @@ class WordTrainer(RotationTrainer):
         seed: int,
     ) -> list[Future[Judged]]:
         s, rows = self.model.settings, part.inputs.local
-        return train(self.sgd, s, examples, groups, rows, part.bags, outputs, targets, rates, seed)
+        return train(self.sgd, s, examples, groups, rows, bags, outputs, targets, rates, seed)
 
     def rate(self, progress: float) -> float:
         return self.model.settings.rate * (1.0 - progress)
