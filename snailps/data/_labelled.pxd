@@ -21,6 +21,7 @@ cdef struct Rules:
     int minn
     int maxn
     bint weighed                # labels may have weights
+    const uint32_t *hashes      # of each word, where runs of words are features
 
 
 cdef struct Reading:
@@ -52,6 +53,7 @@ cdef class LineReader:
     cdef Rules rules
     cdef readonly Normaliser normaliser     # None: texts are read as they are
     cdef bytes prefix
+    cdef object hashes          # keeps the hashes of words
     cdef tuple bags             # keeps the n-grams of frequent words
     cdef readonly int64_t space
 

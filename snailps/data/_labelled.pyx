@@ -206,7 +206,8 @@ cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules,
                        <int32_t>rules.words, out + used)
     if rules.word_ngrams > 1:
         # fastText keeps the hash as a signed 32-bit number: large ones flip the upper half.
-        hashed = <uint64_t><int64_t><int32_t>fnv_hash(token.text, token.length)
+        hashed = <uint64_t><int64_t><int32_t>(
+            rules.hashes[id] if id >= 0 else fnv_hash(token.text, token.length))
         for i in range(reading.gram_num):
             reading.grams[i] = reading.grams[i] * GRAM_STEP + hashed
             out[used] = <int32_t>(rules.words + <int64_t>rest_of(reading.grams[i], rules.bucket,
@@ -303,6 +304,19 @@ cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
     return found
 
 
+cdef object word_hashes(words):
+    """fastText's hash of each word, uint32 (n,): by bytes, which costs more than a look-up."""
+    cdef const uint8_t[::1] text = words.text
+    cdef const uint64_t[::1] starts = words.starts
+    cdef int64_t count = len(words), i
+    hashes = np.empty(count, np.uint32)
+    cdef uint32_t[::1] out = hashes
+    with nogil:
+        for i in range(count):
+            out[i] = fnv_hash(&text[0] + starts[i], starts[i + 1] - starts[i])
+    return hashes
+
+
 cdef class LineReader:
     """Reads lines of text as features and labels (A. Joulin et al., EACL 2017); threads may share it.
 
@@ -316,6 +330,7 @@ cdef class LineReader:
     def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
                   bytes label_prefix not None, int word_ngrams=1, int minn=0, int maxn=0,
                   int64_t bucket=0, str normalize="", bint weighed=False):
+        cdef uint32_t[::1] of_words
         if not 1 <= word_ngrams <= C_GRAM_MAX:
             raise ValueError(f"expected word_ngrams of 1 to {C_GRAM_MAX}, got {word_ngrams}")
         if not label_prefix:
@@ -335,6 +350,9 @@ cdef class LineReader:
         if bucket > 0:
             self.rules.inverse = <uint64_t>-1 // <uint64_t>bucket
         self.rules.word_ngrams = word_ngrams
+        if word_ngrams > 1 and len(words):
+            self.hashes = of_words = word_hashes(PackedWords.of(words))
+            self.rules.hashes = &of_words[0]
         self.rules.minn = max(minn, 1)
         self.rules.maxn = maxn
         self.space = len(words) + (bucket if hashes else 0)
