@@ -91,7 +91,7 @@ class CheckpointFiles:
         Not locked, as nothing is written. DataError: there is no checkpoint; CheckpointError: none
         is good.
         """
-        everything = found_at(Path(folder))
+        everything = found_at(Path(folder), self._disk)
         good = [checkpoint for checkpoint in reversed(everything) if checkpoint.state == "good"]
         if not good:
             last = everything[-1]

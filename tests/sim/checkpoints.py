@@ -115,6 +115,12 @@ class Watched(CheckpointFiles):
         super().__init__(View(cluster.shared_disk, process))
         self._cluster = cluster
         self._begun_at = 0.0
+        self._are_best = False
+
+    def open_best(self, settings, name):
+        """Rows of the best epoch are no checkpoint that a run goes on from."""
+        self._are_best = True
+        return super().open_best(settings, name)
 
     @property
     def begin(self):
@@ -124,6 +130,8 @@ class Watched(CheckpointFiles):
 
     def complete(self, begun, files, snapshot, **about):
         """Notes what the checkpoint includes, then that it is whole."""
+        if self._are_best:
+            return super().complete(begun, files, snapshot, **about)
         cluster = self._cluster
         made = Checkpoint(
             begun.number, self._begun_at, cluster.world.now, numbers_done(snapshot), snapshot.clock

@@ -21,7 +21,7 @@ from snailps.transport import messages
 from tests.sim import faults, invariants
 from tests.sim.checkpoints import FOLDER, History, Watched
 from tests.sim.disk import Disk
-from tests.sim.jobs import JobPlan, JobRun, draw_end, draw_plan
+from tests.sim.jobs import JobPlan, JobRun, draw_end, draw_plan, draw_tests
 from tests.sim.master import Master
 from tests.sim.memory_disk import MemoryDisk, View
 from tests.sim.model import TABLE, SimModel
@@ -197,7 +197,7 @@ class Cluster:
         self.session = bool(plans)
         if self.session:
             return replace(s, checkpoint_s=0.0, checkpoint_pushes=0, restarts=0), plans
-        return s, [draw_end(seed, draw_plan(seed, plain, s.think_s))]
+        return s, [draw_tests(seed, draw_end(seed, draw_plan(seed, plain, s.think_s)))]
 
     @property
     def job(self):

@@ -15,6 +15,7 @@ from snailps.transport import messages
 from snailps.transport.frame import HEADER, Kind
 from snailps.transport.handshake import Role
 from snailps.transport.messages.terms import ChunkBlock, Partition
+from tests.sim.jobs import alike
 from tests.sim.model import OWN, expected_rows
 from tests.sim.rotation import expected_numbers
 
@@ -98,7 +99,7 @@ def nothing_unhandled(cluster):
 def pushes_counted_once(cluster):
     """An acknowledged push is in the result once, any other at most once (invariants 3, 4)."""
     for job in results(cluster):
-        if not job.plan.clocked:
+        if not (job.plan.clocked or job.plan.stop_after):
             yield from _counted_once(cluster, job)
 
 
@@ -152,7 +153,7 @@ def blocks_trained(cluster):
 def bits_equal(cluster):
     """In bsp and in rounds each bit depends on the contributions alone, not on who made them."""
     for job in results(cluster):
-        if job.plan.clocked and not cluster.interrupted:
+        if job.plan.clocked and not (cluster.interrupted or job.plan.stop_after):
             yield from _bits_equal(job)
 
 
@@ -177,6 +178,20 @@ def _bits_equal(job):
         if exported.tobytes() != row.tobytes():
             yield f"row {key} is {exported.tolist()}, expected {row.tolist()}"
             return
+
+
+def saved_rows_are_those_tested(cluster):
+    """The result has the rows of the epoch that the run reports as saved, as its test read them:
+    the best one, where nothing went wrong."""
+    for job in results(cluster):
+        figures = job.figures_of_tests
+        if not figures or not acknowledgements_hold(cluster):
+            continue
+        best, saved = figures["best_epoch"], figures["saved_epoch"]
+        if not alike(job.exported, job.snapshots[saved]):
+            yield f"the result has not the rows of epoch {saved:g}, which are said to be saved"
+        if best != saved and not cluster.faults.count:
+            yield f"the best epoch is {best:g}, and the rows of {saved:g} are saved"
 
 
 def nothing_wrong_seen(cluster):
@@ -205,8 +220,8 @@ def newest_checkpoint_used(cluster):
 
 CHECKS = (
     ended_well, nobody_healthy_expelled, nobody_gives_up, nothing_unhandled, pushes_counted_once,
-    blocks_trained, bits_equal, nothing_wrong_seen, exits_are_right, newest_checkpoint_used,
-    session_keeps_its_promises,
+    blocks_trained, bits_equal, saved_rows_are_those_tested, nothing_wrong_seen, exits_are_right,
+    newest_checkpoint_used, session_keeps_its_promises,
 )  # fmt: skip
 
 

@@ -8,13 +8,14 @@ checked here while they are closed, because what a round lacks is known at that 
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 
 from snailps.master.job.metrics import FLAT_EPOCHS, RECENT_BLOCKS
 from snailps.master.leases import CLOCKS_AHEAD
 from snailps.transport.messages.terms import PassRange, Step
-from tests.sim.model import Books, blocks_of, expected_round
+from tests.sim.model import Books, blocks_of, expected_round, expected_rows
 from tests.sim.staleness import Staleness
 
 LINE = b"1234567\n"
@@ -57,6 +58,10 @@ class JobPlan:
     """Without a bound on how far workers may be apart, each has blocks of its own."""
     seats: int = 0
     """Workers that train at a time; 0: all."""
+    figures: tuple = ()
+    """The figure of each epoch, which is tested after it; higher is better."""
+    stop_after: int = 0
+    """The training ends after so many epochs without a better figure, with the best rows."""
 
     @property
     def clocked(self):
@@ -91,6 +96,8 @@ class JobPlan:
             "splits": str(self.splits),
             "ranges": str(self.ranges),
             "seats": str(self.seats),
+            "tests": str(int(bool(self.figures))),
+            "stop_after": str(self.stop_after),
         }
         if self.rounds:
             values |= {
@@ -118,9 +125,20 @@ class JobPlan:
             values["assign"] = "own"
         return values
 
+    def tested_epochs(self):
+        """The epochs that are trained until the tests end the training."""
+        best = -1
+        for epoch, figure in enumerate(self.figures):
+            if best < 0 or figure > self.figures[best]:
+                best = epoch
+            elif self.stop_after and epoch - best >= self.stop_after:
+                return epoch + 1
+        return self.epochs
+
     def least(self, blocks):
         """The entries that are trained whatever happens; in `bsp` no others are."""
-        entries = blocks * self.epochs * self.splits
+        epochs = self.tested_epochs() if self.figures else self.epochs
+        entries = blocks * epochs * self.splits
         if self.ranges:
             return blocks + (self.epochs + self.ranges % 2) * self.ranges
         if self.rounds or self.limit_s:
@@ -181,6 +199,17 @@ def draw_end(seed, plan):
     return replace(plan, target=kind == "target", limit_s=limit_s, own=own)
 
 
+def draw_tests(seed, plan):
+    """The same plan, whose epochs may be tested."""
+    rng = random.Random(f"figures {seed}")
+    may_be = not (plan.rounds or plan.expires or plan.ends_by_loss or plan.limit_s)
+    if not may_be or plan.chunks or plan.ranges or rng.random() > 0.2:
+        return plan
+    epochs = max(2, plan.epochs)
+    figures = tuple(round(rng.random(), 3) for _ in range(epochs))
+    return replace(plan, epochs=epochs, figures=figures, stop_after=rng.choice((0, 1, 1, 2)))
+
+
 def draw_rotation(seed, plan):
     """The same plan, which may rotate: its rows do not expire then."""
     rng = random.Random(f"rotation {seed}")
@@ -211,6 +240,14 @@ def draw_table(rng, plan):
         units = UNITS * plan.blocks * plan.epochs
         return replace(plan, expires=rng.randint(UNITS, max(UNITS, units)))
     return plan
+
+
+def alike(rows, others):
+    """Whether rows are equal to the last bit; rows of zeros count as none."""
+    first, second = (
+        {key: row.tobytes() for key, row in some.items() if row.any()} for some in (rows, others)
+    )
+    return first == second
 
 
 def draw_rounds(rng, plain, think_s):
@@ -312,6 +349,10 @@ class JobRun:
         In a rotation: checkouts that need not be trained again.
     rows : dict
         The expected rows after the closed rounds.
+    snapshots : dict
+        By epoch: all rows, as its test has read them.
+    figures_of_tests : dict
+        What the training has reported of its tests at the export.
     """
 
     plan: JobPlan
@@ -331,6 +372,8 @@ class JobRun:
     tenants: set = field(default_factory=set)
     durable: Durable = None
     rows: dict = field(default_factory=dict)
+    snapshots: dict = field(default_factory=dict)
+    figures_of_tests: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.durable = Durable(self.books.wrong)
@@ -392,6 +435,29 @@ class JobRun:
         if self.summary not in (None, summary) and not cluster.powerless:
             self.books.wrong.append("workers got different summaries")
         self.summary = summary
+
+    # --- tests of epochs --------------------------------------------------------------------------
+
+    def tested(self, epoch, rows, again, cluster):
+        """An epoch is tested: `rows` at the beginning of its test, and `again` at its end."""
+        safe = cluster.acknowledgements_hold()
+        if safe and not alike(rows, again):
+            self.books.wrong.append(f"rows change while epoch {epoch:g} is tested")
+        if self.plan.clocked:
+            expected = expected_rows(self.books.slots, self.plan.micro_batches)
+            if not alike({key: row for key, row in expected.items() if row.any()}, rows):
+                self.books.wrong.append(f"epoch {epoch:g} is tested on the rows of another clock")
+        elif safe and self.plan.stop_after == 0 and not cluster.history.all:
+            lacking = [
+                key for key, push in self.books.own.items()
+                if push.acked_at is not None and key not in rows
+            ]  # fmt: skip
+            if lacking and not cluster.history.restored[1:]:
+                self.books.wrong.append(f"epoch {epoch:g} is tested without {len(lacking)} pushes")
+        self.snapshots[epoch] = again
+        if self.staleness is not None:
+            self.staleness.level()
+        return self.plan.figures[min(len(self.plan.figures), math.ceil(epoch)) - 1]
 
     # --- rounds -----------------------------------------------------------------------------------
 

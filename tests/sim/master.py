@@ -113,28 +113,51 @@ class Reader:
             self.clients.append(client)
             return client
 
-    def export(self, job, reading, told):
-        """Reads every row; a generator, which the master drives as a work."""
-        master, rows = self._master, {}
+    def test(self, job, validation, reading):
+        """Reads every row twice, in the place of a test; a generator."""
+        cluster = self._master.cluster
+        if self._master.core.job_controller.epoch_tests.text != "testing":
+            return {"figure": 0.0}  # the validation data is read
         client = yield from self._connect(next(reading.numbers))
         try:
-            number, _ = reading.tables[TABLE]
-            if job.schedule.slots is not None:
-                yield from master.limited(client.reach(job.schedule.slots.open))
-            for fragment in range(master.settings.frag_num):
-                cursor = 0
-                while True:
-                    scan = client.scan(number, fragment, cursor)
-                    yield from master.limited(scan)
-                    cursor, piece = _scanned(scan.replies[0])
-                    rows.update(piece)
-                    if cursor == 0:
-                        break
+            rows = yield from self._scan(client, job, reading)
+            yield self._master.sleep(cluster.work_s())
+            again = yield from self._scan(client, job, reading)
         finally:
             self.clients.remove(client)
             client.close()
-        master.cluster.job_at(job.settings.output).exported = rows
+        epoch = round(job.schedule.progress * job.settings.epochs, 3)
+        figure = cluster.job_at(job.settings.output).tested(epoch, rows, again, cluster)
+        return {"figure": figure}
+
+    def export(self, job, reading, told):
+        """Reads every row; a generator, which the master drives as a work."""
+        client = yield from self._connect(next(reading.numbers))
+        try:
+            rows = yield from self._scan(client, job, reading)
+        finally:
+            self.clients.remove(client)
+            client.close()
+        run = self._master.cluster.job_at(job.settings.output)
+        run.exported, run.figures_of_tests = rows, job.tested.figures
         return {"files": []}
+
+    def _scan(self, client, job, reading):
+        """All rows, by key; a generator."""
+        master, rows = self._master, {}
+        number, _ = reading.tables[TABLE]
+        if job.schedule.slots is not None:
+            yield from master.limited(client.reach(job.schedule.slots.open))
+        for fragment in range(master.settings.frag_num):
+            cursor = 0
+            while True:
+                scan = client.scan(number, fragment, cursor)
+                yield from master.limited(scan)
+                cursor, piece = _scanned(scan.replies[0])
+                rows.update(piece)
+                if cursor == 0:
+                    break
+        return rows
 
 
 class Services:

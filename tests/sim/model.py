@@ -21,6 +21,7 @@ from snailps import AccessMethod, Rotation, Table, Worker, setting
 from snailps.api.concurrency import ALL, Concurrency
 from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.api.range_passes import RangePasses
+from snailps.api.validation import Validation
 from snailps.config import JobSettings, to_mapping
 
 TABLE = "counts"
@@ -72,6 +73,10 @@ def nothing_to_load(results):
     """A loader that does nothing: the simulated reader loads."""
 
 
+def tested_by_the_reader(results):
+    """A test that does nothing: the simulated reader tests."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimSettings(JobSettings):
     """Of `SimModel`."""
@@ -89,6 +94,8 @@ class SimSettings(JobSettings):
     splits: int = setting(1, help="Passes of a rotation's epoch.", when="In tests.")
     ranges: int = setting(0, help="Of a pass over ranges; 0: none.", when="In tests.")
     seats: int = setting(0, help="Workers that train at a time.", when="In tests.")
+    tests: int = setting(0, help="1: each epoch is tested.", when="In tests.")
+    stop_after: int = setting(0, help="Epochs without a better figure.", when="In tests.")
 
 
 class SimModel(Worker):
@@ -140,6 +147,10 @@ class SimModel(Worker):
         if not settings.ranges:
             return None
         return RangePasses(settings.ranges, settings.epochs, before=settings.ranges % 2)
+
+    @classmethod
+    def validation(cls, settings):
+        return Validation(tested_by_the_reader, settings.stop_after) if settings.tests else None
 
     @classmethod
     def rounds(cls, settings):

@@ -34,6 +34,10 @@ class Staleness:
         """Notes that a worker has reported a block."""
         self.done.setdefault(node, set()).add(number)
 
+    def level(self):
+        """An epoch is tested: all is done and pushed, and workers go on from one clock."""
+        self._base.clear()
+
     def lease(self, node, number, schedule):
         """Notes a lease; a line of text if it is too early, else None."""
         self._promised[node, number] = {other: len(seen) for other, seen in self.done.items()}

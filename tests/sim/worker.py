@@ -38,6 +38,15 @@ class Leased(Block):
         self.pull = self.reach = None
 
 
+class Flush:
+    """In the place of a block: all that was trained is to be pushed before the next one."""
+
+    clock = -1
+
+
+FLUSH = Flush()
+
+
 class Worker(RoutedNode):
     """One worker.
 
@@ -176,6 +185,11 @@ class Worker(RoutedNode):
         self._back.clear()
         while True:
             block = yield from self._next()
+            if block is FLUSH:
+                yield from self.flush()
+                if durable := self.stand.all_durable():
+                    self.control.note(messages.Durable(durable))
+                continue
             if block is not None and block.clock >= 0:
                 block = yield from self._in_turn(block)
             if block is None or self._leaving:
@@ -313,7 +327,7 @@ class Worker(RoutedNode):
         self._take_back()
         for asked in self._asked:
             other = asked.value if asked.done else None
-            if other is not None and other.clock < block.clock:
+            if other not in (None, FLUSH) and other.clock < block.clock:
                 self._asked.remove(asked)
                 prepared = Future()
                 prepared.set(block)
@@ -347,6 +361,8 @@ class Worker(RoutedNode):
 
         while True:
             lease = yield from self._lease("train", back)
+            if lease.flushes:
+                return FLUSH
             if lease.number < 0:
                 return None
             block = Leased(lease)

@@ -122,6 +122,28 @@ def test_entries_of_a_lost_worker_are_trained_before_the_test(name):
     assert schedule.at_hold
 
 
+def test_nobody_waits_for_a_worker_whose_blocks_wait_for_the_test():
+    """A worker that joins gets the last entries of the others, which are of later epochs."""
+    schedule = SspSchedule(Entries(BLOCKS, EPOCHS), nodes=[1], staleness=0)
+    schedule.join(1)
+    schedule.hold(1)
+    first = schedule.take(1)
+    schedule.join(2)
+    assert schedule.take(2) is None
+    done = [first.number]
+    schedule.done(first.number, 1, BlockResult(1))
+    while (entry := schedule.take(1)) is not None:
+        schedule.done(entry.number, 1, BlockResult(1))
+        done.append(entry.number)
+    assert done == [0, 1, 2, 3, 4]
+    assert schedule.at_hold
+    schedule.hold(2)  # both go on from one clock, and one beside the other
+    assert sorted(schedule.woken({1, 2})) == [1, 2]
+    assert schedule.take(2) is not None
+    assert schedule.take(1) is not None
+    assert schedule.take(2) is None
+
+
 def test_workers_whose_pushes_may_be_under_way_are_named():
     schedule = SCHEDULES["async"]()
     schedule.hold(1)

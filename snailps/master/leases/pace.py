@@ -22,7 +22,7 @@ class Pace:
         self,
         records: BlockRecords,
         nodes: Sequence[int],
-        has_left: Callable[[int], bool],  # whether a worker owns entries that it has not begun
+        has_left: Callable[[int], bool],  # whether a worker owns entries that it may begin
         staleness: int,  # entries that a worker may begin ahead of the slowest clock; -1: no bound
     ) -> None:
         self._records, self._has_left, self._staleness = records, has_left, staleness
@@ -81,6 +81,10 @@ class Pace:
         """A worker takes part from now on, at the slowest clock: at 0 all others would wait until
         it had caught up."""
         self._clocks[node] = self.slowest()[0]
+
+    def level(self) -> None:
+        """All workers are at the foremost clock: nothing is leased, and all is pushed."""
+        self._clocks = dict.fromkeys(self._clocks, max(self._clocks.values(), default=0))
 
     def leave(self, node: int) -> None:
         """A worker takes no further part, and no other waits for it."""

@@ -64,12 +64,23 @@ class SspSchedule(BlockSchedule):
         self._assigned: set[int] = set()  # workers that were assigned entries since `woken`
 
     def has_left(self, node: int) -> bool:
-        """Whether a worker has entries of its own that it has not begun."""
-        return bool(self._left.get(node))
+        """Whether a worker has entries of its own that it may begin. Nobody waits for a worker
+        whose entries wait for a test: the test waits for the others."""
+        share = self._left.get(node)
+        return bool(share and not self.is_held(share[0]))
+
+    def hold(self, epochs: int) -> None:
+        """As in `Schedule`. Once all is done and pushed, workers go on from the same clock: one
+        with fewer entries in that epoch is not behind."""
+        if self.at_hold:
+            self.pace.level()
+        super().hold(epochs)
+        for node in self._left:
+            self._may_go(node)
 
     def _next_of(self, node: int) -> Entry | None:
         """Lease the next of a worker's own entries, unless it would get too far ahead."""
-        if self.closed or not self.has_left(node) or self.is_held(self._left[node][0]):
+        if self.closed or not self.has_left(node):
             return None
         if self.pace.is_ahead(node):
             self.pace.wait(node)

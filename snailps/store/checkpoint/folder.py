@@ -98,11 +98,15 @@ def refuse_no_folder(path: Path) -> None:
         raise DataError(f"{path}: {what}; check the path")
 
 
-def found_at(path: Path) -> list[Checkpoint]:
+def found_at(path: Path, disk: Disk = OS_DISK) -> list[Checkpoint]:
     """Return the checkpoints of a folder, or the one whose folder `path` is; DataError: none."""
-    refuse_no_folder(path)
-    is_checkpoint = path.name.startswith("checkpoint-") or (path / NAME).exists()
-    checkpoints = CheckpointFolder(path.absolute().parent if is_checkpoint else path).found()
+    try:
+        names = disk.names(path)
+    except OSError:
+        refuse_no_folder(path)
+        names = []  # `found` says why it cannot be read
+    is_checkpoint = path.name.startswith("checkpoint-") or NAME in names
+    checkpoints = CheckpointFolder(path.absolute().parent if is_checkpoint else path, disk).found()
     if is_checkpoint:
         name = path.absolute().name
         checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.path.name == name]
