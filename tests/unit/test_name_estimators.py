@@ -16,6 +16,7 @@ from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base
 from snailps.estimators.jobs import Finished
 from snailps.models.embeddings import files, kge, mf
+from snailps.models.embeddings.settings import MfSettings
 
 # "next" adds 1 on a line: TransE with these rows has no error.
 TRIPLES = [("a", "next", "b"), ("b", "next", "c"), ("c", "next", "d")]
@@ -44,6 +45,8 @@ class Jobs:
         own = RawConfig.from_mapping({**settings, "worker_class": worker_class}, "a test").build(
             cls.Settings
         )
+        if isinstance(own, MfSettings):
+            own = own.decided(lines=len(self.lines))
         width = cls.row_dim(own)
         arrays = {"mean": np.float32([3])}
         for kind, some in zip(cls.kinds, names.names, strict=True):
