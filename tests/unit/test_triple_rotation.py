@@ -150,7 +150,10 @@ def test_servers_have_what_the_workers_trained():
 
 @pytest.mark.parametrize("model", ["complex", "rotate", "transe"])
 def test_several_workers_learn_what_one_does(model):
-    """By ranks of the tails of all triples, which they all have trained on."""
+    """By ranks of the tails of all triples, which they all have trained on.
+
+    Half as well at least: output partitions of so few entities have four negatives each.
+    """
     settings, epochs, names = replace(SETTINGS, model=model), SETTINGS.epochs, Names(SUMMARY)
     ids = [names.numbers(kind, [line[at] for line in LINES]) for at, kind in enumerate((0, 1, 0))]
     heads, relations, tails = (column.astype(np.int64) for column in ids)
@@ -176,7 +179,7 @@ def test_several_workers_learn_what_one_does(model):
             train(alone, b"".join(BLOCKS), epoch, shares)
         alone.finish()
         one = reciprocal(alone)
-    assert several > 0.7 * one > 0.1, (several, one)
+    assert several > 0.5 * one > 0.1, (several, one)
 
 
 @pytest.mark.parametrize("passes", [3, 4, 8])
