@@ -550,7 +550,7 @@ cdef class Kernels:
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
                     float eps=1e-8, CheckedBags bags=None,
                     weights: NDArray[np.float32] | None = None, CheckedPaths paths=None,
-                    bint shared=False) -> tuple[float, int]:
+                    bint shared=False, bint carry=True) -> tuple[float, int]:
         """Train CBOW word vectors on `tokens`, in place; returns (sum of losses, centres with a
         context).
 
@@ -577,7 +577,9 @@ cdef class Kernels:
         word that is the centre does not count for it.  A group reads all its rows before it changes one,
         and several steps at once from the same row overshoot.  So a centre that repeats waits for a later
         group; with bags of several rows, or with `squares`, up to one lane in six is judged in turn, and
-        the next centre that repeats ends the group.
+        the next centre that repeats ends the group.  `carry`: the bag of a place that two successive
+        groups have is summed and stepped once for both, and until then lacks the steps of other places;
+        not with `squares`.
 
         Writers may race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with
         `squares`, unless the build is base, also only on processors of one maker, because these builds
@@ -622,6 +624,7 @@ cdef class Kernels:
         job.tokens = &tokens[0]
         job.token_num = tokens.shape[0]
         job.window, job.reach_min = window, reach_min
+        job.carry = carry and squares is None           # rows of a bag take different steps of AdaGrad
         # No bag is empty, so as many rows as bags are one each; a weight makes it several.
         job.single = job.bag_weights == NULL and \
             pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1

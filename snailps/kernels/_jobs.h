@@ -64,6 +64,7 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     int reach_min; /* each centre draws its reach from here to the window */
     int single; /* whether each bag is a single row, number bag_rows[word] */
     int own;    /* whether that row is the word's own: bag_rows need not be read */
+    int carry;  /* whether a slot that the next group has, too, goes on there; not with squares */
     /* of pairs */
     const int32_t *centres;  /* of each bundle */
     const int64_t *starts;   /* of each bundle's contexts, and the end of the last one's */

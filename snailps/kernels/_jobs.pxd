@@ -77,6 +77,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int reach_min
         bint single
         bint own
+        bint carry
         float negatives
         float rate_start
         float rate_stop

@@ -15,8 +15,9 @@
  * Where bags have several rows, or rows have AdaGrad's squares, there are *slots*: each place of the text
  * in reach of the group is one, whose bag is summed once and stepped once, however many lanes see it.  The
  * lanes of a text are neighbours, so there are few more slots than lanes; with a list of targets (in a
- * rotation, the targets of one output partition) lanes are farther apart.  Plain rows of single words need
- * no slots: each lane sums and steps the rows around it by itself.
+ * rotation, the targets of one output partition) lanes are farther apart.  A slot that the next group has,
+ * too, goes on there (`carry`): its sum moves by its gradient, and its rows take both groups' steps at once.
+ * Plain rows of single words need no slots: each lane sums and steps the rows around it by itself.
  *
  * With a tree in the place of noise (hierarchical softmax, _paths.h), each lane's hidden vector meets the rows
  * of its target's path, one lane after the other.
@@ -57,9 +58,14 @@ typedef struct { /* the words of one group */
     uint8_t again[SNAIL_GROUP]; /* whether an earlier lane has this centre: snail_judge_again */
     int32_t *around; /* [GROUP, 2 * window] contexts of a lane: slots; without slots their rows */
     int32_t *slot;   /* words of slots; without slots, contexts that the lane before lacks */
+    int64_t *at;     /* place of each slot in the text */
     int32_t *place;  /* of a slot among the slots that some lane sees */
     uint8_t *seen;   /* whether a lane sees the slot */
-    uint8_t *fresh;  /* whether the group before lacks the slot */
+    int32_t *from;   /* slot of the group before that goes on in this one, or -1 */
+    uint8_t *stays;  /* whether the slot goes on in the next group */
+    float *bags;      /* [slots, stride] sums of the bags; without slots one row */
+    float *gradients; /* [slots, stride] of the bags */
+    float *sizes;     /* [slots] rows of each bag, by their weights */
     int slot_num;
     int output_num;  /* output rows to prefetch: of noise words and centres; none with a tree */
     int64_t row_num; /* rows to prefetch */
@@ -72,7 +78,6 @@ typedef struct {
 
 typedef struct { /* a stretch of the text whose places are successive slots */
     int64_t first, end; /* places first..end-1 */
-    int64_t before;     /* rows of places below were asked for with the group before */
     int slot;           /* of `first` */
 } snail_run;
 
@@ -84,8 +89,6 @@ typedef struct { /* rows are `stride` floats */
     float *idle;            /* [stride] zeros: stands in for rows that fill up a tile */
     float *steps;           /* AdaGrad: [TILE, stride], gradients of the rows of a tile */
     float *step_row[SNAIL_TILE];
-    float *bags;        /* [slots, stride] sums, then gradients; without slots one row */
-    float *sizes;       /* [slots] rows of each bag, by their weights */
     const float *rows[SNAIL_CBOW_NOISE];
     const float *centre_row[SNAIL_GROUP];
     float pull[SNAIL_GROUP]; /* coefficients of the centres */
@@ -93,7 +96,6 @@ typedef struct { /* rows are `stride` floats */
     float **hidden_gradient_row;
     snail_target waiting[SNAIL_WAITING];
     int waiting_num;
-    int64_t reached;   /* end of the last group's slots in the text */
     snail_walker walker;
     float *copies; /* of the walker */
     int asked;         /* words of the next group of which all rows were asked for */
@@ -175,7 +177,7 @@ SNAIL_INLINE void snail_plan_slots(const snail_words_job *job, snail_group *g, i
     }
     for (; run->end < end; run->end++) {
         g->seen[g->slot_num] = 0;
-        g->fresh[g->slot_num] = run->end >= run->before;
+        g->at[g->slot_num] = run->end;
         g->slot[g->slot_num++] = tokens[run->end];
     }
     for (int64_t t = begin; t < end; t++) {
@@ -187,16 +189,24 @@ SNAIL_INLINE void snail_plan_slots(const snail_words_job *job, snail_group *g, i
     g->contexts[lane] = num;
 }
 
-/* Numbers the slots that a lane sees, and counts the rows to prefetch. */
-SNAIL_INLINE void snail_close_slots(const snail_words_job *job, snail_group *g) {
-    int num = 0;
+/* Numbers the slots that a lane sees, finds those that go on from the group before, and counts the rows to
+ * prefetch.  A slot goes on once at most: in wide windows a place has many groups, and would be without the
+ * steps of other places for too long. */
+SNAIL_INLINE void snail_close_slots(const snail_words_job *job, snail_group *before, snail_group *g) {
+    int num = 0, old = job->carry ? 0 : before->slot_num;
+    memset(before->stays, 0, (size_t)before->slot_num);
     for (int j = 0; j < g->slot_num; j++) {
         g->place[j] = num;
         if (!g->seen[j]) continue;
         const int word = g->slot[j];
-        g->fresh[num] = g->fresh[j];
+        const int64_t at = g->at[j];
+        while (old < before->slot_num && before->at[old] < at) old++;
+        const int stays = old < before->slot_num && before->at[old] == at && before->from[old] < 0;
+        g->from[num] = stays ? old : -1;
+        if (stays) before->stays[old] = 1;
+        else g->row_num += job->bag_ptr[word + 1] - job->bag_ptr[word];
+        g->at[num] = at;
         g->slot[num++] = word;
-        if (g->fresh[num - 1]) g->row_num += job->bag_ptr[word + 1] - job->bag_ptr[word];
     }
     g->slot_num = num;
     for (int i = 0; i < g->lane_num; i++)
@@ -227,7 +237,7 @@ SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, in
     g->contexts[lane] = num;
 }
 
-/* Plans the group of the waiting targets, then of the targets from `start` on.
+/* Plans the group of the waiting targets, then of the targets from `start` on; `previous` is trained before it.
  *
  * All lanes start from the same vectors, so a word that is the target of several lanes would take the same
  * step several times: in small vocabularies, or where words come in bursts, that overshoots until the vectors
@@ -235,12 +245,12 @@ SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, in
  * the group ends.  With slots it stays with its neighbours and is judged in turn, by the output row as the
  * lanes before have left it.  The group ends before more than one lane in LANES_A_TURN would be judged so:
  * where words repeat that often, lanes share their contexts, too. */
-static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words *s, snail_group *g,
-                                         int64_t start, uint64_t number) {
+static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words *s, snail_group *previous,
+                                         snail_group *g, int64_t start, uint64_t number) {
     const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
     const int slots = snail_has_slots(job);
     int64_t before[2] = {0, 0};
-    snail_run run = {0, -1, s->reached, 0};
+    snail_run run = {0, -1, 0};
     int lanes = 0, taken = 0, left = 0, turns = 0;
     for (int i = 0; i < SNAIL_GROUP; i++) {
         g->centre[i] = -1;
@@ -272,11 +282,10 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_words
     }
     while (taken < s->waiting_num) s->waiting[left++] = s->waiting[taken++];
     s->waiting_num = left;
-    s->reached = run.end;
     g->lane_num = lanes;
     g->output_num = job->paths.ptr ? 0 : SNAIL_CBOW_NOISE + lanes;
     g->row_num = g->output_num + (slots ? 0 : g->slot_num);
-    if (slots) snail_close_slots(job, g);
+    if (slots) snail_close_slots(job, previous, g);
     if (!job->paths.ptr) snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
@@ -284,6 +293,15 @@ SNAIL_INLINE void snail_prefetch_input(const snail_words_job *job, int32_t row) 
     const int64_t at = row * job->stride;
     snail_prefetch_row(job->inputs + at, job->stride);
     if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
+}
+
+/* Prefetches a row of the next group's bags: into the second-level cache, since the first has no room for all. */
+SNAIL_INLINE void snail_prefetch_far(const snail_words_job *job, int32_t row) {
+    const int64_t at = row * job->stride;
+    for (int64_t d = 0; d < job->stride; d += SNAIL_PAD)
+        __builtin_prefetch(job->inputs + at + d, 1, 2);
+    for (int64_t d = 0; job->input_squares && d < job->stride; d += SNAIL_PAD)
+        __builtin_prefetch(job->input_squares + at + d, 1, 2);
 }
 
 SNAIL_INLINE void snail_prefetch_bag(const snail_words_job *job, int word) {
@@ -315,8 +333,8 @@ SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead
         const int word = ahead->slot[s->asked - words];
         const int64_t end = job->bag_ptr[word + 1];
         int64_t r = job->bag_ptr[word] + s->asked_row;
-        if (!ahead->fresh[s->asked - words]) r = end;
-        for (; num > 0 && r < end; num--, r++) snail_prefetch_input(job, job->bag_rows[r]);
+        if (ahead->from[s->asked - words] >= 0) r = end; /* its rows are not summed again */
+        for (; num > 0 && r < end; num--, r++) snail_prefetch_far(job, job->bag_rows[r]);
         s->asked_row = r - job->bag_ptr[word];
         if (r == end) {
             s->asked++;
@@ -340,20 +358,6 @@ static void snail_adagrad_up(int64_t stride, float *restrict row, float *restric
     for (int64_t d = 0; d < stride; d += SNAIL_LANES)
         snail_store(row + d, snail_adagrad_step(snail_load(row + d), squares + d,
                                                 snail_load(value + d), rate, epsilon));
-}
-
-/* Steps each row of a word's bag; plain gradients already contain the rate. */
-SNAIL_INLINE void snail_step_bag(const snail_words_job *job, int word, const float *gradient,
-                                 float rate) {
-    const int64_t stride = job->stride;
-    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
-        const int64_t at = job->bag_rows[r] * stride;
-        float *row = job->inputs + at;
-        if (job->input_squares)
-            snail_adagrad_up(stride, row, job->input_squares + at, gradient, rate, job->epsilon);
-        else
-            for (int64_t d = 0; d < stride; d++) row[d] += gradient[d];
-    }
 }
 
 SNAIL_INLINE void snail_add_tile(const int vec_num, int row_num, const int32_t *rows,
@@ -384,6 +388,21 @@ static void snail_add_to_rows(int row_num, const int32_t *rows, const float *fro
     case 2: snail_add_tile(2, row_num, rows, from, stride, table); break;
     case 1: snail_add_tile(1, row_num, rows, from, stride, table); break;
     default: break;
+    }
+}
+
+/* Steps each row of a word's bag; plain gradients already contain the rate. */
+SNAIL_INLINE void snail_step_bag(const snail_words_job *job, int word, const float *gradient,
+                                 float rate) {
+    const int64_t begin = job->bag_ptr[word], end = job->bag_ptr[word + 1];
+    if (!job->input_squares) {
+        snail_add_to_rows((int)(end - begin), job->bag_rows + begin, gradient, job->stride, job->inputs);
+        return;
+    }
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t at = job->bag_rows[r] * job->stride;
+        snail_adagrad_up(job->stride, job->inputs + at, job->input_squares + at, gradient, rate,
+                         job->epsilon);
     }
 }
 
@@ -419,31 +438,48 @@ static void snail_hide(const snail_words_job *job, const snail_group *g, snail_w
     const int slots = snail_has_slots(job);
     if (slots)
         for (int j = 0; j < g->slot_num; j++)
-            s->sizes[j] = snail_sum_bag(job, g->slot[j], s->bags + j * job->stride);
+            if (g->from[j] < 0) g->sizes[j] = snail_sum_bag(job, g->slot[j], g->bags + j * job->stride);
     for (int i = 0; i < SNAIL_GROUP; i++) {
         const int32_t *around = g->around + i * 2 * job->window;
         float rows = slots ? 0 : (float)g->contexts[i];
-        for (int k = 0; slots && k < g->contexts[i]; k++) rows += s->sizes[around[k]];
-        snail_sum_rows(g->contexts[i], around, NULL, slots ? s->bags : job->inputs, job->stride,
+        for (int k = 0; slots && k < g->contexts[i]; k++) rows += g->sizes[around[k]];
+        snail_sum_rows(g->contexts[i], around, NULL, slots ? g->bags : job->inputs, job->stride,
                        rows > 0 ? 1 / rows : 0, s->hidden_row[i]);
     }
 }
 
-/* Adds each lane's gradient to every row of every bag around it. */
+/* Adds each lane's gradient to every row of every bag around it, but for slots that stay. */
 static void snail_spread(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
                          snail_words *s, float rate, int64_t quota) {
     const int slots = snail_has_slots(job);
-    if (slots) memset(s->bags, 0, (size_t)(g->slot_num * job->stride) * sizeof(float));
     for (int i = 0; i < SNAIL_GROUP; i++) {
         if (!slots) snail_ask(job, ahead, s, quota);
         snail_add_to_rows(g->contexts[i], g->around + i * 2 * job->window, s->hidden_gradient_row[i],
-                          job->stride, slots ? s->bags : job->inputs);
+                          job->stride, slots ? g->gradients : job->inputs);
     }
     for (int j = 0; slots && j < g->slot_num; j++) {
         snail_ask(job, ahead, s, quota);
-        snail_step_bag(job, g->slot[j], s->bags + j * job->stride, rate);
+        if (!g->stays[j]) snail_step_bag(job, g->slot[j], g->gradients + j * job->stride, rate);
     }
     snail_ask(job, ahead, s, ahead->row_num); /* the rest */
+}
+
+/* Hands over the slots that go on in the next group: a sum moves by the gradient as if the rows had been stepped,
+ * by its size, which is exact where no row is twice in the bag.  Gradients of other slots begin with zeros. */
+static void snail_hand_over(const snail_words_job *job, const snail_group *g, snail_group *ahead) {
+    for (int j = 0; snail_has_slots(job) && j < ahead->slot_num; j++) {
+        const int64_t to = j * job->stride, old = ahead->from[j], from = old * job->stride;
+        if (old < 0) {
+            memset(ahead->gradients + to, 0, (size_t)job->stride * sizeof(float));
+            continue;
+        }
+        const float size = ahead->sizes[j] = g->sizes[old];
+        for (int64_t d = 0; d < job->stride; d += SNAIL_LANES) {
+            const snail_vec gradient = snail_load(g->gradients + from + d);
+            snail_store(ahead->gradients + to + d, gradient);
+            snail_store(ahead->bags + to + d, snail_load(g->bags + from + d) + size * gradient);
+        }
+    }
 }
 
 /* Dot products of 4 hidden vectors, each with a row of its own; writes 4 numbers. */
@@ -670,15 +706,18 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
     s->hidden_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
-    s->bags = snail_cut(scratch, &at, slots * row);
-    s->sizes = snail_cut(scratch, &at, slots * (int64_t)sizeof(float));
     s->copies = snail_cut(scratch, &at, snail_walker_floats(&job->paths, job->copied, job->stride) * 4);
     for (int i = 0; i < 2; i++) {
         s->groups[i].around = snail_cut(scratch, &at, seen * (int64_t)sizeof(int32_t));
         s->groups[i].slot = snail_cut(scratch, &at, (places + 1) * (int64_t)sizeof(int32_t));
         s->groups[i].place = snail_cut(scratch, &at, places * (int64_t)sizeof(int32_t));
         s->groups[i].seen = snail_cut(scratch, &at, places);
-        s->groups[i].fresh = snail_cut(scratch, &at, places);
+        s->groups[i].stays = snail_cut(scratch, &at, places);
+        s->groups[i].at = snail_cut(scratch, &at, places * (int64_t)sizeof(int64_t));
+        s->groups[i].from = snail_cut(scratch, &at, places * (int64_t)sizeof(int32_t));
+        s->groups[i].bags = snail_cut(scratch, &at, slots * row);
+        s->groups[i].gradients = snail_cut(scratch, &at, slots * row);
+        s->groups[i].sizes = snail_cut(scratch, &at, slots * (int64_t)sizeof(float));
     }
     return at;
 }
@@ -703,19 +742,20 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
     }
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
     s.waiting_num = 0;
-    s.reached = 0;
+    ahead->slot_num = 0; /* no slot goes on in the first group, and its gradients are zeros as scratch is */
     s.walker = snail_begin_walks(&job->paths, job->outputs, job->output_squares, job->stride,
                                  job->epsilon, job->copied, s.copies);
-    snail_plan_group(job, &s, now, 0, 0);
+    snail_plan_group(job, &s, ahead, now, 0, 0);
     for (uint64_t number = 1; now->lane_num > 0; number++) {
         int64_t found = 0;
-        snail_plan_group(job, &s, ahead, now->next, number);
+        snail_plan_group(job, &s, now, ahead, now->next, number);
         for (int i = 0; i < now->lane_num; i++) found += now->contexts[i] > 0;
         if (found > 0) {
             const float rate = job->rate_start + slope * (float)now->first;
             *loss += snail_train_group(job, now, ahead, &s, rate);
             *examples += found;
         }
+        snail_hand_over(job, now, ahead);
         snail_group *swap = now;
         now = ahead;
         ahead = swap;

@@ -317,6 +317,18 @@ def test_train_words_one_thread_equals_twin(build, subwords, nce):
 
 
 @builds
+@pytest.mark.parametrize("window", [1, 5, 40])
+def test_train_words_carries_sums_of_bags_into_the_next_group_only_if_asked(build, window):
+    toy = Toy(subwords=6)
+    rate = {"window": window, "lr_start": 0.01, "lr_stop": 0.005}
+    carried, summed = (toy.train(build, carry=carry, **rate) for carry in (True, False))
+    assert_close(carried, toy.twin(carry=True, **rate), toy.dim)
+    assert_close(summed, toy.twin(carry=False, **rate), toy.dim)
+    assert abs(carried[0] - summed[0]).max() > 1e-4  # more than rounding
+    assert carried[2] == pytest.approx(summed[2], rel=1e-2)
+
+
+@builds
 @settings(max_examples=20, deadline=None)
 @given(
     words=st.integers(1, 30),

@@ -346,3 +346,15 @@ def test_rows_are_freed_behind_the_last_push_of_the_training() -> None:
         worker.train(block)
         assert [table.local == () for table in tables_of(worker)] == [is_free, is_free]
         assert (worker.memory.rows["output"] != before).any()  # pushed before
+
+
+@pytest.mark.parametrize(
+    ("name", "carry"), [(b"%06x", True), (b"http://www.example.com/%04d", False)]
+)
+def test_sums_of_bags_are_carried_unless_words_share_most_of_their_rows(name, carry):
+    settings = replace(SMALL, model="cbow", minn=3, maxn=6, bucket=100_000)
+    counter = WordCounter()
+    counter.count(b" ".join(name % (at * 7919 % 0xFFFFF) for at in range(300)))
+    known = Vocabulary.from_counter(counter, 1)
+    worker = MemoryWorker(settings, known, MemoryTables(settings, len(known)))
+    assert worker.rotating.examples(np.arange(300, dtype=np.int32), 1).carry is carry

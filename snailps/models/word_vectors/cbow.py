@@ -12,7 +12,7 @@ partition.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from snailps.models.rotation.input_exchange import Held, Sharing
 from snailps.models.rotation.trainer import whole
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
-from snailps.models.word_vectors.examples import Windows
+from snailps.models.word_vectors.examples import Windows, shared_rows
 from snailps.models.word_vectors.private_rows import (
     RUN_TARGETS,
     PrivateRows,
@@ -54,6 +54,8 @@ GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 16, 200
 """`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams, some of which are in every window."""
 LARGE_TURNS_MAX, LARGE_TURN_TARGETS = 64, 2_000
 """The same in checkouts that have so many targets for each of more turns."""
+CARRY_SHARED_MAX = 0.15
+"""Most `shared_rows` with which sums of bags are carried: meanwhile they lack others' steps."""
 
 
 class CbowTrainer(WordTrainer):
@@ -63,8 +65,14 @@ class CbowTrainer(WordTrainer):
         """All words: any may be an input."""
         return np.arange(len(self._vocabulary))
 
+    @cached_property
+    def carry(self) -> bool:
+        """`Windows.carry`: whether words of this vocabulary share few rows."""
+        kept, bags = self.frequent(np.arange(len(self._vocabulary)))
+        return shared_rows(kept, bags.ptr, bags.rows, bags.weights) <= CARRY_SHARED_MAX
+
     def examples(self, tokens: Ints, seed: int) -> Windows:
-        return Windows(tokens, None, tokens)
+        return Windows(tokens, None, tokens, self.carry)
 
     def _sorted(self, block: Block, split: Split) -> WordLease:
         """Read this partition's share of the chunk, and sort its targets."""
@@ -83,13 +91,13 @@ class CbowTrainer(WordTrainer):
         part = self._part_of(block, split, present, len(targets))
         rows, examples = (
             part.rows_of(part.place[present]),
-            Windows(part.place[ids], targets, ids[targets]),
+            Windows(part.place[ids], targets, ids[targets], self.carry),
         )
         sharing = self._sharing(block, part, rows, examples)
 
         def of_part(at: int) -> Windows:
             of_at = slice(int(bounds[at]), int(bounds[at + 1]))
-            return Windows(examples.tokens, targets[of_at], examples.words[of_at])
+            return Windows(examples.tokens, targets[of_at], examples.words[of_at], self.carry)
 
         lease = WordLease(part, rows, words, bounds, sharing, split, of_part)
         if sharing is not None and sharing.held is not None:

@@ -89,6 +89,24 @@ def bags_of(
     return ptr, rows, weights, keys
 
 
+def shared_rows(
+    kept: NDArray[np.float64], ptr: NDArray[np.int64], rows: Ints, weights: Floats | None
+) -> float:
+    """How much of a word's bag a random other word of the text shares, as a multiple of the bag.
+
+    `kept` is how often each word is trained, the rest is as in `Bags`.  Some .003 in English text,
+    .4 for names as item0123, .85 for addresses that begin alike.
+    """
+    if not len(kept):
+        return 0.0
+    sizes = np.diff(ptr)
+    times = times_of(rows, weights)
+    share = np.repeat(kept / kept.sum(), sizes)
+    of_others = times * (np.bincount(rows, weights=share)[rows] - share)
+    whole = np.repeat(np.add.reduceat(times, ptr[:-1]), sizes)  # of each entry's word
+    return float((share * of_others / whole).sum())
+
+
 Self = TypeVar("Self")
 
 
@@ -146,6 +164,8 @@ class Windows:
     """Places in `tokens`, ascending in each range that is trained; None: all, in their order."""
     words: Ints
     """Output row of each target; without targets, of each token."""
+    carry: bool = True
+    """Whether a place of two successive groups is summed and stepped once (`train_words`)."""
 
     def __len__(self) -> int:
         return len(self.tokens if self.targets is None else self.targets)
@@ -155,7 +175,7 @@ class Windows:
         return self.words
 
     def at(self, places: Ints) -> Windows:
-        return Windows(self.tokens, self.targets, places)
+        return Windows(self.tokens, self.targets, places, self.carry)
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
         """Least groups that are worth a thread: the ends of a part cut windows."""
@@ -164,17 +184,13 @@ class Windows:
     def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
         """Make the call with the tokens around its targets alone: the kernel checks all it gets."""
         window = settings.window
+        named = {"window": window, "reach_min": settings.reach_min, "carry": self.carry}
         if self.targets is None:
-            named = {"window": window, "reach_min": settings.reach_min}
             return kernels.train_words, (self.tokens[first:last],), named
         begin = max(0, int(self.targets[first]) - window)
         end = int(self.targets[last - 1]) + window + 1
         targets = self.targets[first:last] - np.int32(begin), self.words[first:last]
-        return (
-            kernels.train_words,
-            (self.tokens[begin:end],),
-            {"window": window, "reach_min": settings.reach_min, "targets": targets},
-        )
+        return kernels.train_words, (self.tokens[begin:end],), named | {"targets": targets}
 
 
 def train(

@@ -103,7 +103,8 @@ class PrivateRows:
         bag = np.arange(-1, self.words, dtype=np.int32)  # of each token, from -1 on
         bag[1:] += opened * np.int32(self.words)
         words = np.flatnonzero(opened).astype(np.int32)
-        return Windows(bag[tokens + 1], targets, windows.words), Run(self, words, turns, sgd, rows)
+        of_run = Windows(bag[tokens + 1], targets, windows.words, windows.carry)
+        return of_run, Run(self, words, turns, sgd, rows)
 
 
 def private_num(s: WordVectorSettings, parts: int, words: int) -> int:

@@ -52,6 +52,9 @@ from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
 from snailps.models.word_vectors.private_rows import Run, private_num
 from snailps.models.word_vectors.word_rows import WordRows
 
+FREQUENT = 4096
+"""How many words `frequent` returns: enough to see what bags share."""
+
 Ints = NDArray[np.int32]
 
 
@@ -145,6 +148,12 @@ class WordTrainer(RotationTrainer):
     def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
         """The words whose input rows a partition has."""
         return np.flatnonzero(split.inputs == block.part)
+
+    def frequent(self, words: NDArray[np.int64]) -> tuple[NDArray[np.float64], Bags]:
+        """Return how often each of the most frequent of some words is trained, and their bags."""
+        kept = self._vocabulary.counts.astype(np.float64) * self._keep
+        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:FREQUENT]])
+        return kept[most], self.model.bags(most)[0]
 
     # --- a lease, prepared while another one trains ------------------------------------------
 

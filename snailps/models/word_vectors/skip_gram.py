@@ -21,7 +21,7 @@ from snailps.models.rotation.input_exchange import Sharing
 from snailps.models.rotation.trainer import whole
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.examples import Pairs, times_of
+from snailps.models.word_vectors.examples import Pairs, shared_rows
 from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
 from snailps.models.word_vectors.plan import keeps_near
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
@@ -30,8 +30,6 @@ BUNDLE = 8
 """Most contexts that a centre word is trained with at a time."""
 RUN_MAX = 16
 """Most bundles of a word that are trained one after the other, with its hidden vector at hand."""
-RUN_WORDS = 4096
-"""How many of the most frequent words `bundling` looks at."""
 _SHARED_MAX = 4.0
 """Most gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 8
@@ -58,12 +56,9 @@ class SkipGramTrainer(WordTrainer):
 
     def bundling_of(self, words: NDArray[np.int64]) -> Bundling:
         """Choose how pairs are trained where a worker trains these words."""
-        model = self.model
-        kept = self._vocabulary.counts.astype(np.float64) * self._keep
-        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
-        bags, _ = model.bags(most)
+        model, (kept, bags) = self.model, self.frequent(words)
         rate = model.settings.rate / model.settings.usual_rate
-        return bundling(kept[most], bags.ptr, bags.rows, model.threads, rate, bags.weights)
+        return bundling(kept, bags.ptr, bags.rows, model.threads, rate, bags.weights)
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
         s, (lanes, run) = self.model.settings, self.bundling
@@ -204,14 +199,7 @@ def bundling(
     often each word is trained, `rate` the step size as a multiple of the default, `weights` are
     `Bags.weights`.
     """
-    if not len(kept):
-        return Bundling(LANES, RUN_MAX)
-    sizes = np.diff(bag_ptr)
-    times = times_of(bag_rows, weights)
-    share = np.repeat(kept / kept.sum(), sizes)
-    of_others = times * (np.bincount(bag_rows, weights=share)[bag_rows] - share)
-    rows = np.repeat(np.add.reduceat(times, bag_ptr[:-1]), sizes)  # of each entry's word
-    shared = max(1e-9, threads * float((share * of_others / rows).sum()))
+    shared = max(1e-9, threads * shared_rows(kept, bag_ptr, bag_rows, weights))
     lanes = LANES
     while lanes > 1 and lanes * shared * rate > LANES_SHARED:
         lanes //= 2

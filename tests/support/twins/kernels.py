@@ -174,18 +174,18 @@ def groups(tokens, window: int, noise, seed: int, targets=None, slots=False, rea
         yield first, [(row, [int(tokens[i]) for i in near]) for _, row, near, _ in lanes], shared
 
 
-def lane_terms(inputs, outputs, words, centre, shared, bag, logit, negatives: int):
-    """(entries of the bags, hidden, noise weights, probabilities of the truth) of a lane.
-
-    ``bag(word)`` gives rows and weights.  Probabilities are of the centre, then of the noise words.
-    """
+def hidden_of(inputs, words, bag):
+    """The mean of all rows of the words' bags; ``bag(word)`` gives rows and weights."""
     rows, weights = (np.concatenate(part) for part in zip(*map(bag, words), strict=True))
-    hidden = weights @ inputs[rows] / weights.sum()
+    return weights @ inputs[rows] / weights.sum()
+
+
+def lane_terms(hidden, outputs, centre, shared, logit, negatives: int):
+    """(noise weights, probabilities of the truth) of a lane: of the centre, then of noise words."""
     met = np.array([centre, *shared])
     sign = np.array([1.0] + [-1.0] * len(shared))
     noise_weight = (np.array(shared) != centre) * (negatives / CBOW_NOISE)
-    truth = 1 / (1 + np.exp(-sign * (outputs[met] @ hidden - logit[met])))
-    return rows, hidden, noise_weight, truth
+    return noise_weight, 1 / (1 + np.exp(-sign * (outputs[met] @ hidden - logit[met])))
 
 
 def group_loss(inputs, outputs, lanes, shared, bag, logit, negatives: int) -> float:
@@ -193,8 +193,9 @@ def group_loss(inputs, outputs, lanes, shared, bag, logit, negatives: int) -> fl
     total = 0.0
     for centre, words in lanes:
         if words:
-            terms = lane_terms(inputs, outputs, words, centre, shared, bag, logit, negatives)
-            total -= float(np.log(terms[3][0]) + terms[2] @ np.log(terms[3][1:]))
+            hidden = hidden_of(inputs, words, bag)
+            weight, truth = lane_terms(hidden, outputs, centre, shared, logit, negatives)
+            total -= float(np.log(truth[0]) + weight @ np.log(truth[1:]))
     return total
 
 
@@ -209,54 +210,121 @@ def bags(bag_ptr, bag_rows, weights=None):
     return bag
 
 
-def train_group(inputs, outputs, tokens, lanes, shared, bag, logit, negatives, step_output):
-    """Gradients of a group in float64: (loss, examples, [(lane, entries, gradient of hidden)]).
+def slots_of(lanes, window: int):
+    """(places that some lane sees, for each lane the numbers of its contexts among them)."""
+    places, seen, lane_slots = [], [], []
+    first, end, begin = 0, -1, 0
+    for at, _, near, _ in lanes:
+        low = max(0, at - window)
+        if low < first or low > end:
+            first, end, begin = low, low, len(places)
+        stop = max([at, *near]) + 1
+        places += range(end, stop)
+        end = max(end, stop)
+        lane_slots.append([begin + place - first for place in near])
+        seen += lane_slots[-1]
+    numbers = {slot: number for number, slot in enumerate(sorted(set(seen)))}
+    return [places[slot] for slot in numbers], [[numbers[k] for k in of] for of in lane_slots]
 
-    ``step_output(row, gradient)`` steps an output row: first the noise words, then the centres.
+
+class Slots:
+    """Places of the text with bags, summed and stepped once a group.
+
+    With `carry` a slot that the next group has, too, goes on there, once.
+    """
+
+    def __init__(self, inputs, tokens, bag, window, carry):
+        self.inputs, self.tokens, self.bag = inputs, tokens, bag
+        self.window, self.carry = window, carry
+        self.slots = []  # of the last group: [place, whether it goes on from before, sum, gradient]
+
+    def begin(self, lanes):
+        """Step what does not stay from the group before, and sum the others."""
+        places, self.of_lanes = slots_of(lanes, self.window)
+        old, slots, staying = 0, [], set()
+        for place in places:
+            while old < len(self.slots) and self.slots[old][0] < place:
+                old += 1
+            before = self.slots[old] if old < len(self.slots) else [-1, True]
+            if self.carry and before[0] == place and not before[1]:
+                staying.add(old)
+                size = self.bag(int(self.tokens[place]))[1].sum()
+                slots.append([place, True, before[2] + size * before[3], before[3].copy()])
+            else:
+                slots.append([place, False, None, np.zeros(self.inputs.shape[1])])
+        self.step(staying)
+        for slot in slots:
+            if slot[2] is None:
+                rows, weights = self.bag(int(self.tokens[slot[0]]))
+                slot[2] = weights @ self.inputs[rows]
+        self.slots = slots
+
+    def step(self, staying=()):
+        """Step the rows of all slots but some."""
+        for number, (place, _, _, gradient) in enumerate(self.slots):
+            if number not in staying:
+                np.add.at(self.inputs, self.bag(int(self.tokens[place]))[0], gradient)
+        self.slots = []
+
+    def hidden(self, lane: int):
+        """The hidden vector of a lane."""
+        near = [self.slots[number] for number in self.of_lanes[lane]]
+        size = sum(self.bag(int(self.tokens[slot[0]]))[1].sum() for slot in near)
+        return sum(slot[2] for slot in near) / size
+
+    def add(self, lane: int, step):
+        """Add a step of a lane's hidden vector to its slots."""
+        for number in self.of_lanes[lane]:
+            self.slots[number][3] += step
+
+
+def train_group(hide, outputs, lanes, shared, logit, negatives, step_output):
+    """Gradients of a group in float64: (loss, examples, [(number of lane, gradient of hidden)]).
+
+    ``hide(i)`` is the hidden vector of lane i.  ``step_output(row, gradient)`` steps an output row:
+    first the noise words, then the centres.
     """
     loss, found, old = 0.0, [], outputs.copy()
     of_noise = np.zeros((len(shared), outputs.shape[1]))
-    for lane in lanes:
-        if lane[2]:
-            words = [int(tokens[i]) for i in lane[2]]
-            terms = lane_terms(inputs, old, words, lane[1], shared, bag, logit, negatives)
-            rows, hidden, weight, truth = terms
+    for number, (_, centre, near, _) in enumerate(lanes):
+        if near:
+            hidden = hide(number)
+            weight, truth = lane_terms(hidden, old, centre, shared, logit, negatives)
             pull = -weight * (1 - truth[1:])
             of_noise += np.outer(pull, hidden)
             loss -= weight @ np.log(truth[1:])
-            found.append((lane, rows, hidden, pull @ old[shared], truth[0]))
+            found.append((number, hidden, pull @ old[shared], truth[0]))
     for word, gradient in zip(shared, of_noise, strict=True):
         step_output(word, gradient)
     steps = []
-    for lane, rows, hidden, gradient, truth in found:
-        row = old[lane[1]]
-        if lane[3]:
-            row = outputs[lane[1]].copy()
-            truth = 1 / (1 + np.exp(-(row @ hidden - logit[lane[1]])))
+    for number, hidden, gradient, truth in found:
+        _, centre, _, again = lanes[number]
+        row = old[centre]
+        if again:
+            row = outputs[centre].copy()
+            truth = 1 / (1 + np.exp(-(row @ hidden - logit[centre])))
         loss -= np.log(truth)
-        steps.append((lane, rows, gradient + (1 - truth) * row))
-        step_output(lane[1], (1 - truth) * hidden)
+        steps.append((number, gradient + (1 - truth) * row))
+        step_output(centre, (1 - truth) * hidden)
     return loss, len(found), steps
 
 
-def walk_group(inputs, outputs, tokens, lanes, bag, paths, step):
+def walk_group(hide, outputs, lanes, paths, step):
     """The same where each lane steps on the path to its target, one lane after the other."""
     loss, steps = 0.0, []
-    for _, leaf, near, _ in lanes:
+    for number, (_, leaf, near, _) in enumerate(lanes):
         if near:
-            bags_near = [bag(int(tokens[i])) for i in near]
-            rows, weights = (np.concatenate(part) for part in zip(*bags_near, strict=True))
-            hidden, zeros = weights @ inputs[rows] / weights.sum(), np.zeros(inputs.shape[1])
             loss, gradient = walk(
-                paths, leaf, outputs, hidden, loss, zeros, lambda _, __, *of: step(*of), None
-            )
-            steps.append((rows, gradient))
+                paths, leaf, outputs, hide(number), loss, np.zeros(outputs.shape[1]),
+                lambda _, __, *of: step(*of), None,
+            )  # fmt: skip
+            steps.append((number, gradient))
     return loss, len(steps), steps
 
 
 def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
                 window, negatives, lr_start, lr_stop, seed, targets=None, reach_min=1,
-                weights=None, paths=None, shared=False):  # fmt: skip
+                weights=None, paths=None, shared=False, carry=True):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
@@ -267,22 +335,21 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
 
     num = len(tokens if targets is None else targets[0])
     slots = weights is not None or len(bag_rows) > len(bag_ptr) - 1
-    bag = bags(bag_ptr, bag_rows, weights)
+    sums = Slots(inputs, tokens, bags(bag_ptr, bag_rows, weights), window, slots and carry)
     for first, lanes, shared in places(
         tokens, window, noise, seed, targets, slots, reach_min, repeats=paths is not None
     ):
         rate = lr_start + (lr_stop - lr_start) * first / num
+        sums.begin(lanes)
         if paths is not None:
-            of_group, examples, steps = walk_group(inputs, outputs, tokens, lanes, bag, paths, step)
-            loss, count = loss + of_group, count + examples
-            for rows, gradient in steps:
-                np.add.at(inputs, rows, rate * gradient)
-            continue
-        group = inputs, outputs, tokens, lanes, shared, bag, noise_logit, negatives, step
-        of_group, examples, steps = train_group(*group)
+            of_group, examples, steps = walk_group(sums.hidden, outputs, lanes, paths, step)
+        else:
+            group = outputs, lanes, shared, noise_logit, negatives, step
+            of_group, examples, steps = train_group(sums.hidden, *group)
         loss, count = loss + of_group, count + examples
-        for _, rows, gradient in steps:
-            np.add.at(inputs, rows, rate * gradient)
+        for lane, gradient in steps:
+            sums.add(lane, rate * gradient)
+    sums.step()
     return inputs, outputs, loss, count
 
 
@@ -309,11 +376,13 @@ def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, 
     bag = bags(bag_ptr, bag_rows, weights)
     for first, lanes, shared in places(tokens, window, noise, seed, slots=True):
         rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
-        group = inputs, outputs, tokens, lanes, shared, bag, noise_logit, negatives, step_output
-        of_group, examples, steps = train_group(*group)
+        words = [[int(tokens[place]) for place in near] for _, _, near, _ in lanes]
+        hidden = [hidden_of(inputs, near, bag) if near else None for near in words]
+        group = outputs, lanes, shared, noise_logit, negatives, step_output
+        of_group, examples, steps = train_group(hidden.__getitem__, *group)
         loss, count, of_source = loss + of_group, count + examples, {}
-        for lane, _, gradient in steps:
-            for place in lane[2]:
+        for number, gradient in steps:
+            for place in lanes[number][2]:
                 of_source[place] = of_source.get(place, 0) + gradient
         for place in sorted(of_source):
             for row in bag(int(tokens[place]))[0]:
