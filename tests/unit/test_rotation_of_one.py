@@ -358,3 +358,23 @@ def test_sums_of_bags_are_carried_unless_words_share_most_of_their_rows(name, ca
     known = Vocabulary.from_counter(counter, 1)
     worker = MemoryWorker(settings, known, MemoryTables(settings, len(known)))
     assert worker.rotating.examples(np.arange(300, dtype=np.int32), 1).carry is carry
+
+
+def test_rows_that_the_same_words_have_are_counted_once_where_all_are_kept():
+    settings = replace(SMALL, model="cbow", minn=3, maxn=6, bucket=2_000_000, dim=1000)
+    rng = np.random.default_rng(5)
+
+    def least_memory(letters: int) -> int:
+        counter = WordCounter()
+        words = {bytes(rng.integers(97, 123, letters).astype(np.uint8)) for _ in range(600)}
+        counter.count(b" ".join(sorted(words)[:400]))
+        known = Vocabulary.from_counter(counter, 1)
+        fits = (
+            at
+            for at in range(1, 200)
+            if keeps_all_rows(known, replace(settings, worker_memory=at << 20))
+        )
+        return next(fits)
+
+    few, many = least_memory(2), least_memory(12)  # MiB; 3 n-grams of a word, and some 40
+    assert few <= many < few + 10  # 16,000 n-grams would take 77

@@ -22,6 +22,7 @@ from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.word_vectors.block_size import COPIES, NOISE_REUSE, pairs_bytes
+from snailps.models.word_vectors.row_classes import classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 
@@ -145,9 +146,13 @@ def keeps_part(s: WordVectorSettings, rows: int, tokens: int) -> bool:
 
 def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
     """Whether a worker has memory for all rows and a few pieces of text."""
-    grams = grams_of_workers(vocabulary, s, 1)
-    rows = (2.0 * len(vocabulary) + grams) * _row_bytes(s) * SOLE_COPIES
-    return rows + PIECES * _text_bytes(s, piece_tokens(s)) <= s.worker_memory
+    room = float(s.worker_memory) - PIECES * _text_bytes(s, piece_tokens(s))
+    room -= 2.0 * len(vocabulary) * _row_bytes(s) * SOLE_COPIES
+    most = room / (_row_bytes(s) * SOLE_COPIES)  # rows of n-grams
+    if grams_of_workers(vocabulary, s, 1) <= most:
+        return True
+    classes = classes_of(s, vocabulary)  # takes longer, so only where it decides
+    return classes is not None and classes.rows - len(vocabulary) <= most
 
 
 def piece_tokens(s: WordVectorSettings) -> int:

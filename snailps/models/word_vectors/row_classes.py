@@ -43,6 +43,11 @@ class RowClasses:
     roles: Ints
     """How many rows each row stands for; -1 - r where row r stands for it; 0: no word has it."""
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are: of words, and of n-grams that no word's row stands for."""
+        return int(np.count_nonzero(self.roles > 0))
+
     def bags(
         self, ptr: NDArray[np.int64], ids: Ints, own: Keys
     ) -> tuple[NDArray[np.int64], Ints, Floats]:
