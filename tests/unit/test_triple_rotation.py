@@ -215,6 +215,8 @@ def test_few_triples_or_a_single_worker_do_not_rotate():
     names.names[0] = [b"%d" % n for n in range(5000)]
     assert rotation_of(names, 8, len(LINES) // 4) == Rotation(1, 4, passes=3)
     assert rotation_of(names, 8, len(LINES) // 8) == Rotation(1, 8, passes=4)
+    # As many as the triples are enough for, though three passes have room for four.
+    assert rotation_of(names, 8, len(LINES) // 2) == Rotation(1, 2, passes=3)
     assert rotation_of(names, 5, 1) == Rotation(1, 8, passes=4)
     assert rotation_of(names, 1, 1) is None
     assert rotation_of(names, 8, len(LINES)) is None

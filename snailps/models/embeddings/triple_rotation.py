@@ -83,13 +83,14 @@ def rotation_of(names: Names, workers: int, triples_a_worker: int) -> Rotation |
     memory of each."""
     entities, triples = len(names.names[0]), int(names.counts[1].sum())
     too_large = entities >= NAMES_END or 4 * TRIPLE_NUMBERS * triples > LINES_BYTES
-    most = min(workers, triples // triples_a_worker)
-    enough = (n for n in range(most, 1, -1) if entities >= 2 * OUTPUT_NAMES * outputs_for(n))
-    parts = next(enough, 0)
-    if too_large or not parts:
+    largest = min(cells_of(PASSES_MAX), triples // triples_a_worker)
+    enough = (n for n in range(largest, 1, -1) if entities >= 2 * OUTPUT_NAMES * outputs_for(n))
+    most = next(enough, 1)
+    parts = min(most, workers)
+    if too_large or parts < 2:
         return None
-    passes = min(PASSES_MAX, max(PASSES_MIN, (2 * parts - 1).bit_length()))
-    return Rotation(1, cells_of(passes), passes=passes)
+    passes = max(PASSES_MIN, (2 * parts - 1).bit_length())
+    return Rotation(1, min(most, cells_of(passes)), passes=passes)
 
 
 def cells_of(passes: int) -> int:
