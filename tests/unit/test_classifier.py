@@ -268,12 +268,18 @@ def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, mo
         ({"word_ngrams": 16}, 5),
         ({"dim": 200}, 3),
         ({"minn": 1, "maxn": 6}, 4),
+        ({"loss": "softmax"}, 3),
+        ({"loss": "ova"}, 3),
+        ({"loss": "ns", "negatives": 3}, 2),
     ],
 )
 def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
-    """Words of more than six features, and rows of more than 100 floats, take longer."""
+    """Words of more than six features, rows of more than 100 floats and many labels take longer."""
     model = make(replace(SMALL, **more))
     words = len(TEXT.split()) + TEXT.count(b"\n")  # with labels and ends of lines
+    if "loss" in more:  # a step of each line on one label is as much work as all words
+        share = TEXT.count(b"\n") / words
+        monkeypatch.setattr("snailps.models.classifier.model.TOKEN_LABELS", share)
     monkeypatch.setattr("snailps.models.classifier.model.PERIOD_TOKENS_ALONE", 5 * words)
     number = 0
     while not number or model.unpushed:

@@ -98,8 +98,9 @@ PERIOD_TOKENS = 16_000_000
 """Most tokens of a period: two to four seconds of a core, lost with a worker that dies."""
 PERIOD_TOKENS_ALONE = 2 * PERIOD_TOKENS
 """The same of a single worker, which pushes nearly all of its rows in each period."""
-TOKEN_FEATURES, TOKEN_DIM = 6, 100
-"""Features of a token, and floats of a feature, beyond which the token counts as several."""
+TOKEN_FEATURES, TOKEN_LABELS, TOKEN_DIM = 6, 12, 100
+"""Features of a token, steps on rows of labels for each, and floats of a row, beyond which the
+token counts as several."""
 STEPS_MIN = (0.4, 4.0)
 """`ExchangeRule.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 RARE_STEPS = (0.1, 0.0)
@@ -374,7 +375,9 @@ class Classifier(TextModel, Adopted, Reported):
             found = of_input.find(held_out.input_keys(used, self._words))
         outputs = self._outputs.of(lines, block.seed)
         of_labels = of_output.find(outputs.rows.astype(np.uint64))
-        work = max(lines.tokens, len(lines.features) / TOKEN_FEATURES)
+        label_steps = (len(lines.label_ptr) - 1) * self._outputs.steps_a_line
+        features = len(lines.features)
+        work = max(lines.tokens, features / TOKEN_FEATURES, label_steps / TOKEN_LABELS)
         work *= max(1.0, self.settings.dim / TOKEN_DIM)
         asked = self.ask(block, [[found], [of_labels]], round(work))
         if not seen:

@@ -9,7 +9,6 @@ those of negatives, with `hs` on the rows of inner nodes on the path to its labe
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -54,11 +53,9 @@ class Outputs(NamedTuple):
 class OutputRows:
     """Rows of all labels, on each of which each line steps."""
 
-    steps_a_line: float = math.inf
-    """Rows on which a line steps; infinite: all."""
-
     def __init__(self, counts: NDArray[np.int64]) -> None:
         self.row_num = len(counts)
+        self.steps_a_line = float(self.row_num)  # rows on which a line steps
 
     def of(self, lines: Lines, seed: int) -> Outputs:
         """The rows that the lines need; `seed` draws negatives."""
