@@ -121,6 +121,19 @@ def test_epoch_of_several_passes_has_its_blocks_in_each():
     assert schedule.plan.results_per_epoch == 6 * 2 * 4
 
 
+def test_bad_lines_of_an_epoch_of_several_passes_count_once():
+    """Each pass has all blocks; also of one that servers have lost, and that is encoded again."""
+    rotation = Rotation(1, 8, passes=2)
+    schedule = RotationSchedule(Entries(blocks_of(2), 2 * 2), rotation, nodes=[1])
+    for chunk in range(2):
+        for number in schedule.chunks.numbers.blocks_of(chunk):
+            assert schedule.claim(number, 1)
+            assert schedule.done(number, 1, BlockResult(bad_lines=3, units=9))
+            counted = schedule.records.result(number)
+            assert (counted.bad_lines, counted.units) == (3 if chunk == 0 else 0, 0)
+    assert schedule.chunks.bad_lines == 2 * 3
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "2"])
 def test_rotation_of_anything_but_counts_is_refused(wrong):
     with pytest.raises(MisuseError, match="chunks: expected a whole number from 1"):

@@ -810,9 +810,8 @@ class Job:
             was_leased = checkouts.cut(number, node)
         if not was_leased:
             return False
-        # The units of a block that is only encoded are counted when they are trained.
         if chunks is not None and chunks.numbers.encodes(number):
-            self._count(number, BlockResult(bad_lines=result.bad_lines))
+            self._count(number, schedule.records.result(number))  # without units
             return True
         had_checkouts = number in self.metrics.unfinished  # whose results this one replaces
         if whole:

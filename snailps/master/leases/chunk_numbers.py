@@ -45,6 +45,10 @@ class ChunkNumbers:
     def chunk_of(self, number: int) -> int:
         return number // self.stride
 
+    def is_first(self, number: int) -> bool:
+        """Whether an entry is of the first pass over its epoch's blocks: each has them all."""
+        return self.chunk_of(number) % self.in_epoch < self._in_pass
+
     def epoch_of(self, number: int) -> int:
         return self.chunk_of(number) // self.in_epoch
 

@@ -182,8 +182,9 @@ class RotationSchedule(Schedule):
         return self.records.holder(number) == node
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        if self.chunks.numbers.encodes(number):  # its units are counted when partitions train them
-            result = BlockResult(bad_lines=result.bad_lines)
+        numbers = self.chunks.numbers
+        if numbers.encodes(number):  # its units are counted when partitions train them
+            result = BlockResult(bad_lines=result.bad_lines if numbers.is_first(number) else 0)
         return super().done(number, node, result)
 
     def _finish(self, number: int, result: BlockResult) -> None:
