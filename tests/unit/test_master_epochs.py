@@ -183,3 +183,29 @@ def test_best_rows_are_removed_where_a_session_ends_with_its_driver(make_job):
     world.core.lifecycle.stop(1, "the driver is gone")
     world.tick()
     assert world.services.files.discarded == 1
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["tested", "opened"])
+def test_job_that_fails_while_its_epoch_is_tested_keeps_no_rows(make_job, opens):
+    """The test ends later, or the folder of the best rows is open later; a session goes on."""
+    world = World(session=True, files=Folders())
+    _, worker, _ = world.forms()
+    values = {**make_job.values, "worker_class": "cluster_models:Best", "epochs": "3"}
+    world.ask(world.join("driver"), m.Submit(values))
+    world.tick()
+    assert world.trains(worker)
+    world.tick()  # the validation data is read
+    world.slow = True
+    while world.trains(worker):
+        pass
+    world.tick()
+    if opens:
+        test = world.works.pop()
+        world.handle(WorkDone(test.number, test.run()))
+    world.note(worker, m.Failed("a bug"))
+    world.tick()
+    world.slow = False
+    world.work()
+    world.tick(times=3)
+    assert (world.orders(m.Save), world.services.files.discarded) == ([], int(opens))
+    assert "tested" not in [fact.kind for fact in world.facts()]

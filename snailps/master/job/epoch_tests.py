@@ -47,9 +47,9 @@ class Step(enum.Enum):
 _S = Step
 STEPS: Mapping[Step, frozenset[Step]] = {
     _S.TRAINING: frozenset({_S.READING, _S.TESTING, _S.RESTORING, _S.OVER}),
-    _S.READING: frozenset({_S.TRAINING}),
-    _S.TESTING: frozenset({_S.TRAINING, _S.KEEPING}),
-    _S.KEEPING: frozenset({_S.TRAINING}),
+    _S.READING: frozenset({_S.TRAINING, _S.OVER}),
+    _S.TESTING: frozenset({_S.TRAINING, _S.KEEPING, _S.OVER}),
+    _S.KEEPING: frozenset({_S.TRAINING, _S.OVER}),
     _S.RESTORING: frozenset({_S.OVER}),
     _S.OVER: frozenset(),
 }
@@ -173,8 +173,11 @@ class EpochTests:
     def close(self, *, goes_on: bool) -> None:
         """Remove the kept rows, unless the same command `goes_on` with the training.
 
-        They may be an earlier master's, which has opened the folder.
+        They may be an earlier master's, which has opened the folder.  What is under way, as the job
+        has failed, ends without effect: a session may have its next job by then.
         """
+        if self._step is not Step.OVER:
+            self._go(Step.OVER)
         if self._taken or self._job.tested.kept:
             if goes_on:
                 end = partial(self._files.release, self._taken, "")
@@ -192,6 +195,8 @@ class EpochTests:
 
     def _read(self, done: WorkDone, now: float) -> None:
         """The validation data is read: what it lacks fails the job now, and not after an epoch."""
+        if self._step is not Step.READING:
+            return
         self._go(Step.TRAINING)
         if done.error is not None:
             self._fail(done.error)
@@ -251,6 +256,9 @@ class EpochTests:
             self._not_kept(explain(done.error), now)
             return
         self._taken = done.result.taken
+        if self._step is not Step.KEEPING:
+            self.close(goes_on=False)  # the folder is empty now
+            return
         self._keeper.opened(self._job, done.result, now, resumes=False)
         self._save(now)
 
@@ -324,6 +332,8 @@ class EpochTests:
         self._go(Step.OVER)
 
     def _found(self, done: WorkDone, now: float) -> None:
+        if self._step is not Step.RESTORING:
+            return
         if done.error is not None:
             self._keep_last(explain(done.error))
             return
