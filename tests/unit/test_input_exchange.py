@@ -148,6 +148,26 @@ def test_held_rows_are_exchanged_at_ends_of_runs_which_wait_for_what_is_under_wa
     assert waited == [2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("held", [None, Held(np.ones(4, np.bool_), 1)])
+def test_the_last_turn_of_a_lease_waits_for_nothing(worker, held):
+    """Another worker may wait for the output rows of its checkout."""
+    sharing = Sharing(np.full(4, 5.0), np.full(4, 10_000.0), np.zeros(4), 300.0, 1, held)
+    rows = PartitionRows(worker.sgd, "input", KEYS, bases=True)
+    block = SimpleNamespace(output_parts=VISITS, had=0)
+    made = InputExchange(rows, np.arange(len(KEYS)), sharing, block)
+    waited = []
+
+    def push_async(table, keys, values, **_):
+        return SimpleNamespace(wait=lambda: waited.append(number), done=False)
+
+    worker.push_async = push_async
+    for number in (VISITS - 1, VISITS):
+        made.exchange(number)
+    assert not waited
+    made.push_all()
+    assert waited == [VISITS]
+
+
 @pytest.mark.parametrize(("takes", "apart"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3)])
 def test_kernels_stop_less_often_where_an_exchange_takes_many_turns(worker, takes, apart):
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})

@@ -110,13 +110,16 @@ class InputExchange:
 
         While rows are under way nothing else is sent, and nothing waits for them: on a slow network
         rows are exchanged less often, with smaller shares.  The end of a run waits for what is
-        under way, or held rows might miss their turn again and again.
+        under way, or held rows might miss their turn again and again.  Not the lease's last run:
+        another worker may wait for its output rows, and `close` exchanges all rows.
         """
         if not self.shares:
             return
         self._number = number
+        if number >= self._last:
+            return
         ends = number % self._run == 0
-        if not self._merge(wait=ends) or number >= self._last:
+        if not self._merge(wait=ends):
             return
         is_due = self._due <= number
         now_due = np.flatnonzero(is_due if ends else is_due & ~self._held)
