@@ -564,8 +564,8 @@ cdef class Kernels:
         ``log(negatives * q(w))`` for NCE; empty for negative sampling.
 
         Each centre draws its reach from reach_min..window (1 to 256).  The rate is linear from the
-        first token to the end of the last. `targets`: offsets in `tokens` of the centres to train, in that
-        order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
+        first token to the end of the last. `targets`: ascending offsets in `tokens` of the centres to
+        train, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, updated
         with the rows.  `bags`: result of `checked_bags` for these arrays.
 
         With `paths` (hierarchical softmax) there are no negatives: words and rows of `targets` are leaves,

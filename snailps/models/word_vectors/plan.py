@@ -148,6 +148,8 @@ def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
     """Whether a worker has memory for all rows and a few pieces of text."""
     room = float(s.worker_memory) - PIECES * _text_bytes(s, piece_tokens(s))
     room -= 2.0 * len(vocabulary) * _row_bytes(s) * SOLE_COPIES
+    if room < 0:
+        return False
     most = room / (_row_bytes(s) * SOLE_COPIES)  # rows of n-grams
     if grams_of_workers(vocabulary, s, 1) <= most:
         return True
