@@ -153,7 +153,8 @@ def shared_extension() -> Extension:
 def optimise_less(source: Path) -> None:
     """Have the compiler optimise the cold part of a file of Cython's less; once a file."""
     text = source.read_text()
-    if COLD not in text:
+    # Not by another Cython that has no such line: a file that is written is compiled again.
+    if COLD_BEGINS in text and COLD not in text:
         source.write_text(text.replace(COLD_BEGINS, COLD))
 
 
