@@ -26,7 +26,7 @@ from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.formats.table import TableFile, open_table, table_errors
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
-from snailps.data.matrix_file import first_not_weight
+from snailps.data.matrix_file import first_not_weight, floats
 from snailps.data.matrix_writer import write_rows
 from snailps.data.partitions import kinds_of_folders
 from snailps.data.reading import Reading
@@ -287,15 +287,18 @@ class _ExampleRows(RowsSource):
     def _weights(self, values: Any, first: int) -> NDArray[np.float32]:
         """Weights in cells or numbers; `first` is the number of the first row, for the error."""
         try:
-            weights = np.asarray(values, np.float64)
+            numbers = np.asarray(values, np.float64)
         except (TypeError, ValueError):
-            weights = np.array([_number(value) for value in values])
-        if (place := first_not_weight(weights.astype(np.float32))) >= 0:
+            numbers = np.array([_number(value) for value in values])
+        weights = floats(numbers)
+        if (place := first_not_weight(weights)) >= 0:
+            cell = values[place]
+            cell = cell.item() if isinstance(cell, np.generic) else cell
             raise DataError(
                 f"{self.name}: column {self._reading.weight_column!r}, row {first + place:,} is "
-                f"{values[place]!r:.60}: expected a weight, a finite number of at least 0"
+                f"{cell!r:.60}: expected a weight, a finite number of at least 0"
             )
-        return weights.astype(np.float32)
+        return weights
 
     def _numbered(
         self, labels: Sequence[Any], names: Mapping[Any, float], first: int

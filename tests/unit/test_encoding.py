@@ -589,6 +589,7 @@ def test_balanced_weights_count_the_weights_of_examples(tmp_path):
         ({"class_weights": ("balanced", "1")}, "expected balanced, or numbers"),
         ({"class_weights": ("1", "nan")}, "expected balanced, or numbers"),
         ({"weight_column": "w"}, "weight_column: expected label_column as well"),
+        ({"weight_column": "y", "label_column": "y"}, "expected another column than label_column"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(more, said):

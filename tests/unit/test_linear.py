@@ -8,13 +8,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from connected import block_of, connected, flush, keep, train
+from connected import block_of, connected, flush, keep, results_of, train
 from twins import linear as twin
 
 from snailps.config import RawConfig
 from snailps.data._admission import Admitted
 from snailps.data.encoding import Encoding
 from snailps.data.joined import open_parts
+from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.copied_rows import CopiedRows
@@ -486,3 +487,16 @@ def test_read_npz_of_a_lone_array_refuses(tmp_path):
         np.save(file, np.zeros(3))
     with pytest.raises(ModelFileError, match=r"expected the \.npz"):
         read_npz(path)
+
+
+def test_validation_examples_that_all_weigh_0_are_refused(make, tmp_path):
+    for weight in (0, 1):
+        path = tmp_path / f"{weight}.mx"
+        write_matrix(path, np.eye(2), [0, 1], sample_weight=[0, weight])
+        settings = LinearSettings(validation=(str(path),))
+        test = partial(Linear.validation(settings).test, results_of(make(settings)))
+        if weight:
+            assert test()["log_loss"] == pytest.approx(np.log(2))
+        else:
+            with pytest.raises(DataError, match="validation: expected an example with a weight"):
+                test()

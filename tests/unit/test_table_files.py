@@ -314,6 +314,40 @@ def test_a_cell_that_is_no_weight_is_refused_with_its_row(
         read(path, reading, scratch_of, 1)
 
 
+@pytest.mark.parametrize("names", [(), ("no", "yes")], ids=["numbers", "texts"])
+def test_a_row_without_weight_is_left_out_with_its_label(tmp_path, scratch_of, names):
+    rows = [
+        {"y": names[y] if names else y, "a": float(a), "w": w}
+        for y, a, w in ((1, 3, 0.5), (0, 4, ""), (1, 5, 2.0), (0, 6, 1.0))
+    ]
+    path = written(tmp_path, "csv", rows)
+    reading = Reading(
+        "examples",
+        label_column="y",
+        weight_column="w",
+        columns=("y:label", "a:numeric", "w:ignore"),
+        label_names=names,
+        on_bad_line="skip",
+    )
+    (data,) = read(path, reading, scratch_of, 1)
+    examples = ExampleReader().read(data, path)
+    assert examples.labels.tolist() == [1, 1, 0]
+    assert examples.weights.tolist() == [0.5, 2, 1]
+    assert examples.values.tolist() == [3, 5, 6]
+
+
+def test_a_weight_beyond_float32_is_refused_as_the_table_has_it(tmp_path, scratch_of):
+    path = written(tmp_path, "parquet", [{"y": 1, "a": 3.0, "w": w} for w in (1.0, 1e40)])
+    reading = Reading(
+        "examples",
+        label_column="y",
+        weight_column="w",
+        columns=("y:label", "a:numeric", "w:ignore"),
+    )
+    with pytest.raises(DataError, match=r"row 2 is 1e\+40: expected a weight"):
+        read(path, reading, scratch_of, 1)
+
+
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
 def test_declared_columns_are_those_of_csv(tmp_path, scratch_of, ending):
     """Each kind of column, of numbers and of texts: what the loops of CSV make is the measure."""

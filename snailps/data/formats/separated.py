@@ -150,7 +150,7 @@ class File(TableFile):
             cells = _texts(read.cells[0]) if label else []
             if on_bad_line == "skip" and "" in cells:
                 skipped += cells.count("")
-                piece, cells = _labelled(piece, cells), [cell for cell in cells if cell]
+                piece, cells = _filled(piece, cells), [cell for cell in cells if cell]
             yield piece, cells
         if skipped:
             first = reader.first_bad or f"they have no {label}"
@@ -214,16 +214,19 @@ def first_cells(path: str) -> list[str] | None:
     return [cell.decode(*CODEC).strip() for cell in first_row(line, *CELLS[format])[0]]
 
 
-def _labelled(piece: Piece, labels: Sequence[str]) -> Piece:
-    """The rows of a piece whose label is not empty."""
+def _filled(piece: Piece, cells: Sequence[str]) -> Piece:
+    """The rows of a piece whose cell is not empty."""
     assert piece.ptr is not None
     assert piece.keys is not None
     assert piece.values is not None
     assert piece.fields is not None
-    sizes, has_label = np.diff(piece.ptr), np.array(labels, object) != ""
-    ptr = np.concatenate([[0], sizes[has_label]]).cumsum()
-    of_rows = np.repeat(has_label, sizes)
-    return Piece(ptr, piece.keys[of_rows], piece.values[of_rows], piece.fields[of_rows])
+    sizes, is_filled = np.diff(piece.ptr), np.array(cells, object) != ""
+    ptr = np.concatenate([[0], sizes[is_filled]]).cumsum()
+    of_rows = np.repeat(is_filled, sizes)
+    numbers = piece.labels if piece.labels is None else piece.labels[is_filled]
+    return Piece(
+        ptr, piece.keys[of_rows], piece.values[of_rows], piece.fields[of_rows], labels=numbers
+    )
 
 
 def _texts(cells: Iterable[bytes]) -> list[str]:

@@ -127,6 +127,11 @@ def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validatio
 
     def test(results: Results) -> dict[str, float]:
         figures = evaluate(cls, results, settings.validation)
+        if not figures["examples"]:
+            raise DataError(
+                "validation: expected an example with a weight above 0, got none: there is nothing "
+                "to measure; give other files"
+            )
         return {name: value for name, value in figures.items() if isinstance(value, float)}
 
     # Each judge's first figure is a mean loss.

@@ -217,6 +217,11 @@ class SparseSettings(JobSettings):
             raise ConfigError(
                 f"{where('weight_column')}: expected label_column as well, the column of labels"
             )
+        if self.weight_column and self.weight_column == self.label_column:
+            raise ConfigError(
+                f"{where('weight_column')}: expected another column than label_column, got "
+                f"{self.weight_column}"
+            )
         shown = ", ".join(self.class_weights)
         if self.is_balanced and not self.class_num:
             raise ConfigError(
@@ -229,8 +234,8 @@ class SparseSettings(JobSettings):
             wrong = True
         if wrong:
             raise ConfigError(
-                f"{where('class_weights')}: expected balanced, or numbers of at least 0, one a "
-                f"class, got {shown}"
+                f"{where('class_weights')}: expected balanced, or numbers from 0 to "
+                f"{LIMIT:,.0f}, one a class, got {shown}"
             )
         if self.weights_of_classes and len(self.class_weights) != self.class_num:
             raise ConfigError(
