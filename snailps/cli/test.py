@@ -123,7 +123,8 @@ def command(
     precision at the recall, threshold), separated by tabs. The first row, `all`, counts all labels
     together (micro average), the second, `macro`, is the mean over the labels.
 
-    For a .npz: the figures that training prints for --test. kge: MRR and hits@k, raw and filtered.
+    For a .npz: the figures that training prints for --test; of sparse models without the weights of
+    a column, which only a training's --test has. kge: MRR and hits@k, raw and filtered.
     mf: errors of ratings, or recall, NDCG, precision, MAP and coverage of ranked lists of K items,
     with the number of users who had a relevant item or had none.
 
