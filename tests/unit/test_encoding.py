@@ -582,6 +582,14 @@ def test_balanced_weights_count_the_weights_of_examples(tmp_path):
     assert found.weights_of_classes == pytest.approx((8 / 12, 2), rel=1e-5)
 
 
+def test_examples_that_all_weigh_0_are_refused(tmp_path):
+    path = tmp_path / "x.mx"
+    write_matrix(path, np.ones((2, 1), np.float32), [0, 1], sample_weight=[0, 0])
+    for more in ({}, {"class_weights": ("balanced",)}):
+        with pytest.raises(DataError, match="input: expected an example with a weight above 0"):
+            encoded(SparseSettings(input=(str(path),), **more))
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -176,7 +176,11 @@ def encoded(
     every = sample.labelled() if sample.is_whole else all_labels(settings, files)
     labels, weights = sample.labelled() if every is None else every
     if len(labels) == 0:  # all have weight 0
-        return settings
+        if every is None:
+            return settings
+        raise DataError(
+            "input: expected an example with a weight above 0, got none: nothing would be learnt"
+        )
     if encoding.is_measured:
         return _balanced(settings, encoding, labels, weights, is_whole=every is not None)
     # What is fetched is not spread over other files.
