@@ -76,9 +76,9 @@ class _Signature:
         self._cls, self._finish = cls, finish
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        self._finish()
         if owner is not self._cls:  # a subclass, which may have an `__init__` of its own
             raise AttributeError("__signature__")
-        self._finish()
         return inspect.signature(owner)
 
 
@@ -97,7 +97,8 @@ def _late_initializer(
 
     def finish() -> Callable[..., None]:
         compiled = _initializer(cls, members, frozen)
-        cls.__init__ = compiled  # type: ignore[misc]
+        if vars(cls)["__init__"] is initialize:  # and no function that replaces it for a while
+            cls.__init__ = compiled  # type: ignore[misc]
         with suppress(AttributeError):  # another thread may have deleted it
             del cls.__signature__  # type: ignore[attr-defined]
         return compiled

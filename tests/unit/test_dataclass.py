@@ -186,6 +186,28 @@ def test_subclass_has_the_signature_of_its_own_initializer():
     assert list(inspect.signature(Named).parameters) == ["name"]
 
 
+def test_subclass_without_initializer_has_the_inherited_signature():
+    class Named(dataclass(next(cls for cls in declared() if cls.__name__ == "Point"))):
+        pass
+
+    assert next(iter(inspect.signature(Named).parameters)) == "x"
+
+
+def test_initializer_that_replaces_a_late_one_stays(monkeypatch):
+    made = dataclass(next(cls for cls in declared() if cls.__name__ == "Point"))
+    late, calls = made.__init__, []
+
+    def counted(self, *values):
+        calls.append(values)
+        late(self, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "__init__", counted)
+        assert [made(1), made(2)] == [made(1), made(2)]
+    assert calls == [(1,), (2,)] * 2
+    assert made(3).x == 3
+
+
 def test_factory_makes_a_value_an_instance():
     assert Parent(1).b is not Parent(1).b
 
