@@ -151,10 +151,13 @@ def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
     if room < 0:
         return False
     most = room / (_row_bytes(s) * SOLE_COPIES)  # rows of n-grams
-    if grams_of_workers(vocabulary, s, 1) <= most:
+    if s.bucket <= most:
         return True
-    classes = classes_of(s, vocabulary)  # takes longer, so only where it decides
-    return classes is not None and classes.rows - len(vocabulary) <= most
+    # Takes a second or two for a million words, so only where it decides.
+    classes = classes_of(s, vocabulary)
+    if classes is None:
+        return grams_of_workers(vocabulary, s, 1) <= most
+    return classes.rows - len(vocabulary) <= most
 
 
 def piece_tokens(s: WordVectorSettings) -> int:
