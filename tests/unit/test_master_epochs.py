@@ -15,6 +15,16 @@ def epochs_tested(world):
     return [test["epoch"] for test in world.core.job_controller.job.tested.tests]
 
 
+def begins_a_test(world, worker):
+    """A worker trains an epoch, whose test does not end."""
+    assert world.trains(worker)
+    world.tick()  # the validation data is read
+    world.slow = True
+    while world.trains(worker):
+        pass
+    world.tick()
+
+
 def test_worker_that_waits_when_its_last_block_of_an_epoch_is_done_is_asked_to_push_all(make_job):
     """It asks for the next block while it trains, so before there is anything to push."""
     world = World(make_job(**VALIDATED))
@@ -92,12 +102,7 @@ def test_last_checkpoint_of_an_interrupted_training_waits_for_the_test_of_its_ep
     monkeypatch.setattr(Files, "begin", pytest.fail, raising=False)  # is not called: a slow disk
     world = World(make_job(**VALIDATED, checkpoint_interval="3600"))
     _, worker, other = world.forms()
-    assert world.trains(worker)
-    world.tick()  # the validation data is read
-    world.slow = True
-    while world.trains(worker):
-        pass
-    world.tick()
+    begins_a_test(world, worker)
     inspection, test = world.works
     world.works.clear()
     world.handle(WorkDone(inspection.number, InspectionResult()))
@@ -185,27 +190,31 @@ def test_best_rows_are_removed_where_a_session_ends_with_its_driver(make_job):
     assert world.services.files.discarded == 1
 
 
-@pytest.mark.parametrize("opens", [False, True], ids=["tested", "opened"])
-def test_job_that_fails_while_its_epoch_is_tested_keeps_no_rows(make_job, opens):
-    """The test ends later, or the folder of the best rows is open later; a session goes on."""
+@pytest.mark.parametrize("during", ["reading", "testing", "opening"])
+def test_job_that_fails_while_its_epoch_is_tested_keeps_no_rows(make_job, during, caplog):
+    """What was under way ends later; by then a session may have its next job."""
     world = World(session=True, files=Folders())
     _, worker, _ = world.forms()
     values = {**make_job.values, "worker_class": "cluster_models:Best", "epochs": "3"}
     world.ask(world.join("driver"), m.Submit(values))
     world.tick()
-    assert world.trains(worker)
-    world.tick()  # the validation data is read
-    world.slow = True
-    while world.trains(worker):
-        pass
-    world.tick()
-    if opens:
+    if during == "reading":
+        world.slow = True
+        assert world.trains(worker)
+        world.tick()
+    else:
+        begins_a_test(world, worker)
+    if during == "opening":
         test = world.works.pop()
         world.handle(WorkDone(test.number, test.run()))
+    assert world.works
     world.note(worker, m.Failed("a bug"))
     world.tick()
+    caplog.clear()
     world.slow = False
     world.work()
     world.tick(times=3)
-    assert (world.orders(m.Save), world.services.files.discarded) == ([], int(opens))
+    assert not caplog.records
+    discarded = world.services.files.discarded
+    assert (world.orders(m.Save), discarded) == ([], int(during == "opening"))
     assert "tested" not in [fact.kind for fact in world.facts()]
