@@ -776,9 +776,14 @@ def text_for(
 
 
 def prefix_for(model: LabelModel, where: str, column: str, label_column: str) -> str:
-    """Return the prefix of the labels of `label_column`; without it the usual one."""
+    """Return the prefix of the labels of `label_column`; without it the usual one.
+
+    DataError: a column of labels, but none of texts, so that the file would be read as text.
+    """
     if not label_column:
         return LABEL_PREFIX.decode()
+    if not column:
+        raise DataError("label_column: expected column as well, the column of texts")
     return model.label_prefix(partial(labelled_text, where, column, label_column))
 
 
