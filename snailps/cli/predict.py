@@ -157,6 +157,8 @@ def command(
         raise ConfigError(
             f"--threshold is for labels of texts, and {model} has names: leave it out"
         )
+    if label_column and way != "--metrics":
+        raise ConfigError("--label-column is for --metrics: leave it out")
     file = text or ""
     match kind, way:
         case "text", "TEXT":

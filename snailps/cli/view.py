@@ -477,7 +477,7 @@ def _validation(figures: Mapping[str, Any]) -> list[str]:
     words = ""
     if best is not None:
         words = ", the best one" if best == saved else f"; epoch {best:g} was better, and is lost"
-    return [f"{figures_text(test)}: saved is epoch {saved:g} of {len(tests)} tested{words}"]
+    return [f"{figures_text(test)}: saved is epoch {saved:g}{words} ({len(tests):,} tested)"]
 
 
 def _quality(figures: Mapping[str, Any]) -> list[str]:

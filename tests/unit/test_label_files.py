@@ -140,6 +140,8 @@ def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_p
         (("--input", "t.txt", "--output", "-", "--format", "parquet"), "needs --output FILE"),
         (("up", "--format", "jsonl"), "are for --input FILE"),
         (("up", "--threads", "3"), "are for --input FILE"),
+        (("up", "--label-column", "kind"), "--label-column is for --metrics"),
+        (("--input", "IN", "--label-column", "kind"), "--label-column is for --metrics"),
         (("--input", "bad.gz"), "cannot unpack"),
     ],
 )

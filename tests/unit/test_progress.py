@@ -261,6 +261,18 @@ def test_end_says_what_auto_has_chosen_and_how_many_pairs_come_again():
     assert "repeated: 1,234 lines have the pair of an earlier one, and count too" in lines
 
 
+def test_end_says_which_epoch_is_saved_though_some_were_not_tested():
+    tests = [{"epoch": epoch, "log_loss": 0.5 - epoch / 100} for epoch in (1, 2, 5)]
+    figures = FIGURES | {"tests": tests}
+    for more, said in (
+        ({}, "5 (3 tested)"),
+        ({"saved_epoch": 5, "best_epoch": 5}, "5, the best one (3 tested)"),
+        ({"saved_epoch": 5, "best_epoch": 2}, "5; epoch 2 was better, and is lost (3 tested)"),
+    ):
+        lines = end_lines(ending_of(figures | more, job="logistic"))
+        assert f"validation: log loss 0.45: saved is epoch {said}" in lines
+
+
 def test_time_left_of_a_training_that_may_end_before_is_a_bound():
     line = line_of(make_status(pass_="epoch 12, at most 300"), 8.0)
     assert "epoch 12, at most 300" in line
