@@ -34,7 +34,8 @@ from snailps.local import fork
 from snailps.local.fork_server import ForkServer
 fork.PROGRAM = (sys.executable, sys.argv[1])
 server = ForkServer()
-print(server.process.pid, server.start("node", {"body": "time.sleep(600)"}, {}).pid, flush=True)
+forked = server.start("node", {"body": "time.sleep(600)"}, {})  # kept: it reads the child's lines
+print(server.process.pid, forked.pid, flush=True)
 time.sleep(600)
 """
 
@@ -122,10 +123,12 @@ def test_killed_session_leaves_neither_fork_server_nor_children(tmp_path):
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as session:
-        pids = [int(word) for word in session.stdout.readline().split()]
-        assert len(pids) == 2
-        assert not any(map(is_gone, pids))
-        session.kill()
+        try:
+            pids = [int(word) for word in session.stdout.readline().split()]
+            assert len(pids) == 2
+            assert not any(map(is_gone, pids))
+        finally:
+            session.kill()
     until(lambda: all(map(is_gone, pids)), f"that {pids} are gone")
 
 

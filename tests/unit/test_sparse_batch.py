@@ -166,7 +166,7 @@ def test_class_weights_count_labels_above_zero_as_yes():
 
 
 def test_class_weights_without_one_for_a_label_refuses():
-    with pytest.raises(DataError, match=r"in\.svm: label 2 has no weight"):
+    with pytest.raises(DataError, match=r"in\.svm: class 2 has no weight"):
         read(b"1\n2\n", class_weights=[1, 1], path="in.svm")
 
 
