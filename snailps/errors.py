@@ -118,6 +118,8 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_WRONG = 2
 """Bad usage, input or setting: the same command would fail again."""
+FAILURES = (EXIT_FAILED, EXIT_WRONG)
+"""Codes of a process that ends by a failure of its own, and says why."""
 EXIT_STOPPED = 3
 """Another process failed, and the master ended this one."""
 EXIT_INTERRUPTED = 130

@@ -38,7 +38,7 @@ from snailps.config import (
     WorkerSettings,
 )
 from snailps.config.fields import Settings, settings_of
-from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
+from snailps.errors import EXIT_INTERRUPTED, EXIT_STOPPED, FAILURES, ConfigError, SnailError
 from snailps.node.phrases import NAME_MARK, process_name
 from snailps.outward import outward
 
@@ -242,7 +242,7 @@ def run_node(
     text = node.verdict.text
     if code == EXIT_INTERRUPTED:
         typer.echo(f"snailps: {node.name}: {text}", err=True)
-    elif code == EXIT_FAILED:
+    elif code in FAILURES:
         typer.echo(f"snailps: error: {node.name}: {text}", err=True)
     elif code == EXIT_STOPPED:
         log.info("%s stopped by the master: %s", node.name, text)

@@ -41,7 +41,7 @@ from snailps.cli.options import (
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
-from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SnailError
+from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, FAILURES, SnailError
 from snailps.master.checkpoint_files import folder_of
 from snailps.master.process import Launch, Master
 from snailps.node.run_registry import Registration, Run, RunRegistry
@@ -176,7 +176,7 @@ def command(
         registration.end(code, verdict, figures, last)
         fields = {"event": "end", "code": code, "figures": figures}
         text = verdict or "the job is done"
-        events.log(logging.ERROR if code == EXIT_FAILED else logging.INFO, "%s", text, extra=fields)
+        events.log(logging.ERROR if code in FAILURES else logging.INFO, "%s", text, extra=fields)
         for page in pages:
             page.close()
     if master.verdict:

@@ -35,8 +35,8 @@ from snailps.config import RawConfig, WorkerSettings
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.errors import (
-    EXIT_FAILED,
     EXIT_OK,
+    FAILURES,
     ConfigError,
     ProtocolError,
     own_lines,
@@ -153,7 +153,7 @@ class WorkerProcess(Node):
             self._calls.give_up(error)
         finally:
             self._follower.close()
-            if self.ended.is_set() and self.verdict.code == EXIT_FAILED:
+            if self.ended.is_set() and self.verdict.code in FAILURES:
                 self.hear_stop(STOP_S)
             self.leave({})
         return self.verdict.code

@@ -19,7 +19,7 @@ import pytest
 from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
-from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
+from test_failures import FAILED, INTERRUPTED, STOPPED, WRONG, assert_one_sentence
 from waiting import until
 
 from snailps.master.member import Member, names_of
@@ -123,15 +123,16 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
     with Cluster(tmp_path, job=job) as cluster:
         master, *_ = cluster.started_at(at_block)
         lost = cluster.start("worker", cwd=elsewhere, env=environment(PYTHONPATH=str(PACKAGE)))
-        assert_one_sentence(lost, "No module named 'cluster_models'", "PYTHONPATH")
+        assert_one_sentence(lost, "No module named 'cluster_models'", "PYTHONPATH", code=WRONG)
         cluster.write("worker.conf", {"epochs": 7}, "common.conf")
         stubborn = cluster.start("worker")
-        assert_one_sentence(stubborn, "worker.conf:2", "epochs is '7' here, but '1' in the job")
+        words = "worker.conf:2", "epochs is '7' here, but '1' in the job"
+        assert_one_sentence(stubborn, *words, code=WRONG)
         for late in (lost, stubborn):
             line = master.wait_line(rf"process {late.pid}\) is stopped")
             assert "the others go on" in line
         at_block.open()
-        assert cluster.codes() == [0, 0, 0, FAILED, FAILED]
+        assert cluster.codes() == [0, 0, 0, WRONG, WRONG]
         assert not master.errors
         figures = figures_of(master)
         assert (figures["workers"], figures["examples"]) == (1, 1000)

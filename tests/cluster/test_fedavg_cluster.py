@@ -180,7 +180,7 @@ def test_missing_test_windows_end_the_job_before_it_starts(folder):
 
 
 def test_more_pipelines_than_a_worker_has_threads_say_so(folder):
-    master, _ = run(folder, code=1, learners=0, pipelines=2, workers=1)
+    master, _ = run(folder, code=2, learners=0, pipelines=2, workers=1)
     assert "pipelines: expected at most 1, as many as this worker has learners" in master.stderr
 
 
