@@ -219,14 +219,14 @@ class _Sample(NamedTuple):
         most = min(LINES_MAX, max(LINES_MIN, SCORES_MAX // labels))
         parts, size, step, seen, skipped = list[Any](), 0, 1, 0, 0
         for lines, (best, hidden) in plain.best_and_hidden(texts):
-            known = labelled(lines, labels)
-            skipped += int(len(known.has) - known.has.sum())
-            numbers = np.flatnonzero(known.has)
+            truth = labelled(lines, labels)
+            skipped += int(len(truth.has) - truth.has.sum())
+            numbers = np.flatnonzero(truth.has)
             rows = numbers[(seen + np.arange(len(numbers))) % step == 0]
             seen += len(numbers)
             score = np.einsum("ij,ij->i", hidden[rows], outputs[best[rows]])
-            weights = known.every_weight.lines[rows]
-            right = known.weights_of(rows * labels + best[rows])
+            weights = truth.every_weight.lines[rows]
+            right = truth.weights_of(rows * labels + best[rows])
             parts.append((hidden[rows], score, weights, right))
             size += len(rows)
             while size > most:  # every second one of what there is, and of what comes

@@ -305,8 +305,8 @@ class Ranking:
 
     def add(self, lines: Lines, chances: NDArray[np.float32]) -> None:
         """Add lines and the probabilities of all labels; call it for all lines before `again`."""
-        known = labelled(lines, self._labels)
-        (has, pairs, _), weights = known, known.every_weight
+        truth = labelled(lines, self._labels)
+        (has, pairs, _), weights = truth, truth.every_weight
         likely = np.nan_to_num(np.maximum(chances, 0), copy=False)
         if not self._is_sorted:
             of_lines, labels = np.divmod(pairs, self._labels)

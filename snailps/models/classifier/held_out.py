@@ -302,21 +302,21 @@ def figures_of(
     for lines, best, chances in parts:
         top = np.take_along_axis(chances, np.maximum(best, 0)[:, None].astype(np.int64), 1)
         sums.add(lines, best[:, None], top, 0.0)
-        known = labelled(lines, len(labels))
-        of_lines, of_labels = np.divmod(known.pairs, len(labels))
+        truth = labelled(lines, len(labels))
+        of_lines, of_labels = np.divmod(truth.pairs, len(labels))
         right = np.maximum(chances[of_lines, of_labels], np.float32(1e-38))
-        weights = known.every_weight.pairs
+        weights = truth.every_weight.pairs
         loss -= float(np.log(right, dtype=np.float64) @ weights)
         if settings.loss in ONE_LABEL:
             terms += float(weights.sum())
         else:
-            line_weights = lines.line_weights if known.weights else np.ones(len(known.has))
-            wrong = np.maximum(1 - chances[known.has].astype(np.float64), 1e-9)
+            line_weights = lines.line_weights if truth.weights else np.ones(len(truth.has))
+            wrong = np.maximum(1 - chances[truth.has].astype(np.float64), 1e-9)
             missed = np.maximum(1 - right.astype(np.float64), 1e-9)
-            loss -= float(np.log(wrong).sum(1) @ line_weights[known.has])
+            loss -= float(np.log(wrong).sum(1) @ line_weights[truth.has])
             # A label of weight t is a yes of weight t, and a no of what is missing to 1.
             loss += float(np.log(missed) @ np.minimum(weights, line_weights[of_lines]))
-            terms += float(line_weights[known.has].sum())
+            terms += float(line_weights[truth.has].sum())
     if sums.skipped and warns:
         log.warning(
             "%s of %s held-out lines do not count: they have no label, or no word, of the trained "

@@ -306,15 +306,15 @@ class BatchReader:
 
     def _weights(self, examples: Examples, path: str) -> Floats:
         """Compute the weight of each example: its own times the weight of its class."""
-        own = examples.weights
-        classes = classes_of(self.encoding, examples.labels, path, own)
+        of_examples = examples.weights
+        classes = classes_of(self.encoding, examples.labels, path, of_examples)
         if len(classes) and classes.max() >= len(self._class_weights):
             raise DataError(
                 f"{path}: class {classes.max()} has no weight: class_weights has "
                 f"{len(self._class_weights)} numbers, classes are counted from 0"
             )
         weights = self._class_weights[classes]
-        return weights * own if len(own) else weights
+        return weights * of_examples if len(of_examples) else weights
 
 
 def _even_lines(data: bytes, parts: int) -> list[int]:

@@ -145,10 +145,11 @@ class Run:
         self._sgd.give_trained(self._begins)
 
     def _open(self, words: Ints, begins: Floats) -> None:
-        own = self._private
-        table = self._rows.local[0]
-        kernels.open_private(table, words, own.ptr, own.rows, begins, own.row_num, own.weights)
+        table, private = self._rows.local[0], self._private
+        kernels.open_private(
+            table, words, private.ptr, private.rows, begins, private.row_num, private.weights
+        )
 
     def _close(self, words: Ints, begins: Floats) -> None:
-        own = self._private
-        kernels.close_private(self._rows.local[0], words, own.ptr, own.rows, begins, own.row_num)
+        table, private = self._rows.local[0], self._private
+        kernels.close_private(table, words, private.ptr, private.rows, begins, private.row_num)
