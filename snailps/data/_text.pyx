@@ -6,6 +6,7 @@
     names, any bytes -> NameTable -> counts, numbers          names -> hashes_of
     words with tails (PackedWords.with_tails) -> without_tails -> words, tails
     lines -> split_lines -> those that are trained, those that are held out
+    rows of examples -> hashes_of_rows, by which they are split
 
 Counts are exactly fastText's (version 0.9).  Must not know files (`blocks`), which words a vocabulary has
 (`vocabulary`), or subwords (`_subwords`).  The loops over text run without the GIL and never allocate; the
@@ -473,6 +474,39 @@ def split_lines(const uint8_t[::1] data not None, uint64_t seed, uint64_t least)
                 above += end - at
             at = end
     return lower[:below].tobytes(), upper[:above].tobytes()
+
+
+def hashes_of_rows(const double[::1] labels not None, const int64_t[::1] ptr not None,
+                   const uint64_t[::1] keys not None, const float[::1] values not None,
+                   const int32_t[::1] fields not None, uint64_t seed) -> NDArray[np.uint64]:
+    """A hash of each row of CSR, uint64 (n,), by its label, keys, values, and fields if there are any.
+
+    ValueError: `ptr` refers to entries that the arrays lack.
+    """
+    cdef Py_ssize_t rows = labels.shape[0], entries = keys.shape[0], i
+    cdef int64_t begin, size
+    cdef uint64_t mixed
+    cdef bint has_fields = fields.shape[0] > 0, fits = True
+    if ptr.shape[0] != rows + 1 or values.shape[0] != entries or (has_fields and fields.shape[0] != entries):
+        raise ValueError(f"expected {rows + 1} pointers and as many values and fields as keys, {entries}")
+    hashes = np.empty(rows, np.uint64)
+    cdef uint64_t[::1] out = hashes
+    with nogil:
+        for i in range(rows):
+            begin, size = ptr[i], ptr[i + 1] - ptr[i]
+            if begin < 0 or size < 0 or ptr[i + 1] > entries:
+                fits = False
+                break
+            mixed = hash_of_text(<const uint8_t *>&labels[i], 8, seed)
+            if size:
+                mixed = hash_of_text(<const uint8_t *>&keys[begin], 8 * size, mixed)
+                mixed = hash_of_text(<const uint8_t *>&values[begin], 4 * size, mixed)
+                if has_fields:
+                    mixed = hash_of_text(<const uint8_t *>&fields[begin], 4 * size, mixed)
+            out[i] = mixed
+    if not fits:
+        raise ValueError(f"row {i}: expected ascending pointers to {entries} entries")
+    return hashes
 
 
 # ---- encoding ----

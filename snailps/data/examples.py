@@ -19,6 +19,7 @@ from snailps.data._examples import EntryReader, Examples, Fault, RowReader, firs
 from snailps.data.blocks import Place
 from snailps.data.columns import Column, Declared, Kind, columns_of
 from snailps.data.file_kinds import BOM, CELLS, OVER_LINES, first_line_of
+from snailps.data.held_out import Side
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
@@ -73,6 +74,8 @@ class ExampleReader:
         are cut at any newline, so there a quote has to close on its line.
     label_min : float
         A smaller label is an error.
+    side : Side, optional
+        Read the lines that are trained alone, or those that are held out.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class ExampleReader:
         may_skip: bool = True,
         whole_rows: bool = False,
         label_min: float = -np.inf,
+        side: Side | None = None,
     ) -> None:
         if format not in (*FORMATS, "blank"):
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
@@ -111,7 +115,7 @@ class ExampleReader:
         self.format = format
         self.first_bad = ""
         self._needs_labels, self._may_skip, self._whole_rows = needs_labels, may_skip, whole_rows
-        self._label_min = label_min
+        self._label_min, self._side = label_min, side
         self._reader: EntryReader | RowReader | None = None
         self.is_guessed = format == "auto"
         if format != "auto":
@@ -145,7 +149,7 @@ class ExampleReader:
                     f"{path}, row {row:,}: expected {_EXPECTED['low'].format(self._label_min)}, "
                     f"got {examples.labels[low]:g}"
                 )
-            return examples
+            return examples if self._side is None else self._side.rows(examples)
         first, last = part or (0, len(data))
         self.learn_format(data, start)
         if start + first == 0:
@@ -157,10 +161,15 @@ class ExampleReader:
             )
         # Without a line that shows the format there are no examples, or a fault to report.
         reader = self._reader or self._loops("csv" if self.columns else "libsvm")
-        examples, fault = reader.read(data, first, last)
+        text, begin, end = data, first, last
+        if self._side is not None:
+            text = self._side.lines(data[first:last])
+            begin, end = 0, len(text)
+        examples, fault = reader.read(text, begin, end)
         if self.columns and not self._has_label:
             examples.labels[:] = 0
         if fault is not None:
+            fault = self._in_whole(data[first:last], fault)
             message = self._message(data, first, fault, path, start, place)
             if self._reader is None and not self.columns and _SEPARATED.search(data, first, last):
                 raise DataError(
@@ -174,17 +183,25 @@ class ExampleReader:
             self.first_bad = self.first_bad or message
         if (examples.labels < self._label_min).any():
             # Rare, so the line is found by reading line by line.
-            begin = first
+            line = begin
             while True:
-                end = data.find(b"\n", begin, last) + 1 or last
-                if (reader.read(data, begin, end)[0].labels < self._label_min).any():
+                line_end = text.find(b"\n", line, end) + 1 or end
+                if (reader.read(text, line, line_end)[0].labels < self._label_min).any():
                     break
-                begin = end
+                line = line_end
             kinds = [column.kind for column in self.columns]
             label = kinds.index(Kind.LABEL) if Kind.LABEL in kinds else 0
-            fault = Fault("low", begin - first, begin - first, label, 0)
+            fault = Fault("low", line - begin, line - begin, label, 0)
+            fault = self._in_whole(data[first:last], fault)
             raise DataError(self._message(data, first, fault, path, start, place))
         return examples
+
+    def _in_whole(self, text: bytes, fault: Fault) -> Fault:
+        """A fault of one side's lines, with its places among all lines of the text."""
+        if self._side is None:
+            return fault
+        other = self._side.before(text, fault.line)
+        return fault._replace(offset=fault.offset + other, line=fault.line + other)
 
     def learn_format(self, data: bytes, start: int = 0) -> bool:
         """Look for the format in a text unless it is known; return whether it is known now.

@@ -119,6 +119,8 @@ class FMClassifier(
     ----------
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
+    held_out, stop_after
+        As in `LogisticRegression`.
     fields : sequence of int, "columns" or None
         Field of each column, from 0 on, which makes the machine field-aware.  "columns": each
         column is its own field; files of LIBFFM name the fields of their entries.
@@ -160,6 +162,8 @@ class FMRegressor(
     ----------
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
+    held_out, stop_after
+        As in `LogisticRegression`.
     fields
         As in `FMClassifier`.
     cluster, workers, callbacks, verbose

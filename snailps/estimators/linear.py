@@ -126,6 +126,14 @@ class LogisticRegression(
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
+    held_out : float
+        Share of the rows, 0 to 0.9, that is not trained, on which the model is tested after each
+        epoch; ``figures_["tests"]`` has the figures.  Which rows depends on their values, their
+        label and `seed`.
+    stop_after : int
+        Epochs in a row without a smaller loss on these rows after which the training ends; the
+        model is then the one of the best epoch, ``figures_["best_epoch"]``.  0: all epochs are
+        trained.
     class_weight : mapping from label to number, "balanced" or None
         Factor for the weights of a label's examples; labels that are not in it have 1.
         "balanced": inversely proportional to the label's total weight.
@@ -165,6 +173,8 @@ class LinearRegression(
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
+    held_out, stop_after
+        As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
@@ -195,6 +205,8 @@ class PoissonRegressor(
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
+    held_out, stop_after
+        As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 

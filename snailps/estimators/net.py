@@ -78,6 +78,8 @@ class SparseNetClassifier(
         Widths of the hidden layers; the first is the length of a feature's row.
     activation, lr, batch_size, init_scale, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
+    held_out, stop_after
+        As in `LogisticRegression`.
     class_weight : mapping, "balanced" or None
         As in `LogisticRegression`.
     cluster, workers, callbacks, verbose

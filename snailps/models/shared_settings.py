@@ -73,6 +73,14 @@ VALIDATION: Mapping[str, Any] = {
     "unit": "paths",
 }
 """`validation` of models that read lines."""
+HELD_OUT: Mapping[str, Any] = {
+    "help": "Share of the lines of the input that is held out of the training, and tested after "
+    "each epoch, like `validation`. Which lines depends on their bytes and on `seed`. 0: none.",
+    "low": 0.0,
+    "high": 0.9,
+    "aliases": ["validation_fraction"],
+}
+"""`held_out` of models that hold lines out by a hash."""
 STOP_AFTER: Mapping[str, Any] = {
     "help": "End the training after this many epochs in a row without a better figure on the "
     "validation lines, and save the rows of the best epoch. 0: train all epochs, and save the last "
@@ -138,7 +146,15 @@ def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
 
 
 def refuse_untested(settings: Any, where: Callable[[str], str], names: Collection[str]) -> None:
-    """Refuse `stop_after` without what the model is tested on: none of the settings `names`."""
+    """Refuse `stop_after` without what the model is tested on: none of the settings `names`.
+
+    Of `validation` and `held_out` refuse both.
+    """
+    if "held_out" in names and "validation" in names and settings.validation and settings.held_out:
+        raise ConfigError(
+            f"{where('held_out')}: expected 0 with validation (from {where('validation')}), got "
+            f"{settings.held_out:g}: leave one of them out"
+        )
     if settings.stop_after and not any(getattr(settings, name) for name in names):
         raise ConfigError(
             f"{where('stop_after')}: expected {' or '.join(names)} as well, got none: "

@@ -11,7 +11,7 @@ import snailps
 from snailps.data._text import split_lines
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import held_out
-from snailps.models.classifier.held_out import HeldOut, figures_of, held_out_texts, scored
+from snailps.models.classifier.held_out import figures_of, held_out_texts, scored, split_of
 from snailps.models.classifier.model import Classifier, unpack_summary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.ngram_rows import surveyed
@@ -83,7 +83,7 @@ def test_short_texts_are_split_without_loss(text):
 
 
 def test_a_line_has_its_side_with_and_without_a_newline_and_in_any_block():
-    split = HeldOut.of(SMALL)
+    split = split_of(SMALL)
     lines = TEXT.splitlines(keepends=True)
     alone = b"".join(map(split.held, lines))
     assert alone == split.held(TEXT)
@@ -96,14 +96,14 @@ def test_a_line_has_its_side_with_and_without_a_newline_and_in_any_block():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_share_of_different_lines_is_the_setting(share):
     lines = b"".join(b"line %d\n" % i for i in range(20_000))
-    split = HeldOut.of(replace(SMALL, held_out=share))
+    split = split_of(replace(SMALL, held_out=share))
     held = len(split.held(lines).splitlines()) / 20_000
     assert abs(held - share) < 4 * (share * (1 - share) / 20_000) ** 0.5
-    assert HeldOut.of(replace(SMALL, held_out=0.0)) is None
+    assert split_of(replace(SMALL, held_out=0.0)) is None
 
 
 def test_training_is_bit_for_bit_that_of_a_text_without_the_held_out_lines(make):
-    rest = HeldOut.of(SMALL).trained(TEXT)
+    rest = split_of(SMALL).trained(TEXT)
     assert 0 < len(rest) < len(TEXT)
     models = trained_model(make, SMALL), trained_model(make, replace(SMALL, held_out=0.0), rest)
     assert models[0].summary == models[1].summary
@@ -116,7 +116,7 @@ def test_held_out_texts_are_those_of_the_files_or_the_lines_that_are_not_trained
     path = tmp_path / "text"
     path.write_bytes(TEXT)
     settings = replace(SMALL, input=(str(path),))
-    assert b"".join(held_out_texts(settings)) == HeldOut.of(SMALL).held(TEXT)
+    assert b"".join(held_out_texts(settings)) == split_of(SMALL).held(TEXT)
     settings = replace(SMALL, held_out=0.0, validation=(str(path),))
     assert b"".join(held_out_texts(settings)) == TEXT
     assert list(held_out_texts(replace(SMALL, held_out=0.0))) == []

@@ -1,12 +1,12 @@
 """Lines that a classifier is not trained on: which ones, their probabilities, and figures of these.
 
-    settings -> HeldOut -> trained: the lines of a block that are counted and trained
+    settings -> split_of -> HeldOut.trained: the lines of a block that are counted and trained
     settings -> held_out_texts: the other lines of the input, or of `validation`, at the master
     results, texts -> scored -> Scored: lines, their best labels, probabilities of all labels
     Scored ... -> figures_of -> precision, recall, F1, loss
 
-A line is held out by a hash of its bytes and the seed, so equal lines are on the same side, and
-workers and master decide alike.  Rows are pulled from the servers, at any moment of a training.
+Which lines of the input are held out, `data/held_out.py` decides.  Rows are pulled from the
+servers, at any moment of a training.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.results import Results
 from snailps.data._labelled import LineReader, Lines
-from snailps.data._text import split_lines
 from snailps.data.blocks import head_of, test_files
+from snailps.data.held_out import HeldOut
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
-from snailps.dataclass import dataclass
 from snailps.errors import DataError, SnailError, shown_bytes
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import refuse_wrong
@@ -52,30 +51,11 @@ _READ = "held-out lines"
 """In `Results.memo`: the reader of lines, and all pieces if they are few."""
 KEPT_FEATURES = 1 << 24
 """Most features of held-out lines that stay in memory, 64 MiB; else the lines are read anew."""
-_DRAWS = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """A share of the input's lines that is not trained: those whose hash is at least `least`."""
-
-    least: int
-    seed: int
-
-    @classmethod
-    def of(cls, settings: ClassifierSettings) -> HeldOut | None:
-        """The share that the settings name; None: all lines are trained."""
-        if not settings.held_out:
-            return None
-        return cls(min(_DRAWS - 1, round((1 - settings.held_out) * _DRAWS)), settings.seed)
-
-    def trained(self, text: bytes) -> bytes:
-        """The lines that are trained."""
-        return split_lines(text, self.seed, self.least)[0]
-
-    def held(self, text: bytes) -> bytes:
-        """The lines that are held out."""
-        return split_lines(text, self.seed, self.least)[1]
+def split_of(settings: ClassifierSettings) -> HeldOut | None:
+    """The lines that the settings hold out; None: all are trained."""
+    return HeldOut.of(settings.held_out, settings.seed)
 
 
 class Scored(NamedTuple):
@@ -98,7 +78,7 @@ def has_held_out(settings: ClassifierSettings) -> bool:
 
 def held_out_texts(settings: ClassifierSettings) -> Iterator[bytes]:
     """Yield whole held-out lines with their labels: of the files `validation`, or of the input."""
-    s, split = settings, HeldOut.of(settings)
+    s, split = settings, split_of(settings)
     if not has_held_out(s):
         return
     paths = s.validation or s.input

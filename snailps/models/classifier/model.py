@@ -39,7 +39,7 @@ from snailps.errors import DataError, shown_bytes
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
-from snailps.models.classifier.held_out import HeldOut
+from snailps.models.classifier.held_out import split_of
 from snailps.models.classifier.lines import Steps, begin, shuffled
 from snailps.models.classifier.outputs import Outputs, output_rows
 from snailps.models.classifier.passes import (
@@ -308,7 +308,7 @@ class Classifier(TextModel, Adopted, Reported):
     # --- at a worker -------------------------------------------------------------------------
 
     def survey_part(self) -> SurveyPart:
-        s, split = self.settings, HeldOut.of(self.settings)
+        s, split = self.settings, split_of(self.settings)
         normal = normal_form_of(s.normalize, s.label.encode())
 
         def counted(block: Block) -> bytes:
@@ -320,7 +320,7 @@ class Classifier(TextModel, Adopted, Reported):
 
     def _trained_text(self, block: Block) -> bytes:
         """The lines of a block that are trained."""
-        split = HeldOut.of(self.settings)
+        split = split_of(self.settings)
         return block.data if split is None else split.trained(block.data)
 
     def setup(self) -> None:

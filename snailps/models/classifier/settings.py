@@ -20,6 +20,7 @@ from snailps.models.ngram_rows import AUTO
 from snailps.models.shared_settings import (
     BUCKET,
     COLUMN,
+    HELD_OUT,
     MIN_COUNT,
     NORMAL_PARTS,
     NORMALIZE,
@@ -138,15 +139,7 @@ class ClassifierSettings(JobSettings):
     validation: tuple[str, ...] = setting(
         (), **VALIDATION, when="To see how well other lines are labelled, or for `stop_after`."
     )
-    held_out: float = setting(
-        0.0,
-        help="Share of the lines of the input that is held out of the training, and tested after "
-        "each epoch, like `validation`. Which lines depends on their bytes and on `seed`. 0: none.",
-        when="There is no file of validation lines: 0.1.",
-        low=0.0,
-        high=0.9,
-        aliases=["validation_fraction"],
-    )
+    held_out: float = setting(0.0, **HELD_OUT, when="There is no file of validation lines: 0.1.")
     stop_after: int = setting(0, **STOP_AFTER)
     calibrate: bool = setting(
         False,
@@ -199,11 +192,6 @@ class ClassifierSettings(JobSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
         refuse_both(self, where)
-        if self.validation and self.held_out:
-            raise ConfigError(
-                f"{where('held_out')}: expected 0 with validation (from "
-                f"{where('validation')}), got {self.held_out:g}: leave one of them out"
-            )
         refuse_untested(self, where, ("validation", "held_out"))
         if self.calibrate and not (self.validation or self.held_out):
             raise ConfigError(

@@ -28,11 +28,11 @@ from snailps.data._labelled import KeptGrams, Lines
 from snailps.data.in_order import in_order
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.held_out import (
-    HeldOut,
     input_keys,
     line_reader,
     lines_between,
     reading_of,
+    split_of,
 )
 from snailps.models.classifier.lines import Floats, Steps, begin, shuffled
 from snailps.models.classifier.model import Classifier, part_of, unpack_summary
@@ -100,7 +100,7 @@ class Examples(NamedTuple):
 
 def trained_texts(settings: ClassifierSettings) -> Iterator[bytes]:
     """Yield whole lines of the input, without those that are held out."""
-    s, split = settings, HeldOut.of(settings)
+    s, split = settings, split_of(settings)
     for text, _, _ in texts_of(
         s.input, s.scratch_dir, s.scratch_bytes, reading=reading_of(s), block_bytes=PIECE_BYTES
     ):

@@ -24,6 +24,7 @@ from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_o
 from snailps.data.blocks import Place
 from snailps.data.encoding import FLOAT_MAX, LIMIT, NO_KEYS, Encoding
 from snailps.data.examples import ExampleReader
+from snailps.data.held_out import Side, examples_where
 from snailps.data.joined import TextParts
 from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.dataclass import dataclass, field, replace
@@ -334,11 +335,13 @@ def batch_reader(
     needs_labels: bool = True,
     encodes: bool = True,
     trains: bool = False,
+    side: Side | None = None,
 ) -> BatchReader:
     """Make the reader for these settings.
 
     `encodes`: values are encoded, for a model in training; a finished model takes them as written.
-    `trains`: the model trains on the batches, so encoded values are clipped to `LIMIT`.
+    `trains`: the model trains on the batches, so encoded values are clipped to `LIMIT`, and lines
+    that are held out are left out.  `side` reads the lines of one side alone.
     """
     reader = ExampleReader(
         settings.format,
@@ -347,6 +350,7 @@ def batch_reader(
         on_bad_line=settings.on_bad_line,
         needs_labels=needs_labels,
         label_min=LOSSES[settings.loss].label_min,
+        side=settings.side(is_held=False) if trains else side,
     )
     is_needed = encodes or "clipped" in settings.encoding
     known = Encoding.of_text(settings.encoding) if is_needed else PLAIN
@@ -393,20 +397,9 @@ def joined(pieces: Sequence[Examples]) -> Examples:
 
 def weighed(examples: Examples) -> Examples:
     """Leave out examples without a weight above 0, which count for nothing."""
-    has_weight = examples.weights > 0
-    if has_weight.all():
+    if not len(examples.weights):
         return examples
-    sizes = np.diff(examples.ptr)
-    entries = np.repeat(has_weight, sizes)
-    return examples._replace(
-        labels=examples.labels[has_weight],
-        ptr=np.concatenate(([0], np.cumsum(sizes[has_weight]))),
-        keys=examples.keys[entries],
-        values=examples.values[entries],
-        fields=examples.fields[entries] if len(examples.fields) else examples.fields,
-        weights=examples.weights[has_weight],
-        cells=(),
-    )
+    return examples_where(examples, examples.weights > 0)
 
 
 def _in_sequence(parts: Sequence[Any], *names: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     input and hold-out files -> head of each -> parsed, checked         (master, before training)
     hold-out files -> blocks -> Batch -> scores -> Judge -> metrics     (master, after training)
+    validation files, or lines of the input that are held out -> ...    (master, after each epoch)
 
 Memory: a block of text and its rows at a time; for ranks (AUC) labels, scores and weights of all
 examples, 13 bytes each.  Weights are those of the examples, not of their classes.
@@ -10,7 +11,7 @@ examples, 13 bytes each.  Weights are those of the examples, not of their classe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from snailps.data.blocks import files_of, head_of, test_files
 from snailps.data.columns import Kind
 from snailps.data.elements import shown_names
 from snailps.data.encoding import Encoding
+from snailps.data.held_out import Side
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
-from snailps.models.sparse.batch import batch_reader
+from snailps.models.sparse.batch import Batch, BatchReader, batch_reader
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
 from snailps.models.tested_texts import BLOCK_BYTES, texts_of, warn_of_trained
@@ -38,6 +40,10 @@ ROWS_BYTES = 32 << 20
 """Bytes of rows that are pulled at a time for the evaluation, at most."""
 ENTRY_BYTES = 5
 """Least bytes of a feature as text, in all but unusual files."""
+KEPT_BYTES = 64 << 20
+"""Most bytes of validation examples that stay in memory; else files are read anew at each test."""
+_READ = "validation examples"
+"""In `Results.memo`: all batches; empty if they are too many."""
 HEADS_MAX = 100
 """Files of the input, and hold-out files, that are checked before the training."""
 
@@ -123,30 +129,64 @@ def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
 
 
 def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validation | None:
-    """The tests after each epoch; None without files of `validation`."""
+    """The tests after each epoch; None without files of `validation` and without `held_out`."""
+    if not (settings.validation or settings.held_out):
+        return None
+    paths, side = settings.validation, None
+    name, advice = "validation", "give other files"
+    if settings.held_out:
+        paths, side = settings.input, settings.side(is_held=True)
+        name, advice = "held_out", "hold out more lines"
 
     def test(results: Results) -> dict[str, float]:
-        figures = evaluate(cls, results, settings.validation)
+        try:
+            figures = evaluate(cls, results, paths, side=side, keeps=True)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
         if not figures["examples"]:
             raise DataError(
-                "validation: expected an example with a weight above 0, got none: there is nothing "
-                "to measure; give other files"
+                f"{name}: expected an example with a weight above 0, got none: there is nothing to "
+                f"measure; {advice}"
             )
         return {name: value for name, value in figures.items() if isinstance(value, float)}
 
     # Each judge's first figure is a mean loss.
-    return Validation(test, settings.stop_after, "lower") if settings.validation else None
+    return Validation(test, settings.stop_after, "lower")
 
 
-def evaluate(cls: type[SparseModel], results: Results, paths: Sequence[str]) -> dict[str, Any]:
-    """Figures of the present rows on the examples of some files."""
+def evaluate(
+    cls: type[SparseModel],
+    results: Results,
+    paths: Sequence[str],
+    *,
+    side: Side | None = None,
+    keeps: bool = False,
+) -> dict[str, Any]:
+    """Figures of the present rows on the examples of some files, or on one `side` of their lines.
+
+    `keeps`: the examples stay in memory for the next call, if they are few.
+    """
     s = results.settings
     assert isinstance(s, SparseSettings)
     extras = cls.extras(results)
-    reader = batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s))
+    reader = batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s), side=side)
     encoding, judge, bad_lines = reader.encoding, LOSSES[s.loss].judge(), 0
     factor, shift = LOSSES[s.loss].restored(encoding)
     results.exporting.plan([1.0])
+    batches = _kept(results, reader, paths) if keeps else _batches(results, reader, paths)
+    for batch in batches:
+        bad_lines += batch.bad
+        if len(batch):
+            scores: Any = cls.stored_scores(results, batch, extras)
+            if not encoding.is_plain_target:
+                scores = scores.astype(float) * factor + shift
+            judge.add(encoding.targets_of(batch.labels), scores, batch.weights)
+    return {**judge.figures(), **({"bad_lines": bad_lines} if bad_lines else {})}
+
+
+def _batches(results: Results, reader: BatchReader, paths: Sequence[str]) -> Iterator[Batch]:
+    s = results.settings
+    assert isinstance(s, SparseSettings)
     for text in texts_of(
         paths,
         s.scratch_dir,
@@ -155,14 +195,22 @@ def evaluate(cls: type[SparseModel], results: Results, paths: Sequence[str]) -> 
         block_bytes=_block_bytes(results),
         progress=results.exporting,
     ):
-        batch = reader.read(*text)
-        bad_lines += batch.bad
-        if len(batch):
-            scores: Any = cls.stored_scores(results, batch, extras)
-            if not encoding.is_plain_target:
-                scores = scores.astype(float) * factor + shift
-            judge.add(encoding.targets_of(batch.labels), scores, batch.weights)
-    return {**judge.figures(), **({"bad_lines": bad_lines} if bad_lines else {})}
+        yield reader.read(*text)
+
+
+def _kept(results: Results, reader: BatchReader, paths: Sequence[str]) -> Iterable[Batch]:
+    """The batches of the job's validation examples, read once if they are few."""
+    kept: list[Batch] | None = results.memo.get(_READ)
+    if kept is None:
+        kept, size = [], 0
+        for batch in _batches(results, reader, paths):
+            kept.append(batch)
+            size += batch.nbytes
+            if size > KEPT_BYTES:
+                kept = []
+                break
+        results.memo[_READ] = kept
+    return kept or _batches(results, reader, paths)
 
 
 def _block_bytes(results: Results) -> int:

@@ -124,6 +124,7 @@ def _reader(settings: SparseSettings) -> ExampleReader:
         columns=settings.text_columns,
         hash_bits=settings.hash_bits,
         on_bad_line="skip",
+        side=settings.side(is_held=False),
     )
 
 
@@ -133,7 +134,8 @@ def all_labels(settings: SparseSettings, files: InputFiles) -> tuple[Doubles, Fl
     try:
         for source in files.sources:
             with files.scratch.open(source.path) as file:
-                if is_matrix := is_matrix_file(file):
+                # Rows have a side by their keys and values: all of them are read.
+                if is_matrix := is_matrix_file(file) and not settings.held_out:
                     left -= size_of_labels(file, source.path)
                     if left >= 0:
                         found.append(labels_of_matrix(file, source.path))
@@ -172,6 +174,11 @@ def encoded(
         return settings
     sample = sample_of(settings, files)
     if not sample.pieces:
+        if settings.held_out:
+            raise DataError(
+                f"held_out: expected examples that are trained, got none: {settings.held_out:g} of "
+                "the input's lines are held out. Hold out fewer, or give more lines"
+            )
         return settings
     every = sample.labelled() if sample.is_whole else all_labels(settings, files)
     labels, weights = sample.labelled() if every is None else every

@@ -17,12 +17,14 @@ from snailps.data.columns import columns_by_name
 from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.data.formats import ENDINGS
+from snailps.data.held_out import HeldOut, Side
 from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.class_weights import BALANCED, LIMIT
 from snailps.models.losses import LOSSES
 from snailps.models.shared_settings import (
+    HELD_OUT,
     KEEP_STATE,
     SHUFFLE,
     STOP_AFTER,
@@ -49,6 +51,7 @@ class SparseSettings(JobSettings):
     validation: tuple[str, ...] = setting(
         (), **VALIDATION, when="To see whether more epochs help, or for `stop_after`."
     )
+    held_out: float = setting(0.0, **HELD_OUT, when="There is no file of validation examples: 0.1.")
     stop_after: int = setting(0, **STOP_AFTER)
     format: Literal["auto", "libsvm", "libffm", "csv", "tsv"] = setting(
         "auto",
@@ -191,7 +194,7 @@ class SparseSettings(JobSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
-        refuse_untested(self, where, ("validation",))
+        refuse_untested(self, where, ("validation", "held_out"))
         try:
             if self.label_column:
                 self._check_tables()
@@ -261,6 +264,11 @@ class SparseSettings(JobSettings):
     def draws_order(self) -> bool:
         """Whether examples are shuffled; rows that expire by age need the order of the input."""
         return self.shuffle and not self.expire_after
+
+    def side(self, *, is_held: bool) -> Side | None:
+        """The lines of the input that are trained, or those that are held out; None: no matter."""
+        split = HeldOut.of(self.held_out, self.seed)
+        return None if split is None else Side(split, is_held)
 
     @property
     def text_columns(self) -> tuple[str, ...]:

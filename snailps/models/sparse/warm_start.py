@@ -125,6 +125,8 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
     own = {name for name in settings_of(type(s)) if name not in job and name not in OF_THE_RUN}
     others = own - _OF_EACH - shape.keys() - set(classes)
     habits = {name: getattr(before, name) for name in (*others, "seed")}
+    if s.validation:  # it has one of the two
+        del habits["held_out"]
     if saved.by_name:
         habits["label_column"] = saved.label
         s = replace(s, columns=_declared(saved, s, explicit("columns")))

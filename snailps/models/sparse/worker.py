@@ -223,8 +223,12 @@ class SparseWorker(SparseModel, Adopted, Reported):
         """Small inputs get the epochs that `ENOUGH` allows, while the loss falls."""
         ends = settings.method not in cls.falling
         enough = ENOUGH if ends else ENOUGH_FALLING
-        columns = settings.text_columns
-        reader = ExampleReader(settings.format, columns=columns, on_bad_line="skip")
+        reader = ExampleReader(
+            settings.format,
+            columns=settings.text_columns,
+            on_bad_line="skip",
+            side=settings.side(is_held=False),
+        )
         numbers = files.numbers(reader, enough // EPOCHS)
         of_numbers = LOSSES[settings.loss].degree > 0
         return Passes.by_size(numbers, enough, ends=ends, relative=of_numbers)
