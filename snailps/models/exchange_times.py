@@ -31,12 +31,6 @@ RARE_PERIODS = 4
 row has learnt in that time."""
 RARE_DRIFT = 0.5
 """A row waits for a later period if its drift is below this part of `drift`."""
-GROWTH_OF_ALL = 0.08
-"""With `ExchangeRule.growth`: w workers exchange a frequent row at the latest after 1 / w of this
-part of the examples so far."""
-FACTOR_DRIFT_OF_ALL = 1.6
-"""The same for drift: w workers exchange such a row at the latest when its factors, with AdaGrad,
-have drifted by 1 / w of this."""
 MEMORY = 0.75
 """Factor of the earlier counts when the counts of a block are added."""
 HOT_MAX = 1 << 17
@@ -59,17 +53,21 @@ class ExchangeRule:
 
     `drift` bounds the steps of all workers between two exchanges of a row; `steps_min` is the least
     number of this worker's steps.  `growth` is for rows that start near zero and whose steps are
-    proportional to each other: a frequent row is exchanged after this part of the examples so far,
-    or earlier by `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL`, and the cost of exchanges makes no span
-    longer.
+    proportional to each other: a frequent row is exchanged after this part of the examples so far.
+    `growth_of_all`, `factor_drift_of_all`: w workers exchange such a row at the latest after 1 / w
+    of this part of the examples, or when its factors, with AdaGrad, have drifted by 1 / w of this.
     `rare_steps`: rows with fewer steps of this worker, or a drift below `RARE_DRIFT`, wait at the
-    end of a period, for up to `RARE_PERIODS`.
+    end of a period, for up to `RARE_PERIODS`.  `stale` says how much the cost of an exchange makes
+    spans longer than the shortest interval (`STALE`); 0: not at all.
     """
 
     drift: float = DRIFT
     steps_min: float = STEPS_MIN
     growth: float = np.inf
+    growth_of_all: float = np.inf
+    factor_drift_of_all: float = np.inf
     rare_steps: float = 0.0
+    stale: float = STALE
 
     @property
     def grows(self) -> bool:
@@ -141,7 +139,7 @@ class ExchangeTimes:
         interval, last = self._intervals(rows, hot, rule.drift, rule.steps_min)
         if rule.grows:
             at_least = rule.steps_min * rows.examples / rows.counted(hot)
-            growth = min(rule.growth, GROWTH_OF_ALL / self._worker.workers)
+            growth = min(rule.growth, rule.growth_of_all / self._worker.workers)
             interval = np.minimum(interval, np.maximum(self.now * growth, at_least))
         few = interval < self._period_examples / 2
         self._hot, self._interval = hot[few], interval[few]
@@ -161,7 +159,7 @@ class ExchangeTimes:
             drift=drift,
             steps_min=steps,
             now=self.now,
-            factor_drift=FACTOR_DRIFT_OF_ALL / workers if self.rule.grows else np.inf,
+            factor_drift=self.rule.factor_drift_of_all / workers,
         )
 
     def span(self) -> int:
@@ -169,7 +167,7 @@ class ExchangeTimes:
         if len(self._hot) == 0:
             return WHOLE
         cost = self._exchange_s / self._example_s if self._example_s > 0 else 0.0
-        cheap = 0.0 if self.rule.grows else (STALE * cost * self._shortest) ** 0.5
+        cheap = (self.rule.stale * cost * self._shortest) ** 0.5
         return int(max(SPAN_MIN, self._shortest, min(cheap, self.now / SPANS_MIN)))
 
     def begin_exchange(self, rows: RowExchange, used: int, examples: int) -> float:

@@ -1,5 +1,6 @@
 """models.kept_rows: rows that several workers keep, against a store that answers late."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from snailps.kernels._row_exchange import QUIET_MAX
 from snailps.models import exchange_times, kept_rows, recalled_bases
 from snailps.models import rows as rows_of
 from snailps.models.exchange_times import DRIFT, SPAN_MIN, ExchangeRule
-from snailps.models.kept_rows import LATE, KeptRows, of_curvature
+from snailps.models.kept_rows import LATE, RULE, KeptRows, of_curvature
 from snailps.models.local_sgd import LocalSgd, RowLayout
 
 DIM = 3
@@ -81,6 +82,10 @@ class Client:
         del self.queue[:n]
 
 
+def rare(steps):
+    return ExchangeRule(rare_steps=steps)
+
+
 def keys_of(ids):
     return np.asarray(ids).astype(np.uint64) + FIRST
 
@@ -89,8 +94,8 @@ class Worker:
     """A worker that adds numbers to rows."""
 
     def __init__(
-        self, store, *, workers=1, threads=1, room=IDS, period_blocks=1, a_step=0.0, growth=np.inf,
-        rare_steps=0.0, recalls=False, makes=False,
+        self, store, *, workers=1, threads=1, room=IDS, period_blocks=1, a_step=0.0, rule=RULE,
+        recalls=False, makes=False,
     ):  # fmt: skip
         self.client = Client(store, workers, threads)
         first = store.rows.copy()
@@ -102,9 +107,8 @@ class Worker:
         estimate = of_curvature(DIM)
         estimate.a_step = a_step
         self.shared = KeptRows(
-            self.sgd, "a", estimate, rule=ExchangeRule(growth=growth, rare_steps=rare_steps),
-            room=room, period_blocks=period_blocks, recalls=recalls,
-            fill_first=fill_first if makes else None, seconds=lambda: 0.0,
+            self.sgd, "a", estimate, rule=rule, room=room, period_blocks=period_blocks,
+            recalls=recalls, fill_first=fill_first if makes else None, seconds=lambda: 0.0,
         )  # fmt: skip
         self.closed = True  # whether a round ended with the last block
 
@@ -366,7 +370,7 @@ def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, period_blocks, r
     store = Store()
     expected = store.rows.copy()
     workers = [
-        Worker(store, workers=3, period_blocks=period_blocks, room=room, rare_steps=rare_steps)
+        Worker(store, workers=3, period_blocks=period_blocks, room=room, rule=rare(rare_steps))
         for _ in range(3)
     ]
     for number, (who, served, ids) in enumerate(steps):
@@ -418,7 +422,7 @@ def test_rare_row_waits_for_steps_and_drift_for_so_many_rounds_or_to_the_end(
 ):
     """One own step, or half of `DRIFT`; rows 1, 2, 3 make 8, .3 and 0 a block, which is a round."""
     monkeypatch.setattr(exchange_times, "RARE_PERIODS", longest)
-    worker = Worker(store := Store(), workers=2, a_step=a_step, rare_steps=1.0)
+    worker = Worker(store := Store(), workers=2, a_step=a_step, rule=rare(1.0))
     start = store.rows[3].copy()
     for _ in range(2 * blocks + 1):
         kept, places = worker.ask([1, 2, 3])
@@ -449,13 +453,30 @@ def test_intervals_grow_as_steps_get_shorter():
     assert spans == [SPAN_MIN, *(pytest.approx(DRIFT / step / 4, abs=1) for step in (0.01, 0.001))]
 
 
-@pytest.mark.parametrize(("growth", "of_all"), [(0.25, 9.0), (9.0, 1.0)])
-def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part(
-    monkeypatch, growth, of_all
-):
-    """By the part of a setting, or by what all four workers may grow by."""
-    monkeypatch.setattr(exchange_times, "GROWTH_OF_ALL", of_all)
-    worker = Worker(Store(), workers=4, period_blocks=1000, growth=growth)
+@pytest.mark.parametrize(
+    ("rule", "is_longer"),
+    [
+        (ExchangeRule(), True),
+        (ExchangeRule(growth=9.0), True),
+        (ExchangeRule(growth=9.0, stale=0.0), False),
+    ],
+)
+def test_spans_are_longer_than_intervals_where_exchanges_cost_much(rule, is_longer):
+    worker = Worker(Store(), workers=4, period_blocks=1000, a_step=0.01, rule=rule)
+    worker.shared.times.seconds = itertools.count().__next__  # an exchange costs as much as a span
+    for _ in range(9):
+        worker.train(worker.ask([1]), 1, spans=10, examples=1000)
+        worker.client.serve(9)
+    interval = DRIFT / 0.01 / 4
+    assert (worker.shared.span() > 2 * interval) == is_longer
+
+
+@pytest.mark.parametrize(
+    "rule", [ExchangeRule(growth=0.25), ExchangeRule(growth=9.0, growth_of_all=1.0)]
+)
+def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part(rule):
+    """By this worker's part, or by what all four workers may grow by."""
+    worker = Worker(Store(), workers=4, period_blocks=1000, rule=rule)
     exchanged = []
     for number in range(200):
         before = len(worker.client.pushes)
@@ -658,7 +679,7 @@ def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_th
 @pytest.mark.parametrize("recalls", [False, True])
 def test_worker_that_is_left_alone_takes_what_the_others_did_last(recalls, rare_steps):
     store = Store()
-    worker = Worker(store, workers=2, recalls=recalls, rare_steps=rare_steps)
+    worker = Worker(store, workers=2, recalls=recalls, rule=rare(rare_steps))
     worker.train(worker.ask([1, 2, 3]), 1)  # pushed, not pulled
     store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
     worker.workers_changed(1)

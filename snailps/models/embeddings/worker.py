@@ -89,10 +89,11 @@ PERIOD_PART = 1 / 4
 """Largest part of an epoch in a push period: a worker that dies loses what it learnt in one."""
 FACTOR_STEP = 0.3
 """Curvature of a step on a row with AdaGrad, relative to its sum of squared gradients."""
-GROWTH = 0.03
-"""`ExchangeRule.growth`; this and the next two: docs/lab/shared-rows.md."""
-STEPS_MIN = 0.5
-"""`ExchangeRule.steps_min`: a rare row is pulled again between two steps of this worker."""
+RULE = ExchangeRule(
+    growth=0.03, growth_of_all=0.08, factor_drift_of_all=1.6, steps_min=0.5, stale=0.0
+)
+"""Half a step at least: a rare row is pulled again between two steps of this worker.  No span is
+longer because exchanges cost much.  This and the next one: docs/lab/shared-rows.md."""
 OTHERS_LEAST = 4.0
 """`DriftEstimate.others_least`: AdaGrad's steps are shortened as if each other worker had made at
 least this many for each step of this one."""
@@ -508,7 +509,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
                     self.sgd,
                     TABLE,
                     self.estimate,
-                    rule=ExchangeRule(growth=GROWTH, steps_min=STEPS_MIN),
+                    rule=RULE,
                 ),
             )
 
