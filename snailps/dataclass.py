@@ -5,22 +5,42 @@
 The library compiles six functions for each class.  A master builds 170 such classes and a worker
 100, which took half of their import time beside NumPy.  This one compiles only `__init__`, and that
 when the first object is made or the signature is asked for: most processes make objects of a few of
-the classes that they import.  The other methods are closures.  Fields and slots come from the
-library, and a class that derives from a dataclass is built by the library altogether.  Arguments
-other than `frozen`, `slots` and `eq`, and fields with `kw_only`, are refused.
+the classes that they import.  The other methods are closures, and are there when a class with slots
+is made anew: each one that is set on a class later costs a walk over all special methods.  What is
+rare the library does, with its errors: class variables, values of a class that is no dataclass'
+default, frozen classes beside others.  Arguments other than `frozen`, `slots` and `eq`, and fields
+with `kw_only`, are refused.
 """
 
 from __future__ import annotations
 
+import abc
+import copy
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, Field, FrozenInstanceError, asdict, field, fields, replace
 from operator import attrgetter
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["asdict", "dataclass", "field", "fields", "replace"]
+
+_FIELDS, _PARAMS = "__dataclass_fields__", "__dataclass_params__"
+_RARE = ("ClassVar", "InitVar", "KW_ONLY")
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Sample:
+    """A class of the library, to see what it gives to each."""
+
+    field: int
+
+
+_KIND = fields(_Sample)[0]._field_type  # type: ignore[attr-defined]
+_OF_LIBRARY = {name: value for name, value in vars(_Sample).items() if name == "__replace__"}
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -38,32 +58,108 @@ else:
 
 
 def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
-    if any(map(dataclasses.is_dataclass, cls.__mro__[1:])):
+    own = _own_fields(cls, frozen)
+    if own is None:
         return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq)(cls)
     declared = set(vars(cls))  # methods that the class writes itself are never replaced
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else the library writes a signature, slowly
-    cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-    params: Any = vars(cls)["__dataclass_params__"]
-    params.frozen, params.eq = frozen, eq
-    members = fields(cls)
-    initialize, signature = _late_initializer(cls, members, frozen)
-    functions = {"__init__": initialize, "__repr__": _shown(members)}
+    if "__eq__" in declared and vars(cls).get("__hash__") is None:
+        declared.discard("__hash__")  # Python has set it to None
+    every: dict[str, Field[Any]] = {}
+    for base in cls.__mro__[-1:0:-1]:
+        every |= vars(base).get(_FIELDS, {})
+    every |= own
+    members = tuple(member for member in every.values() if _kind_of(member) == "_FIELD")
+    made: list[type] = []  # the class, once it is there
+    initialize, signature = _late_initializer(cls.__name__, made, members, frozen)
+    functions: dict[str, Any] = {"__init__": initialize, "__repr__": _shown(members)}
     if eq:
         values = _getter([member.name for member in members if member.compare])
         functions["__eq__"] = _equality(values)
-        if frozen:
-            functions["__hash__"] = lambda self: hash(values(self))
-        elif "__hash__" not in declared:
-            cls.__hash__ = None  # type: ignore[assignment]
+        functions["__hash__"] = (lambda self: hash(values(self))) if frozen else None
     if frozen:
-        functions |= _frozen(cls, members, slots)
-    if "__init__" not in declared:
-        cls.__signature__ = signature  # type: ignore[attr-defined]
-    for name, function in functions.items():
-        if name not in declared:
+        functions |= _frozen(made, members, slots)
+    for name in functions.keys() - declared:
+        if function := functions[name]:
             function.__name__, function.__qualname__ = name, f"{cls.__qualname__}.{name}"
-            setattr(cls, name, function)
+    if "__init__" not in declared:
+        functions["__signature__"] = signature
+    functions["__match_args__"] = tuple(member.name for member in members if member.init)
+    new = _OF_LIBRARY | functions
+    new = {name: value for name, value in new.items() if name not in declared}
+    new |= {_FIELDS: every, _PARAMS: _params(frozen, slots, eq)}
+    if not cls.__doc__:
+        new["__doc__"] = cls.__name__
+    for name, member in own.items():
+        if isinstance(vars(cls).get(name), Field):
+            if member.default is MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, member.default)
+    if slots:
+        cls = _with_slots(cls, tuple(member.name for member in members), new)
+    else:
+        for name, value in new.items():
+            setattr(cls, name, value)
+    if type(cls) is not type:
+        abc.update_abstractmethods(cls)
+    made.append(cls)
     return cls
+
+
+def _kind_of(member: Any) -> str:
+    """What the library calls a member: a field, or the value of a class or of an initializer."""
+    return str(member._field_type.name)
+
+
+def _own_fields(cls: type, frozen: bool) -> dict[str, Field[Any]] | None:
+    """Make the fields that a class declares; None if the library is to build it, or to refuse."""
+    for base in cls.__mro__[1:]:
+        if _PARAMS in vars(base) and vars(base)[_PARAMS].frozen is not frozen:
+            return None
+        if "_FIELD_INITVAR" in map(_kind_of, vars(base).get(_FIELDS, {}).values()):
+            return None
+    own = {}
+    annotations = inspect.get_annotations(cls)
+    for name, kind in annotations.items():
+        text = kind if isinstance(kind, str) else repr(kind)
+        if any(word in text for word in _RARE):
+            return None
+        member: Any = getattr(cls, name, MISSING)
+        if not isinstance(member, Field):
+            is_slot = isinstance(member, MemberDescriptorType)  # of a base
+            member = field(default=MISSING if is_slot else member)
+        if member.default is not MISSING and type(member.default).__hash__ is None:
+            return None
+        member.name, member.type = name, kind
+        member._field_type = _KIND
+        if member.kw_only is MISSING:
+            member.kw_only = False
+        own[name] = member
+    is_complete = all(name in own for name, value in vars(cls).items() if isinstance(value, Field))
+    return own if is_complete and "__slots__" not in vars(cls) else None
+
+
+def _with_slots(cls: type, names: tuple[str, ...], new: dict[str, Any]) -> type:
+    """Make the class anew: slots cannot be added to it."""
+    taken: set[str] = set()
+    for base in cls.__mro__[1:-1]:
+        slots = vars(base).get("__slots__", ())
+        taken |= {slots} if isinstance(slots, str) else {*slots}
+    without = {*names, "__dict__", "__weakref__"}
+    body = {name: value for name, value in vars(cls).items() if name not in without} | new
+    body["__slots__"] = tuple(name for name in names if name not in taken)
+    body["__qualname__"] = cls.__qualname__
+    return type(cls)(cls.__name__, cls.__bases__, body)
+
+
+@functools.cache
+def _params(frozen: bool, slots: bool, eq: bool) -> Any:
+    """What the library keeps of the decorator's arguments."""
+    params = copy.copy(vars(_Sample)[_PARAMS])
+    params.frozen, params.eq = frozen, eq
+    with suppress(AttributeError):  # Python 3.12 has them all
+        params.slots = slots
+    return params
 
 
 # --- its functions --------------------------------------------------------------------------------
@@ -72,30 +168,31 @@ def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
 class _Signature:
     """``cls.__signature__`` until `__init__` is compiled."""
 
-    def __init__(self, cls: type, finish: Callable[[], Callable[..., None]]) -> None:
-        self._cls, self._finish = cls, finish
+    def __init__(self, made: list[type], finish: Callable[[], Callable[..., None]]) -> None:
+        self._made, self._finish = made, finish
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         self._finish()
-        if owner is not self._cls:  # a subclass, which may have an `__init__` of its own
+        if owner is not self._made[0]:  # a subclass, which may have an `__init__` of its own
             raise AttributeError("__signature__")
         return inspect.signature(owner)
 
 
 def _late_initializer(
-    cls: type, members: tuple[Field[Any], ...], frozen: bool
+    title: str, made: list[type], members: tuple[Field[Any], ...], frozen: bool
 ) -> tuple[Callable[..., None], _Signature]:
     """Make an `__init__` that replaces itself by the compiled one, and the signature until then."""
     has_default = False
     for member in members:
         if member.kw_only:
-            raise TypeError(f"{cls.__name__}.{member.name}: kw_only is not offered here")
+            raise TypeError(f"{title}.{member.name}: kw_only is not offered here")
         is_optional = member.default is not MISSING or member.default_factory is not MISSING
         if member.init and has_default and not is_optional:
             raise TypeError(f"non-default argument {member.name!r} follows default argument")
         has_default = has_default or (member.init and is_optional)
 
     def finish() -> Callable[..., None]:
+        [cls] = made
         compiled = _initializer(cls, members, frozen)
         if vars(cls)["__init__"] is initialize:  # and no function that replaces it for a while
             cls.__init__ = compiled  # type: ignore[misc]
@@ -106,7 +203,7 @@ def _late_initializer(
     def initialize(self: Any, *values: Any, **named: Any) -> None:
         finish()(self, *values, **named)
 
-    return initialize, _Signature(cls, finish)
+    return initialize, _Signature(made, finish)
 
 
 def _initializer(cls: type, members: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
@@ -177,18 +274,18 @@ def _shown(members: tuple[Field[Any], ...]) -> Callable[[Any], str]:
 
 
 def _frozen(
-    cls: type, members: tuple[Field[Any], ...], slots: bool
+    made: list[type], members: tuple[Field[Any], ...], slots: bool
 ) -> dict[str, Callable[..., Any]]:
     """Make methods that refuse changes, and with slots those that copies and pickles then need."""
     names = [member.name for member in members]
 
     def assign(self: Any, name: str, value: Any) -> None:
-        if type(self) is cls or name in names:
+        if type(self) is made[0] or name in names:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
         object.__setattr__(self, name, value)
 
     def delete(self: Any, name: str) -> None:
-        if type(self) is cls or name in names:
+        if type(self) is made[0] or name in names:
             raise FrozenInstanceError(f"cannot delete field {name!r}")
         object.__delattr__(self, name)
 

@@ -21,6 +21,7 @@ import typer
 
 from snailps._version import __version__
 from snailps.cli import COMPLETE, PATHS
+from snailps.cli.conversions import spare_conversions
 from snailps.cli.help import HELP_ALL, HelpInGroups
 from snailps.cli.usage import UsageError, usage_line
 from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
@@ -168,10 +169,11 @@ def main() -> None:
         else:
             context = {"all": HELP_ALL in words}
             words = ["--help" if word == HELP_ALL else word for word in words]
-            app = app_for(words)
+            command = typer.main.get_command(app_for(words))
+            spare_conversions(command)
             gc.freeze()
             gc.enable()
-            code = app(args=words, prog_name="snailps", standalone_mode=False, obj=context)
+            code = command(args=words, prog_name="snailps", standalone_mode=False, obj=context)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         sys.exit(_end_wrong(error, words))

@@ -78,7 +78,7 @@ def test_output_that_takes_nothing_ends_in_a_sentence_or_silently(monkeypatch, c
     def print_version(*_, **__):
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(cli, "app_for", lambda words: print_version)
+    monkeypatch.setattr(cli, "app_for", print_version)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     expected = told and f"snailps: error: {told}"

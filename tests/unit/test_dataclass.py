@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+from typing import ClassVar
 
 import pytest
 
@@ -16,6 +18,10 @@ FORMS = [
     for slots in (False, True)
     for eq in (False, True)
 ]
+
+
+INHERITS_SLOTS = sys.version_info >= (3, 11)
+"""Before, the library gives a class the slots of its parents again."""
 
 
 def declared():
@@ -227,3 +233,92 @@ def test_fields_that_are_only_named_are_refused():
         @dataclass
         class Wrong:
             a: int = field(kw_only=True)
+
+
+def lineage(make, form):
+    """A class with a value of the class, and classes that derive from it."""
+
+    @make(**form)
+    class Base:
+        shared: ClassVar[int] = 3
+        a: int
+        b: list = field(default_factory=list)
+
+        def twice(self):
+            return 2 * self.a
+
+    @make(**form)
+    class Derived(Base):
+        b: str = "b"
+        c: float = field(default=0.5, compare=False)
+
+        def __eq__(self, other):
+            return type(other) is type(self) and self.a == other.a
+
+    @make(**form)
+    class Last(Derived):
+        shared: ClassVar[int] = 4
+        a: int = 1
+        d: int = field(init=False, default=7)
+
+        def __post_init__(self):
+            object.__setattr__(self, "c", 9.5)
+
+    class Plain(Last):
+        pass
+
+    return Base, Derived, Last, Plain
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_derived_class_answers_as_the_one_of_the_standard_library(form):
+    found = {}
+    for make in (dataclass, dataclasses.dataclass):
+        for cls in lineage(make, form):
+            base, same, other = (cls(a) for a in (1, 1, 2))
+            found.setdefault(cls.__name__, []).append({
+                "signature": str(inspect.signature(cls)),
+                "fields": [(each.name, each.default, each.type) for each in fields(cls)],
+                "match": cls.__match_args__,
+                "slots": vars(cls).get("__slots__") if INHERITS_SLOTS else None,
+                "instance": hasattr(base, "__dict__"),
+                "class": [str(vars(cls).get(name)) for name in ("shared", "d")],
+                "named": result(lambda cls=cls: asdict(cls(a=5, b="x"))),
+                **of_one(base, same, [same, other]),
+                "method": other.twice(),
+                "doc": cls.__doc__ is not None or cls.__name__ == "Plain",
+            })  # fmt: skip
+    for name, (ours, theirs) in found.items():
+        assert ours == theirs, name
+
+
+def test_derived_class_is_compiled_as_late_as_any():
+    @dataclass(frozen=True, slots=True)
+    class More(Parent):
+        d: int = 4
+
+    late = More.__init__
+    assert More(3).d == 4
+    assert More.__init__ is not late
+
+
+@pytest.mark.parametrize("make", [dataclass, dataclasses.dataclass])
+def test_mistakes_of_declarations_are_refused_as_by_the_library(make):
+    with pytest.raises(ValueError, match="mutable default"):
+
+        @make
+        class Shared:
+            a: list = []  # noqa: RUF012
+
+    with pytest.raises(TypeError, match="no type annotation"):
+
+        @make
+        class Untyped:
+            a = field(default=3)
+
+    with pytest.raises(TypeError, match="__slots__"):
+
+        @make(slots=True)
+        class Twice:
+            __slots__ = ("a",)
+            a: int
