@@ -209,15 +209,21 @@ def test_enough_are_epochs_in_a_row_without_a_better_figure():
 # --- tests of a job ---------------------------------------------------------------------------
 
 
+class OfWorld(SimpleNamespace):
+    """What tests of epochs ask of a `Job`."""
+
+    epochs_done = Job.epochs_done
+
+
 class World:
     """A job whose epochs have these figures, with a master that does everything at once."""
 
-    def __init__(self, figures, stop_after=1, wrong=None):
+    def __init__(self, figures, stop_after=1, wrong=None, max_steps=0):
         self.figures, self.wrong, self.now = list(figures), dict(wrong or {}), 0.0
         self.noted, self.said, self.ended, self.failed, self.saved = [], [], "", "", []
         self.restored = self.discarded = ""
-        self.schedule = SCHEDULES["async"]()
-        self.job = SimpleNamespace(
+        self.schedule = QueueSchedule(Entries(BLOCKS, EPOCHS, max_steps))
+        self.job = OfWorld(
             schedule=self.schedule, settings=JobSettings(epochs=EPOCHS, output="out/m"),
             validation=Validation(lambda results: {}, stop_after), inspected=Inspected(),
             tested=EpochFigures(stop_after), elapsed_s=lambda now: now, _pass_begun=0.0,
@@ -330,6 +336,13 @@ def test_all_epochs_are_tested_and_the_last_rows_stay_without_a_limit():
     assert world.job.tested.figures == {}
     shown = [test["f1"] for _, test in world.job.inspected.tests]
     assert shown == [0.3, 0.2, 0.1]
+
+
+def test_steps_that_end_the_training_do_not_change_when_epochs_are_tested():
+    world = World([0.3, 0.5], stop_after=2, max_steps=12)
+    assert world.train() == [1, 2, 2.4]  # of 5 blocks each
+    assert world.restored == "epoch at 10"
+    assert world.job.tested.figures["best_epoch"] == 2
 
 
 def test_training_ends_after_epochs_that_are_no_better_and_the_best_rows_are_restored():

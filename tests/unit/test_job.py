@@ -234,16 +234,18 @@ def test_job_at_its_end_has_figures(begun, clock):
 
 
 def test_job_with_max_steps_ends_after_so_many_blocks_with_all_of_its_progress(begun):
-    job = begun(max_steps="12")
+    job = begun(max_steps="12", epochs="100")
     leases = []
     while (lease := job.lease(1)) is not None:
         leases.append(lease)
-        job.done(done(lease.number), 1)
+        job.done(done(lease.number, loss=2.0, examples=1.0), 1)
     assert len(leases) == 12
     assert leases[-1].progress[1] == 1.0
     job.end_pass()
     figures = job.figures({})
     assert (figures["ended_by"], figures["blocks"], figures["progress"]) == ("max_steps", 12, 1.0)
+    assert job.epochs_done == pytest.approx(1.2)  # of 10 blocks each
+    assert (figures["epochs"], figures["loss_by_epoch"]) == (2, [2.0, 2.0])
 
 
 def test_job_with_more_max_steps_than_blocks_ends_by_epochs(begun):

@@ -210,11 +210,10 @@ class EpochTests:
     def _begin_test(self, now: float) -> None:
         self._go(Step.TESTING)
         job = self._job
-        share = job.schedule.progress
-        epochs = round(share * job.settings.epochs, 3)
+        epochs = round(job.epochs_done, 3)
         test = {
             "epoch": int(epochs) if epochs == int(epochs) else epochs,
-            "progress": round(share, 6),
+            "progress": round(job.schedule.progress, 6),
             "at_s": round(job.elapsed_s(now), 3),
         }
         self._out.work(self._work(), partial(self._tested, test))

@@ -685,6 +685,11 @@ class Job:
         return max(self.schedule.progress, spent)
 
     @property
+    def epochs_done(self) -> float:
+        """Epochs that are trained so far."""
+        return self.schedule.progress * self.schedule.part * self.settings.epochs
+
+    @property
     def total_units(self) -> int | None:
         """About how many units the training has; None before its first block is done."""
         share = self.schedule.progress if self.pass_ == "train" else 0.0
@@ -827,7 +832,7 @@ class Job:
         for counted, of_it in [(number, result)] if slots is None else slots.in_order():
             self._count(counted, of_it, recent=not had_checkouts)
         self.metrics.add_counts(message.metrics)
-        if not self._is_counted and schedule.progress * self.settings.epochs >= 1:
+        if not self._is_counted and self.epochs_done >= 1:
             self._is_counted, self.refused = True, self._judge_counts().refused
         return True
 
@@ -949,10 +954,10 @@ class Job:
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
-        epochs = math.ceil(self.schedule.progress * self.settings.epochs - 1e-9)  # that were begun
+        epochs = math.ceil(self.epochs_done - 1e-9)  # that were begun
         by_schedule, passes = self.schedule.figures(), self.schedule.ranges
         if passes is not None:  # parts of an epoch do not compare: ranges are cut by frequency
-            losses = losses[: int(self.schedule.progress * self.settings.epochs + 1e-9)]
+            losses = losses[: int(self.epochs_done + 1e-9)]
         if (rounds := self.schedule.rounds) is not None:  # rounds that were applied
             losses, units = losses[: rounds.round], self._at_round[0]
             by_schedule["by_round"] = self.by_round

@@ -85,6 +85,8 @@ class Entries:
         self._plain = EpochOrder(np.arange(len(self.blocks)), self._sizes)
         self._epoch_bytes = int(self._sizes.sum())
         self.total_bytes = max(1, self.bytes_before(self.count))
+        self.part = min(1.0, self.total_bytes / max(1, epochs * self._epoch_bytes))
+        """Share of all epochs that these entries are: below 1 with a `limit`."""
 
     def entry(self, number: int) -> Entry:
         epoch, place = divmod(number, len(self.blocks))

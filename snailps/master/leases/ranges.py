@@ -40,7 +40,7 @@ class RangeEntries(Entries):
         self._first = len(blocks) + plan.before * plan.ranges  # that trains
         super().__init__(blocks)
         self.count = len(self.blocks) + (self.passes - 1) * plan.ranges
-        self.total_bytes = plan.passes * plan.ranges
+        self.total_bytes, self.part = plan.passes * plan.ranges, 1.0
 
     def pass_of(self, number: int) -> int:
         """The pass of an entry."""

@@ -69,6 +69,8 @@ class Schedule(ABC):
     """Workers that train at the same time; None: all."""
     is_flushed = False
     """A worker reports an entry once its pushes are acknowledged."""
+    part = 1.0
+    """Share of the job's epochs that the plan has: below 1 with `max_steps`."""
     held: int | None = None
     """Epochs after which nothing is leased, as the model is tested there; None: leases go on."""
 
@@ -329,7 +331,7 @@ class BlockSchedule(Schedule):
         nodes: Sequence[int] = (),  # the workers
     ) -> None:
         super().__init__(BlockRecords(entries.count), nodes)
-        self.plan = entries
+        self.plan, self.part = entries, entries.part
         self._done_bytes = 0
         if known is not None:
             self.records.resume(known)
