@@ -335,9 +335,15 @@ class LineHeads:
             return head
         except TypeError:  # not hashable: a list of labels, or labels with weights
             if isinstance(label, Mapping):
+                if not (self._ends or self._are_soft):
+                    raise DataError(
+                        f"{self._labels.at(number)} is {a_kind(label)}: expected a label. Weights "
+                        "of labels are read with soft_labels: true"
+                    ) from None
                 return "".join(
                     self._word_of(number, item, f":{weight_text(weight, self._labels, number)}")
                     for item, weight in label.items()
+                    if weight is not None  # of a struct, whose rows have all fields
                 )
             return "".join(self._word_of(number, item) for item in _several(label))
 

@@ -328,7 +328,11 @@ def _number(cell: Any) -> float:
 
 
 def _word(label: Any) -> Any:
-    """A label, or each of a list, as a word of a line; None: missing."""
+    """A label, or each of a list or mapping, as a word of a line; None: missing."""
+    if isinstance(label, list) and label and isinstance(label[0], tuple):
+        label = dict(label)  # of Arrow's type map
+    if isinstance(label, Mapping):
+        return {_word(name): weight for name, weight in label.items()}
     if isinstance(label, list):
         return [_word(item) for item in label]
     if isinstance(label, str):

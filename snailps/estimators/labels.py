@@ -9,14 +9,24 @@ labels to words of a text file and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._labelled import WEIGHT_MAX
-from snailps.data.elements import a_kind, elements_of, is_missing
+from snailps.data.elements import (
+    a_kind,
+    elements_of,
+    is_missing,
+    library_of,
+    native,
+    refuse_masked,
+    table_of,
+)
 from snailps.data.label_words import label_of
 from snailps.errors import DataError
 
@@ -26,49 +36,48 @@ def values_of(y: Any, X: Any = None) -> list[Any]:
     if y is None:
         raise DataError("y: expected a label for each text, got none")
     elements = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
-    values = []
-    for number, value in enumerate(elements.values):
-        if isinstance(value, np.generic):
-            value = value.item()
-        if is_missing(value):
-            raise DataError(
-                f"y: {elements.at(number)} is missing ({value!r}): leave such rows out, or fill "
-                "them"
-            )
-        if not isinstance(value, (str, int, float)):
-            raise DataError(
-                f"y: {elements.at(number)} is {a_kind(value)}: expected one label a text, a str or "
-                "a number"
-            )
-        if isinstance(value, str) and value.endswith("\0"):  # NumPy would drop the byte
-            raise DataError(f"y: {elements.at(number)} ends with a zero byte: {value!r:.60}")
-        values.append(value)
+    values = [_label(value, elements.at, number) for number, value in enumerate(elements.values)]
     kinds = {str if isinstance(value, str) else float for value in values}
     if len(kinds) > 1:
         raise DataError("y: expected labels of one type, got both str and numbers")
     return values
 
 
-def soft_labels_of(y: Any, classes: Sequence[Any] | None = None) -> list[dict[Any, float]] | None:
+def _label(value: Any, at: Callable[[int], str], number: int) -> Any:
+    """Return a label as a Python value; `at` gives words for the element of a `number`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if is_missing(value):
+        raise DataError(
+            f"y: {at(number)} is missing ({value!r}): leave such rows out, or fill them"
+        )
+    if not isinstance(value, (str, int, float)):
+        raise DataError(
+            f"y: {at(number)} is {a_kind(value)}: expected one label a text, a str or a number"
+        )
+    if isinstance(value, str) and value.endswith("\0"):  # NumPy would drop the byte
+        raise DataError(f"y: {at(number)} ends with a zero byte: {value!r:.60}")
+    return value
+
+
+def soft_labels_of(
+    y: Any, classes: Sequence[Any] | None = None, X: Any = None
+) -> list[dict[Any, float]] | None:
     """Return the weights of the labels of each text; None: y has one label a text.
 
-    y is a list of mappings, or a matrix with a column for each of `classes`, by default the names
-    or numbers of its columns.  Labels of weight 0 are left out.
+    y has a mapping a text: a list, a column, or the name of a column of X; or it is a matrix, dense
+    or sparse, or a table with a column for each of `classes`, by default the names or numbers of
+    its columns.  Labels of weight 0 are left out.
     """
-    if getattr(y, "ndim", 0) == 2 and y.shape[1] != 1:
-        names = getattr(y, "columns", range(y.shape[1])) if classes is None else classes
-        labels = values_of(list(names))
-        if len(labels) != y.shape[1]:
-            raise DataError(
-                f"classes: expected a label for each of the {y.shape[1]:,} columns of y, got "
-                f"{len(labels):,}"
-            )
-        matrix = np.asarray(y)
-        rows: list[Any] = [dict(zip(labels, row, strict=True)) for row in matrix.tolist()]
-    else:
-        rows = list(elements_of(y, what="y").values) if isinstance(y, (list, tuple)) else []
+    if y is None:
+        return None
+    rows = None if isinstance(y, str) else _rows_of_matrix(y, classes)
+    if rows is None:
+        elements = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
+        rows = list(elements.values)
         if not rows or not isinstance(rows[0], Mapping):
             return None
+    labels: dict[Any, Any] = {}  # checked once, not in each row
     soft = []
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -76,22 +85,62 @@ def soft_labels_of(y: Any, classes: Sequence[Any] | None = None) -> list[dict[An
                 f"y: element {number:,} is {a_kind(row)}: expected a mapping from labels to "
                 "weights, as the first one"
             )
-        weights = {
-            label: weight.item() if isinstance(weight, np.generic) else weight
-            for label, weight in row.items()
-        }
-        for label, weight in weights.items():
+        weights: dict[Any, float] = {}
+        for label, weight in row.items():
+            if weight is None:  # of a struct, whose rows have all fields
+                continue
+            if label not in labels:
+                labels[label] = _label(label, "a label of element {:,}".format, number)
+            if isinstance(weight, np.generic):
+                weight = weight.item()
             if not isinstance(weight, (int, float)) or not 0 <= weight <= WEIGHT_MAX:
                 raise DataError(
                     f"y: element {number:,} gives label {label!r:.60} the weight {weight!r:.60}: "
                     f"expected a number from 0 to {WEIGHT_MAX:,.0f}"
                 )
-        soft.append({label: float(weight) for label, weight in weights.items() if weight})
-        if not soft[-1]:
+            if weight:
+                weights[labels[label]] = float(weight)
+        if not weights:
             raise DataError(
                 f"y: element {number:,} has no label of a weight above 0: leave the text out"
             )
+        soft.append(weights)
     return soft
+
+
+def _rows_of_matrix(y: Any, classes: Sequence[Any] | None) -> list[dict[Any, Any]] | None:
+    """Return the weights in a matrix or table, by label; None: y is neither, or has one column."""
+    y = native(y, "y")
+    table = table_of(y)
+    names: Sequence[Any] = ()
+    if table is not None:
+        names = table.columns
+    elif getattr(y, "ndim", 0) == 2:
+        names = range(y.shape[1])
+    if len(names) < 2:
+        return None
+    labels = values_of(list(names if classes is None else classes))
+    if len(labels) != len(names):
+        raise DataError(
+            f"classes: expected a label for each of the {len(names):,} columns of y, got "
+            f"{len(labels):,}"
+        )
+    counts = Counter(labels) | Counter(names)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise DataError(f"y: expected another label for each column, got {twice[0]!r:.60} twice")
+    if table is not None:
+        columns = [table.column(name).values(0, table.rows) for name in names]
+        return [dict(zip(labels, row, strict=True)) for row in zip(*columns, strict=True)]
+    if library_of(y) == "scipy":
+        rows = y.tocoo().tocsr()  # adds up entries of the same place, in a matrix of its own
+        spans = itertools.pairwise(rows.indptr.tolist())
+        places, weights = rows.indices.tolist(), rows.data.tolist()
+        return [
+            {labels[place]: weights[at] for at, place in enumerate(places[first:last], first)}
+            for first, last in spans
+        ]
+    refuse_masked(y, "y")
+    return [dict(zip(labels, row, strict=True)) for row in np.asarray(y).tolist()]
 
 
 def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]:

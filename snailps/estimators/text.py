@@ -134,8 +134,8 @@ class TextClassifier(
         y : sequence or array of str, int, bool or float; or the name of a column
             n labels, or the name of their column in X.  For tables in files (see `column`) the
             name of their column of labels, which are read as str.  Leave it out for text files.
-            Or soft labels: n mappings from labels to weights, or a matrix or DataFrame (n, classes)
-            of probabilities.
+            Or soft labels: n mappings from labels to weights, also in a column; or a matrix, dense
+            or sparse, or a DataFrame (n, classes) of probabilities.
         sample_weight : array-like of n numbers; or the name of a column, optional
             Weights of the texts, 0 to 1,000,000: 2 counts as the text twice, 0 leaves it out.
         column : str
@@ -288,7 +288,8 @@ class TextClassifier(
                     f"y: {a_kind(X)} can be read only once, for its texts: give the labels as a "
                     f"list, or a table that has column {y!r:.60}"
                 )
-            soft = soft_labels_of(y, data.classes)
+            y = list(y) if isinstance(y, Iterator) else y
+            soft = soft_labels_of(y, data.classes, X)
             values = values_of(y, X) if soft is None else [label for row in soft for label in row]
             every = classes_of(values, [*words]).tolist()
             words = {label: _PREFIX + word_of(label) for label in every} | words

@@ -194,6 +194,29 @@ def test_text_with_labels_of_a_column(tmp_path, scratch_of, ending):
     assert found == [b"__label__salt%20%water a calm sea\n__label__fresh a lake\n"]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "struct", "map"])
+def test_labels_of_a_row_may_be_a_mapping_to_weights(tmp_path, form):
+    path = str(tmp_path / ("t.jsonl" if form == "jsonl" else "t.parquet"))
+    rows = [{"a b": 0.75, "c": 0.25}, {"c": 2}]
+    if form == "jsonl":
+        lines = [json.dumps({"text": "x", "kind": row}) for row in rows]
+        Path(path).write_text("\n".join(lines) + "\n")
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet")
+        kind = arrow.map_(arrow.string(), arrow.float64()) if form == "map" else None
+        items = [list(row.items()) for row in rows] if form == "map" else rows
+        table = arrow.table({"text": ["x", "x"], "kind": arrow.array(items, kind)})
+        arrow.parquet.write_table(table, path)
+    reading = Reading("text", column="text", label_column="kind", soft_labels=True)
+    assert b"".join(text_of(reading, path)).decode().splitlines() == [
+        "__label__a%20%b:0.75 __label__c:0.25 x",
+        "__label__c:2 x",
+    ]
+    with pytest.raises(DataError, match=r"row 0 of column 'kind' .* is a dict.*soft_labels: true"):
+        list(text_of(replace(reading, soft_labels=False), path))
+
+
 def test_text_of_lists_of_words(tmp_path, scratch_of):
     path = written(tmp_path, "parquet", [{"words": ["a", "b"]}, {"words": ["c"]}])
     assert read(path, Reading("text", column="words"), scratch_of) == [b"a b\nc\n"]

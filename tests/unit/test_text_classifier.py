@@ -19,7 +19,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError, ModelFileError, ParameterError
 from snailps.estimators import base
 from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import classes_of, values_of
+from snailps.estimators.labels import classes_of, soft_labels_of, values_of
 from snailps.models.classifier import Classifier, ClassifierSettings, warm_start
 from snailps.models.classifier.model import unpack_summary
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
@@ -270,6 +270,42 @@ def test_columns_of_soft_labels_have_names_or_numbers(jobs):
     frame = pytest.importorskip("pandas").DataFrame({"x": [0.5, 1, 0], "y": [0.5, 0, 1]})
     assert TextClassifier(dim=2).fit(TEXTS, frame).classes_.tolist() == ["x", "y"]
     assert TextClassifier(dim=2).fit(TEXTS, frame.to_numpy()).classes_.tolist() == [0, 1]
+    assert TextClassifier(dim=2).fit(TEXTS, iter(SOFT)).classes_.tolist() == ["x", "y"]
+    frame.columns = ["x", "x"]
+    with pytest.raises(DataError, match="another label for each column, got 'x' twice"):
+        TextClassifier(dim=2).fit(TEXTS, frame)
+
+
+SOFT_MATRIX = np.array([[0.75, 0.25], [0, 1], [0, 2]])
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["objects", "Series", "polars", "arrow", "csr", "repeated", "column", "structs"],
+)
+def test_soft_labels_come_in_any_container(form):
+    if form == "objects":
+        y = np.array(SOFT, object)
+    elif form in ("Series", "column"):
+        y = pytest.importorskip("pandas").Series(SOFT)
+    elif form == "polars":
+        y = pytest.importorskip("polars").DataFrame(SOFT_MATRIX, schema=["x", "y"])
+    elif form in ("arrow", "structs"):
+        y = pytest.importorskip("pyarrow").table(dict(zip("xy", SOFT_MATRIX.T, strict=True)))
+        y = y.to_struct_array() if form == "structs" else y
+    elif form == "csr":
+        y = pytest.importorskip("scipy.sparse").csr_matrix(SOFT_MATRIX)
+    elif form == "repeated":  # 0.5 + 0.25 at one place
+        places = [0, 0, 1, 1, 1], [0, 3, 4, 5]
+        values = [0.5, 0.25, 0.25, 1, 2]
+        y = pytest.importorskip("scipy.sparse").csr_array((values, *places))
+    classes = ["x", "y"] if form in ("csr", "repeated") else None
+    X = y.to_frame("y") if form == "column" else None
+    assert soft_labels_of("y" if form == "column" else y, classes, X) == [
+        {"x": 0.75, "y": 0.25},
+        {"y": 1.0},
+        {"y": 2.0},
+    ]
 
 
 def test_class_weight_is_a_setting_of_the_job(jobs):
@@ -313,6 +349,8 @@ def test_weights_of_files_are_columns(jobs, tmp_path):
         ([{"x": 1}, {"x": float("nan")}, {}], None, "element 1 gives label 'x' the weight nan"),
         ([{"x": 1}, {"x": "1"}, {"x": 1}], None, "element 1 gives label 'x' the weight '1'"),
         ([{"x": 1}, {"x": 0}, {"x": 1}], None, "element 1 has no label of a weight above 0"),
+        ([{"x": 1}, {None: 1}, {"x": 1}], None, "a label of element 1 is missing"),
+        (np.ma.masked_equal(np.ones((3, 2)), 1), None, "without hidden elements"),
         (np.ones((2, 2)), None, "a label for each"),
     ],
 )
