@@ -24,11 +24,13 @@ LIMIT = 1e6
 def balanced(sums: NDArray[Any]) -> NDArray[np.float64]:
     """Return a factor for each class that gives all classes the same sum, float64 (n,).
 
-    As in scikit-learn: the mean of the sums over the sum of the class.  A class without examples
-    counts as one example.
+    As in scikit-learn: the mean of the sums over the sum of the class.  Classes without examples,
+    such as those that only an earlier training had, do not count in the mean; they are weighed as
+    if they had one.
     """
     sums = np.asarray(sums, np.float64)
-    factors: NDArray[np.float64] = sums.sum() / (len(sums) * np.where(sums > 0, sums, 1.0))
+    number = max(1, np.count_nonzero(sums > 0))
+    factors: NDArray[np.float64] = sums.sum() / (number * np.where(sums > 0, sums, 1.0))
     return factors
 
 

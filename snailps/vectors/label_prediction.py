@@ -749,6 +749,11 @@ def evaluate_labels(
         raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
     if weight_column and not label_column:
         raise DataError("weight_column: expected label_column as well, the column of labels")
+    if weight_column and weight_column in (column, label_column):
+        raise DataError(
+            "weight_column: expected another column than column and label_column, got "
+            f"{weight_column}"
+        )
     prefix = prefix_for(model, where, column, label_column)
     scores = (model.reading(prefix.encode(), weighed=True) if weight_column else model).scores(
         partial(labelled_text, where, column, label_column, prefix, weight_column),

@@ -561,6 +561,8 @@ def test_evaluate_counts_texts_with_the_weights_of_a_column(small, tmp_path):
         evaluate_labels(LabelModel(small), path, column="text", weight_column="weight")
     with pytest.raises(DataError, match="label_column: expected column as well"):
         evaluate_labels(LabelModel(small), path, label_column="kind")
+    with pytest.raises(DataError, match="weight_column: expected another column"):
+        evaluate_labels(LabelModel(small), path, **{**columns, "weight_column": "kind"})
 
 
 def test_evaluate_without_a_line_that_counts_or_a_file_says_so(small, tmp_path):

@@ -189,6 +189,8 @@ def test_balanced_is_as_in_scikit_learn():
     classes, counts = np.unique(y, return_counts=True)
     want = compute_class_weight("balanced", classes=classes, y=y)
     np.testing.assert_allclose(balanced(counts), want)
+    # A class of an earlier training, without examples now, changes nothing of the others.
+    np.testing.assert_allclose(balanced(np.append(counts, 0))[:-1], want)
 
 
 def test_sums_too_large_to_be_added_exactly_are_refused():
@@ -216,6 +218,10 @@ def test_sums_too_large_to_be_added_exactly_are_refused():
         ({"class_weights": "balanced, x=1"}, "expected balanced, or LABEL.*, got 'balanced, x=1'"),
         ({"class_weights": "x=1, y=2, x=3"}, "expected one number for 'x', got two"),
         ({"weight_column": "w"}, "expected `label_column` as well"),
+        (
+            {"column": "t", "label_column": "w", "weight_column": "w"},
+            "expected another column than column and label_column, got w",
+        ),
     ],
 )
 def test_settings_of_weights_that_cannot_be_are_refused(values, what):

@@ -306,6 +306,11 @@ def figures_of(
     what, advice = "held_out", "hold out more lines"
     if settings.validation:
         what, advice = "validation", "give other files"
+    if not sums.lines + sums.skipped:
+        raise DataError(
+            f"{what}: expected a line to test on, got none: of equal lines all are trained or all "
+            f"held out; {advice}"
+        )
     if not sums.lines:
         raise DataError(
             f"{what}: none of {sums.skipped:,} held-out lines has both a label and a word of the "

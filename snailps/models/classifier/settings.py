@@ -213,6 +213,11 @@ class ClassifierSettings(JobSettings):
                 f"{where('weight_column')}: expected `label_column` as well, the "
                 "column with the labels"
             )
+        if self.weight_column and self.weight_column in (self.label_column, self.column):
+            raise ConfigError(
+                f"{where('weight_column')}: expected another column than column and label_column, "
+                f"got {self.weight_column}"
+            )
         try:
             class_weights_in(self.class_weights)
         except ConfigError as error:
