@@ -88,6 +88,9 @@ class Block:
         Share of the whole training before and after this block, 0 to 1: for step sizes that fall.
     prepared : object
         What `Worker.prepare` returned for this block.
+    prepare_s, kernel_s : float
+        Processor seconds of `Worker.prepare`, and of the model's kernels, if it counts them (else
+        None): what of this block's training does not move rows.
     terms : object, optional
         What the schedule of the job adds, as one value (`transport.messages.terms`): the attributes
         from `clock` to `durable` are fields of it.  None without a clock or rotation.
@@ -149,6 +152,8 @@ class Block:
     first: bool = False
     checkouts: Checkouts = field(default_factory=NoCheckouts)
     prepared: Any = field(default=None, init=False)
+    prepare_s: float = field(default=0.0, init=False)
+    kernel_s: float | None = field(default=None, init=False)
     again: bool = field(default=False, init=False)
     _data: bytes | None = field(default=None, init=False)
     _pulls: list[Pending] = field(default_factory=list, init=False)

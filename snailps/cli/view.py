@@ -29,6 +29,8 @@ LOOP_MS, LOOP_SHARE = 50.0, 0.2
 LOOP_TURNS = 10_000
 """A busy master is reported only after this many turns: before, the slow ones in a thousand are
 those at the start of the job."""
+ADVISED_S = 2.0
+"""In a shorter training the number of workers matters to nobody."""
 TESTS_MAX = 4
 OWN_MAX = 12
 """At most this many figures of a user's own `judge` are shown."""
@@ -419,6 +421,7 @@ def ending_of(
         ("repeated", [again]),
         ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
+        ("workers", _workers(figures)),
         ("faults" if why else "survived", _faults(status)),
         ("saved", _saved(newest, bool(files)) if says_saved or by == "interrupt" else []),
         ("time", [] if wall_s is None else [_times(figures, wall_s)]),
@@ -440,6 +443,17 @@ def _trained(figures: Mapping[str, Any], unit: str) -> list[str]:
         return []
     text = f"{figures[unit]:,} {unit} in {short_seconds_text(figures['train_s'])}"
     return [f"{text}, {speed:,.0f} {unit}/s"]
+
+
+def _workers(figures: Mapping[str, Any]) -> list[str]:
+    """Say it where a single worker would have trained as fast."""
+    workers, share = figures.get("workers", 0), figures.get("work_share")
+    if share is None or not workers * share < 1 < workers or figures["train_s"] < ADVISED_S:
+        return []
+    return [
+        f"{share:.0%} of the processor time of {workers} trained, the rest moved rows: one worker "
+        "with as many threads trains this input as fast"
+    ]
 
 
 def _loss(figures: Mapping[str, Any]) -> list[str]:

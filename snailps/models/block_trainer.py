@@ -140,6 +140,7 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
             first, begin = last, end
         if size:
             metrics |= self.judged(batch, rows, (loss, weight))
+        block.kernel_s = self.sgd.take_kernel_s()
         scales = self.scales(batch, rows, rates[0])
         parts = zip(self.rows, prepared.asked, scales, strict=True)
         closed = [each.close(asked, scale) for each, asked, scale in parts]

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +32,8 @@ STEEP = 16
 """Steepest directions that are scaled for a row that other workers change little."""
 ROWS_AT_ONCE = 4096
 
+Kernel = ParamSpec("Kernel")
+Result = TypeVar("Result")
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
@@ -153,6 +158,7 @@ class LocalSgd:
         self.worker, self.layout, self.state, self.derive = worker, layout, state, derive
         self.project = project
         self.pool = ThreadPoolExecutor(worker.threads, "snailps-train")
+        self._kernel_s, self._lock = 0.0, threading.Lock()
         self.packed = ArrayPool(lambda n: np.empty((n, layout.width), np.float32))
         self._trained = ArrayPool(layout.make)
 
@@ -171,6 +177,29 @@ class LocalSgd:
 
     def close(self) -> None:
         self.pool.shutdown()
+
+    def start(
+        self, kernel: Callable[Kernel, Result], *args: Kernel.args, **named: Kernel.kwargs
+    ) -> Future[Result]:
+        """Start a kernel in the pool."""
+        return self.pool.submit(partial(self.run, kernel, *args, **named))
+
+    def run(
+        self, kernel: Callable[Kernel, Result], *args: Kernel.args, **named: Kernel.kwargs
+    ) -> Result:
+        """Run a kernel here, and count its processor time."""
+        begin = time.thread_time()
+        try:
+            return kernel(*args, **named)
+        finally:
+            with self._lock:
+                self._kernel_s += time.thread_time() - begin
+
+    def take_kernel_s(self) -> float:
+        """Return the processor seconds of kernels that are done, and count from 0 again."""
+        with self._lock:
+            kernel_s, self._kernel_s = self._kernel_s, 0.0
+        return kernel_s
 
     def in_threads(
         self,

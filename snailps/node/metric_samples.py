@@ -203,6 +203,9 @@ class BlockTally:
         self._seconds = Histogram("snailps_block_seconds", _BLOCK_BOUNDS_S)
         self.waited_s = 0.0
         """Seconds that the present job has waited for steps; the thread that trains adds."""
+        self.work_s = 0.0
+        """Processor seconds of the present job's training that a single worker would need, too:
+        kernels, and preparing of blocks."""
 
     def done(self, pass_: str, blocks: int, units: int, seconds: float, counts: str) -> None:
         """Count blocks of a pass; `counts` names the units of the training."""

@@ -69,7 +69,9 @@ class Leases:
             if enough:
                 return None
         with named(model, "prepare", block), model._at(block, preparing=True):
+            begin = time.thread_time()
             block.prepared = model.prepare(block)
+            block.prepare_s = time.thread_time() - begin
         if block.clock >= 0:
             # Asked now, beside the pull: once the step before is sealed no round trip remains.
             self.step_begun(block)

@@ -16,6 +16,7 @@ import gc
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -282,7 +283,7 @@ class WorkerProcess(Node):
         if clocked:  # sums must not depend on how many threads this host has
             blas_threads.set_threads(1)
         self._orders.came_back.clear()
-        self._tally.waited_s = 0.0
+        self._tally.waited_s = self._tally.work_s = 0.0
         try:
             model = self._model = made(cls, settings, 1 if one_thread else self._threads)
             model.workers, model.route_epoch = self._orders.workers, self.route_epoch
@@ -304,6 +305,7 @@ class WorkerProcess(Node):
             model.workers = self._orders.workers
             with named(model, "setup"):
                 model.setup()
+            begin_cpu_s = time.process_time()
             if not self._orders.leaving:
                 training.run()
             reports.start_block(_LAST)
@@ -313,6 +315,8 @@ class WorkerProcess(Node):
             figures = {
                 "peak_rss_mb": peak_rss_mb(),
                 "waited_s": self._tally.waited_s,
+                "work_s": self._tally.work_s,
+                "cpu_s": time.process_time() - begin_cpu_s,
                 **{key: value - before[key] for key, value in client.counters().items()},
             }
             self._progress.finish(figures)

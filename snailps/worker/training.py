@@ -126,6 +126,8 @@ class Training:
         self._reports.start_block(block.number)
         with named(model, "train", block), model._at(block):
             metrics = numbers_of(model.train(block))
+        if block.kernel_s is not None:
+            self._tally.work_s += block.prepare_s + block.kernel_s
         if checkouts is not None:
             checkouts.end()
         in_round = block.index >= 0

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,3 +199,29 @@ def test_rows_are_copied_by_the_caller_if_one_thread_is_all(threads):
     assert all(other == [row + 10 for row in rows] for _, rows, other, _ in seen)
     assert all((thread == threading.get_ident()) == (threads == 1) for thread, *_ in seen)
     assert len(seen) == threads
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+def test_processor_time_of_kernels_is_counted_here_and_in_the_pool():
+    def busy(seconds, fails=False):
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+        time.sleep(0.05)  # waiting is no work
+        if fails:
+            raise ValueError("no rows")
+        return seconds
+
+    sgd = LocalSgd(SimpleNamespace(threads=2), RowLayout.padded(4))
+    try:
+        assert sgd.run(busy, 0.01) == 0.01
+        tasks = [sgd.start(busy, seconds) for seconds in (0.01, 0.02)]
+        assert [task.result() for task in tasks] == [0.01, 0.02]
+        with pytest.raises(ValueError, match="no rows"):
+            sgd.start(busy, 0.01, fails=True).result()
+        assert 0.05 <= sgd.take_kernel_s() < 0.075
+        assert sgd.take_kernel_s() == 0.0
+    finally:
+        sgd.close()

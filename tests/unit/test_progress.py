@@ -261,6 +261,18 @@ def test_end_says_what_auto_has_chosen_and_how_many_pairs_come_again():
     assert "repeated: 1,234 lines have the pair of an earlier one, and count too" in lines
 
 
+def test_end_says_that_one_worker_is_as_fast_only_where_it_is():
+    said = (
+        "workers: 32% of the processor time of 2 trained, the rest moved rows: one worker with as "
+        "many threads trains this input as fast"
+    )
+    several = FIGURES | {"workers": 2, "work_share": 0.32}
+    assert said in end_lines(ending_of(several, job="classifier"))
+    for more in ({"work_share": 0.5}, {"workers": 4}, {"workers": 1}, {"train_s": 1.9}):
+        lines = end_lines(ending_of(several | more, job="classifier"))
+        assert not any(line.startswith("workers:") for line in lines)
+
+
 def test_end_says_which_epoch_is_saved_though_some_were_not_tested():
     tests = [{"epoch": epoch, "log_loss": 0.5 - epoch / 100} for epoch in (1, 2, 5)]
     figures = FIGURES | {"tests": tests}

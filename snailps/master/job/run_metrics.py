@@ -47,6 +47,7 @@ def run_figures(
         "servers": len(members.nodes("server")),
         "workers": sum(member.role == "worker" for member in everyone),
         **_waited(job, everyone),
+        **work_share(everyone),
         **replication.figures(),
     }
 
@@ -63,3 +64,15 @@ def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
             for m in workers
         }
     }
+
+
+def work_share(everyone: list[Member]) -> dict[str, float]:
+    """Share of the workers' processor time in the training that a single worker would need, too.
+
+    The rest moves rows.  Not known of models that do not count their kernels' time.
+    """
+    work_s, cpu_s = (
+        sum(float(member.figures.get(key, 0.0)) for member in everyone)
+        for key in ("work_s", "cpu_s")
+    )
+    return {"work_share": round(work_s / cpu_s, 3)} if work_s else {}

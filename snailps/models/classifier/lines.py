@@ -8,7 +8,8 @@ Shared by a worker's blocks, a pruned model that is trained on, and trials.
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import Executor, Future
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ def shuffled(lines: Lines, seed: int, most: int | None = None) -> Lines:
 
 
 def begin(
-    pool: Executor,
+    start_kernel: Callable[..., Future[tuple[float, float]]],
     threads: int,
     rows: tuple[Floats, Floats],
     lines: Lines,
@@ -72,7 +73,7 @@ def begin(
     inner = np.clip(np.searchsorted(ptr, wanted), first, last)
     edges = sorted({first, *inner.tolist(), last})
     return [
-        pool.submit(
+        start_kernel(
             kernels.train_labels,
             *rows,
             steps.dim,

@@ -471,7 +471,7 @@ class Classifier(TextModel, Adopted, Reported):
         s = self.settings
         steps = Steps(s.dim, s.loss, s.negatives, rates, seed)
         tasks = begin(
-            self.sgd.pool,
+            self.sgd.start,
             self.threads,
             (inputs, outputs),
             examples.lines,

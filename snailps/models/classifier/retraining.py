@@ -93,7 +93,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                     (rates[0], rates[1]),
                     training.seed + done,
                 )
-                tasks = begin(pool, threads, rows, lines, outputs, (0, line_num), steps)
+                tasks = begin(pool.submit, threads, rows, lines, outputs, (0, line_num), steps)
                 trained += sum(task.result()[1] for task in tasks)
                 done += len(piece)
                 training.progress(min(1.0, done / size))

@@ -231,7 +231,7 @@ def trained(
                 raise Stopped
             rates = [s.lr * max(0.0, 1 - (done + at) / total) for at in (start, end)]
             steps = Steps(s.dim, s.loss, s.negatives, (rates[0], rates[1]), seed)
-            for task in begin(pool, 1, (inputs, outputs), lines, part, (start, end), steps):
+            for task in begin(pool.submit, 1, (inputs, outputs), lines, part, (start, end), steps):
                 task.result()
         done += number
     return inputs, outputs

@@ -350,7 +350,7 @@ class TripleTrainer(RotationTrainer):
             return loss, float(lines)
 
         return [
-            self.sgd.pool.submit(train, some, seed)
+            self.sgd.start(train, some, seed)
             for thread in range(threads)
             if (some := runs[thread::threads])
         ]

@@ -608,7 +608,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             return self.train_part(batch, trained, part, rates, seed & MASK64), part[1] - part[0]
 
         return [
-            self.sgd.pool.submit(train, part, seed + span[0] + number)
+            self.sgd.start(train, part, seed + span[0] + number)
             for number, part in enumerate(itertools.pairwise(edges))
         ]
 

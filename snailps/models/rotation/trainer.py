@@ -403,6 +403,7 @@ class _Training:
             task.result()
         if self._done == self._block.output_parts and not self._block.had:  # else the training ends
             self._totals["units"] = float(self._lease.units)  # also of a text without any pairs
+        self._block.kernel_s = self._sgd.take_kernel_s()
         return self._totals
 
     def _check_out(self) -> Checkout | None:

@@ -440,10 +440,10 @@ class SparseWorker(SparseModel, Adopted, Reported):
         train = partial(self.train_part, rates=rates, shared=at_once)
         if at_once:
             sums = self.results_of(
-                [self.sgd.pool.submit(train, one, trained, part) for one, part in parts]
+                [self.sgd.start(train, one, trained, part) for one, part in parts]
             )
         else:
-            sums = [train(one, trained, part) for one, part in parts]
+            sums = [self.sgd.run(train, one, trained, part) for one, part in parts]
         if self._bias_moved is not None:
             self._bias_moved += (trained[bias] - before).sum(0)
         return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)

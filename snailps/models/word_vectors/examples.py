@@ -219,7 +219,7 @@ def train(
             continue
         kernel, own, named = examples.call(s, a, b)
         tasks.append(
-            sgd.pool.submit(
+            sgd.start(
                 kernel,
                 inputs[0],
                 outputs[0],
