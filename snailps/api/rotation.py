@@ -46,7 +46,11 @@ class Rotation:
         How often an epoch goes through its chunks of input.  With more than one, each pass trains a
         part of the work, and splits the rows into other partitions: a row may be an input row in
         one chunk, and an output row in the next.  So a chunk begins when all partitions of the one
-        before are done.  All blocks come to `Rotated.encode` in each pass.
+        before are done.
+    is_kept : bool
+        True: what `Rotated.encode` writes of a block serves all passes and epochs.  So each block
+        comes to it once, in the first pass, and later only if servers have lost it (`Block.again`).
+        False: it comes in each pass.
 
     Examples
     --------
@@ -60,6 +64,7 @@ class Rotation:
     checkouts_of_one: int = OUTPUTS_PER_INPUT
     sweeps: int = 1
     passes: int = 1
+    is_kept: bool = False
 
     def __post_init__(self) -> None:
         for name in ("chunks", "most_parts", "checkouts_of_one", "sweeps", "passes"):

@@ -44,6 +44,8 @@ class JobPlan:
     most_parts: int = 1
     splits: int = 1
     """In a rotation: passes of an epoch, each of which splits the rows anew."""
+    keeps: bool = False
+    """In a rotation: what is encoded of a block serves all passes and epochs."""
     ranges: int = 0
     """Of each pass that waits for the one before; 0: there are none."""
     durable: float = 0.0
@@ -94,6 +96,7 @@ class JobPlan:
             "chunks": str(self.chunks),
             "most_parts": str(self.most_parts),
             "splits": str(self.splits),
+            "keeps": str(int(self.keeps)),
             "ranges": str(self.ranges),
             "seats": str(self.seats),
             "tests": str(int(bool(self.figures))),
@@ -138,7 +141,7 @@ class JobPlan:
     def least(self, blocks):
         """The entries that are trained whatever happens; in `bsp` no others are."""
         epochs = self.tested_epochs() if self.figures else self.epochs
-        entries = blocks * epochs * self.splits
+        entries = blocks * (1 if self.keeps else epochs * self.splits)
         if self.ranges:
             return blocks + (self.epochs + self.ranges % 2) * self.ranges
         if self.rounds or self.limit_s:
@@ -219,7 +222,8 @@ def draw_rotation(seed, plan):
     most_parts = rng.choice((1, 2, 3, 8, 8))
     durable = random.Random(f"settles {seed}").choice((0.0, 0.2, 0.5))
     splits = random.Random(f"splits {seed}").choice((1, 1, 2, 3))
-    cut = {"chunks": chunks, "most_parts": most_parts, "splits": splits}
+    keeps = random.Random(f"keeps {seed}").random() < 0.5
+    cut = {"chunks": chunks, "most_parts": most_parts, "splits": splits, "keeps": keeps}
     return replace(plan, expires=0, durable=durable, **cut)
 
 

@@ -92,6 +92,7 @@ class SimSettings(JobSettings):
     chunks: int = setting(0, help="Of a rotation's epoch; 0: none.", when="In tests.")
     most_parts: int = setting(1, help="Of a rotation.", when="In tests.")
     splits: int = setting(1, help="Passes of a rotation's epoch.", when="In tests.")
+    keeps: int = setting(0, help="1: blocks are encoded once.", when="In tests.")
     ranges: int = setting(0, help="Of a pass over ranges; 0: none.", when="In tests.")
     seats: int = setting(0, help="Workers that train at a time.", when="In tests.")
     tests: int = setting(0, help="1: each epoch is tested.", when="In tests.")
@@ -140,7 +141,8 @@ class SimModel(Worker):
     def rotation(cls, settings, total_bytes, workers, summary):
         if not settings.chunks:
             return None
-        return Rotation(settings.chunks, settings.most_parts, passes=settings.splits)
+        s = settings
+        return Rotation(s.chunks, s.most_parts, passes=s.splits, is_kept=bool(s.keeps))
 
     @classmethod
     def range_passes(cls, settings, summary):

@@ -43,7 +43,8 @@ def expected_numbers(job):
     most = max(chunk_blocks)
     for chunk, count in enumerate(chunk_blocks * job.plan.epochs * job.plan.splits):
         first = chunk * (most + job.plan.most_parts)
-        yield from range(first, first + count)
+        if not (job.plan.keeps and chunk >= len(chunk_blocks)):
+            yield from range(first, first + count)
         yield from range(first + most, first + most + job.parts.get(chunk, 1))
 
 
@@ -87,16 +88,22 @@ class Rotating:
 
     # --- in the thread that prepares -------------------------------------------------------------
 
+    def _text(self, block):
+        """The first of the rows of a chunk's blocks, and the row's value, less one."""
+        plan, slots, chunk = self._job.plan, RING, block.chunk
+        if plan.keeps:
+            slots = len(_blocks(plan.blocks, plan.chunks))
+            chunk %= slots
+        return TEXT + chunk % slots * TEXT_BLOCKS, chunk * TEXT_BLOCKS
+
     def encode(self, block):
         """Overwrites the row of a block; True if the master wants no more."""
         worker = self._worker
         yield worker.cluster.think_s() * 0.1
-        key = TEXT + block.chunk % RING * TEXT_BLOCKS + block.chunk_index
+        base, value = self._text(block)
+        key = base + block.chunk_index
         rows = yield from self._pull([key])
-        change = (
-            np.full((1, DIM), block.chunk * TEXT_BLOCKS + block.chunk_index + 1, np.float32)
-            - rows[key]
-        )
+        change = np.full((1, DIM), value + block.chunk_index + 1, np.float32) - rows[key]
         yield from worker.wait(worker.client.push(worker.table, [key], change))
         yield from worker.flush()
         answer = yield from worker.tell(messages.Done("train", block.number, 0, 0.1, {}))
@@ -109,10 +116,10 @@ class Rotating:
 
     def prepare(self, block):
         """Reads the rows of all blocks of a partition's chunk."""
-        base = TEXT + block.chunk % RING * TEXT_BLOCKS
+        base, value = self._text(block)
         rows = yield from self._pull(range(base, base + block.chunk_blocks))
         for index in range(block.chunk_blocks):
-            found, must = float(rows[base + index][0]), block.chunk * TEXT_BLOCKS + index + 1
+            found, must = float(rows[base + index][0]), value + index + 1
             if found != must:
                 self._wrong(
                     f"partition {block.number} of chunk {block.chunk} reads {found:g} in the place "

@@ -171,18 +171,16 @@ def test_lines_are_read_in_the_first_epoch_only(monkeypatch):
         monkeypatch.setattr(
             rotation.RatingTrainer, "_read", noted(rotation.RatingTrainer._read, read)
         )
-        numbered = noted(MatrixFactorization.numbered, read)
-        monkeypatch.setattr(MatrixFactorization, "numbered", numbered)
         trained(workers)
-        assert len(read) == 4 + 2
+        assert len(read) == 2
         trained(workers, first=1)
-        assert len(read) == 4 + 2
+        assert len(read) == 2
         # Without room for them they come from the table.
         monkeypatch.setattr(rotation, "LINES_BYTES", 0)
         for worker in workers:
             worker.rotating.part.lines.clear()
         assert sum(one["units"] for one in trained(workers, first=2)) == USERS * ITEMS
-        assert len(read) == 4 + 2 + 2
+        assert len(read) == 2 + 2
 
 
 def noted(call, calls):
@@ -291,10 +289,10 @@ def test_items_of_an_output_partition_are_at_one_shard_or_two():
 
 def test_ratings_have_as_many_partitions_as_keep_workers_at_work():
     few, many = names_of(100, 100, 4000), names_of(1000, 1000, 4_000_000)
-    assert rotation_of(few, 64, 8) == Rotation(1, 1, 8, 8)
-    assert rotation_of(many, 64, 8) == Rotation(1, 16, 16)
-    assert rotation_of(many, 64, 20) == Rotation(1, 30, 16)
-    assert rotation_of(names_of(1000, 30, 4_000_000), 64, 8) == Rotation(1, 3, 16, 2)
+    assert rotation_of(few, 64, 8) == Rotation(1, 1, 8, 8, is_kept=True)
+    assert rotation_of(many, 64, 8) == Rotation(1, 16, 16, is_kept=True)
+    assert rotation_of(many, 64, 20) == Rotation(1, 30, 16, is_kept=True)
+    assert rotation_of(names_of(1000, 30, 4_000_000), 64, 8) == Rotation(1, 3, 16, 2, is_kept=True)
     assert rotation_of(many, rotation.ROWS_BYTES // 1000, 8) is None
     assert rotation_of(names_of(1000, 1000, 70_000_000), 64, 8).chunks == 5
 

@@ -121,6 +121,27 @@ def test_epoch_of_several_passes_has_its_blocks_in_each():
     assert schedule.plan.results_per_epoch == 6 * 2 * 4
 
 
+def test_blocks_that_are_kept_are_encoded_once_and_again_only_if_servers_lose_them():
+    rotation = Rotation(2, 8, passes=3, is_kept=True)
+    schedule = RotationSchedule(Entries(blocks_of(4), 2 * 3), rotation, nodes=[1, 2])
+    trained = []
+    while (entry := schedule.take(1)) is not None:
+        if schedule.chunks.numbers.encodes(entry.number):
+            assert entry.terms.chunk < 2  # the first pass
+            assert schedule.done(entry.number, 1)
+            continue
+        trained.append(entry.terms.chunk)
+        if entry.terms.chunk == 6:
+            block = schedule.chunks.encode_again(entry.number, 1, 1)
+            assert (block.terms, block.piece.start) == (ChunkBlock(6, 1, 2), 10)
+            assert schedule.chunks.encode_again(entry.number, 1, 1) is None  # it is leased
+            assert schedule.done(block.number, 1)
+        checkouts(schedule, entry.number, 1)
+        assert schedule.done(entry.number, 1)
+    assert trained == [chunk for chunk in range(12) for _ in range(2)]
+    assert schedule.size == schedule.records.finished == 4 * 6 + 12 * 2
+
+
 def test_bad_lines_of_an_epoch_of_several_passes_count_once():
     """Each pass has all blocks; also of one that servers have lost, and that is encoded again."""
     rotation = Rotation(1, 8, passes=2)

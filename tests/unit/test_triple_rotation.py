@@ -11,14 +11,15 @@ from rotating import blocks_of_chunk
 
 from snailps.api.rotation import Rotation
 from snailps.data.name_columns import NameCounts, Names
+from snailps.kernels._triple_order import in_order, own_triples
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.embeddings.triple_rotation import (
     cell_numbers,
     cells_of,
     drawn_codes,
-    drawn_passes,
     parts_of_cells,
+    parts_of_codes,
     rotation_of,
 )
 from snailps.models.embeddings.worker import KIND_KEY, TABLE
@@ -82,9 +83,18 @@ def trained(workers, epochs=1, leases=None):
     return found
 
 
+def names_of(lease):
+    """Head, relation and tail of each triple of a lease, (3, n), by the rows at their places."""
+    outputs = [output.entities for output in lease.outputs]
+    keys = np.concatenate([lease.part.inputs.keys.astype(np.int64), *outputs])
+    numbers = keys[lease.ends]
+    numbers[1] -= KIND_KEY
+    return numbers
+
+
 def triples_of(lease):
     """Numbers of the names of a lease's triples."""
-    return Counter(zip(*lease.triples.tolist(), strict=True))
+    return Counter(zip(*names_of(lease).tolist(), strict=True))
 
 
 def distances(settings, asked, rows):
@@ -120,16 +130,14 @@ def test_each_triple_is_trained_once_an_epoch_by_the_worker_of_its_rows(number, 
             inputs = Counter(key for lease in some for key in lease.part.inputs.keys.tolist())
             entities = {key for key in inputs if key < KIND_KEY}
             assert {inputs[key] for key in entities} == {1}  # one writer
-            outputs = np.concatenate(some[0].outputs).tolist()
+            outputs = np.concatenate([output.entities for output in some[0].outputs]).tolist()
             assert sorted([*entities, *outputs]) == list(range(ENTITIES))
             for lease in some:
-                ends = lease.place[lease.triples[[0, 2]]]
-                assert (ends >= 0).all()
                 parts = np.repeat(np.arange(len(lease.outputs)), np.diff(lease.bounds))
-                for end in (0, 2):
-                    for part, entity in zip(parts, lease.triples[end].tolist(), strict=True):
+                for entities in names_of(lease)[[0, 2]].tolist():
+                    for part, entity in zip(parts, entities, strict=True):
                         is_input = entity in lease.part.inputs.keys
-                        assert is_input or entity in lease.outputs[part]
+                        assert is_input or entity in lease.outputs[part].entities
 
 
 def test_servers_have_what_the_workers_trained():
@@ -187,18 +195,76 @@ def test_codes_put_the_ends_of_each_triple_where_one_worker_has_both(passes):
     random = np.random.default_rng(1)
     codes = drawn_codes(random.zipf(1.5, 3000).clip(max=500).astype(float), passes, random)
     assert (codes.min(), codes.max()) == (0, (1 << passes) - 2)
-    heads, tails = codes[random.integers(3000, size=(2, 20_000))]
-    tails[:500] = heads[:500]
-    of_triples = drawn_passes(heads, tails, passes, random)
+    triples = random.integers(3000, size=(3, 20_000), dtype=np.int32)
+    triples[2, :500] = triples[0, :500]
+    heads, tails = codes[triples[[0, 2]]]
+    parts = parts_of_codes((1, 2, 1), passes)
+    of_triples = np.full(20_000, passes)
+    triples[1] = np.arange(20_000)  # to know them again
+    for part in range(3):
+        own, bounds = own_triples(triples, codes, parts, part, 7)
+        numbers = own[1]
+        assert (triples[:, numbers] == own).all()
+        assert (of_triples[numbers] == passes).all()  # no part before has it
+        of_triples[numbers] = np.repeat(np.arange(passes), np.diff(bounds))
+        inner = np.where(heads >> of_triples & 1, tails, heads)[numbers]
+        assert (parts[of_triples[numbers], inner] == part).all()
     bits = (heads >> of_triples & 1, tails >> of_triples & 1)
     equal = heads == tails
     assert (bits[0] != bits[1])[~equal].all()
     assert not (bits[0] | bits[1])[equal].any()
-    counts = np.bincount(of_triples, minlength=passes)
+    counts = np.bincount(of_triples)
+    assert len(counts) == passes
     assert counts.min() > 0.9 * counts.mean()
     for pass_ in range(passes):
         inner = np.unique(codes[codes >> pass_ & 1 == 0])
         assert sorted(cell_numbers(inner, pass_).tolist()) == list(range(cells_of(passes)))
+
+
+def test_runs_replace_one_end_and_follow_each_other_by_rounds():
+    random = np.random.default_rng(2)
+    triples = random.integers(300, size=(3, 5000), dtype=np.int32)
+    triples[1] %= 4
+    output_of = random.integers(-1, 3, size=300).astype(np.int16)  # a quarter are input rows
+    triples = np.ascontiguousarray(triples[:, np.minimum(*output_of[triples[[0, 2]]]) < 0])
+    place = random.permutation(300).astype(np.int32)
+    stop = triples.shape[1]
+    of = (triples, 5, stop, output_of, place, 300, 3, 16)
+    ends, bounds, stops = in_order(*of, 5)
+    expected = zip(place[triples[0]], 300 + triples[1], place[triples[2]], strict=True)
+    assert sorted(zip(*ends.tolist(), strict=True)) == sorted(list(expected)[5:])
+    assert all(map(np.array_equal, (ends, bounds, stops), in_order(*of, 5)))
+    assert not np.array_equal(ends, in_order(*of, 6)[0])
+    outputs = np.maximum(*output_of[np.argsort(place)[ends[[0, 2]]]])
+    of_output = np.repeat(np.arange(3), np.diff(bounds))
+    assert (outputs == of_output)[outputs >= 0].all()
+    assert (outputs < 0).any()
+    runs = np.diff(stops, prepend=0)
+    assert stops[-1] == stop - 5
+    assert set(bounds.tolist()) <= {0, *stops[3::4].tolist()}
+    assert len(runs) // 4 == sum(count // (4 * 16) for count in np.diff(bounds))
+    kinds = np.repeat(np.arange(len(runs)) % 4, runs)
+    replaced = np.where(kinds % 2, ends[2], ends[0])
+    assert ((output_of[np.argsort(place)[replaced]] >= 0) == kinds // 2).all()
+    assert 0.45 < (kinds % 2).mean() < 0.55
+
+
+def test_triples_out_of_bounds_are_refused():
+    triples, codes = np.zeros((3, 4), np.int32), np.zeros(2, np.uint8)
+    parts = parts_of_codes((1, 1), 3)
+    triples[2, 3] = 2
+    with pytest.raises(ValueError, match="expected entities below 2, got 0 and 2"):
+        own_triples(triples, codes, parts, 0, 1)
+    with pytest.raises(ValueError, match=r"1 to 8, 256\), got 3 rows and 9 by 256"):
+        own_triples(triples, codes, np.zeros((9, 256), np.int16), 0, 1)
+    output_of, place = np.array([-1, 0], np.int16), np.zeros(2, np.int32)
+    with pytest.raises(ValueError, match="expected entities below 2, of 1 outputs, got 0 and 2"):
+        in_order(triples, 0, 4, output_of, place, 2, 1, 16, 1)
+    triples[2, 3] = 1
+    with pytest.raises(ValueError, match="below 2, of 0 outputs, got 0 and 1"):
+        in_order(triples, 3, 4, output_of, place, 2, 0, 16, 1)
+    with pytest.raises(ValueError, match="got 3 by 4, 0 to 5, 2 places and 2 outputs"):
+        in_order(triples, 0, 5, output_of, place, 2, 1, 16, 1)
 
 
 def test_partitions_have_cells_in_proportion_to_their_sizes_and_one_at_least():
@@ -213,11 +279,11 @@ def test_partitions_have_cells_in_proportion_to_their_sizes_and_one_at_least():
 def test_few_triples_or_a_single_worker_do_not_rotate():
     names = Names(SUMMARY)
     names.names[0] = [b"%d" % n for n in range(5000)]
-    assert rotation_of(names, 8, len(LINES) // 4) == Rotation(1, 4, passes=3)
-    assert rotation_of(names, 8, len(LINES) // 8) == Rotation(1, 8, passes=4)
+    assert rotation_of(names, 8, len(LINES) // 4) == Rotation(1, 4, passes=3, is_kept=True)
+    assert rotation_of(names, 8, len(LINES) // 8) == Rotation(1, 8, passes=4, is_kept=True)
     # As many as the triples are enough for, though three passes have room for four.
-    assert rotation_of(names, 8, len(LINES) // 2) == Rotation(1, 2, passes=3)
-    assert rotation_of(names, 5, 1) == Rotation(1, 8, passes=4)
+    assert rotation_of(names, 8, len(LINES) // 2) == Rotation(1, 2, passes=3, is_kept=True)
+    assert rotation_of(names, 5, 1) == Rotation(1, 8, passes=4, is_kept=True)
     assert rotation_of(names, 1, 1) is None
     assert rotation_of(names, 8, len(LINES)) is None
     assert rotation_of(Names(SUMMARY), 8, 1) is None  # too few entities to draw negatives from

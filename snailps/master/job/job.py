@@ -117,7 +117,8 @@ def plan_of(fields: Mapping[str, Any] | None) -> TrainingPlan | None:
         names: tuple[str, ...] = ("ranges", "passes", "per_epoch", "before")
         return RangePasses(*(int(fields[name]) for name in names))
     names = ("chunks", "most_parts", "checkouts_of_one", "sweeps", "passes")
-    return Rotation(*(int(fields[name]) for name in names))
+    numbers = {name: int(fields[name]) for name in names}
+    return Rotation(**numbers, is_kept=bool(fields["is_kept"]))
 
 
 def _plan_in(state: JobState) -> TrainingPlan | None:
@@ -438,7 +439,7 @@ class Job:
         chunks = min(wanted.chunks, len(self.input.blocks))
         sweeps = max(1, min(wanted.sweeps, PARTS_MAX // (OUTPUTS_PER_INPUT * most_parts)))
         pieces = min(wanted.checkouts_of_one, PARTS_MAX)
-        return Rotation(chunks, most_parts, pieces, sweeps, wanted.passes)
+        return Rotation(chunks, most_parts, pieces, sweeps, wanted.passes, wanted.is_kept)
 
     def _new_schedule(
         self,

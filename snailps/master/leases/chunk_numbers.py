@@ -24,7 +24,7 @@ class ChunkNumbers:
         entries: Entries,  # the blocks of all passes, in order
         rotation: Rotation,  # at most as many chunks as blocks
     ) -> None:
-        self._entries, self._in_pass = entries, rotation.chunks
+        self._entries, self._in_pass, self._is_kept = entries, rotation.chunks, rotation.is_kept
         self.in_epoch = rotation.chunks * rotation.passes
         blocks = len(entries.blocks)
         self.chunks = entries.count // blocks * self._in_pass
@@ -48,6 +48,11 @@ class ChunkNumbers:
     def is_first(self, number: int) -> bool:
         """Whether an entry is of the first pass over its epoch's blocks: each has them all."""
         return self.chunk_of(number) % self.in_epoch < self._in_pass
+
+    def keeps(self, chunk: int) -> bool:
+        """Whether the blocks of a chunk are encoded already, by an earlier chunk of the same
+        input."""
+        return self._is_kept and chunk >= self._in_pass
 
     def epoch_of(self, number: int) -> int:
         return self.chunk_of(number) // self.in_epoch

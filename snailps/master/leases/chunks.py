@@ -279,6 +279,8 @@ class Chunks:
         stop = min(self.numbers.chunks, self.first + CHUNKS_AHEAD + 1)
         for chunk in range(self.open_range.stop, stop):
             numbers = self.numbers.blocks_of(chunk)
+            if self.numbers.keeps(chunk):
+                self.records.skip(self.records.not_done(numbers.start, numbers.stop))
             unencoded = len(self.records.not_done(numbers.start, numbers.stop))
             self._open.append(Chunk(unencoded, numbers.start))
 

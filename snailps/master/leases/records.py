@@ -3,6 +3,7 @@
     WAITING -> LEASED -> DONE -> DURABLE        LEASED -> WAITING: returned by its worker, or lost
     DONE, DURABLE -> WITHDRAWN: the training has ended, and the servers may lack its pushes
     DONE, DURABLE -> WAITING: servers have lost what the block has encoded (`undo`)
+    WAITING -> DURABLE: servers have what it would encode (`skip`)
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
@@ -222,6 +223,17 @@ class BlockRecords:
         self._end = max(self._end, index + 1)
         self._change(index, index + 1)
         return node
+
+    def skip(self, numbers: Iterable[int]) -> None:
+        """WAITING -> DURABLE of blocks that servers have from an earlier pass, without a worker or
+        a result. Not in the table: no other caller may skip a block."""
+        for number in numbers:
+            assert self.is_waiting(number), f"block {number} is not waiting"
+            index = number - self._first
+            self._all[index] = (_S.DURABLE, 0, *NO_RESULT)
+            self.finished += 1
+            self._end = max(self._end, index + 1)
+            self._change(index, index + 1)
 
     def undo(self, number: int) -> None:
         """DONE or DURABLE -> WAITING: servers have lost what the block has made. Not in the table:

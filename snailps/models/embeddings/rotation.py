@@ -100,7 +100,8 @@ def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
     chunks = chunks_of(names)
     pieces = max(PIECES_MIN, ceil(lines / chunks / PIECE_LINES))
     sweeps = max(1, FIRST_CHECKOUTS // outputs_for(parts))
-    return Rotation(chunks, min(most, max(PARTS_ROOM, 2 * workers)), pieces, sweeps)
+    parts_room = max(PARTS_ROOM, 2 * workers)
+    return Rotation(chunks, min(most, parts_room), pieces, sweeps, is_kept=True)
 
 
 def line_num(names: Names) -> int:
@@ -215,13 +216,10 @@ class RatingTrainer(RotationTrainer):
     def encode(self, block: Block) -> None:
         """Write the lines of a block, in the first epoch; later only what servers have lost.
 
-        No partition of a later epoch is leased before all blocks of the first are written, or two
-        workers could write one at once.  If two workers write lost blocks again at once, for two
-        epochs, the stamps will be wrong, and one of them does it again.
+        If two workers write lost blocks again at once, for two epochs, the stamps will be wrong,
+        and one of them does it again.
         """
         place = self._place(block)
-        if block.epoch and not block.again:
-            return
         (users, items), values = self.model.numbered(block)
         if len(users) >= NAMES_END:
             raise DataError(f"{block.path}: {len(users):,} lines in a block: lower block_bytes")

@@ -35,6 +35,7 @@ from snailps.api.worker import Block
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.kernels._triple_order import in_order, own_triples
 from snailps.models.embeddings.rotation import LINES, NAMES_END
 from snailps.models.embeddings.worker import (
     CHECKED,
@@ -45,7 +46,7 @@ from snailps.models.embeddings.worker import (
     Batch,
     EmbeddingWorker,
 )
-from snailps.models.local_sgd import Floats
+from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.input_exchange import Sharing
 from snailps.models.rotation.partition_rows import PartitionRows
@@ -59,6 +60,7 @@ from snailps.models.rotation.trainer import (
     Rates,
     RotationTrainer,
     Span,
+    Which,
     whole,
 )
 from snailps.models.row_bounds import are_bounded
@@ -72,7 +74,10 @@ TRIPLE_NUMBERS = 3
 """Numbers of a triple: head, relation and tail."""
 RUN_LINES = 256
 """Triples of a run, on average: they replace the same end, on the same side."""
-HEAD, RELATION, TAIL = 0, 1, 2
+KINDS = 4
+"""Kinds of runs; see `in_order`."""
+HEAD, TAIL = 0, 2
+NO_VALUES = np.zeros(0, np.float32)
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -90,7 +95,7 @@ def rotation_of(names: Names, workers: int, triples_a_worker: int) -> Rotation |
     if too_large or parts < 2:
         return None
     passes = max(PASSES_MIN, (2 * parts - 1).bit_length())
-    return Rotation(1, min(most, cells_of(passes)), passes=passes)
+    return Rotation(1, min(most, cells_of(passes)), passes=passes, is_kept=True)
 
 
 def cells_of(passes: int) -> int:
@@ -102,11 +107,17 @@ _PLACE = ChunkPlace(LINES, 0, 0)
 
 
 class Draw(NamedTuple):
-    """What an epoch draws: the code of each entity, and the pass of each triple."""
+    """What an epoch draws for a part: codes of all entities, and its triples of each pass."""
 
-    epoch: int
+    of: tuple[int, Which]
+    """Epoch, and input partition."""
     codes: Codes
-    passes: Codes
+    parts: NDArray[np.int16]
+    """The input partition of each code in each pass; -1: entities with it are output rows."""
+    triples: Ids
+    """The part's triples, pass by pass, (3, n)."""
+    bounds: Numbers
+    """Pass p has ``triples[:, bounds[p] : bounds[p + 1]]``."""
 
 
 def drawn_codes(mass: NDArray[np.float64], passes: int, random: np.random.Generator) -> Codes:
@@ -117,25 +128,24 @@ def drawn_codes(mass: NDArray[np.float64], passes: int, random: np.random.Genera
     return drawn
 
 
-def drawn_passes(heads: Codes, tails: Codes, passes: int, random: np.random.Generator) -> Codes:
-    """Draw the pass of each triple, from the codes of its ends: one that separates them, or with
-    equal codes one in which both are input rows."""
-    every = (1 << passes) - 1
-    bits = [[n for n in range(passes) if bit_set >> n & 1] or [0] for bit_set in range(every + 1)]
-    share = np.arange(256)
-    table = np.array([np.array(some)[share * len(some) >> 8] for some in bits], np.uint8)
-    separate = heads ^ tails
-    equal = separate == 0
-    separate[equal] = every ^ heads[equal]
-    of_triples: Codes = table[separate, random.integers(0, 256, len(heads), np.uint8)]
-    return of_triples
-
-
 def cell_numbers(codes: Codes, pass_: int) -> NDArray[np.intp]:
     """The codes without the bit of a pass: they number the codes of each side."""
     low = (1 << pass_) - 1
     numbers: NDArray[np.intp] = codes.astype(np.intp)
     return numbers >> (pass_ + 1) << pass_ | numbers & low
+
+
+def parts_of_codes(sizes: Sequence[int], passes: int) -> NDArray[np.int16]:
+    """The input partition of each code in each pass, (passes, 256); -1: it is of output rows."""
+    codes, of_cells = (
+        np.arange(1 << passes, dtype=np.uint8),
+        parts_of_cells(sizes, cells_of(passes)),
+    )
+    parts = np.full((passes, 256), -1, np.int16)
+    for pass_ in range(passes):
+        inputs = codes[codes >> pass_ & 1 == 0]
+        parts[pass_, inputs] = of_cells[cell_numbers(inputs, pass_)]
+    return parts
 
 
 def parts_of_cells(sizes: Sequence[int], cells: int) -> NDArray[np.int16]:
@@ -164,23 +174,30 @@ def way_of_roots(workers: int) -> float:
     return low
 
 
+class Output(NamedTuple):
+    """An output partition at a lease: its entities, and the places and keys of their rows."""
+
+    entities: Numbers
+    places: Numbers
+    keys: Keys
+
+
 @dataclass(slots=True)
 class TripleLease(Lease):
     """A prepared lease of a partition of entities.
 
-    Output partition p has triples ``bounds[p]`` to ``bounds[p + 1] - 1`` of `triples`.  Places of
-    rows: input entities, relations, output entities.
+    Output partition p has triples ``bounds[p]`` to ``bounds[p + 1] - 1``.  Places of rows: input
+    entities, relations, output entities.
     """
 
-    triples: Ids
-    """Head, relation and tail of each triple, (3, n)."""
+    ends: Ids
+    """Places of the rows of head, relation and tail of each triple, (3, n)."""
     bounds: Numbers
-    place: NDArray[np.int32]
-    """The place of each entity's row; -1: of another input partition."""
-    inputs: int
-    """Input entities, whose places are the first."""
-    outputs: tuple[Numbers, ...]
-    """The entities of each output partition."""
+    stops: Numbers
+    """Where runs of triples stop, whose negatives replace the same end; see `in_order`."""
+    inputs: NDArray[np.int32]
+    """Places of the input entities' rows."""
+    outputs: tuple[Output, ...]
 
 
 class TripleTrainer(RotationTrainer):
@@ -198,9 +215,7 @@ class TripleTrainer(RotationTrainer):
     # --- triples, in a table --------------------------------------------------------------------
 
     def encode(self, block: Block) -> None:
-        """Write the triples of a block, in the first pass; later only what servers have lost."""
-        if block.chunk and not block.again:
-            return
+        """Write the triples of a block."""
         numbers, _ = self.model.numbered(block)
         if (count := len(numbers[0])) >= NAMES_END:
             raise DataError(f"{block.path}: {count:,} lines in a block: lower block_bytes")
@@ -212,18 +227,31 @@ class TripleTrainer(RotationTrainer):
         """Read all triples, in the order of the input."""
         heads = shared_blocks.heads(self.model, _PLACE, range(block.chunk_blocks))
         stops = TRIPLE_NUMBERS * heads[:, 0].astype(np.int64)
-        numbers = np.empty(int(stops.sum()), np.float32)
-        begins = [0] * len(stops)
-        shared_blocks.read(self.model, _PLACE, begins, stops.tolist(), numbers)
-        return np.ascontiguousarray(numbers.reshape(-1, TRIPLE_NUMBERS).T.astype(np.int32))
+        triples = np.empty((TRIPLE_NUMBERS, int(stops.sum()) // TRIPLE_NUMBERS), np.int32)
+        begins, done = [0] * len(stops), 0
+        for batch in shared_blocks.batches(stops.tolist()):  # as float32 all take as much again
+            of_batch = np.zeros_like(stops)
+            of_batch[batch] = stops[batch]
+            numbers = np.empty(int(of_batch.sum()), np.float32)
+            shared_blocks.read(self.model, _PLACE, begins, of_batch.tolist(), numbers)
+            some = numbers.reshape(-1, TRIPLE_NUMBERS).T
+            triples[:, done : done + some.shape[1]] = some
+            done += some.shape[1]
+        return triples
 
-    def _drawn(self, epoch: int, triples: Ids, passes: int) -> Draw:
-        """What an epoch draws, the same at each worker."""
-        if self._draw is None or self._draw.epoch != epoch:
-            random = np.random.default_rng((self.seed, epoch))
-            codes = drawn_codes(self._mass, passes, random)
-            of_triples = drawn_passes(codes[triples[HEAD]], codes[triples[TAIL]], passes, random)
-            self._draw = Draw(epoch, codes, of_triples)
+    def _drawn(self, block: Block, triples: Ids) -> Draw:
+        """What an epoch draws; codes and passes are the same at each worker."""
+        sizes = block.sizes or (1,) * block.parts
+        of = block.epoch, (block.part, sizes)
+        if self._draw is None or self._draw.of != of:
+            random = np.random.default_rng((self.seed, block.epoch))
+            codes, passes = (
+                drawn_codes(self._mass, block.passes, random),
+                int(random.integers(1 << 62)),
+            )
+            parts = parts_of_codes(sizes, block.passes)
+            own, bounds = own_triples(triples, codes.data, parts, block.part, passes)
+            self._draw = Draw(of, codes, parts, own, bounds)
         return self._draw
 
     # --- a lease --------------------------------------------------------------------------------
@@ -231,52 +259,47 @@ class TripleTrainer(RotationTrainer):
     def lease(self, block: Block) -> TripleLease:
         if self._triples is None:
             self._triples = whole(block, partial(self._read, block))
-        passes = block.passes
-        draw, pass_ = self._drawn(block.epoch, self._triples, passes), block.chunk % passes
-        is_output = (draw.codes >> np.uint8(pass_) & 1).astype(np.bool_)
-        sizes = block.sizes or (1,) * block.parts
-        part_of = parts_of_cells(sizes, cells_of(passes))[cell_numbers(draw.codes, pass_)]
-        entities = np.flatnonzero(~is_output & (part_of == block.part))
-        outputs, output_of = self._outputs(np.flatnonzero(is_output), block.output_parts)
-        triples = self._triples.take(np.flatnonzero(draw.passes == pass_), axis=1)
-        inner = np.where(is_output[triples[HEAD]], triples[TAIL], triples[HEAD])
-        triples = triples[:, part_of[inner] == block.part]
-        random = np.random.default_rng((self.seed, block.chunk, block.part))
-        triples = triples[:, random.permutation(triples.shape[1])]
-        output = np.maximum(output_of[triples[HEAD]], output_of[triples[TAIL]])
-        within = np.flatnonzero(output < 0)  # both ends are input rows: any checkout will do
-        output[within] = random.integers(block.output_parts, size=len(within))
-        order = np.argsort(output, kind="stable")
-        bounds = np.zeros(block.output_parts + 1, np.int64)
-        np.cumsum(np.bincount(output, minlength=block.output_parts), out=bounds[1:])
-
-        place, first = np.full(len(is_output), -1, np.int32), len(entities) + self._relations
+        draw, pass_ = self._drawn(block, self._triples), block.chunk % block.passes
+        part_of = draw.parts[pass_][draw.codes]
+        entities = np.flatnonzero(part_of == block.part)
+        output_of = self._output_of(np.flatnonzero(part_of < 0), block.output_parts)
+        place, at = np.full(len(part_of), -1, np.int32), len(entities) + self._relations
         place[entities] = np.arange(len(entities), dtype=np.int32)
-        sorted_outputs = np.concatenate(outputs)
-        place[sorted_outputs] = np.arange(first, first + len(sorted_outputs), dtype=np.int32)
-        part = Partition((block.part, (block.chunk,)))
+        outputs = []
+        for output in range(block.output_parts):
+            some = np.flatnonzero(output_of == output)
+            places = np.arange(at, at + len(some))
+            place[some], at = places, at + len(some)
+            outputs.append(Output(some, places, some.astype(np.uint64)))
+
+        first, stop = draw.bounds[pass_ : pass_ + 2].tolist()
+        random = np.random.default_rng((self.seed, block.chunk, block.part))
+        ends, bounds, stops = in_order(
+            draw.triples, first, stop, output_of, place, len(entities), len(outputs), RUN_LINES,
+            int(random.integers(1 << 62)),
+        )  # fmt: skip
         relations = np.arange(self._relations).astype(np.uint64) + np.uint64(KIND_KEY)
         keys = np.concatenate([entities.astype(np.uint64), relations])
-        spare = len(sorted_outputs)
+        part = Partition((block.part, (block.chunk,)))
+        spare = len(part_of) - len(entities)  # as many rows in all in each lease
         part.inputs = PartitionRows(self.sgd, TABLE, keys, bases=True, spare=spare)
+        if self.part is not None and (self.part.chunk,) == self.part.of[1]:  # it has been trained
+            part.inputs.take_memory(self.part.inputs)
         self.part = part
         sharing = self._sharing(block, len(entities))
-        rows = np.arange(len(keys))
-        units = triples.shape[1]
-        triples = triples.take(order, axis=1)
+        inputs = np.arange(len(entities), dtype=np.int32)
         return TripleLease(
-            part, rows, units, bounds, sharing, triples, bounds, place, len(entities), outputs
-        )
+            part, np.arange(len(keys)), stop - first, bounds, sharing,
+            ends, bounds, stops, inputs, tuple(outputs),
+        )  # fmt: skip
 
-    def _outputs(
-        self, entities: Numbers, parts: int
-    ) -> tuple[tuple[Numbers, ...], NDArray[np.int16]]:
-        """The output entities of each partition, and the partition of each entity; -1: input."""
+    def _output_of(self, entities: Numbers, parts: int) -> NDArray[np.int16]:
+        """The output partition of each entity; -1: it is none of these output entities."""
         output_of = np.full(len(self._mass), -1, np.int16)
-        keys = entities.astype(np.uint64)
-        output_of[entities] = assign_by_hash(self._mass[entities], keys, parts)
-        split = output_of[entities]
-        return tuple(entities[split == part] for part in range(parts)), output_of
+        output_of[entities] = assign_by_hash(
+            self._mass[entities], entities.astype(np.uint64), parts
+        )
+        return output_of
 
     def _sharing(self, block: Block, entities: int) -> Sharing:
         """All workers step relations: each is exchanged after every checkout.
@@ -295,14 +318,11 @@ class TripleTrainer(RotationTrainer):
 
     def check_out(self, block: Block, lease: TripleLease, part: int) -> Checkout:
         rows = lease.part.inputs
-        random = np.random.default_rng((block.seed + part) & MASK64)
         first, last = lease.bounds[part : part + 2].tolist()
-        triples = lease.triples[:, first:last]
-        entities = self._candidates(lease.outputs[part], triples, random)
-        places, keys = lease.place[entities].astype(np.int64), entities.astype(np.uint64)
-        at = lease.place[triples[[HEAD, TAIL]]]
-        ends = np.stack([at[0], triples[RELATION] + np.int32(lease.inputs), at[1]])
-        runs = _runs(ends, lease.inputs, places.astype(np.int32), random)
+        ends = lease.ends[:, first:last]
+        random = np.random.default_rng((block.seed + part) & MASK64)
+        places, keys = self._candidates(lease.outputs[part], ends, random)
+        runs = self._runs(lease, part, places.astype(np.int32))
         packed = self.sgd.pull_rows(TABLE, keys).wait()
         self.sgd.in_threads(rows.load, places, packed)
         trained, dim = rows.local[0], self.sgd.layout.dim
@@ -319,16 +339,35 @@ class TripleTrainer(RotationTrainer):
             finite=lambda: are_bounded(trained[sample, :dim]),
         )
 
-    def _candidates(self, entities: Numbers, triples: Ids, random: np.random.Generator) -> Numbers:
-        """The entities of a checkout: the ends of its triples, and as many others as negatives
-        can use."""
+    def _candidates(
+        self, output: Output, ends: Ids, random: np.random.Generator
+    ) -> tuple[Numbers, Keys]:
+        """Places and keys of the entities of a checkout: the ends of its triples, and as many
+        others as negatives can use."""
         s = self.model.settings
-        wanted = -(-triples.shape[1] // s.shared) * s.negatives // NOISE_USES
-        if len(entities) <= 2 * wanted:
-            return entities
-        drawn = random.choice(entities, wanted, replace=False)
-        ends = triples[[HEAD, TAIL]].ravel()
-        return np.intersect1d(entities, np.concatenate([drawn, ends]))
+        wanted = -(-ends.shape[1] // s.shared) * s.negatives // NOISE_USES
+        if len(output.places) <= 2 * wanted:
+            return output.places, output.keys
+        chosen = np.zeros(len(output.places), np.bool_)
+        chosen[random.choice(len(chosen), wanted, replace=False)] = True
+        outer = ends[[HEAD, TAIL]].ravel() - output.places[0]
+        chosen[outer[outer >= 0]] = True
+        return output.places[chosen], output.keys[chosen]
+
+    def _runs(self, lease: TripleLease, part: int, outputs: Ids) -> list[Run]:
+        """The runs of a checkout, in the order in which they are trained."""
+        first, last = lease.bounds[part : part + 2].tolist()
+        begin, end = np.searchsorted(lease.stops, [first + 1, last]).tolist()
+        edges = [0, *(lease.stops[begin : end + 1] - first).tolist()]
+        ends, sides = lease.ends[:, first:last], (lease.inputs, outputs)
+        batches = [
+            Batch(ends, NO_VALUES, sides[kind // 2], 1 if kind % 2 else -1) for kind in range(KINDS)
+        ]
+        return [
+            Run(batches[number % KINDS], span)
+            for number, span in enumerate(itertools.pairwise(edges), begin)
+            if span[1] > span[0]
+        ]
 
     def _begin(
         self, runs: Sequence[Run], trained: Floats, span: Span, rates: Rates, seed: int
@@ -369,26 +408,3 @@ class Run(NamedTuple):
 
     batch: Batch
     span: Span
-
-
-def _runs(
-    ends: Ids, inputs: int, outputs: NDArray[np.int32], random: np.random.Generator
-) -> list[Run]:
-    """Sort the triples of a checkout (places of their rows, (3, n)) into runs.
-
-    The replaced end is drawn for each triple.  Runs of the four kinds, head or tail of either side,
-    follow each other, so that no kind is trained long.
-    """
-    count = ends.shape[1]
-    by_tail = random.integers(2, size=count)
-    replaced = np.where(by_tail, ends[TAIL], ends[HEAD])
-    kind = 2 * (replaced >= inputs) + by_tail
-    rounds = max(1, count // (4 * RUN_LINES))
-    order = np.argsort(np.arange(count) * rounds // max(1, count) * 4 + kind, kind="stable")
-    ends, kind = ends.take(order, axis=1), kind[order]
-    stops = np.bincount(np.arange(count) * rounds // max(1, count) * 4 + kind, minlength=4).cumsum()
-    sides = (np.arange(inputs, dtype=np.int32), outputs)
-    no_values = np.zeros(0, np.float32)
-    batches = [Batch(ends, no_values, sides[k // 2], 1 if k % 2 else -1) for k in range(4)]
-    spans = itertools.pairwise([0, *stops.tolist()])
-    return [Run(batches[n % 4], span) for n, span in enumerate(spans) if span[1] > span[0]]

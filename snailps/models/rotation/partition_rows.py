@@ -101,6 +101,12 @@ class PartitionRows:
         """Have the next `open` pull all rows, because another worker has trained them."""
         self._here[:] = False
 
+    def take_memory(self, of: PartitionRows) -> None:
+        """Take the memory of as many rows that are trained no longer."""
+        assert self._size == of._size
+        self.local, self.base = of.local, of.base
+        of.free()
+
     def free(self) -> None:
         """Free the memory of the rows."""
         self.local, self.base = (), np.zeros((0, 0), np.float32)

@@ -50,13 +50,17 @@ def assign_by_hash(
     the one with the smallest load.
     """
     part_of = fragment_of(keys, parts).astype(np.int32)
-    load = np.bincount(part_of, mass, parts)
-    most = BEYOND_MEAN * load.mean()
+    loads = np.bincount(part_of, mass, parts)
+    most, load = BEYOND_MEAN * loads.mean(), loads.tolist()
+    if max(load) <= most:
+        return part_of
     heaviest = np.argsort(-mass, kind="stable")[: PLACED_SINGLY * parts]
-    for name in heaviest.tolist():
-        part, to = int(part_of[name]), int(load.argmin())
-        if load[part] > most and load[to] + mass[name] < load[part]:
-            part_of[name] = to
-            load[part] -= mass[name]
-            load[to] += mass[name]
+    of_heaviest = zip(heaviest.tolist(), part_of[heaviest].tolist(), strict=True)
+    for (name, part), name_mass in zip(of_heaviest, mass[heaviest].tolist(), strict=True):
+        if load[part] > most:
+            to = load.index(min(load))
+            if load[to] + name_mass < load[part]:
+                part_of[name] = to
+                load[part] -= name_mass
+                load[to] += name_mass
     return part_of
