@@ -3,6 +3,7 @@
 
     file, ranges -> gathered -> bytes
     keys of 32 or 64 bits -> wide_keys -> uint64 array, and the first one out of range
+    dense rows -> nonzero_entries -> pointers, keys, values
     pointers -> first_falling;  floats -> first_not_finite
 
 Must not know the format (`matrix_file`).  The loops run without the GIL.
@@ -30,6 +31,10 @@ cdef enum:
 ctypedef fused Narrow:
     uint32_t
     uint64_t
+
+ctypedef fused Real:
+    float
+    double
 
 
 cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nogil:
@@ -171,3 +176,62 @@ def wide_keys(keys not None: NDArray[Any], uint64_t limit, bint hashed,
         with nogil:
             wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0])
     return made, wrong
+
+
+cdef int64_t add_nonzero(const Real *row, int64_t columns, uint32_t *keys, float *values) noexcept nogil:
+    """Write a row's entries that are not 0; returns how many there are.
+
+    Both arrays have room for a whole row: a zero is written, and then overwritten by the next entry.
+    """
+    cdef int64_t column, count = 0
+    for column in range(columns):
+        count += row[column] != 0
+    if count == columns:        # no store depends on an entry before it
+        for column in range(columns):
+            keys[column] = <uint32_t>column
+        for column in range(columns):
+            values[column] = <float>row[column]
+        return count
+    count = 0
+    for column in range(columns):
+        keys[count] = <uint32_t>column
+        values[count] = <float>row[column]
+        count += row[column] != 0
+    return count
+
+
+cdef int64_t add_rows(const Real[:, ::1] rows, int64_t[::1] ptr, uint32_t[::1] keys,
+                      float[::1] values) noexcept nogil:
+    """Write the entries of all rows that are not 0; returns how many there are."""
+    cdef int64_t i, columns = rows.shape[1], count = 0
+    for i in range(rows.shape[0]):
+        count += add_nonzero(&rows[i, 0], columns, &keys[count], &values[count])
+        ptr[i + 1] = count
+    return count
+
+
+def nonzero_entries(rows not None: NDArray[Any]) -> tuple[
+        NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
+    """The entries of dense rows (float32 or float64, contiguous) that are not 0, NaN among them.
+
+    Pointers, columns and values; values beyond the range of float32 become infinite, those below it 0.
+    """
+    cdef int64_t[::1] ptr
+    cdef uint32_t[::1] keys
+    cdef float[::1] values
+    cdef const float[:, ::1] narrow
+    cdef const double[:, ::1] wide
+    cdef int64_t count = 0, size = rows.size
+    ptr_array = np.zeros(len(rows) + 1, np.int64)
+    key_array, value_array = np.empty(size, np.uint32), np.empty(size, np.float32)
+    if size:
+        ptr, keys, values = ptr_array, key_array, value_array
+        if rows.dtype == np.float32:
+            narrow = rows
+            with nogil:
+                count = add_rows(narrow, ptr, keys, values)
+        else:
+            wide = rows
+            with nogil:
+                count = add_rows(wide, ptr, keys, values)
+    return ptr_array, key_array[:count], value_array[:count]

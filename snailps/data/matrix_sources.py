@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
-from snailps.data._matrix import first_falling, first_not_finite, wide_keys
+from snailps.data._matrix import first_falling, first_not_finite, nonzero_entries, wide_keys
 from snailps.data.elements import library_of, refuse_masked, table_of, whole
 from snailps.data.feature_rows import DictRows, Fields, Piece, RowsSource, TableRows, dense_piece
 from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
@@ -197,31 +197,39 @@ class DenseRows(RowsSource):
             if self._fields is not None:
                 self.flags |= Flags.FIELDS
             firsts = range(0, self.rows, self._step)
-            self.entries = sum(
-                int(np.count_nonzero(self._x[first : first + self._step])) for first in firsts
-            )
+            self.entries = sum(int(np.count_nonzero(self._exact(first))) for first in firsts)
 
     def pieces(self) -> Iterator[Piece]:
         for first in range(0, self.rows, self._step):
             x = self._x[first : first + self._step]
             if Flags.BYTES in self.flags:
                 yield Piece(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
-                continue
-            exact, x = x, floats(x)
-            width = self.columns
-            check_finite(
-                x.ravel(),
-                lambda place: f"row {first + place // width:,}, column {place % width:,}",  # noqa: B023
-                "X",
-            )
-            if Flags.DENSE in self.flags:
-                yield Piece(None, None, x.ravel(), None, len(x))
-                continue
-            # By the exact values, as counted in `write_as`: some round to 0 as float32.
-            rows, columns = np.nonzero(exact)
-            ptr = np.searchsorted(rows, np.arange(len(x) + 1))
-            fields = None if self._fields is None else self._fields[columns]
-            yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
+            elif Flags.DENSE in self.flags:
+                values = floats(x).ravel()
+                self._check(values, first)
+                yield Piece(None, None, values, None, len(x))
+            else:
+                ptr, keys, values = nonzero_entries(np.ascontiguousarray(self._exact(first)))
+                if first_not_finite(values) >= 0:
+                    self._check(floats(x).ravel(), first)
+                yield Piece(ptr, keys, values, None if self._fields is None else self._fields[keys])
+
+    def _exact(self, first: int) -> NDArray[Any]:
+        """The rows of the piece from `first` on, in which as many numbers are 0 as in the array.
+
+        Zeros are left out before numbers become float32, which rounds some to 0.
+        """
+        x = self._x[first : first + self._step]
+        return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+
+    def _check(self, values: NDArray[np.float32], first: int) -> None:
+        """DataError, with row and column: a value of the rows from `first` on is not finite."""
+        columns = self.columns
+        check_finite(
+            values,
+            lambda place: f"row {first + place // columns:,}, column {place % columns:,}",
+            "X",
+        )
 
 
 def _fields_of(fields: Fields | None, columns: int, dense: bool) -> NDArray[np.int32] | None:

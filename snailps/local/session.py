@@ -39,6 +39,8 @@ from snailps.node.status import Status
 
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
 """Seconds between two reads of the status: at first short, because small jobs end soon."""
+LOOK_JOB_S = 0.2
+"""`LOOK_S` while a job trains, whose end is reported: a read takes both processes 2 ms."""
 HANG_S = 1.0
 """Seconds for a local worker to leave the previous job, before it is killed and replaced."""
 ENDING_S = 1.0
@@ -745,7 +747,8 @@ class Cluster:
                 news = None  # it comes only once
             if time.monotonic() > until:
                 return
-            wait_s = min(LOOK_S, (1.5 if news is None else 3) * wait_s or LOOK_FIRST_S)
+            growth, most_s = (1.5, LOOK_S) if news is None else (3, LOOK_JOB_S)
+            wait_s = min(most_s, growth * wait_s or LOOK_FIRST_S)
         raise self._why_ended()
 
     def _why_ended(self) -> ClusterError:

@@ -133,6 +133,19 @@ def test_array_is_written_without_its_zeros(tmp_path, type_):
     assert rows_of(read(tmp_path / "a")) == expected_rows(sparse.csr_matrix(x), np.zeros(30))
 
 
+@pytest.mark.parametrize("type_", ["f2", "f4", ">f4", "f8", "g", "i8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_array_with_whole_and_empty_rows_is_written_as_its_csr(tmp_path, monkeypatch, type_, order):
+    monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 22)
+    x = np.arange(1, 45).reshape(11, 4)
+    x[[0, 3, 10]] = 0
+    x[[1, 4, 4, 9], [3, 0, 2, 1]] = 0
+    array = np.asarray(x, type_, order=order)
+    array.flags.writeable = False
+    write_matrix(tmp_path / "a", array, np.zeros(11))
+    assert rows_of(read(tmp_path / "a")) == expected_rows(sparse.csr_matrix(x), np.zeros(11))
+
+
 @pytest.mark.parametrize("type_", ["f4", "f8", "u1", "i4"])
 def test_dense_array_keeps_all_values(tmp_path, monkeypatch, type_):
     monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 11)
@@ -225,6 +238,7 @@ def broken_csr(**arrays):
         (np.array([["a"]]), None, "expected numbers, got an array of <U1"),
         (np.array([[1, 2], [3, np.nan]]), None, "row 1, column 1 has value NaN"),
         (np.array([[1e39]]), None, "row 0, column 0 has value inf.*float32"),
+        (np.array([[1, 0, 2], [0, 0, -np.inf]]), None, "row 1, column 2 has value -inf"),
         (matrix(3, 3).astype(complex), None, "expected numbers, got complex128"),
         (broken_csr(indptr=[0, 1, 2, 1, 3, 4, 5]), None, "row pointers"),
         (broken_csr(indptr=[0, 1, 2, 3, 4, 5, 99]), None, "row pointers end at entry 99"),
