@@ -57,11 +57,13 @@ def input_lines() -> Iterator[bytes]:
     yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)
 
 
-def judge_examples(model: Path, file: str, label_column: str, *, as_json: bool) -> None:
+def judge_examples(
+    model: Path, file: str, label_column: str, weight_column: str, *, as_json: bool
+) -> None:
     """Print a model's figures on a file, the same that a training prints for `test`."""
     from snailps.estimators.loading import fitted_of
 
-    figures = fitted_of(model).evaluate(readable(file), label_column or None)
+    figures = fitted_of(model).evaluate(readable(file), label_column or None, weight_column or None)
     print_judgement(model, file, figures, as_json=as_json)
 
 

@@ -79,7 +79,8 @@ LabelColumnOption = Annotated[
 WeightColumnOption = Annotated[
     str,
     typer.Option(
-        help="Column with the weights of the texts, in tables: a text of weight 2 counts as two.",
+        help="Column with the weights of texts or examples, in tables: one of weight 2 counts as "
+        "two.",
         metavar="NAME",
         show_default=False,
     ),

@@ -105,6 +105,14 @@ def command(
             metavar="NAME",
         ),
     ] = "",
+    weight_column: Annotated[
+        str,
+        typer.Option(
+            help="With --metrics: column with the weights, in tables; by default the one of the "
+            "training, if the table has it.",
+            metavar="NAME",
+        ),
+    ] = "",
     as_json: JsonRowsOption = False,
 ) -> None:
     """Predict labels of a text with their probabilities, or predict for a file of examples.
@@ -157,8 +165,9 @@ def command(
         raise ConfigError(
             f"--threshold is for labels of texts, and {model} has names: leave it out"
         )
-    if label_column and way != "--metrics":
-        raise ConfigError("--label-column is for --metrics: leave it out")
+    for option, name in (("--label-column", label_column), ("--weight-column", weight_column)):
+        if name and way != "--metrics":
+            raise ConfigError(f"{option} is for --metrics: leave it out")
     file = text or ""
     match kind, way:
         case "text", "TEXT":
@@ -171,7 +180,7 @@ def command(
         case "examples", "TEXT":
             print_predictions(model, file, as_json=as_json)
         case "examples", "--metrics":
-            judge_examples(model, file, label_column, as_json=as_json)
+            judge_examples(model, file, label_column, weight_column, as_json=as_json)
         case "names", "TEXT":
             answer(model, file, k, as_json=as_json)
         case refused:

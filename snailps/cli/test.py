@@ -29,7 +29,7 @@ from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
 
 _OF_TEXTS = dict.fromkeys(
-    ("--threshold", "--column", "--weight-column", "--average-precision", "--at-recall"),
+    ("--threshold", "--column", "--average-precision", "--at-recall"),
     "{option} is for classifiers of text (.bin): leave it out",
 )
 _NO_LISTS = "-k is for classifiers of text (.bin) and rankings of mf: leave it out"
@@ -42,6 +42,7 @@ _REFUSED = {
     },
     "names": {
         **_OF_TEXTS,
+        "--weight-column": "--weight-column: {model} is a model of names, whose lines have none",
         "--label-column": "--label-column: {model} is a model of names, whose lines have no labels",
     },
 }
@@ -114,8 +115,8 @@ def command(
 
     With a table: snailps test out/stars.bin held-out.parquet --column text --label-column stars
 
-    With --weight-column a text counts in all figures but lines and predictions as often as its
-    weight says, as with scikit-learn's sample_weight.
+    With --weight-column a text or example counts in all figures but lines and predictions as often
+    as its weight says, as with scikit-learn's sample_weight.
 
     To find the threshold for a recall of .9: snailps test hq.bin held-out.txt --at-recall .9
 
@@ -123,10 +124,10 @@ def command(
     precision at the recall, threshold), separated by tabs. The first row, `all`, counts all labels
     together (micro average), the second, `macro`, is the mean over the labels.
 
-    For a .npz: the figures that training prints for --test; of sparse models without the weights of
-    a column, which only a training's --test has. kge: MRR and hits@k, raw and filtered.
-    mf: errors of ratings, or recall, NDCG, precision, MAP and coverage of ranked lists of K items,
-    with the number of users who had a relevant item or had none.
+    For a .npz: the figures that training prints for --test, by the weights of the training's
+    column where the table has it. kge: MRR and hits@k, raw and filtered. mf: errors of ratings, or
+    recall, NDCG, precision, MAP and coverage of ranked lists of K items, with the number of users
+    who had a relevant item or had none.
 
     For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
 
@@ -147,7 +148,7 @@ def command(
         if (why := _REFUSED[kind].get(option)) and model.exists():
             raise ConfigError(why.format(option=option, model=model))
     if kind == "examples":
-        judge_examples(model, file, label_column, as_json=as_json)
+        judge_examples(model, file, label_column, weight_column, as_json=as_json)
         return
     if kind == "names":
         judge_names(model, file, known or [], k, as_json=as_json)

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,20 @@ from snailps.data.matrix_file import (
 )
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import is_url, read_errors
+from snailps.dataclass import replace
 from snailps.errors import DataError
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = KEY_LIMIT + 1
 """Number of columns of lines that nobody has counted: any key is allowed."""
 _MISSING = "leave such rows out, or fill them"
+
+
+class Beside(NamedTuple):
+    """Columns of tables that are no features; empty: there is none."""
+
+    label: str = ""
+    weight: str = ""
 
 
 class ExampleFiles(RowsSource):
@@ -62,8 +70,8 @@ class ExampleFiles(RowsSource):
         Features are known by name, else by number.
     declared : tuple of str
         ``name:kind`` of the columns; empty for files without names.
-    label : str
-        Column of the labels, or empty.
+    label, weight : str
+        Columns of the labels and of the weights, or empty.
     has_fields, field_num
         Whether entries have fields, and the bound of these.
     """
@@ -71,7 +79,7 @@ class ExampleFiles(RowsSource):
     names: list[str]
     by_name: bool
     declared: tuple[str, ...] = ()
-    label = ""
+    label = weight = ""
     has_fields = False
     field_num = 0
     _fields: NDArray[np.int32] | None = None
@@ -108,6 +116,7 @@ def example_files(
     needs_labels: bool = True,
     by_name: bool = False,
     kinds: Mapping[str, Kind] = MappingProxyType({}),
+    weight: str = "",
     lines: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExampleFiles:
     """The examples of files, folders, globs, URLs and named pipes.
@@ -133,6 +142,8 @@ def example_files(
         Name features even if all of them are plain numbers.
     kinds : mapping
         Kinds by name that a model knows; they win over inferred ones.
+    weight : str
+        Column of the weights, for tables.
     lines : mapping
         `format` and `columns` of `ExampleReader` for a model that was trained on lines.  Used for
         CSV and TSV too, if their first line does not have the model's names.
@@ -158,6 +169,11 @@ def example_files(
                 f"y: {files[0]} has no column names in its first line, so its columns are taken to "
                 f"be those of the training, with the labels in {labels[0]!r:.60}; got {label!r:.60}"
             )
+        if weight:
+            raise DataError(
+                f"sample_weight: {files[0]} has no column names in its first line: expected "
+                f"numbers, one a row, got {weight!r:.60}"
+            )
         return LineExamples(files, paths, needs_labels, lines)
     if tables[0]:
         if needs_labels and not label:
@@ -167,9 +183,12 @@ def example_files(
                 f"y: {files[0]} is a table: expected the name of the column that has the labels, "
                 f"one of {names_of(files[0])}"
             )
-        return TableExamples(files, label, columns, names, others, infer, by_name, kinds)
-    if label or columns:
+        beside = Beside(label, weight)
+        return TableExamples(files, beside, columns, names, others, infer, by_name, kinds)
+    if label or columns or weight:
         what = f"y: expected None, got {label!r:.60}" if label else "columns: expected none"
+        if weight:
+            what = f"sample_weight: expected numbers, one a row, got {weight!r:.60}"
         raise DataError(
             f"{what}: {files[0]} is no table: each line or row begins with its label. The names of "
             f"tables end in {ENDINGS}"
@@ -183,7 +202,7 @@ class TableExamples(ExampleFiles):
     def __init__(
         self,
         files: Sequence[str],
-        label: str,
+        beside: Beside,
         columns: Sequence[str],
         names: Sequence[str],
         others: bool,
@@ -193,9 +212,16 @@ class TableExamples(ExampleFiles):
     ) -> None:
         from snailps.data.table_files import complete, label_kind
 
-        self._files, self.label, self._others = files, label, others
+        self._files, self._others = files, others
+        self.label, self.weight = label, weight = beside
+        self._weights: list[NDArray[np.float32]] = []
+        if weight and weight in names:
+            raise DataError(
+                f"column {weight!r:.60} is a feature of the model: expected another one for the "
+                "weights"
+            )
         if names and infer:
-            every = columns_by_name(complete(files, columns, label), label)
+            every = columns_by_name(complete(files, columns, label, weight), label)
             inferred = {column.name: column for column in every}
             missing = [name for name in names if name not in inferred]
             if missing:
@@ -206,10 +232,12 @@ class TableExamples(ExampleFiles):
         elif names:
             declared = {column.name: column for column in columns_by_name(columns, label)}
             features = [declared.get(name, Column(name, Kind.NUMERIC)) for name in names]
+            if weight and declared.pop(weight, Column(weight, Kind.IGNORE)).is_feature:
+                raise DataError(f"columns: {weight} has the weights: leave it out")
             ignored = [column for column in declared.values() if not column.is_feature]
             self._columns = [*features, *ignored]
         else:
-            every = columns_of(complete(files, columns, label), needs_label=False)
+            every = columns_of(complete(files, columns, label, weight), needs_label=False)
             self._columns = [
                 Column(column.name, kinds[column.name])
                 if column.is_feature and column.name in kinds
@@ -235,10 +263,15 @@ class TableExamples(ExampleFiles):
         from snailps.data.table_files import read_rows
 
         self._labels.clear()
+        self._weights.clear()
         for path in self._files:
             first = 1
-            rows = read_rows(path, self._columns, self.label, others=self._others)
-            for piece, labels in rows:
+            rows = read_rows(path, self._columns, self.label, self.weight, others=self._others)
+            for read, labels in rows:
+                piece = read
+                if read.weights is not None:
+                    self._weights.append(read.weights)
+                    piece = replace(read, weights=None)
                 if self.label:
                     if len(labels) != piece.rows:
                         raise DataError(
@@ -251,6 +284,9 @@ class TableExamples(ExampleFiles):
 
     def labels(self) -> NDArray[Any]:
         return self._labels.whole()
+
+    def weights(self) -> NDArray[np.float32] | None:
+        return np.concatenate(self._weights) if self._weights else None
 
     def _numbered(self, piece: Piece, path: str, first: int) -> Piece:
         """A piece with column numbers as keys, without the hashes of names.

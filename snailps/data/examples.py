@@ -32,8 +32,9 @@ SHOWN_BYTES = 40
 """Bytes of a malformed cell, in messages."""
 EXAMPLE = "label:label, age:numeric log, city:categorical"
 
+NUMBERS = "a number such as -1, 0.5 or 3"
 _EXPECTED = {
-    "label": "a label, a number such as -1, 0.5 or 3",
+    "label": f"a label, {NUMBERS}",
     "low": "a label of at least {:g}",
     "index": "index:value, the index a whole number below 2^63",
     "colon": "a colon and a value after the index",

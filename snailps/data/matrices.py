@@ -60,8 +60,8 @@ class Known:
         Columns as ``name:kind``.
     kinds : mapping
         Kinds of the names in dicts.
-    label : str
-        Column of the labels in files.
+    label, weight : str
+        Columns of the labels and of the weights in files.
     columns : int
         Number of columns; -1: unknown (trained on lines).
     last : int
@@ -74,6 +74,7 @@ class Known:
     declared: tuple[str, ...] = ()
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     label: str = ""
+    weight: str = ""
     columns: int = -1
     last: int = -1
 

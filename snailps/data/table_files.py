@@ -13,7 +13,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements, is_missing, shown_names
+from snailps.data.examples import NUMBERS
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.formats.table import TableFile, open_table, table_errors
 from snailps.data.host_cache import Make, ScratchFile
@@ -164,24 +165,44 @@ def check_table(path: str, reading: Reading) -> None:
 
 
 def read_rows(
-    path: str, columns: Sequence[Column], label: str = "", *, others: bool = False
+    path: str,
+    columns: Sequence[Column],
+    label: str = "",
+    weight: str = "",
+    *,
+    others: bool = False,
 ) -> Iterator[tuple[Piece, Any]]:
     """Examples of a table, piece by piece, and with each the labels as the table has them.
 
     A missing label is "" in CSV, else None.  `columns` may include the label and ignored columns,
-    without effect; an empty `label` reads no labels; `others`: the table may have further columns.
+    without effect; an empty `label` reads no labels; pieces have the weights of column `weight`, if
+    one is named; `others`: the table may have further columns.
     """
-    known = None if others else {*(column.name for column in columns), label}
+    known = None if others else {*(column.name for column in columns), label, weight}
     with open_table(path, known=known) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
         needed = [column.name for column in features if table.is_complete]
-        _require(table, [*needed, *([label] if label else [])])
+        _require(table, [*needed, *(name for name in (label, weight) if name)])
         if undeclared := _others(table):
             raise DataError(
                 f"{path} has columns that the model or the first file lacks: "
                 f"{shown_names(undeclared)}. Leave them out: columns=[{_ignored(undeclared[0])!r}]"
             )
-        yield from table.pieces(features, label)
+        if not weight:
+            yield from table.pieces(features, label)
+            return
+        first = 1
+        with _weight_errors():
+            for piece, labels in table.pieces([*features, Column(weight, Kind.LABEL)], label):
+                weights = _weights(piece.labels, path, weight, first)
+                yield replace(piece, labels=None, weights=weights), labels
+                first += piece.rows
+
+
+def has_column(path: str, name: str) -> bool:
+    """Whether a table has a column."""
+    with open_table(path) as table, table_errors(path):
+        return name in table.names or name in table.folders
 
 
 def names_of(path: str) -> str:
@@ -269,36 +290,16 @@ class _ExampleRows(RowsSource):
             if names:
                 piece = replace(piece, labels=self._numbered(values, names, first))
             if weight:
-                piece = replace(piece, weights=self._weights(weights, first))
+                piece = replace(piece, weights=_weights(weights, self.name, weight, first))
             yield piece
             first += piece.rows
 
     def _read(self, columns: Sequence[Column], cells: str) -> Iterator[tuple[Piece, Any]]:
         """`TableFile.pieces`, with the word for what a column of numbers has in its errors."""
-        try:
+        weight = self._reading.weight_column
+        is_weight = any(c.name == weight and c.kind is Kind.LABEL for c in columns)
+        with _weight_errors() if is_weight else nullcontext():
             yield from self._table.pieces(columns, cells, self._reading.on_bad_line)
-        except DataError as error:
-            weight = self._reading.weight_column
-            if not any(c.name == weight and c.kind is Kind.LABEL for c in columns):
-                raise
-            text = str(error).replace("expected a label, ", "expected a weight, ", 1)
-            raise DataError(text) from None
-
-    def _weights(self, values: Any, first: int) -> NDArray[np.float32]:
-        """Weights in cells or numbers; `first` is the number of the first row, for the error."""
-        try:
-            numbers = np.asarray(values, np.float64)
-        except (TypeError, ValueError):
-            numbers = np.array([_number(value) for value in values])
-        weights = floats(numbers)
-        if (place := first_not_weight(weights)) >= 0:
-            cell = values[place]
-            cell = cell.item() if isinstance(cell, np.generic) else cell
-            raise DataError(
-                f"{self.name}: column {self._reading.weight_column!r}, row {first + place:,} is "
-                f"{cell!r:.60}: expected a weight, a finite number of at least 0"
-            )
-        return weights
 
     def _numbered(
         self, labels: Sequence[Any], names: Mapping[Any, float], first: int
@@ -317,6 +318,33 @@ class _ExampleRows(RowsSource):
                 f"{self.name}: column {self._reading.label_column!r}, row {first + row:,} is "
                 f"{got}: expected a label, one of {shown_names(list(names))}"
             ) from None
+
+
+@contextmanager
+def _weight_errors() -> Iterator[None]:
+    """Say in errors that the column that is read as labels has weights."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error).replace(NUMBERS, "a finite number of at least 0", 1)
+        raise DataError(text.replace("expected a label, ", "expected a weight, ", 1)) from None
+
+
+def _weights(values: Any, path: str, column: str, first: int) -> NDArray[np.float32]:
+    """Weights in cells or numbers; `first` is the number of the first row, for the error."""
+    try:
+        numbers = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array([_number(value) for value in values])
+    weights = floats(numbers)
+    if (place := first_not_weight(weights)) >= 0:
+        cell = values[place]
+        cell = cell.item() if isinstance(cell, np.generic) else cell
+        raise DataError(
+            f"{path}: column {column!r}, row {first + place:,} is {cell!r:.60}: expected a weight, "
+            "a finite number of at least 0"
+        )
+    return weights
 
 
 def _number(cell: Any) -> float:

@@ -25,6 +25,7 @@ from snailps.estimators.corpus import paths_of
 def matrix_of_files(
     X: Any,
     y: Any,
+    sample_weight: Any,
     columns: Sequence[str],
     known: Known | None,
     settings: Any,
@@ -34,7 +35,8 @@ def matrix_of_files(
 ) -> Matrix:
     """Open files as examples; only their beginnings are read, to find names and kinds of columns.
 
-    `y` names a table's column of labels and `columns` declares kinds of some columns.  `known` are
+    `y` names a table's column of labels, `sample_weight` may name one of weights, and `columns`
+    declares kinds of some columns.  `known` are
     the columns of a fitted model, and `settings` its settings.  `use` is "fit", "partial_fit",
     "predict" or "score".  `width`: lines without names are counted for their number of columns.
     """
@@ -47,6 +49,7 @@ def matrix_of_files(
     if isinstance(columns, str):
         raise DataError(f"columns: expected a list such as ['age:numeric'], got {columns!r:.60}")
     label, declared, names = y or "", tuple(columns), list[str]()
+    weight = sample_weight if isinstance(sample_weight, str) else ""
     lines: Mapping[str, Any] = {}
     if known is not None:
         if getattr(settings, "text_columns", ()):  # the model of `snailps train` had text files
@@ -60,7 +63,7 @@ def matrix_of_files(
         declared = tuple(
             text
             for text, column in zip(known.declared, kinds, strict=True)
-            if column.kind is not Kind.LABEL and column.name != label
+            if column.kind is not Kind.LABEL and column.name not in (label, weight)
         )
         if known.declared and not lines and format_of(path := files_of(paths)[0]) is None:
             shown_names = ", ".join(map(repr, names))
@@ -70,6 +73,8 @@ def matrix_of_files(
             )
         if use != "predict":
             label = label or known.label
+            if known.weight and sample_weight is None and _has(paths, known.weight):
+                weight = known.weight
     examples = example_files(
         paths,
         label,
@@ -80,6 +85,7 @@ def matrix_of_files(
         kinds={} if known is None else known.kinds,
         needs_labels=use != "predict",
         by_name=known is not None and known.by_name,
+        weight=weight,
         lines=lines,
     )
     if isinstance(examples, LineExamples):
@@ -93,3 +99,13 @@ def matrix_of_files(
         names_of_columns = np.array(examples.names, object)
         count = len(names_of_columns)
     return Matrix(examples, count, names_of_columns, by_name=examples.by_name)
+
+
+def _has(paths: Sequence[str], column: str) -> bool:
+    """Whether the first file is a table with a column of this name."""
+    path = files_of(paths)[0]
+    if format_of(path) is None:
+        return False
+    from snailps.data.table_files import has_column
+
+    return has_column(path, column)

@@ -80,7 +80,13 @@ class MLPClassifier(
         return {"inputs": matrix.columns}
 
     def _matrix(
-        self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
+        self,
+        X: Any,
+        y: Any = None,
+        columns: Sequence[str] = (),
+        sample_weight: Any = None,
+        *,
+        use: str = "predict",
     ) -> Matrix:
         """Also accept an idx or ``.npy`` file, as ``snailps train mlp`` does."""
         paths = []
@@ -97,7 +103,7 @@ class MLPClassifier(
             with Scratch("", 0) as scratch:  # a mapped array outlives its unpacked file
                 X = read_array(paths[0], scratch)
             X = X.reshape(len(X), -1)
-        return super()._matrix(X, y, columns, use=use)
+        return super()._matrix(X, y, columns, sample_weight, use=use)
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         with Scratch("", 0) as scratch:

@@ -125,6 +125,8 @@ class SparseEstimator(Estimator):
     """Names of dicts whose values were all numbers, or all texts; a later call must agree."""
     _label: str = ""
     """Column of the files with the labels."""
+    _weight: str = ""
+    """Column of the files with the weights."""
 
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[Source]:
@@ -134,7 +136,7 @@ class SparseEstimator(Estimator):
         so these are written after the rows.
         """
         use = "partial_fit" if data.continues else "fit"
-        matrix = self._matrix(data.X, data.y, data.columns, use=use)
+        matrix = self._matrix(data.X, data.y, data.columns, data.sample_weight, use=use)
         with contextlib.ExitStack() as stack:
             if files := matrix.files:
                 if files.declared and not data.continues:
@@ -161,7 +163,13 @@ class SparseEstimator(Estimator):
             yield Source(spooled, settings, attributes, remarks)
 
     def _matrix(
-        self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
+        self,
+        X: Any,
+        y: Any = None,
+        columns: Sequence[str] = (),
+        sample_weight: Any = None,
+        *,
+        use: str = "predict",
     ) -> Matrix:
         """Read X as examples; unless `use` is "fit", by the columns of the fitted model."""
         if use in ("predict", "score"):
@@ -170,7 +178,9 @@ class SparseEstimator(Estimator):
         if is_path(X):
             settings = None if known is None else self._model.settings
             width = self._needs_width()
-            matrix = matrix_of_files(X, y, columns, known, settings, use=use, width=width)
+            matrix = matrix_of_files(
+                X, y, sample_weight, columns, known, settings, use=use, width=width
+            )
         elif columns:
             raise DataError(
                 f"{type(self).__name__}: columns: expected none unless X is a file, got "
@@ -199,6 +209,7 @@ class SparseEstimator(Estimator):
             self._declared,
             self._kinds,
             self._label,
+            self._weight,
             getattr(self, "n_features_in_", -1),
             self._last_feature(),
         )
@@ -226,6 +237,7 @@ class SparseEstimator(Estimator):
             "_hashed": matrix.by_name,
             "_declared": getattr(matrix.source, "declared", ()),
             "_label": files.label if files else "",
+            "_weight": files.weight if files else "",
             "n_features_in_": matrix.columns if matrix.columns >= 0 else None,
             "feature_names_in_": matrix.names,
             "_fitted_fields": matrix.fields,
@@ -358,7 +370,7 @@ class SparseEstimator(Estimator):
 
     def _judged(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, Any, Doubles | None]:
         """Return scores, labels and weights of labelled examples."""
-        matrix = self._matrix(X, y, use="score")
+        matrix = self._matrix(X, y, (), sample_weight, use="score")
         scores = self._scores(matrix)
         y, sample_weight = _labels_and_weights(matrix, y, sample_weight)
         return scores, y, weights_of(sample_weight, len(scores))
@@ -412,6 +424,7 @@ class SparseEstimator(Estimator):
                 about[key] = np.asarray(value).tolist()
         if self._declared:
             about |= {"declared": list(self._declared), "label": self._label}
+            about |= {"weight": self._weight} if self._weight else {}
         if self._kinds:
             about["kinds"] = {name: int(kind) for name, kind in self._kinds.items()}
         more: dict[str, NDArray[Any]] = {
@@ -485,6 +498,7 @@ class SparseEstimator(Estimator):
             "_declared": tuple(about.get("declared", map(declaration_of, columns))),
             "_kinds": {name: Kind(kind) for name, kind in about.get("kinds", {}).items()},
             "_label": about.get("label", getattr(settings, "label_column", "") or label),
+            "_weight": about.get("weight", getattr(settings, "weight_column", "")),
         }
         count = about.get("columns", getattr(settings, "inputs", None))
         if count is not None:  # a sparse model of `snailps train` does not record it
@@ -524,8 +538,9 @@ class SparseClassifier(SparseEstimator):
         y : sequence or array of str, int, bool or whole floats; or the name of a column
             n labels, at least two different ones.  For tables in files: the name of their column
             of labels.  Leave it out for other files, whose lines begin with their labels.
-        sample_weight : array-like of n numbers, optional
-            A weight of 2 counts like the same example twice; 0 leaves it out.
+        sample_weight : array-like of n numbers; or the name of a column, optional
+            A weight of 2 counts like the same example twice; 0 leaves it out.  The column is one of
+            tables in files; later calls without weights read it where a table has it.
         columns : sequence of str
             For tables in files: ``name:kind`` of columns whose kind should not be inferred
             (numeric, categorical, ignore, ...; docs/sparse_data.md lists all).
@@ -782,8 +797,9 @@ class SparseRegressor(SparseEstimator):
             n examples, as in `LogisticRegression.fit`.
         y : array of n finite numbers; or the name of a column of tables in files
             Leave it out for other files, whose lines begin with it.
-        sample_weight : array-like of n numbers, optional
-            A weight of 2 counts like the same example twice; 0 leaves it out.
+        sample_weight : array-like of n numbers; or the name of a column, optional
+            A weight of 2 counts like the same example twice; 0 leaves it out.  The column is one of
+            tables in files; later calls without weights read it where a table has it.
         columns : sequence of str
             As in `LogisticRegression.fit`.
 
@@ -925,5 +941,6 @@ def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any
     """Return labels and weights: of files the ones that were read; given weights come first."""
     if matrix.files is None:
         return y, sample_weight
-    weights = matrix.files.weights() if sample_weight is None else sample_weight
+    from_files = sample_weight is None or isinstance(sample_weight, str)
+    weights = matrix.files.weights() if from_files else sample_weight
     return matrix.files.labels(), weights

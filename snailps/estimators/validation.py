@@ -140,6 +140,11 @@ def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
     """
     if sample_weight is None:
         return None
+    if isinstance(sample_weight, str):
+        raise DataError(
+            "sample_weight: expected numbers, one a row, as X is in memory; a name is for a column "
+            f"of tables in files, got {sample_weight!r:.60}"
+        )
     sample_weight = column_of(sample_weight, "sample_weight")
     refuse_masked(sample_weight, "sample_weight")
     try:

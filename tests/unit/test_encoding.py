@@ -270,6 +270,17 @@ def test_label_of_an_example_without_weight_may_be_any(tmp_path):
     assert (batch.labels[[0, 2]].tolist(), batch.weights.tolist()) == ([1, 0], [1, 0, 0.5])
 
 
+def test_training_that_continues_with_weights_of_0_alone_is_refused(tmp_path):
+    path = tmp_path / "w.mx"
+    write_matrix(path, np.ones((3, 2)), np.zeros(3), sample_weight=[0, 0, 0])
+    known = Encoding(labels=(0.0, 1.0), is_measured=True).text
+    settings = LinearSettings(input=(str(path),), continue_from="m.npz", encoding=known)
+    with pytest.raises(DataError, match="input: expected an example with a weight above 0"):
+        encoded(settings)
+    write_matrix(path, np.ones((3, 2)), np.zeros(3), sample_weight=[0, 1, 0])
+    assert encoded(settings) == settings
+
+
 @pytest.mark.parametrize("kind", [LinearSettings, FmSettings, NetSettings])
 @pytest.mark.parametrize("times", [50, 1e6, 1e-6])
 def test_rows_of_weight_0_are_trained_as_if_they_were_not_there(tmp_path, kind, times):

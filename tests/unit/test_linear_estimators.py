@@ -475,6 +475,55 @@ def test_balanced_weights_are_those_of_the_labels_of_a_file(jobs, tmp_path):
     assert not hasattr(model, "n_features_in_")
 
 
+@pytest.mark.parametrize("labels", [(0, 1, 1, 0), ("no", "yes", "yes", "no")])
+def test_a_column_of_weights_is_read_by_training_and_figures_and_is_no_feature(
+    jobs, tmp_path, monkeypatch, labels
+):
+    rows = zip(X.tolist(), labels, (1, 2, 0.5, 3), strict=True)
+    text = "".join(f"{a:g},{b:g},{y},{w}\n" for (a, b), y, w in rows)
+    path, plain = tmp_path / "x.csv", tmp_path / "plain.csv"
+    path.write_text("a,b,y,w\n" + text)
+    plain.write_text(
+        "a,b,y\n" + "".join(f"{a:g},{b:g},{y}\n" for (a, b), y in zip(X, labels, strict=True))
+    )
+    model = snailps.LogisticRegression().fit(path, "y", "w")
+    assert jobs.weights[-1] == [1, 2, 0.5, 3]
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    wanted = model.evaluate(X, labels, [1, 2, 0.5, 3])
+    assert model.evaluate(path) == model.evaluate(path, "y", "w") == wanted
+    assert model.score(path) == model.score(X, labels, [1, 2, 0.5, 3])
+    one_each = model.evaluate(X, labels)
+    assert model.evaluate(plain) == model.evaluate(path, sample_weight=1) == one_each != wanted
+    model.partial_fit(path, "y")
+    assert jobs.weights[-1] == [1, 2, 0.5, 3]
+    other = snailps.LogisticRegression().fit(plain, "y")
+    other.partial_fit(path, "y", sample_weight="w")
+    assert jobs.weights[-1] == [1, 2, 0.5, 3]
+    model.save(tmp_path / "m.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    assert snailps.load(tmp_path / "m.npz").evaluate(path) == wanted
+
+
+def test_a_column_that_cannot_have_the_weights_is_refused(jobs, tmp_path):
+    path, lines, wrong = tmp_path / "x.csv", tmp_path / "x.svm", tmp_path / "wrong.csv"
+    path.write_text("a,b,y,w\n1,0,0,1\n0,2,1,1\n")
+    wrong.write_text("a,b,y,w\n1,0,0,1\n0,2,1,\n")
+    lines.write_text("0 0:1\n1 1:2\n")
+    fit = snailps.LogisticRegression().fit
+    with pytest.raises(DataError, match="has no column 'v'"):
+        fit(path, "y", "v")
+    with pytest.raises(DataError, match=r"line 3, column 7: expected a weight, a finite number of"):
+        fit(wrong, "y", "w")
+    with pytest.raises(DataError, match="a name is for a column of tables in files, got 'w'"):
+        fit(X, [0, 1, 1, 0], "w")
+    with pytest.raises(DataError, match=r"expected numbers, one a row, got 'w': .* is no table"):
+        fit(lines, None, "w")
+    with pytest.raises(DataError, match="column 'a' is a feature of the model"):
+        fit(path, "y", "w").score(path, sample_weight="a")
+    with pytest.raises(DataError, match=r"columns: w is weight_column: leave it out"):
+        fit(path, "y", "w", columns=["w:numeric"])
+
+
 def test_regression_of_a_file_scales_its_numbers(jobs, tmp_path):
     (tmp_path / "x.csv").write_text("a,b,y\n1,0,100\n0,2,300\n1,1,100\n0,0,300\n")
     model = snailps.LinearRegression().fit(tmp_path / "x.csv", "y")

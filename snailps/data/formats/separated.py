@@ -177,7 +177,8 @@ class File(TableFile):
             return reader.read(data, self.path, offset)
         except DataError as error:
             cure = ". What columns are is set by columns, for example NAME:categorical"
-            raise DataError(f"{error}{cure if reader.field_num else ''}") from None
+            is_feature = reader.field_num and "expected a label" not in str(error)
+            raise DataError(f"{error}{cure if is_feature else ''}") from None
 
     def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
         """Whole rows, about `self.batch_bytes`, and their offsets in the file."""

@@ -170,7 +170,8 @@ def encoded(
     loss.
     """
     encoding = Encoding.of_text(settings.encoding)
-    if encoding.is_measured and not settings.is_balanced:
+    # A continued model's encoding is measured, and its input may yet have nothing to learn.
+    if encoding.is_measured and not (settings.is_balanced or settings.continue_from):
         return settings
     sample = sample_of(settings, files)
     if not sample.pieces:
