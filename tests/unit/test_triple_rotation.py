@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from connected import connected, train
 from rotating import blocks_of_chunk
+from snailps.kernels._triple_order import in_order, own_triples
 
 from snailps.api.rotation import Rotation
 from snailps.data.name_columns import NameCounts, Names
-from snailps.kernels._triple_order import in_order, own_triples
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.embeddings.triple_rotation import (
