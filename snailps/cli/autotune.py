@@ -8,10 +8,11 @@ Parses and prints; `models.classifier.tuning` searches, `snailps train classifie
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from types import FrameType
@@ -20,17 +21,17 @@ from typing import Annotated, Any
 import typer
 
 from snailps import kernels
+from snailps.cli.known_classes import known_classes
 from snailps.cli.options import OverwriteOption, SetOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.cli.train import separate, train
 from snailps.config import RawConfig
-from snailps.config.fields import bytes_of
-from snailps.config.output import refuse_existing
+from snailps.config.fields import Settings, bytes_of
+from snailps.config.output import check_output, refuse_existing
 from snailps.errors import EXIT_OK, ConfigError
 
 _PATHS = ("input", "validation")
-_FROM_FILES = ("pretrained", "continue_from")
 SHOWN = 10
 """Trials that a terminal shows."""
 
@@ -97,7 +98,7 @@ def command(
         ),
     ] = "",
     threads: Annotated[
-        int, typer.Option(min=0, help="Trials at the same time. 0: one per core.")
+        int, typer.Option(min=0, max=256, help="Trials at the same time. 0: one per core.")
     ] = 0,
     sets: SetOption = None,
     overwrite: OverwriteOption = False,
@@ -115,7 +116,7 @@ def command(
     word_ngrams, minn, maxn, seconds.
     """
     from snailps.estimators.quantizing import shrinks_to
-    from snailps.models.classifier.search import TUNED
+    from snailps.models.classifier.search import TUNED, fixed_of
     from snailps.models.classifier.settings import ClassifierSettings
     from snailps.models.classifier.trials import trained_texts
     from snailps.models.classifier.tuning import Effort, Tuner
@@ -129,28 +130,26 @@ def command(
         "validation": separate("validation", validation or []),
         "output": output,
     }
-    for key in ("input", "output"):
-        if not values[key]:
-            raise ConfigError(f"--{key} is missing: snailps autotune --help shows how")
     given = {
         key: tuple(value) if key in _PATHS else value for key, value in values.items() if value
     }
-    raw = RawConfig.from_mapping(given, "--{key}").merged(
-        RawConfig.load(None, environ={}, overrides=sets or [])
-    )
-    base = raw.build(ClassifierSettings)
-    for key in _FROM_FILES:
-        if getattr(base, key):
-            raise ConfigError(
-                f"{key}: a search starts all trials from random rows: leave it out, and train with "
-                f"the settings that it finds and {key}"
-            )
-    files = [f"{output}.bin"]
+    # As the training reads them.
+    raw = RawConfig.load(None, environ=os.environ).merged(RawConfig.from_mapping(given, "--{key}"))
+    raw = raw.merged(RawConfig.load(None, environ={}, overrides=sets or []))
+    base = raw.build(ClassifierSettings, also_known=known_classes(raw))
+    for key in ("input", "output"):
+        if not getattr(base, key):
+            raise ConfigError(f"--{key} is missing: snailps autotune --help shows how")
+    files = [f"{base.output}.bin"]
     if bound:
-        files.append(f"{output}.ftz")
+        files.append(f"{base.output}.ftz")
+    check_output(base.output)
     if not overwrite:
         refuse_existing(files, unfinished=False, option="--output")
-    fixed = {key for key in TUNED if raw.explicit(key, ClassifierSettings)}
+    explicit = [key for key in TUNED if raw.explicit(key, ClassifierSettings)]
+    fixed = fixed_of(base, explicit)
+    unset = {*explicit} - fixed  # ``auto``: as chosen
+    sets = [text for text in sets or [] if not _sets_any(text, unset, ClassifierSettings)]
     effort = Effort(seconds, trials, threads)
     shrink = shrinks_to(bound, base.seed) if bound else None
     tuner = Tuner(base, fixed, Metric.of(metric), predictions, effort, shrink)
@@ -164,7 +163,7 @@ def command(
     for key, value in (*values.items(), *chosen.items()):
         if value:
             words += [f"--{key.replace('_', '-')}", *([value] if isinstance(value, str) else value)]
-    words += [word for text in sets or [] for word in ("--set", text)]
+    words += [word for text in sets for word in ("--set", text)]
     typer.echo(f"the best of {len(tuning.trials):,} trials: {shlex.join(words)}", err=True)
     options: dict[str, Any] = {"servers": 1, "workers": 1, "as_json": False, "sets": sets}
     options |= {key: value for key, value in values.items() if value}
@@ -189,6 +188,12 @@ def command(
         title = f"the best {len(rows)} of {len(tuning.trials)} trials by {tuning.metric}"
     columns = ("trial", "score", "epochs trained", *tuning.settings, "seconds")
     print_rows(columns, rows, title=title)
+
+
+def _sets_any(text: str, names: Iterable[str], cls: type[Settings]) -> bool:
+    """Whether a ``--set`` text sets one of some settings."""
+    raw = RawConfig.load(None, environ={}, overrides=[text])
+    return any(raw.explicit(name, cls) for name in names)
 
 
 @contextlib.contextmanager

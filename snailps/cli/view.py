@@ -464,7 +464,7 @@ def _loss(figures: Mapping[str, Any]) -> list[str]:
     falls = figures.get("loss_falls")
     more = [f"still falling {falls:.0%} an epoch: more epochs would help"] if falls else []
     if falls and (epochs := figures.get("epochs")):
-        more[0] += f", as --epochs {2 * epochs}"
+        more[0] += f", as --set epochs={2 * epochs}"
     constant = figures.get("constant_loss")
     if constant:
         more.append(f"a constant's is {constant:.4f}: check labels and columns")

@@ -315,7 +315,7 @@ def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
     near = difflib.get_close_matches(entry.key.lower().replace("-", "_"), names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists all settings"
     if entry.key in _COUNTS:
-        hint = f"the number of {entry.key} is an option of the command: --{entry.key} N"
+        hint = f"it is an option of `snailps train` and `snailps local`: --{entry.key} N"
     return ConfigError(f"{entry.origin}: unknown setting {entry.key!r}; {hint}")
 
 

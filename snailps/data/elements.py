@@ -12,6 +12,7 @@ offers itself as Arrow data.  Must not know files.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 from abc import ABC, abstractmethod
@@ -37,6 +38,15 @@ PIECE = 1 << 14
 """Elements converted at a time."""
 _BATCH = 1024
 """Rows that a Hugging Face dataset is asked for at a time."""
+
+
+def whole_number(value: Any, least: int, expected: str, most: int | None = None) -> int:
+    """Return a parameter as an int; `expected` begins the DataError if it is none, or too small or
+    large."""
+    number = operator.index(value) if hasattr(value, "__index__") else least - 1
+    if number < least or (most is not None and number > most):
+        raise DataError(f"{expected}, got {value!r:.80}")
+    return number
 
 
 @dataclass(frozen=True, slots=True)

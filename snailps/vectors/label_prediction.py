@@ -9,7 +9,6 @@ Must not know training or printing.
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.blocks import files_of
+from snailps.data.elements import whole_number
 from snailps.data.extras import optional_module
 from snailps.data.in_order import in_order
 from snailps.data.label_words import prefix_of
@@ -488,7 +488,7 @@ class LabelModel:
     def number_of(self, k: int) -> int:
         """Check `k` and limit it to the number of labels; -1: all of them, as in fastText."""
         expected = "k: expected a whole number of labels a line, at least 1, or -1 for all"
-        number = _whole(k, -1, expected)
+        number = whole_number(k, -1, expected)
         if not number:
             raise DataError(f"{expected}, got {k!r:.80}")
         return len(self.labels) if number < 0 else min(number, len(self.labels))
@@ -695,7 +695,7 @@ def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) 
 def threads_of(threads: int) -> int:
     """Check a number of threads; 0: one per core."""
     expected = "threads: expected 0, for one a core, or a whole number above it"
-    return _whole(threads, 0, expected) or kernels.cores()
+    return whole_number(threads, 0, expected) or kernels.cores()
 
 
 def as_threshold(threshold: float | None) -> float:
@@ -716,13 +716,6 @@ def _least_of(calibration: Calibration, names: Sequence[str]) -> NDArray[np.floa
         return None
     values = (calibration.thresholds[name] for name in names)
     return np.array([np.inf if value is None else value for value in values], np.float32)
-
-
-def _whole(value: int, least: int, expected: str) -> int:
-    number = operator.index(value) if hasattr(value, "__index__") else least - 1
-    if number < least:
-        raise DataError(f"{expected}, got {value!r:.80}")
-    return number
 
 
 def evaluate_labels(

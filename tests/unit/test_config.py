@@ -181,7 +181,8 @@ def test_unknown_key_gives_origin_and_nearest_name(tmp_path):
 
 
 def test_number_of_processes_is_no_setting():
-    assert refused(None, "servers=2").endswith("an option of the command: --servers N")
+    message = refused(None, "servers=2")
+    assert message.endswith("an option of `snailps train` and `snailps local`: --servers N")
 
 
 def test_unknown_key_without_neighbour_points_to_the_page():

@@ -247,8 +247,8 @@ def test_end_says_that_the_loss_has_stopped_falling_or_has_not():
     assert ending_of(figures, job="logistic").title == title
     lines = end_lines(ending_of(FIGURES | {"loss_falls": 0.076, "epochs": 2}, job="logistic"))
     assert (
-        "loss: 2.7752 -> 2.5642, still falling 8% an epoch: more epochs would help, as --epochs 4"
-        in lines
+        "loss: 2.7752 -> 2.5642, still falling 8% an epoch: more epochs would help, as "
+        "--set epochs=4" in lines
     )
     lines = end_lines(ending_of(FIGURES | {"constant_loss": 0.6931}, job="logistic"))
     assert "loss: 2.7752 -> 2.5642, a constant's is 0.6931: check labels and columns" in lines

@@ -1,6 +1,7 @@
 """The search of a classifier's settings: what is tried, by what it is judged, how it ends."""
 
 import itertools
+import json
 import threading
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from snailps.cli.main import app_for
 from snailps.errors import DataError
 from snailps.estimators.quantizing import shrinks_to
 from snailps.models.classifier import tuning
-from snailps.models.classifier.search import KEPT, Judged, Search, Trial
+from snailps.models.classifier.search import KEPT, TUNED, Judged, Search, Trial
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.tuning import Effort, Tuner, sampled
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
@@ -159,8 +160,50 @@ def test_trials_are_judged_by_models_within_a_size(texts):
         return replace(model, output=np.zeros_like(model.output))
 
     assert Tuner(s, fixed, Metric(), 0, effort, forget).run().score < 0.5
-    with pytest.raises(DataError, match="or no model has the size"):
+    with pytest.raises(DataError, match=r"autotune: size: expected at least [0-9,]+ bytes"):
         Tuner(s, fixed, Metric(), 0, effort, shrinks_to(2_000, 1)).run()
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"seconds": "5"}, "seconds"),
+        ({"seconds": None}, "seconds"),
+        ({"trials": 1.5}, "trials"),
+        ({"trials": "3"}, "trials"),
+        ({"threads": 257}, "threads"),
+        ({"threads": -1}, "threads"),
+    ],
+)
+def test_an_effort_that_is_no_number_in_its_range_is_refused(values, what):
+    with pytest.raises(
+        DataError, match=f"^{what}: expected .*, got {next(iter(values.values()))!r}"
+    ):
+        Effort(**values)
+
+
+@pytest.mark.parametrize("predictions", [-2, 1.5, "1"])
+def test_predictions_that_are_no_number_of_labels_are_refused(texts, predictions):
+    with pytest.raises(DataError, match="predictions: expected a whole number of labels"):
+        Tuner(texts, {}, Metric(), predictions)
+
+
+def test_a_time_that_no_system_can_wait_is_a_limit_like_any_other(texts):
+    assert Tuner(texts, {}, Metric(), effort=Effort(1e300, 1)).run().ended == "trials"
+
+
+@pytest.mark.parametrize("name", ["pretrained", "continue_from"])
+def test_rows_of_a_file_are_refused_before_the_search(texts, name):
+    with pytest.raises(DataError, match=f"^{name}: a search starts all trials from random rows"):
+        Tuner(replace(texts, **{name: "vectors.vec"}), {}, Metric())
+
+
+def test_a_setting_that_is_auto_is_chosen(texts):
+    automatic = replace(texts, lr=0.0, epochs=0, minn=0, maxn=-1)
+    tuning = Tuner(automatic, TUNED, Metric(), effort=Effort(600, 3)).run()
+    assert all(one.settings["lr"] > 0 and one.settings["epochs"] > 0 for one in tuning.trials)
+    assert all(one.settings["maxn"] >= 0 for one in tuning.trials)
+    assert {one.settings["dim"] for one in tuning.trials} == {automatic.dim}
 
 
 def test_weights_are_refused_where_they_would_not_count(texts):
@@ -381,6 +424,50 @@ def test_final_training_has_the_validation_lines_where_a_setting_needs_them(
         [*texts.input], [*texts.validation], f"{tmp_path}/m", trials=1, sets=[setting, "dim=16"]
     )
     assert trained.get("validation") == ([*texts.validation] if is_validated else None)
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Options of each final training, which is not run."""
+    trained = []
+    monkeypatch.setattr(autotune, "train", lambda name, options: trained.append(options) or 0)
+    return trained
+
+
+def test_final_training_has_what_was_chosen_where_a_setting_is_auto(texts, trainings, tmp_path):
+    sets = ["epochs=auto", "lr=auto", "maxn=auto", "dim=16"]
+    autotune.command([*texts.input], [*texts.validation], f"{tmp_path}/m", trials=1, sets=sets)
+    (options,) = trainings
+    assert options["sets"] == ["dim=16"]
+    assert int(options["epochs"]) > 0
+    assert float(options["lr"]) > 0
+    assert int(options["maxn"]) >= 0
+
+
+def test_trials_read_the_environment_like_the_final_training(
+    texts, trainings, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("SNAILPS_DIM", "48")
+    autotune.command([*texts.input], [*texts.validation], f"{tmp_path}/m", trials=1, as_json=True)
+    tuning = json.loads(capsys.readouterr().out)
+    assert [one["settings"]["dim"] for one in tuning["trials"]] == [48]
+    assert "dim" not in trainings[0]
+
+
+def test_output_is_checked_before_the_search_wherever_it_is_set(texts, trainings, tmp_path):
+    def tune(output, *sets):
+        return CliRunner().invoke(
+            app_for(["autotune"]),
+            ["autotune", "--input", *texts.input, "--validation", *texts.validation, "--output",
+             str(output), "--trials", "1", *(word for text in sets for word in ("--set", text))],
+            standalone_mode=False,
+        ).exception  # fmt: skip
+
+    (tmp_path / "other.bin").write_bytes(b"a model")
+    assert "other.bin exists" in str(tune(tmp_path / "m", f"output={tmp_path}/other"))
+    assert "a folder is needed there" in str(tune(tmp_path / "other.bin" / "m"))
+    assert not trainings
+    assert not [*tmp_path.glob("m*")]
 
 
 def test_command_refuses_the_file_of_a_cluster():

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from snailps.config import settings_of
 from snailps.dataclass import dataclass
 from snailps.models.classifier.settings import ClassifierSettings
 
@@ -51,6 +52,16 @@ LATER = 6
 """Candidates of a later bracket, at least."""
 PARENTS = 3
 """Trials whose settings later brackets change."""
+
+
+def fixed_of(settings: ClassifierSettings, given: Iterable[str]) -> frozenset[str]:
+    """Return which of the `given` settings a search must keep: all that are not ``auto``."""
+    declared = settings_of(type(settings))
+    return frozenset(
+        name
+        for name in given
+        if not declared[name].auto or getattr(settings, name) != declared[name].automatic
+    )
 
 
 @dataclass(frozen=True, slots=True)

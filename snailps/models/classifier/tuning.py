@@ -15,16 +15,18 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from snailps import kernels
+from snailps.data.elements import whole_number
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import check, has_held_out, held_out_texts
 from snailps.models.classifier.lines import Floats
-from snailps.models.classifier.search import TUNED, Judged, Search, Trial
+from snailps.models.classifier.search import TUNED, Judged, Search, Trial, fixed_of
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
     Examples,
@@ -44,6 +46,10 @@ from snailps.vectors.words import to_text
 Shrink: TypeAlias = "Callable[[BinModel, Callable[[], Iterable[bytes]]], BinModel]"
 TEXT_BYTES = 1 << 28
 """Bytes of a text that trials train on; of a longer one, pieces spread over all of it."""
+THREADS_MAX = 256
+WAIT_S = 3600.0
+"""Longest wait for a trial at a time; a longer one may be beyond what the system can wait."""
+_FROM_FILES = ("pretrained", "continue_from")
 FEATURE_FLOATS = 32
 """What a feature costs besides its row's floats, in floats: for estimates of time."""
 
@@ -59,7 +65,7 @@ class Effort:
     trials : int
         0: no limit.  With a limit that is reached in time, the result depends on the seed alone.
     threads : int
-        Trials at the same time; 0: one per core.
+        Trials at the same time, at most 256; 0: one per core.
     """
 
     seconds: float = 300.0
@@ -67,14 +73,11 @@ class Effort:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < float("inf"):
+        if not (isinstance(self.seconds, Real) and 0 < self.seconds < float("inf")):
             raise DataError(f"seconds: expected a number above 0, got {self.seconds!r:.80}")
-        if self.trials < 0:
-            raise DataError(f"trials: expected 0, for no limit, or more; got {self.trials!r:.80}")
-        if self.threads < 0:
-            raise DataError(
-                f"threads: expected 0, for one a core, or more; got {self.threads!r:.80}"
-            )
+        whole_number(self.trials, 0, "trials: expected 0, for no limit, or a whole number above it")
+        expected = f"threads: expected 0, for one a core, or a whole number up to {THREADS_MAX}"
+        whole_number(self.threads, 0, expected, THREADS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ class Tuner:
         Input, and `validation` or `held_out`; settings that are not tuned, and the values of those
         in `fixed`.
     fixed : collection of str
-        Tuned settings that keep their value in `base`.
+        Tuned settings that keep their value in `base`, unless that is ``auto``.
     metric : Metric
     predictions : int
         Labels predicted for each line, -1: all; 0: as the metric needs.
@@ -204,12 +207,22 @@ class Tuner:
                 "(soft_labels, weight_column): other metrics and quantising do not read weights. "
                 "Leave metric and size out"
             )
-        self._base, self._fixed, self._metric, self._effort = base, fixed, metric, effort
+        for name in _FROM_FILES:
+            if getattr(base, name):
+                raise DataError(
+                    f"{name}: a search starts all trials from random rows: leave it out, and train "
+                    f"with the settings that it finds and {name}"
+                )
+        expected = "predictions: expected a whole number of labels a line, or -1 for all"
+        predictions = whole_number(predictions, -1, expected)
+        self._base, self._metric, self._effort = base, metric, effort
+        self._fixed = fixed_of(base, fixed)
         self._shrink = shrink
         self._predictions = predictions or metric.predictions
         self._threads = effort.threads or kernels.cores()
         self._stop = threading.Event()
         self._interrupted = False
+        self._too_large: SizeError | None = None
         self._reports: list[TrialReport] = []
         self._judged: list[Judged] = []
         self._costs: dict[tuple[int, int, int], int] = {}
@@ -259,8 +272,7 @@ class Tuner:
             raise DataError(
                 f"autotune: no trial was completed in {self._effort.seconds:g} s: give more time"
                 if best is None
-                else "autotune: every training diverged, or no model has the size that is asked "
-                "for: give a lower lr, or a larger size"
+                else f"autotune: {self._too_large or 'every training diverged: give a lower lr'}"
             )
         settings = best.to_train(self._judged)
         ended = "trials" if self._is_full else "interrupted" if self._interrupted else "time"
@@ -302,7 +314,8 @@ class Tuner:
                     running[pool.submit(one, trial)] = trial
             if not running:
                 break
-            done, _ = wait(running, max(0.0, self._left) or None, FIRST_COMPLETED)
+            left = self._left
+            done, _ = wait(running, min(left, WAIT_S) if left > 0 else None, FIRST_COMPLETED)
             for future in done:
                 trial = running.pop(future)
                 with suppress(Stopped):
@@ -335,9 +348,11 @@ class Tuner:
         score: float | None = None
         if np.isfinite(rows[0]).all() and np.isfinite(rows[1]).all():
             labels = [to_text(label) for label in examples.labels.words]
-            with suppress(SizeError):
+            try:
                 answers = self._answers(examples, s, rows, text)
                 score = self._metric.value(labels, answers)
+            except SizeError as error:
+                self._too_large = error
         settings = {name: getattr(s, name) for name in TUNED}
         return TrialReport(trial.number, score, trial.epochs, settings, seconds)
 
