@@ -12,13 +12,16 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from snailps.data.atomic import check_target
+from snailps.data.elements import whole_number
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
-from snailps.vectors.label_prediction import LabelModel, text_for, threads_of
+from snailps.vectors.label_prediction import LabelModel, text_for
 from snailps.vectors.quantising import (
     Codebooks,
     pruned,
@@ -144,21 +147,25 @@ def quantize(
     began = time.perf_counter()
     if os.path.splitext(output)[1] != ".ftz":  # noqa: PTH122
         raise ModelFileError(f"{output}: expected a name that ends in .ftz, of a quantised model")
+    check_target(Path(os.path.realpath(output)))
     full = open_bin(model, "the .bin of a classifier or of word vectors")
+    is_classifier = full.header.model == "supervised"
+    # What cannot be read as a classifier would be a .ftz that nobody reads.
+    classifier = LabelModel.of_model(full, model) if is_classifier else None
     if qnorm is None:
-        qnorm = full.header.model != "supervised"
+        qnorm = not is_classifier
     training = None
     if retrain:
         from snailps.models.classifier.retraining import Retraining
 
-        if not (cutoff or size) or full.header.model != "supervised":
+        if not (cutoff or size) or classifier is None:
             raise DataError(
                 "retrain: only a classifier whose rows were reduced by cutoff or size is trained "
                 "on: leave it out, or set cutoff"
             )
         text = os.fsdecode(retrain)
         training = Retraining(
-            text_for(LabelModel.of_model(full, model), text, column, label_column),
+            text_for(classifier, text, column, label_column),
             text,
             epochs,
             lr,
@@ -195,12 +202,9 @@ def quantized(
 
     `training` is for a classifier that loses rows.
     """
-    threads_of(codebooks.threads)
+    whole_number(cutoff, 0, "cutoff: expected a number of rows, or 0 for all")
+    whole_number(size, 0, "size: expected a number of bytes, or 0 for no bound")
     is_classifier = model.header.model == "supervised"
-    if cutoff < 0:
-        raise DataError(f"cutoff: expected a number of rows, or 0 for all, got {cutoff}")
-    if size < 0:
-        raise DataError(f"size: expected a number of bytes, or 0 for no bound, got {size}")
     if size:
         if cutoff or qout or not is_classifier:
             raise DataError(

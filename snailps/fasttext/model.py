@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from snailps.data._subwords import ngram_hash
 from snailps.data.atomic import atomic_file
+from snailps.data.elements import whole_number
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError
@@ -89,7 +90,7 @@ class Model:
             self.set_args(args)
         if model_path is not None:
             is_mapped = is_large(model_path)
-            self._take(open_bin(model_path, "a .bin or .ftz", mapped=is_mapped))
+            self._take(open_bin(model_path, "a .bin or .ftz", mapped=is_mapped), model_path)
 
     @classmethod
     def of_bin(cls, model: BinModel, args: Mapping[str, Any] = _NO_ARGUMENTS) -> Model:
@@ -101,10 +102,13 @@ class Model:
             setattr(made, name, value)
         return made
 
-    def _take(self, model: BinModel) -> None:
-        """Answer from this model; nothing computed from an earlier one stays."""
+    def _take(self, model: BinModel, where: str | os.PathLike[str] = "the model") -> None:
+        """Answer from this model; nothing computed from an earlier one stays.
+
+        Errors name the file, `where`.
+        """
         is_classifier = model.header.model == "supervised"
-        labels = LabelModel.of_model(model) if is_classifier else None
+        labels = LabelModel.of_model(model, where) if is_classifier else None
         for name in ("words", "labels", "_vectors", "_label_numbers", "_is_utf8"):
             self.__dict__.pop(name, None)
         self._bin, self._classifier, self._names = model, labels, dict[str, list[str]]()
@@ -305,8 +309,7 @@ class Model:
     def get_input_vector(self, ind: int) -> Float32:
         """Return a row of the input matrix, float32[dim]."""
         rows = self._bin.input
-        if not 0 <= ind < len(rows):
-            raise DataError(f"ind: expected 0 to {len(rows) - 1:,}, got {ind!r:.60}")
+        ind = whole_number(ind, 0, f"ind: expected 0 to {len(rows) - 1:,}", len(rows) - 1)
         return np.array(rows[np.array([ind])][0], np.float32)
 
     def get_input_matrix(self) -> Float32:

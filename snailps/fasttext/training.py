@@ -208,6 +208,7 @@ def supervised(*args: Any, **kwargs: Any) -> Training:
     given = {ALIASES.get(name, name) for name in kwargs} | {*SUPERVISED[: len(args)]}
     if values["autotuneValidationFile"]:
         return replace(made, autotune=_autotune(values, given))
+    given -= {"autotuneValidationFile"}
     if without := sorted(name for name in given if name.startswith("autotune")):
         warnings.warn(
             f"train_supervised: {', '.join(without)}: no effect without autotuneValidationFile",
@@ -310,7 +311,10 @@ def _training(
         args["bucket"] = 0
     # A classifier's minn of 0 means auto.
     chosen = {name: value for name, value in parameters.items() if name != "minn" or value}
-    return Training(estimator, chosen, os.fsdecode(values["input"]), args)
+    path = os.fsdecode(values["input"])
+    if not path:  # as a folder it would be the current one
+        raise ParameterError(f"{estimator.__name__}: input: expected the path of a text, got ''")
+    return Training(estimator, chosen, path, args)
 
 
 def _with_arguments(text: str) -> str:

@@ -28,7 +28,7 @@ from snailps.vectors.calibration import Calibration, write_calibration
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel, text_for
-from snailps.vectors.label_scores import Bins, LabelThreshold, labelled
+from snailps.vectors.label_scores import Bins, LabelThreshold, check_finite, labelled
 from snailps.vectors.words import to_text
 
 Path_: TypeAlias = "str | os.PathLike[str]"
@@ -225,6 +225,7 @@ class _Sample(NamedTuple):
             rows = numbers[(seen + np.arange(len(numbers))) % step == 0]
             seen += len(numbers)
             score = np.einsum("ij,ij->i", hidden[rows], outputs[best[rows]])
+            check_finite(score)
             weights = truth.every_weight.lines[rows]
             right = truth.weights_of(rows * labels + best[rows])
             parts.append((hidden[rows], score, weights, right))
@@ -242,10 +243,11 @@ class _Sample(NamedTuple):
         if not self.is_softmax:
             scores: NDArray[np.float64] = self.best.astype(np.float64)
             return 1 / (1 + np.exp(-scores / temperature))
-        parts = [
-            np.exp((scores - top[:, None]) * np.float32(1 / temperature)).sum(1, np.float64)
-            for scores, top in self._scores()
-        ]
+        with np.errstate(over="ignore"):  # of huge scores, whose labels are impossible
+            parts = [
+                np.exp((scores - top[:, None]) * np.float32(1 / temperature)).sum(1, np.float64)
+                for scores, top in self._scores()
+            ]
         sums: NDArray[np.float64] = np.concatenate(parts)
         return 1 / np.maximum(sums, 1)
 

@@ -20,9 +20,25 @@ from numpy.typing import NDArray
 
 from snailps.data._labelled import Lines
 from snailps.dataclass import dataclass
+from snailps.errors import DataError
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+def check_finite(values: NDArray[np.float32]) -> None:
+    """Refuse lines whose probabilities or scores are NaN or infinite: rows of the model are.
+
+    Raises
+    ------
+    DataError
+    """
+    wrong = len(values) - int(np.isfinite(values).sum())
+    if wrong:
+        raise DataError(
+            f"the probabilities of {wrong:,} of {len(values):,} lines are not finite: the training "
+            "of the model diverged, or its file is damaged; train again with a lower learning rate"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +177,7 @@ class Sums:
         """Add lines and their best labels; labels below the threshold are not predicted."""
         number, known = len(self.gold), labelled(lines, len(self.gold))
         has, pairs, weights = known
+        check_finite(chances[has, 0])
         self.lines += int(has.sum())
         self.skipped += int(len(has) - has.sum())
         chosen = (chances >= threshold) & has[:, None]

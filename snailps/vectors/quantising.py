@@ -23,6 +23,7 @@ import numpy.typing as npt
 from snailps import kernels
 from snailps.data._labelled import KeptGrams
 from snailps.data._subwords import subwords_csr
+from snailps.data.elements import whole_number
 from snailps.data.in_order import in_order
 from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import END_OF_LINE
@@ -78,6 +79,12 @@ class Codebooks:
     threads: int = 0
     progress: Callable[[float], object] = lambda share: None
 
+    def __post_init__(self) -> None:
+        whole_number(self.width, 1, "dsub: expected a number of columns of at least 1")
+        whole_number(self.seed, 0, "seed: expected a whole number of at least 0")
+        expected = "threads: expected 0, for one a core, or a whole number above it"
+        whole_number(self.threads, 0, expected)
+
 
 def pruned(model: BinModel, cutoff: int) -> BinModel:
     """Leave only the most important input rows; those of other words and n-grams are dropped.
@@ -132,7 +139,7 @@ def rows_within(model: BinModel, codebooks: Codebooks, size: int) -> int:
             f"size: the model has {len(rows)} rows, and a quantised one needs {kernels.CENTROIDS}: "
             "leave it as it is"
         )
-    width = min(max(1, codebooks.width), dim)
+    width = min(codebooks.width, dim)
     a_row = -(-dim // width) + codebooks.norms
     names = PackedWords.of(model.words)
     lengths = np.diff(names.starts).astype(np.int64)
@@ -205,6 +212,7 @@ def quantised(model: BinModel, codebooks: Codebooks, *, outputs: bool = False) -
     if not is_classifier:
         return replace(model, input=inputs, output=np.empty((0, model.header.dim), np.float32))
     if not outputs:
+        _check_finite(_lengths_of(labels, codebooks.threads or kernels.cores()), "output")
         return replace(model, input=inputs)
     of_labels = replace(
         codebooks,
@@ -217,11 +225,7 @@ def quantised(model: BinModel, codebooks: Codebooks, *, outputs: bool = False) -
 def quantise_rows(rows: Float32, codebooks: Codebooks, name: str = "input") -> QuantisedRows:
     """Quantise float32[n, dim], which may be mapped and at any alignment; `name` is for errors."""
     n, dim = rows.shape
-    if codebooks.width < 1:
-        raise DataError(f"dsub: expected a number of columns of at least 1, got {codebooks.width}")
     codebooks = replace(codebooks, width=min(codebooks.width, dim))
-    if codebooks.threads < 0:
-        raise DataError(f"threads: expected 0, for one a core, or more, got {codebooks.threads}")
     if n < kernels.CENTROIDS:
         raise DataError(
             f"the {name} matrix has {n} rows, and its codebooks {kernels.CENTROIDS} centroids a "
@@ -236,11 +240,7 @@ def quantise_rows(rows: Float32, codebooks: Codebooks, name: str = "input") -> Q
         )
     threads = codebooks.threads or kernels.cores()
     lengths = _lengths_of(rows, threads)
-    if not np.isfinite(lengths).all():
-        raise ModelFileError(
-            f"row {int(np.argmin(np.isfinite(lengths))):,} of the {name} matrix is not finite: the "
-            "training diverged or the file is damaged; train again with a lower learning rate"
-        )
+    _check_finite(lengths, name)
     scales: Float32 | None = None
     if codebooks.norms:
         scales = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
@@ -332,6 +332,14 @@ def _encode(
     for count, _ in enumerate(in_order(encoded, _chunks(rows), threads), 1):
         done(count)
     return codes
+
+
+def _check_finite(lengths: Float32, name: str) -> None:
+    if not np.isfinite(lengths).all():
+        raise ModelFileError(
+            f"row {int(np.argmin(np.isfinite(lengths))):,} of the {name} matrix is not finite: the "
+            "training diverged or the file is damaged; train again with a lower learning rate"
+        )
 
 
 def _lengths_of(rows: Float32, threads: int) -> Float32:

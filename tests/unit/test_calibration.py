@@ -400,3 +400,33 @@ def test_command_prints_thresholds_and_does_not_replace_them_unasked(small):
     assert "before calibration" in tested.stderr
     with pytest.raises(ConfigError, match="read three times"):
         raise run("calibrate", path, "-", "--overwrite").exception
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_of_rows_that_are_not_finite_is_judged_by_nothing(loss, value, tmp_path):
+    """Counting these lines as wrong ones would give figures of a model that says nothing."""
+    path, text = tmp_path / "m.bin", tmp_path / "text"
+    inputs, outputs = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)
+    inputs[1] = value
+    header = BinHeader(dim=3, model="supervised", loss=loss)
+    write_bin(
+        path, header, [b"w0", b"w1", b"w2"], [3, 2, 1], [inputs], [outputs], LABELS, [3, 2, 1]
+    )
+    text.write_text("__label__a w0\n__label__b w1\n__label__c w2\n", encoding="utf-8")
+    for judge in (calibrating.calibrate, lambda *paths: evaluate_labels(LabelModel(path), text)):
+        with pytest.raises(DataError, match="of 1 of 3 lines are not finite: the training"):
+            judge(path, text)
+    assert not path_beside(path).exists()
+
+
+def test_huge_scores_are_calibrated_without_a_warning(tmp_path):
+    path, text = tmp_path / "m.bin", tmp_path / "text"
+    inputs = np.float32(2e38) * np.array([[1, -1, 0], [-1, 1, 0], [0, 0, 1]], np.float32)
+    header = BinHeader(dim=3, model="supervised", loss="softmax")
+    outputs = np.eye(3, dtype=np.float32)
+    write_bin(
+        path, header, [b"w0", b"w1", b"w2"], [3, 2, 1], [inputs], [outputs], LABELS, [3, 2, 1]
+    )
+    text.write_text("__label__a w0\n__label__b w1\n__label__a w2\n", encoding="utf-8")
+    assert calibrating.calibrate(path, text).calibration_error_before == pytest.approx(1 / 3)

@@ -326,6 +326,8 @@ def test_mistakes_are_value_errors_that_say_what_to_do(pairs, tmp_path):
         pruned.get_input_matrix()
     with pytest.raises(DataError, match="ind: expected 0 to"):
         classifier.get_input_vector(10**6)
+    with pytest.raises(ValueError, match=r"ind: expected 0 to .*, got 1\.5"):
+        classifier.get_input_vector(1.5)
     with pytest.raises(DataError, match="no n-grams"):
         pairs["word2vec"][1].get_subword_id("ab")
     with pytest.raises(ModelFileError, match="no such file"):
@@ -518,3 +520,17 @@ def test_quantize_in_place_gives_a_model_that_the_official_package_opens(pairs, 
         copy.deepcopy(opened).quantize(retrain=True)
     with pytest.raises(ValueError, match=r"snailps\.quantize"):
         pairs["words"][1].quantize()
+
+
+def test_an_empty_path_is_not_the_current_folder():
+    for train in (fasttext.train_supervised, fasttext.train_unsupervised):
+        with pytest.raises(ValueError, match=f"{train.__name__}: input: expected the path of a"):
+            train("")
+
+
+def test_errors_of_a_damaged_classifier_name_its_file(tmp_path):
+    header = BinHeader(dim=2, model="supervised", loss="softmax", word_ngrams=2)  # without buckets
+    rows = np.zeros((1, 2), np.float32)
+    write_bin(tmp_path / "m.bin", header, [b"w"], [1], [rows], [rows], [b"__label__a"], [1])
+    with pytest.raises(ValueError, match=r"m\.bin: damaged header"):
+        fasttext.load_model(tmp_path / "m.bin")

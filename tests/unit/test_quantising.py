@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import snailps
 from snailps.cli.main import app_for
 from snailps.data._labelled import KeptGrams
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import DataError, ModelFileError, ModelWriteError
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
@@ -266,7 +266,14 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (path, {"cutoff": 255}, "255 rows, and its codebooks 256"),
         (path, {"qout": True}, "leave outputs .qout. out"),
         (path, {"retrain": text}, "retrain: only a classifier whose rows were reduced"),
-        (path, {"cutoff": 300, "retrain": text, "epochs": 0}, "at least 1 epoch"),
+        (path, {"cutoff": 300, "retrain": text, "epochs": 0}, "number of epochs, at least 1"),
+        (path, {"cutoff": 300, "retrain": text, "epochs": 1.5}, "number of epochs, at least 1"),
+        (path, {"cutoff": 300, "retrain": text, "lr": 1e30}, "retrain: the training diverged"),
+        (path, {"dsub": 2.5}, "dsub: expected"),
+        (path, {"dsub": "2"}, "dsub: expected"),
+        (path, {"cutoff": 299.5}, "cutoff: expected"),
+        (path, {"size": "2M"}, "size: expected"),
+        (path, {"seed": -1}, "seed: expected"),
         (path, {"cutoff": 300, "retrain": text, "lr": float("nan")}, "learning rate"),
         (vectors, {"qout": True}, "word vectors have none"),
         (vectors, {"cutoff": 300, "retrain": text}, "retrain: only a classifier"),
@@ -277,6 +284,30 @@ def test_what_does_not_fit_is_refused(tmp_path):
     unlabelled.write_text("word1 word2\n__label__other word3\n", encoding="utf-8")
     with pytest.raises(DataError, match="unlabelled: no line has both"):
         snailps.quantize(path, small, cutoff=300, retrain=unlabelled)
+    assert not small.exists()
+
+
+def test_output_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    path, steps = write_classifier(tmp_path / "m.bin"), []
+    with pytest.raises(ModelWriteError, match="does not exist"):
+        snailps.quantize(path, tmp_path / "none/m.ftz", progress=lambda *done: steps.append(done))
+    (tmp_path / "folder.ftz").mkdir()
+    with pytest.raises(ModelWriteError, match="it is a folder"):
+        snailps.quantize(path, tmp_path / "folder.ftz", progress=lambda *done: steps.append(done))
+    assert not steps
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    small = tmp_path / "m.ftz"
+    path = write_classifier(tmp_path / "m.bin", bucket=0)  # with pairs of words, which need rows
+    with pytest.raises(ModelFileError, match=r"m\.bin: damaged header: n-grams"):
+        snailps.quantize(path, small)
+    rows, label_rows = rows_of(300), np.full((1, DIM), np.inf, np.float32)
+    words = [word.encode() for word in KNOWN]
+    header = BinHeader(dim=DIM, model="supervised", loss="softmax")
+    write_bin(path, header, words, np.ones(300), [rows], [label_rows], [b"__label__a"], [1])
+    with pytest.raises(ModelFileError, match="row 0 of the output matrix is not finite"):
+        snailps.quantize(path, small)
     assert not small.exists()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from snailps import kernels
+from snailps.data.elements import whole_number
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 from snailps.models.classifier.lines import Floats, Steps, begin
@@ -63,11 +64,9 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
         A parameter is out of range, or no line of the text has a label of the model.
     """
     header = model.header
-    if training.epochs < 1 or not 0 < training.lr < np.inf:
-        raise DataError(
-            f"retrain: expected at least 1 epoch and a learning rate above 0, got "
-            f"{training.epochs} and {training.lr}"
-        )
+    whole_number(training.epochs, 1, "retrain: expected a whole number of epochs, at least 1")
+    if not 0 < training.lr < np.inf:
+        raise DataError(f"retrain: expected a learning rate above 0, got {training.lr}")
     reader = line_reader(model)
     rows = _padded(model.input, header.dim), _padded(model.output, header.dim)
     of_loss = output_rows(header.loss, model.label_counts, header.negatives)
@@ -102,6 +101,8 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
             f"{training.where}: no line has both a label of the model, such as "
             f"{model.labels[0].decode(errors='replace')}, and a word that it knows"
         )
+    if not all(np.isfinite(matrix).all() for matrix in rows):
+        raise DataError(f"retrain: the training diverged at the rate {training.lr:g}: lower lr")
     of_words, of_labels = (matrix[:, : header.dim].copy() for matrix in rows)
     return replace(model, input=of_words, output=of_labels)
 
