@@ -96,8 +96,9 @@ def command(
         columns = ("label", "lines", "threshold", "precision", "recall", "predicted")
         print_rows(columns, [tuple(row[name] for name in columns) for row in labels])
     error, after = report.calibration_error_before, report.calibration_error_after
+    some = f"{report.sampled:,} of " if report.sampled < report.lines else ""
     typer.echo(
         f"temperature {report.temperature:.4g}: expected calibration error {error:.4f} -> "
-        f"{after:.4f} on {report.lines:,} lines; wrote {report.path}",
+        f"{after:.4f} on {some}{report.lines:,} lines; wrote {report.path}",
         err=True,
     )

@@ -60,9 +60,12 @@ class CalibrationReport:
         Lines with a known label and a known word or end of line.
     skipped : int
         Other lines.
+    sampled : int
+        Lines by which the temperature was chosen, and whose errors are given: all, or every
+        second, fourth, ... where there are very many.
     temperature : float
     calibration_error_before, calibration_error_after : float
-        Expected calibration error on these lines, without and with the temperature.
+        Expected calibration error on the sampled lines, without and with the temperature.
     thresholds : list of LabelThreshold
         Of each label, most lines first; empty without a wanted precision or recall.
     """
@@ -70,6 +73,7 @@ class CalibrationReport:
     path: str
     lines: int
     skipped: int
+    sampled: int
     temperature: float
     calibration_error_before: float
     calibration_error_after: float
@@ -189,13 +193,21 @@ def calibrate_on(
         {to_text(entry.label): entry.threshold for entry in thresholds},
         {
             "lines": sample.lines,
+            "sampled": len(sample.weights),
             "expected_calibration_error": {"before": errors[0], "after": errors[1]},
             **({"thresholds_for": wanted} if wanted else {}),
         },
     )
     path = write_calibration(model, calibration)
     return CalibrationReport(
-        str(path), sample.lines, sample.skipped, fitted, errors[0], errors[1], thresholds
+        path=str(path),
+        lines=sample.lines,
+        skipped=sample.skipped,
+        sampled=len(sample.weights),
+        temperature=fitted,
+        calibration_error_before=errors[0],
+        calibration_error_after=errors[1],
+        thresholds=thresholds,
     )
 
 

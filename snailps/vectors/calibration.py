@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,8 @@ _BYTES_MAX = 1 << 28
 _MARKED_BYTES = 1 << 16
 """Bytes at each end of a model's file by which it is recognised: header and first words, and the
 last rows of labels, which no two trainings have in common."""
+_LEAST = 1e-6
+"""Least temperature that is read, below all that are fitted: scores divided by it are finite."""
 _HOW = "run snailps calibrate again, or remove it"
 
 
@@ -112,8 +113,10 @@ def read_calibration(
 def _checked(values: Mapping[str, Any], labels: Sequence[bytes]) -> Calibration:
     temperature: Any = values.get("temperature")
     thresholds, about = values.get("thresholds"), values.get("about", {})
-    if not _is_number(temperature) or not 0 < temperature < math.inf:
-        raise ValueError(f"temperature: expected a number above 0, got {temperature!r:.60}")
+    if not _is_number(temperature) or not _LEAST <= temperature <= 1 / _LEAST:
+        raise ValueError(
+            f"temperature: expected {_LEAST:g} to {1 / _LEAST:g}, got {temperature!r:.60}"
+        )
     if not isinstance(thresholds, dict) or not isinstance(about, dict):
         raise ValueError("expected thresholds and about as objects")
     for label, threshold in thresholds.items():

@@ -3,6 +3,7 @@
 import copy
 import gzip
 import json
+import math
 import pickle
 
 import numpy as np
@@ -148,12 +149,15 @@ def test_probabilities_are_those_of_scores_divided_by_the_temperature(small):
 
 
 def test_temperature_of_many_lines_is_fitted_on_some(model, lines, monkeypatch):
-    whole = snailps.calibrate(model, lines).temperature
+    whole = snailps.calibrate(model, lines)
+    assert (whole.lines, whole.sampled) == (3000, 3000)
     monkeypatch.setattr(calibrating, "LINES_MAX", 1000)
     some = snailps.calibrate(model, lines)
-    assert some.lines == 3000
-    assert some.temperature == pytest.approx(whole, rel=0.15)
-    assert some.temperature != whole
+    assert (some.lines, some.sampled) == (3000, 750)  # every fourth one
+    assert some.temperature == pytest.approx(whole.temperature, rel=0.15)
+    assert some.temperature != whole.temperature
+    done = run("calibrate", model, lines, "--overwrite")
+    assert "on 750 of 3,000 lines" in done.stderr
 
 
 @each("wanted", [{"precision": 0.8}, {"recall": 0.9}, {"precision": 0.999}, {"recall": 1.0}])
@@ -321,8 +325,10 @@ def test_calibration_of_another_model_is_not_used_and_a_warning_says_so(small, c
         (b"{", "damaged: Expecting"),
         (b"[]", "expected an object"),
         ({"format": "snailps calibration 2"}, "use a newer snailps"),
-        ({"temperature": 0}, "temperature: expected a number above 0, got 0"),
-        ({"temperature": True}, "temperature: expected a number"),
+        ({"temperature": 0}, r"temperature: expected 1e-06 to 1e\+06, got 0"),
+        ({"temperature": 1e-300}, "temperature: expected 1e-06"),
+        ({"temperature": math.nan}, "temperature: expected 1e-06"),
+        ({"temperature": True}, "temperature: expected 1e-06"),
         ({"thresholds": [1]}, "expected thresholds and about as objects"),
         ({"thresholds": {"__label__a": 2}}, "threshold of '__label__a': expected 0 to 1, got 2"),
         ({"thresholds": {"__label__a": 0.5}}, "a threshold for each label of the model"),
