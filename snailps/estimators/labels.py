@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from snailps.data.elements import (
 )
 from snailps.data.label_words import label_of
 from snailps.errors import DataError
+
+_ROWS = 1 << 10
+"""Rows of a matrix of weights that are Python objects at a time."""
 
 
 def values_of(y: Any, X: Any = None) -> list[Any]:
@@ -60,25 +63,38 @@ def _label(value: Any, at: Callable[[int], str], number: int) -> Any:
     return value
 
 
+class SoftLabels(NamedTuple):
+    """Weights of the labels of texts: those above 0, by label, for each of `texts` texts.
+
+    `labels` are those that a text has.  `rows` can be iterated over once; those of a matrix are
+    made a few at a time, as they take forty times its memory.
+    """
+
+    labels: list[Any]
+    texts: int
+    rows: Iterable[Mapping[Any, float]]
+
+
 def soft_labels_of(
     y: Any, classes: Sequence[Any] | None = None, X: Any = None
-) -> list[dict[Any, float]] | None:
+) -> SoftLabels | None:
     """Return the weights of the labels of each text; None: y has one label a text.
 
     y has a mapping a text: a list, a column, or the name of a column of X; or it is a matrix, dense
     or sparse, or a table with a column for each of `classes`, by default the names or numbers of
-    its columns.  Labels of weight 0 are left out.
+    its columns.
     """
     if y is None:
         return None
-    rows = None if isinstance(y, str) else _rows_of_matrix(y, classes)
-    if rows is None:
-        elements = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
-        rows = list(elements.values)
-        if not rows or not isinstance(rows[0], Mapping):
-            return None
+    soft = None if isinstance(y, str) else _of_matrix(y, classes)
+    if soft is not None:
+        return soft
+    elements = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
+    rows = list(elements.values)
+    if not rows or not isinstance(rows[0], Mapping):
+        return None
     labels: dict[Any, Any] = {}  # checked once, not in each row
-    soft = []
+    weighed = []
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -94,22 +110,28 @@ def soft_labels_of(
             if isinstance(weight, np.generic):
                 weight = weight.item()
             if not isinstance(weight, (int, float)) or not 0 <= weight <= WEIGHT_MAX:
-                raise DataError(
-                    f"y: element {number:,} gives label {label!r:.60} the weight {weight!r:.60}: "
-                    f"expected a number from 0 to {WEIGHT_MAX:,.0f}"
-                )
+                raise _wrong_weight(number, label, weight)
             if weight:
                 weights[labels[label]] = float(weight)
         if not weights:
-            raise DataError(
-                f"y: element {number:,} has no label of a weight above 0: leave the text out"
-            )
-        soft.append(weights)
-    return soft
+            raise _no_weight(number)
+        weighed.append(weights)
+    return SoftLabels([*dict.fromkeys(itertools.chain(*weighed))], len(weighed), weighed)
 
 
-def _rows_of_matrix(y: Any, classes: Sequence[Any] | None) -> list[dict[Any, Any]] | None:
-    """Return the weights in a matrix or table, by label; None: y is neither, or has one column."""
+def _wrong_weight(number: int, label: Any, weight: Any) -> DataError:
+    return DataError(
+        f"y: element {number:,} gives label {label!r:.60} the weight {weight!r:.60}: expected a "
+        f"number from 0 to {WEIGHT_MAX:,.0f}"
+    )
+
+
+def _no_weight(number: int) -> DataError:
+    return DataError(f"y: element {number:,} has no label of a weight above 0: leave the text out")
+
+
+def _of_matrix(y: Any, classes: Sequence[Any] | None) -> SoftLabels | None:
+    """Return the weights in a matrix or table; None: y is neither, or has one column."""
     y = native(y, "y")
     table = table_of(y)
     names: Sequence[Any] = ()
@@ -128,19 +150,58 @@ def _rows_of_matrix(y: Any, classes: Sequence[Any] | None) -> list[dict[Any, Any
     counts = Counter(labels) | Counter(names)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise DataError(f"y: expected another label for each column, got {twice[0]!r:.60} twice")
-    if table is not None:
-        columns = [table.column(name).values(0, table.rows) for name in names]
-        return [dict(zip(labels, row, strict=True)) for row in zip(*columns, strict=True)]
     if library_of(y) == "scipy":
-        rows = y.tocoo().tocsr()  # adds up entries of the same place, in a matrix of its own
-        spans = itertools.pairwise(rows.indptr.tolist())
-        places, weights = rows.indices.tolist(), rows.data.tolist()
-        return [
-            {labels[place]: weights[at] for at, place in enumerate(places[first:last], first)}
-            for first, last in spans
-        ]
-    refuse_masked(y, "y")
-    return [dict(zip(labels, row, strict=True)) for row in np.asarray(y).tolist()]
+        matrix = y.tocoo().tocsr()  # adds up entries of the same place, in a matrix of its own
+    elif table is not None:
+        matrix = _floats([table.column(name).numbers(0, table.rows) for name in names]).T
+    else:
+        refuse_masked(y, "y")
+        matrix = _floats(y)
+    is_used = np.zeros(len(labels), bool)
+    for first, ptr, places, weights in _parts_of(matrix):
+        is_wrong = ~((weights >= 0) & (weights <= WEIGHT_MAX))
+        if is_wrong.any():
+            at = int(is_wrong.argmax())
+            row = first + int(np.searchsorted(ptr, at, "right")) - 1
+            raise _wrong_weight(row, labels[places[at]], weights[at].item())
+        if (is_empty := np.diff(ptr) == 0).any():
+            raise _no_weight(first + int(is_empty.argmax()))
+        is_used[places] = True
+    used = [label for label, is_one in zip(labels, is_used.tolist(), strict=True) if is_one]
+    return SoftLabels(used, matrix.shape[0], _rows_of(matrix, labels))
+
+
+def _floats(values: Any) -> NDArray[Any]:
+    """Return numbers as an array of floats; DataError: they are none."""
+    try:
+        array = np.asarray(values)
+        return array if array.dtype.kind == "f" else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"y: expected weights of labels, numbers: {error}") from None
+
+
+def _parts_of(matrix: Any) -> Iterator[tuple[int, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """Yield some rows at a time: the number of the first one, and what is not 0 in them.
+
+    Row i of them has ``weights[ptr[i] : ptr[i + 1]]`` in the columns `places`.
+    """
+    for first in range(0, matrix.shape[0], _ROWS):
+        part = matrix[first : first + _ROWS]
+        if library_of(part) == "scipy":
+            part.eliminate_zeros()
+            yield first, part.indptr, part.indices, part.data
+            continue
+        is_there = part != 0
+        ptr = np.concatenate(([0], is_there.sum(axis=1).cumsum()))
+        yield first, ptr, np.nonzero(is_there)[1], part[is_there]
+
+
+def _rows_of(matrix: Any, labels: Sequence[Any]) -> Iterator[dict[Any, float]]:
+    """Yield the weights above 0 of each row, by label."""
+    for _, ptr, places, weights in _parts_of(matrix):
+        names, values = [labels[place] for place in places.tolist()], weights.tolist()
+        for start, stop in itertools.pairwise(ptr.tolist()):
+            yield dict(zip(names[start:stop], values[start:stop], strict=True))
 
 
 def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]:

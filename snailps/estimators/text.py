@@ -78,8 +78,8 @@ class TextClassifier(
         vocabulary and start with their vectors; `dim` is the file's.  `partial_fit` of a fitted
         model ignores it.
     held_out : float
-        Share of the texts that is not trained, on which the model is tested after each epoch; or
-        `validation`, paths of text files with labels.  ``figures_["tests"]`` has the figures.
+        Share of the texts that is not trained, on which the model is tested after each epoch.
+        ``figures_["tests"]`` has the figures.
     stop_after : int
         Epochs in a row without a better F1 on these texts after which the training ends; the model
         is then the one of the best epoch, ``figures_["best_epoch"]``.  0: all epochs are trained.
@@ -290,17 +290,18 @@ class TextClassifier(
                 )
             y = list(y) if isinstance(y, Iterator) else y
             soft = soft_labels_of(y, data.classes, X)
-            values = values_of(y, X) if soft is None else [label for row in soft for label in row]
+            values = values_of(y, X) if soft is None else soft.labels
             every = classes_of(values, [*words]).tolist()
             words = {label: _PREFIX + word_of(label) for label in every} | words
             bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
             class_weights = self._class_weights({label: words[label] for label in values})
+            texts = len(values) if soft is None else soft.texts
             y = (
                 [bare[value] for value in values]
                 if soft is None
-                else [{bare[label]: weight for label, weight in row.items()} for row in soft]
+                else ({bare[label]: row[label] for label in row} for row in soft.rows)
             )
-            weights = self._sample_weights(data.sample_weight, X, len(y))
+            weights = self._sample_weights(data.sample_weight, X, texts)
             has_weights = weights is not None or soft is not None
             data = replace(data, sample_weight=weights, has_weights=has_weights)
             of_texts = {"soft_labels": has_weights} if has_weights or self.soft_labels else {}

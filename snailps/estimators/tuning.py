@@ -33,8 +33,9 @@ class Tunable(TextEstimator):
 
         `held_out` None: the parameter `held_out` says which share of the data judges trials.
         """
-        if isinstance(data.X, Iterator):
-            raise DataError(f"X: {a_kind(data.X)} can be read only once: give a list, or a path")
+        for name, given in (("X", data.X), ("y", data.y)):
+            if isinstance(given, Iterator):
+                raise DataError(f"{name}: {a_kind(given)} can be read only once: give a list")
         with contextlib.ExitStack() as stack:
             settings: dict[str, Any] = {}
             for name, texts in (("input", data), ("validation", held_out)):

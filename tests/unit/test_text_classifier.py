@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import inspect
 import pickle
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -301,11 +302,28 @@ def test_soft_labels_come_in_any_container(form):
         y = pytest.importorskip("scipy.sparse").csr_array((values, *places))
     classes = ["x", "y"] if form in ("csr", "repeated") else None
     X = y.to_frame("y") if form == "column" else None
-    assert soft_labels_of("y" if form == "column" else y, classes, X) == [
-        {"x": 0.75, "y": 0.25},
-        {"y": 1.0},
-        {"y": 2.0},
-    ]
+    soft = soft_labels_of("y" if form == "column" else y, classes, X)
+    assert (soft.labels, soft.texts) == (["x", "y"], 3)
+    assert list(soft.rows) == [{"x": 0.75, "y": 0.25}, {"y": 1.0}, {"y": 2.0}]
+
+
+def test_probabilities_take_no_memory_of_python_objects():
+    sparse = pytest.importorskip("scipy.sparse")
+    dense = np.full((20_000, 50), 0.02, np.float32)
+    dense[:, 7] = 0
+    wide = sparse.random_array((20_000, 100_000), density=1e-4, rng=np.random.default_rng(1))
+    wide = sparse.hstack([wide, np.ones((20_000, 1))], "csr")
+    for matrix, most in ((dense, 15e6), (wide, 40e6)):  # as objects 160 MB, as an array 16 GB
+        names = [*range(matrix.shape[1])]
+        tracemalloc.start()
+        try:
+            soft = soft_labels_of(matrix, names)
+            assert sum(1 for _ in soft.rows) == soft.texts == 20_000
+            assert tracemalloc.get_traced_memory()[1] < most
+        finally:
+            tracemalloc.stop()
+        used = np.flatnonzero(np.asarray((matrix != 0).sum(axis=0)).ravel())
+        assert soft.labels == used.tolist()
 
 
 def test_class_weight_is_a_setting_of_the_job(jobs):
@@ -454,6 +472,8 @@ def test_validation_of_a_search_is_refused_before_it_begins():
     texts, labels = ["a b", "c d"], ["x", "y"]
     with pytest.raises(DataError, match=r"validation: .* a pair of texts and labels.*; got a list"):
         TextClassifier().autotune(texts, labels, validation=texts)
+    with pytest.raises(DataError, match="y: a list_iterator can be read only once: give a list"):
+        TextClassifier().autotune(texts, iter(labels), validation=(texts, labels))
     for name, value in (("stop_after", 2), ("calibrate", True)):
         with pytest.raises(ParameterError, match=r"set held_out to .* leave validation out"):
             TextClassifier(**{name: value}).autotune(texts, labels, validation=(texts, labels))
