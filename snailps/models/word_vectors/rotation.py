@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,10 @@ from snailps.models.rotation.trainer import (
 )
 from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.block_size import NOISE_REUSE, draw
+from snailps.models.word_vectors.block_size import NOISE_REUSE
 from snailps.models.word_vectors.examples import Bags, Examples, Rows, train
 from snailps.models.word_vectors.outputs import Noise, SampledRows, Targets
+from snailps.models.word_vectors.part_noise import PartNoise
 from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
 from snailps.models.word_vectors.private_rows import Run, private_num
 from snailps.models.word_vectors.word_rows import WordRows
@@ -66,10 +67,8 @@ class Split:
     """The partition of each word's input row."""
     outputs: Ints
     """The partition of each word's output row."""
-    words: tuple[Ints, ...]
-    """The words of each output partition."""
-    noise_sums: tuple[NDArray[np.float64], ...]
-    """For each output partition, the running sum of its words' noise probabilities."""
+    noise: tuple[PartNoise, ...]
+    """For each output partition, its words with their noise probabilities."""
     shares: NDArray[np.float64]
     """Running sum of the input partitions' shares of the text, from 0 to 1."""
     sharers: NDArray[np.int16] | None
@@ -80,7 +79,7 @@ class Split:
     @property
     def is_whole(self) -> bool:
         """Whether one worker has all rows: none travel, and a checkout is a share of the text."""
-        return len(self.words) == 1
+        return len(self.noise) == 1
 
 
 class WordPartition(Partition):
@@ -124,6 +123,8 @@ class WordTrainer(RotationTrainer):
     """Prepares and trains leases for a worker, after its `setup`."""
 
     part: WordPartition | None = None
+    absent_share: ClassVar[float] = 1.0
+    """Share of the words absent from a checkout that its negatives are drawn from."""
 
     def __init__(self, model: WordRows) -> None:
         super().__init__(model, model.sgd, "output")
@@ -236,8 +237,8 @@ class WordTrainer(RotationTrainer):
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
-        noise_sums = tuple(self._noise[of_part].cumsum() for of_part in words)
-        return Split(inputs, outputs, words, noise_sums, shares, sharers, bundling)
+        noise = tuple(PartNoise(of_part, self._noise[of_part]) for of_part in words)
+        return Split(inputs, outputs, noise, shares, sharers, bundling)
 
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
@@ -254,7 +255,7 @@ class WordTrainer(RotationTrainer):
             if examples is None or first != part:
                 examples = self.read(block, part)
             targets = self.model.outputs.whole or self._noise_of(
-                self._draw(block, lease, 0, len(examples), part), slice(None)
+                self._draw(block, lease.split.noise[0], len(examples), part), slice(None)
             )
             outputs = lease.part.staying[0].local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
@@ -263,14 +264,16 @@ class WordTrainer(RotationTrainer):
             return Checkout(part, len(examples), begin, finite=bounded)
         assert lease.of_part is not None
         examples = lease.of_part(part)
-        drawn = self._draw(block, lease, part, len(examples), part)
+        seed = (block.seed + ~part) & MASK64
+        noise = lease.split.noise[part].among(examples.contexts, self.absent_share, seed)
+        drawn = self._draw(block, noise, len(examples), part)
         words, contexts, negatives = self.numbers.number(examples.contexts, drawn)
         keys = words.astype(np.uint64)
         packed = sgd.pull_rows("output", keys).wait()
         local = sgd.make_trained(len(keys))
         sgd.layout.load(packed, *local)
         examples = examples.at(contexts)
-        noise = self._noise_of(negatives, words)
+        targets = self._noise_of(negatives, words)
         bags, run = lease.part.bags, None
         if lease.run_of is not None:
             examples, run = lease.run_of(examples)
@@ -280,7 +283,7 @@ class WordTrainer(RotationTrainer):
             sgd.in_threads(sgd.layout.subtract, packed, *local)
             sgd.give_trained(local)
 
-        begin = partial(self._begin, lease.part, bags, examples, local, noise)
+        begin = partial(self._begin, lease.part, bags, examples, local, targets)
         finite = partial(are_bounded, local[0])
         return Checkout(part, len(examples), begin, subtract, keys, packed, finite, run)
 
@@ -289,13 +292,11 @@ class WordTrainer(RotationTrainer):
         assert isinstance(self.model.outputs, SampledRows)  # rows of a tree stay with one worker
         return Noise(negatives, self.model.outputs.logit(words))
 
-    def _draw(self, block: Block, lease: WordLease, part: int, groups: int, checkout: int) -> Ints:
-        """Draw negatives of an output partition for this many groups."""
-        split = lease.split
+    def _draw(self, block: Block, noise: PartNoise, groups: int, checkout: int) -> Ints:
+        """Draw the negatives of a checkout with this many groups."""
         pool = groups * kernels.SHARED // kernels.GROUP // NOISE_REUSE
         pool = max(pool, kernels.SHARED) if groups else 0
-        seed = (block.seed + checkout) & MASK64
-        return split.words[part][draw(split.noise_sums[part], pool, seed)]
+        return noise.draw(pool, (block.seed + checkout) & MASK64)
 
     def _begin(
         self,
