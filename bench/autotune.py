@@ -10,7 +10,8 @@
 mark the search is interrupted (SIGINT), after which both train their best settings.  A quiet
 machine with two cores is there after half as many seconds of fastText's duration.  Processor
 seconds of the summary are of all processes, from start to end: search, final training, saving.
-`snailps test` scores both files; its F1 is over all labels together.
+`snailps test` scores both files; its F1 is over all labels together.  A search that ends without a
+model has no F1: fastText's final training may diverge, where its trial did not.
 """
 
 import argparse
@@ -94,17 +95,17 @@ def run(system: str, args: argparse.Namespace, prefix: Path, seed: int) -> dict:
         code = process.wait()
         if code:
             log.seek(0)
-            fail(f"{system} failed ({code}):\n{log.read()[-2000:].decode(errors='replace')}")
+            say(f"{system} failed ({code}):\n{log.read()[-2000:].decode(errors='replace')}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     model = Path(f"{prefix}.bin")
     figures = {
-        "f1": snailps("test", model, args.test)["f1"],
+        "f1": None if code else round(snailps("test", model, args.test)["f1"], 4),
         "cpu_s": cpu,
         "wall_s": time.perf_counter() - began,
-        "bytes": model.stat().st_size,
+        "bytes": 0 if code else model.stat().st_size,
     }
-    say(f"{system}, seed {seed}: F1 {figures['f1']:.4f}, {cpu:.1f} processor seconds")
+    say(f"{system}, seed {seed}: F1 {figures['f1']}, {cpu:.1f} processor seconds")
     for ending in (".bin", ".vec", ".report.html"):
         Path(f"{prefix}{ending}").unlink(missing_ok=True)
     return figures
@@ -112,10 +113,11 @@ def run(system: str, args: argparse.Namespace, prefix: Path, seed: int) -> dict:
 
 def summary_of(system: str, runs: list[dict], args: argparse.Namespace) -> dict:
     """One system's runs: the mean of F1, medians of the others."""
+    f1s = [one["f1"] for one in runs if one["f1"] is not None]
     return {
         "system": system,
-        "f1": round(statistics.fmean(one["f1"] for one in runs), 4),
-        "f1_runs": [round(one["f1"], 4) for one in runs],
+        "f1": round(statistics.fmean(f1s), 4) if f1s else None,
+        "f1_runs": [one["f1"] for one in runs],
         **{
             name: round(statistics.median(one[name] for one in runs), 1)
             for name in ("cpu_s", "wall_s", "bytes")
