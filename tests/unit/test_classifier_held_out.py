@@ -273,10 +273,30 @@ def test_files_of_validation_are_checked_before_the_training(tmp_path, caplog):
     other.write_bytes(b"no label here\n")
     with pytest.raises(DataError, match=r"validation: .*begins with __label__"):
         Classifier.check(settings)
+    other.write_bytes(b"the cat " * 20_000 + b"__label__pet\n")
+    Classifier.check(settings)  # where a first line is very long nothing is known yet
     assert not caplog.records
     Classifier.check(replace(settings, validation=(str(path),)))
     (record,) = caplog.records
     assert "is also in the input" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("text,kind\nthe cat,pet\n", r"validation: .*valid\.csv has no column 'weight'"),
+        ("text,kind,weight\nthe cat,pet,-1\n", r"validation: row 0 of column 'weight' of .*csv"),
+    ],
+)
+def test_table_of_validation_is_checked_before_the_training(tmp_path, text, what):
+    path = tmp_path / "valid.csv"
+    path.write_text(text)
+    settings = replace(
+        SMALL, held_out=0.0, input=("train.csv",), validation=(str(path),), column="text",
+        label_column="kind", weight_column="weight",
+    )  # fmt: skip
+    with pytest.raises(DataError, match=what):
+        Classifier.check(settings)
 
 
 def test_wrong_weight_in_a_validation_file_is_refused_with_its_line(tmp_path):

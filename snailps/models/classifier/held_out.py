@@ -104,8 +104,9 @@ def reading_of(settings: ClassifierSettings) -> Reading:
 
 
 def check(settings: ClassifierSettings) -> None:
-    """Refuse files of `validation` that are missing or empty, and first lines without labels or
-    with wrong weights; warn of files that are trained, too.  Called before the training.
+    """Refuse files of `validation` that are missing or empty, tables that lack a column, and first
+    lines without labels or with wrong weights; warn of files that are trained, too.  Called before
+    the training.
     """
     s, reading = settings, reading_of(settings)
     if not s.validation:
@@ -114,11 +115,14 @@ def check(settings: ClassifierSettings) -> None:
         paths = test_files(s.validation)
         for path in paths[:HEADS_MAX]:
             if reading.takes(path):
+                from snailps.data.table_files import text_of
+
+                next(text_of(reading, path), b"")  # has its columns, and weights of first rows
                 continue
-            head = head_of(path)
+            head = head_of(path)  # empty if the first line is very long
             if s.has_weights:
                 refuse_wrong(head, s.label.encode(), path, 0)
-            if s.label.encode() not in head:
+            if head and s.label.encode() not in head:
                 raise DataError(
                     f"{path}: expected labelled lines, and its first ones have no word that begins "
                     f"with {s.label}. Set label to your prefix, or give another file"
