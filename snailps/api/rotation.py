@@ -24,6 +24,9 @@ OUTPUTS_PER_INPUT = 2
 SPARE_OUTPUTS = 4
 """With four or more input partitions: by how many the output partitions exceed them, at least."""
 
+PASSES_MAX = 1000
+"""Most passes of an epoch: the master lists the blocks of all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
@@ -43,10 +46,10 @@ class Rotation:
         work each time; with several partitions only.  Rows that have learnt nothing yet would
         otherwise fit one half of the others before they meet the other half.
     passes : int
-        How often an epoch goes through its chunks of input.  With more than one, each pass trains a
-        part of the work, and splits the rows into other partitions: a row may be an input row in
-        one chunk, and an output row in the next.  So a chunk begins when all partitions of the one
-        before are done.
+        How often an epoch goes through its chunks of input, 1 to `PASSES_MAX`.  With more than one,
+        each pass trains a part of the work, and splits the rows into other partitions: a row may be
+        an input row in one chunk, and an output row in the next.  So a chunk begins when all
+        partitions of the one before are done.
     is_kept : bool
         True: what `Rotated.encode` writes of a block serves all passes and epochs.  So each block
         comes to it once, in the first pass, and later only if servers have lost it (`Block.again`).
@@ -71,6 +74,11 @@ class Rotation:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise MisuseError(f"Rotation.{name}: expected a whole number from 1, got {value!r}")
+        if self.passes > PASSES_MAX:
+            raise MisuseError(
+                f"Rotation.passes: expected a whole number from 1 to {PASSES_MAX:,}, got "
+                f"{self.passes:,}: set epochs for more passes over the input"
+            )
 
     def checkouts(self, parts: int, chunk: int = 1) -> int:
         """Checkouts of each lease in a chunk of `parts` input partitions.

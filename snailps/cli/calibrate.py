@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.cli.figures import counted
 from snailps.cli.model_kinds import kind_of, readable
 from snailps.cli.options import ColumnOption, LabelColumnOption, OverwriteOption
 from snailps.cli.printing import JsonObjectOption, live_line, print_json, print_rows
@@ -99,6 +100,6 @@ def command(
     some = f"{report.sampled:,} of " if report.sampled < report.lines else ""
     typer.echo(
         f"temperature {report.temperature:.4g}: expected calibration error {error:.4f} -> "
-        f"{after:.4f} on {some}{report.lines:,} lines; wrote {report.path}",
+        f"{after:.4f} on {some}{counted(report.lines, 'line')}; wrote {report.path}",
         err=True,
     )

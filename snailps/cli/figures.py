@@ -57,3 +57,8 @@ def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str
     low, high = min(means), max(means)
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
     return "".join(signs[round((mean - low) * scale)] for mean in means)
+
+
+def counted(count: int, what: str, more: str = "") -> str:
+    """Write how many there are: "1 line", "1,234 lines"; `more` is the plural, if no s makes it."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {more or what + 's'}"

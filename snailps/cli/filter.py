@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snailps.cli.figures import short_seconds_text
+from snailps.cli.figures import counted, short_seconds_text
 from snailps.cli.options import ColumnOption
 from snailps.cli.printing import live_line, print_json
 from snailps.cli.signals import exits_by_signals
@@ -186,7 +186,8 @@ class _Progress:
 
     def line(self) -> str:
         spent = max(time.monotonic() - self._begun, 1e-9)
-        words = f"{self._rows:,} texts, {self._rows / spent:,.0f} a second, {self._kept:,} kept"
+        speed = f"{self._rows / spent:,.0f} a second"
+        words = f"{counted(self._rows, 'text')}, {speed}, {self._kept:,} kept"
         return words + self._left(spent)
 
     def _left(self, spent: float) -> str:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from snailps.cli.figures import short_seconds_text
+from snailps.cli.figures import counted, short_seconds_text
 from snailps.cli.printing import live_line
 from snailps.cli.signals import exits_by_signals
 from snailps.config.output import refuse_existing
@@ -115,7 +115,7 @@ class LinesProgress:
     def line(self) -> str:
         lines = self.writer.lines if self.writer else 0
         spent = max(time.monotonic() - self._begun, 1e-9)
-        words = f"{lines:,} lines, {lines / spent:,.0f} a second"
+        words = f"{counted(lines, 'line')}, {lines / spent:,.0f} a second"
         if len(self._paths) > 1:
             words += f", file {self._index + 1:,} of {len(self._paths):,}"
         share = self._share()

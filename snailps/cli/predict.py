@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from snailps.cli.figures import counted
 from snailps.cli.model_kinds import (
     KOption,
     ThresholdOption,
@@ -250,6 +251,7 @@ def answer(path: Path, file: str, k: int, *, as_json: bool) -> None:
             print_rows(("line", "name", "score"), rows, as_json=as_json)
     if unknown:
         typer.echo(
-            f"snailps: {unknown:,} lines have unknown names and got no score; the first is {why}",
+            f"snailps: {counted(unknown, 'line has', 'lines have')} unknown names and no score; "
+            f"the first is {why}",
             err=True,
         )

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.cli.figures import counted
 from snailps.cli.model_kinds import (
     ThresholdOption,
     judge_examples,
@@ -170,7 +171,9 @@ def command(
             {"model": str(model), "file": without_secrets(file), **asdict(scores), "labels": labels}
         )
         return
-    title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
+    title = f"{model} at k = {k}"
+    if scores.skipped:
+        title += f", {counted(scores.skipped, 'line')} left out"
     count = sum(entry.predicted for entry in scores.labels)
     columns = {
         "label": "label", "lines": "lines", "predicted": "predicted", "precision": "precision",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from snailps.cli import FAULTS, FAULTS_MAX
-from snailps.cli.figures import count_text, seconds_text, short_seconds_text, size_text
+from snailps.cli.figures import count_text, counted, seconds_text, short_seconds_text, size_text
 from snailps.dataclass import dataclass, field
 from snailps.models import MODELS
 from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words, untested
@@ -399,7 +399,10 @@ def ending_of(
     report = figures.get("report") if kept else None
     words, bad, wall_s = (figures.get(key) for key in ("vocabulary", "bad_lines", "wall_s"))
     repeated = figures.get("repeated")
-    again = f"{repeated:,} lines have the pair of an earlier one, and count too" if repeated else ""
+    again = ""
+    if repeated:
+        again = counted(repeated, "line has", "lines have")
+        again += f" the pair of an earlier one, and {'counts' if repeated == 1 else 'count'} too"
     moved = figures.get(f"bytes_per_{unit[:-1]}") if figures.get("servers") else None
     sent = "" if moved is None else f"{moved:,.{0 if moved >= 10 else 1}f} bytes"
     one = "a word" if unit == "words" else "an example"
@@ -414,12 +417,12 @@ def ending_of(
         ("chosen", [", ".join(f"{name} {v:.3g}" for name, v in figures.get("chosen", {}).items())]),
         ("loss", [] if why else _loss(figures)),
         ("validation", _validation(figures)),
-        ("vocabulary", [f"{words:,} words" if words else ""]),
+        ("vocabulary", [counted(words, "word") if words else ""]),
         ("quality", _quality(figures)),
         ("reliability", _reliability(figures.get("test"))),
         ("clipped", _clipped(figures.get("clipped", {}), figures.get(unit, 0))),
         ("repeated", [again]),
-        ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
+        ("left out", [f"{counted(bad, 'malformed line')} of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
         ("workers", _workers(figures)),
         ("faults" if why else "survived", _faults(status)),
@@ -441,7 +444,7 @@ def _trained(figures: Mapping[str, Any], unit: str) -> list[str]:
     speed = figures.get(f"{unit}_per_s")
     if not speed:
         return []
-    text = f"{figures[unit]:,} {unit} in {short_seconds_text(figures['train_s'])}"
+    text = f"{counted(figures[unit], unit[:-1])} in {short_seconds_text(figures['train_s'])}"
     return [f"{text}, {speed:,.0f} {unit}/s"]
 
 
@@ -476,7 +479,7 @@ def _loss(figures: Mapping[str, Any]) -> list[str]:
 def _clipped(counts: Mapping[str, int], units: int) -> list[str]:
     """Count the values of each column that were clipped to its scale."""
     columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
-    text = f"values beyond 64 times their scale, in {units:,} examples: {columns}"
+    text = f"values beyond 64 times their scale, in {counted(units, 'example')}: {columns}"
     return [text] if columns else []
 
 

@@ -54,7 +54,8 @@ class Elements:
     """Elements in order, to be iterated over once; `count` is None if unknown.
 
     Messages call the whole `name` (``a list of 12 elements``, ``column 'text' of a DataFrame``),
-    and one element `row` (``element``, ``row``).
+    and one element `row` (``element``, ``row``).  The first one is number `first`: 1 for rows of
+    files, as for lines; 0 in memory, as an index has it.
     """
 
     values: Iterable[Any]
@@ -63,10 +64,11 @@ class Elements:
     row: str = "element"
     digits: int = 53
     """Bits of the significand of its floats: they cannot hold every larger whole number."""
+    first: int = 0
 
     def at(self, number: int) -> str:
-        """Words for an element, for messages."""
-        return f"{self.row} {number:,} of {self.name}"
+        """Words for an element, counted from 0, for messages."""
+        return f"{self.row} {self.first + number:,} of {self.name}"
 
 
 _DIGITS = {"bfloat16": 8, "float16": 11, "halffloat": 11, "float32": 24, "float": 24}

@@ -68,7 +68,7 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
                 yield waiting[name].popleft()
 
         def elements(name: str, values: Iterable[Any]) -> Elements:
-            return Elements(values, None, f"column {name!r} of {path}", "row")
+            return Elements(values, None, f"column {name!r} of {path}", "row", first=1)
 
         heads = None
         if label := reading.label_column:

@@ -98,7 +98,10 @@ def untested(figures: Mapping[str, Any]) -> str:
         return ""
     if figures.get("held_out") == 0:
         return "no line was held out"
-    reasons = {"unknown": "have unknown names", "seen": "are in the training, and left out"}
+    reasons = {
+        "unknown": ("has unknown names", "have unknown names"),
+        "seen": ("is in the training, and left out", "are in the training, and left out"),
+    }
     counts = [(figures.get(name, 0), reason) for name, reason in reasons.items()]
-    texts = [f"{count:,} of its lines {reason}" for count, reason in counts if count]
+    texts = [f"{count:,} of its lines {reason[count > 1]}" for count, reason in counts if count]
     return f"nothing is left: {' and '.join(texts) or 'it has no lines'}"

@@ -434,6 +434,25 @@ def test_rows_that_cannot_be_kept_are_tried_again_then_the_last_rows_are_saved_a
     assert "no such disk" in world.said[0]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_rows_of_an_earlier_run_stay_while_the_folder_is_opened_if_a_checkpoint_needs_them(goes_on):
+    world, waiting, released = World([0.3, 0.5]), [], []
+    world.job.tested.add({"epoch": 0, "f1": 0.1}, "epoch before", 0.0)
+    world.release = lambda taken, why: released.append(taken)
+    at_once = world.work
+
+    def work(run, then, lane=""):
+        waiting.append((run, then)) if run == world.tests._open else at_once(run, then)
+
+    world.work = work
+    world.train()
+    assert (len(waiting), world.saved) == (1, [])
+    world.tests.close(goes_on=goes_on)  # the job has failed
+    at_once(*waiting[0])
+    assert world.discarded == ("" if goes_on else "name")
+    assert (1 in released) == goes_on
+
+
 def test_rows_are_kept_beside_the_output_or_the_checkpoints():
     def folder(**settings):
         return str(folder_of_best(JobSettings(**settings), "name"))

@@ -259,6 +259,10 @@ def test_end_says_what_auto_has_chosen_and_how_many_pairs_come_again():
     lines = end_lines(ending_of(figures, job="mf"))
     assert "chosen: dim 128, a0 0.0235, l2 0.03" in lines
     assert "repeated: 1,234 lines have the pair of an earlier one, and count too" in lines
+    once = FIGURES | {"repeated": 1, "bad_lines": 1, "vocabulary": 1}
+    lines = end_lines(ending_of(once, job="mf"))
+    assert "repeated: 1 line has the pair of an earlier one, and counts too" in lines
+    assert {"left out: 1 malformed line of the input", "vocabulary: 1 word"} <= {*lines}
 
 
 def test_end_says_that_one_worker_is_as_fast_only_where_it_is():

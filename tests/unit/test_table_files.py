@@ -213,7 +213,7 @@ def test_labels_of_a_row_may_be_a_mapping_to_weights(tmp_path, form):
         "__label__a%20%b:0.75 __label__c:0.25 x",
         "__label__c:2 x",
     ]
-    with pytest.raises(DataError, match=r"row 0 of column 'kind' .* is a dict.*soft_labels: true"):
+    with pytest.raises(DataError, match=r"row 1 of column 'kind' .* is a dict.*soft_labels: true"):
         list(text_of(replace(reading, soft_labels=False), path))
 
 
@@ -234,8 +234,8 @@ def test_quoted_cell_may_have_newlines_and_be_long(tmp_path, scratch_of):
     ("ending", "rows", "message"),
     [
         ("csv", ROWS, "has no column 'words'; it has 'clicked', 'age', 'city', 'note'"),
-        ("parquet", [{"words": None}, {"words": "b"}], "row 0 of column 'words' of .*is missing"),
-        ("jsonl", [{"words": 7}], "row 0 of column 'words' of .* is an int"),
+        ("parquet", [{"words": None}, {"words": "b"}], "row 1 of column 'words' of .*is missing"),
+        ("jsonl", [{"words": 7}], "row 1 of column 'words' of .* is an int"),
     ],
 )
 def test_text_that_is_none_is_refused(tmp_path, scratch_of, ending, rows, message):

@@ -93,6 +93,7 @@ class EpochTests:
         self._is_save_due = False  # a checkpoint of the job is under way
         self._files = services.more_files()
         self._taken = 0  # number of this use of the folder; 0: it is not open
+        self._goes_on = False  # the same command continues: the folder's rows stay
         self._keeper = checkpoints.beside(
             self._files,
             Hooks(
@@ -176,6 +177,7 @@ class EpochTests:
         They may be an earlier master's, which has opened the folder.  What is under way, as the job
         has failed, ends without effect: a session may have its next job by then.
         """
+        self._goes_on = goes_on
         if self._step is not Step.OVER:
             self._go(Step.OVER)
         if self._taken or self._job.tested.kept:
@@ -256,7 +258,8 @@ class EpochTests:
             return
         self._taken = done.result.taken
         if self._step is not Step.KEEPING:
-            self.close(goes_on=False)  # the folder is empty now
+            # An earlier run's best rows may be there, to which a checkpoint leads back.
+            self.close(goes_on=self._goes_on)
             return
         self._keeper.opened(self._job, done.result, now, resumes=False)
         self._save(now)
