@@ -10,6 +10,8 @@ snailps or in the user's model, and keeps its traceback.
       NotFitted          an estimator that was not fitted; a ValueError and an AttributeError, too
       DataError          the user's input: missing, empty, unreadable, malformed (exit code 2); a
                          ValueError, too
+        JobInputError      ... that a process of a cluster found in the midst of a job; a
+                           ClusterError, too
         UnknownWord        ... a word that a model has no vector for; a KeyError, too
       ModelFileError     a vector or model file that cannot be read (exit code 2)
         ModelWriteError    ... that cannot be written: a full disk, no permission
@@ -247,6 +249,10 @@ class ClusterError(SnailError):
     """The cluster cannot form, or has to end."""
 
     code = "cluster"
+
+
+class JobInputError(DataError, ClusterError):
+    """A job has failed because a process found its input, or a setting, wrong."""
 
 
 def explain(error: BaseException) -> str:

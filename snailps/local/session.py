@@ -28,7 +28,15 @@ from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, replace
-from snailps.errors import EXIT_OK, ClusterError, ConfigError, SnailError, WaitTimeout, with_frames
+from snailps.errors import (
+    EXIT_OK,
+    ClusterError,
+    ConfigError,
+    JobInputError,
+    SnailError,
+    WaitTimeout,
+    with_frames,
+)
 from snailps.local.driver import Driver
 from snailps.local.history import History
 from snailps.local.launcher import Launcher
@@ -398,7 +406,8 @@ class Cluster:
         ConfigError
             A setting is wrong, or the class cannot be sent.
         DataError
-            The input is missing, empty or unreadable.
+            The input is missing, empty or unreadable; also what a worker finds wrong in it, which
+            is a `ClusterError`, too.
         ClusterError
             The job failed; the text says why, with the lines of your own code.  The cluster goes on
             running with its tables; workers that have ended with the job are replaced before the
@@ -502,7 +511,8 @@ class Cluster:
                     if ends := self._launcher.unusual_ends(failure):
                         failure += f" ({ends})"
                 self._renew_beside()
-                raise ClusterError(with_frames(failure, job["trace"]))
+                kind = JobInputError if job.get("is_wrong", False) else ClusterError
+                raise kind(with_frames(failure, job["trace"]))
         figures = job["figures"]
         return JobResult(figures, history.of(figures), self, number, model, job["settings"])
 

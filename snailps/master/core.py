@@ -22,6 +22,7 @@ from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    EXIT_WRONG,
     ClusterError,
     ProtocolError,
     SnailError,
@@ -398,7 +399,7 @@ class MasterCore:
         # Before `abandon` refuses their requests: a worker's log should name the failure, and not
         # the refusal that follows from it.
         self.departures.send_away(workers, text, self.lifecycle.now)
-        job_controller.abandon(text, self.lifecycle.now, trace)
+        job_controller.abandon(text, self.lifecycle.now, trace, is_wrong=code == EXIT_WRONG)
         self.replication.figures()  # metrics of this job are not the next one's
         self.interrupts.forget()
 

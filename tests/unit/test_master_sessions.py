@@ -129,7 +129,18 @@ def test_each_driver_is_told_of_its_own_job(make_job):
     assert done["figures"]
     assert failed["failure"].endswith("failed: a bug")
     assert (failed["trace"], failed["figures"], failed["tables"]) == ("in inner", {}, None)
+    assert not failed["is_wrong"]
     assert "no job 3" in str(world.ask(first, m.AskJob(3)))
+
+
+def test_driver_is_told_that_a_worker_found_the_input_wrong(make_job):
+    world = World(session=True)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    assert world.ask(driver, m.Submit(make_job.values)) == m.Submitted(1)
+    world.tick()
+    world.note(workers[0], m.Failed("a.svm, line 3: no label", "", True))
+    assert left_by(world, driver, 1)["is_wrong"]
 
 
 def test_driver_that_asks_of_the_job_at_work_is_told_when_that_has_ended(make_job):

@@ -7,7 +7,7 @@ import pytest
 from waiting import LIMIT_S, happens
 
 from snailps.config import ListenerSettings
-from snailps.errors import ClusterError, ConfigError, WaitTimeout
+from snailps.errors import ClusterError, ConfigError, DataError, WaitTimeout
 from snailps.local import session
 from snailps.local.session import Cluster, within
 
@@ -141,6 +141,13 @@ def test_failure_of_our_job_is_told_though_another_one_is_under_way():
     with pytest.raises(ClusterError, match=r"a bug\n  File"):
         Cluster(None, driver).train("nowhere:Model")
     assert "cancel" not in driver.told
+
+
+def test_job_that_failed_for_its_input_raises_the_error_of_wrong_input():
+    driver = Driver([status(), status(jobs=1)], {1: left(failure="line 3: no", is_wrong=True)})
+    with pytest.raises(DataError, match="line 3: no") as wrong:
+        Cluster(None, driver).train("nowhere:Model")
+    assert isinstance(wrong.value, ClusterError)  # which failed jobs raise
 
 
 def test_wait_for_a_failed_job_includes_the_end_of_its_workers():

@@ -173,6 +173,7 @@ def test_job_that_has_ended_is_told_by_the_next_master_and_its_worker_stays(tmp_
         "failure": "",
         "trace": "",
         "again": False,
+        "is_wrong": False,
     }
     world.core.out.note("job", {"number": 4, "settings": {"a": "b"}})
     tables = [[7, Table("of-job", 3).to_dict()]]

@@ -31,6 +31,7 @@ from snailps.errors import (
     EXIT_FAILED,
     ClusterError,
     DataError,
+    JobInputError,
     NotFinite,
     SnailError,
     explain,
@@ -830,13 +831,15 @@ class JobController:
             self.export.cancel(now)
         return True
 
-    def abandon(self, text: str, now: float, trace: str = "") -> None:
+    def abandon(self, text: str, now: float, trace: str = "", *, is_wrong: bool = False) -> None:
         """Give up the failed job of a session, and all that it waits for. Calls of its workers are
         refused. Its rows stay until the next job begins: the driver may want to look at them."""
         job = self.job
         assert job is not None
-        self.ended_jobs.keep(EndedJob(to_mapping(job.settings), {}, text, trace))
-        self._answer_submitter(ClusterError(with_frames(text, trace)))
+        failed = EndedJob(to_mapping(job.settings), {}, text, trace, is_wrong=is_wrong)
+        self.ended_jobs.keep(failed)
+        kind = JobInputError if is_wrong else ClusterError
+        self._answer_submitter(kind(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may still run for a while; the result is ignored
         self._side = 0
         if self.export.progress is not None:  # else its thread would continue to write

@@ -40,6 +40,7 @@ class EndedJob:
     tables: Mapping[str, tuple[int, Table]] | None = None
     summary: Encoded | None = None
     again: bool = False  # it failed with the master: the same job may be submitted again
+    is_wrong: bool = False  # it failed for its input or a setting
 
     def report(self) -> messages.Report:
         numbered = None
@@ -53,6 +54,7 @@ class EndedJob:
                 "trace": self.trace,
                 "tables": numbered,
                 "again": self.again,
+                "is_wrong": self.is_wrong,
             }
         )
 
@@ -66,6 +68,7 @@ class EndedJob:
         return cls(
             data["settings"], data["figures"], data["failure"], data["trace"],
             None if data["tables"] is None else tables, None, data["again"],
+            data.get("is_wrong", False),
         )  # fmt: skip
 
 

@@ -67,10 +67,11 @@ _JOB = Struct(
         "trace": Words(TRACE_CHARS_MAX),
         "tables": Maybe(NUMBERED_TABLES),
     },
-    {"again": Flag()},
+    {"again": Flag(), "is_wrong": Flag()},
 )
 """A finished job: how it ran, why and where it failed; tables null if they are gone.
-`again`: it failed with its master, and the same job may be submitted once more."""
+`again`: it failed with its master, and the same job may be submitted once more; `is_wrong`: for its
+input or a setting."""
 _ROWS = Struct({"path": Words(), "rows": U63})
 """A checkpoint that was written or read: its folder, rows of all tables."""
 
