@@ -73,7 +73,7 @@ class Rule:
 
 
 TRAINS = (
-    r"snail_(train|score|sum_rows|rows_from_lanes|lanes_from_rows|gradients_from|transpose|judge"
+    r"snail_(train|triple|score|sum_rows|rows_from_lanes|lanes_from_rows|gradients_from|transpose|judge"
     r"|plan_bundles|bound_bundles|cbow|linear|fm_|labels|add_to_rows|add_weighted|bag_means|loss"
     r"|csr|solve|add_gram)|expm1f|logf@"
 )

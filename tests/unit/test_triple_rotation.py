@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from connected import connected, train
 from rotating import blocks_of_chunk
-from snailps.kernels._triple_order import in_order, own_triples
 
 from snailps.api.rotation import Rotation
 from snailps.data.name_columns import NameCounts, Names
+from snailps.kernels._triple_order import in_order, own_triples
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.embeddings.triple_rotation import (
@@ -20,6 +20,7 @@ from snailps.models.embeddings.triple_rotation import (
     drawn_codes,
     parts_of_cells,
     parts_of_codes,
+    passes_of,
     rotation_of,
 )
 from snailps.models.embeddings.worker import KIND_KEY, TABLE
@@ -276,6 +277,15 @@ def test_partitions_have_cells_in_proportion_to_their_sizes_and_one_at_least():
         assert set(parts_of_cells((1,) * parts, 8).tolist()) == set(range(parts))
 
 
+def test_one_pass_more_where_the_largest_partition_is_then_much_smaller():
+    """Cells are 2 to the passes less one: 3 of 8 are less than 2 of 4, as are 3 of 16."""
+    passes = {parts: passes_of(parts) for parts in range(2, 18)}
+    assert [parts for parts in passes if passes[parts] == 3] == [2, 4]
+    assert [parts for parts in passes if passes[parts] == 4] == [3, 5, 8]
+    assert [parts for parts in passes if passes[parts] == 5] == [6, 7, 9, 10, 16]
+    assert passes_of(128) == 8
+
+
 def test_few_triples_or_a_single_worker_do_not_rotate():
     names = Names(SUMMARY)
     names.names[0] = [b"%d" % n for n in range(5000)]
@@ -284,6 +294,7 @@ def test_few_triples_or_a_single_worker_do_not_rotate():
     # As many as the triples are enough for, though three passes have room for four.
     assert rotation_of(names, 8, len(LINES) // 2) == Rotation(1, 2, passes=3, is_kept=True)
     assert rotation_of(names, 5, 1) == Rotation(1, 8, passes=4, is_kept=True)
+    assert rotation_of(names, 6, 1) == Rotation(1, 16, passes=5, is_kept=True)
     assert rotation_of(names, 1, 1) is None
     assert rotation_of(names, 8, len(LINES)) is None
     assert rotation_of(Names(SUMMARY), 8, 1) is None  # too few entities to draw negatives from

@@ -68,6 +68,8 @@ from snailps.models.rows import Ids
 
 PASSES_MIN, PASSES_MAX = 3, 8
 """Passes of an epoch: with n, up to ``2 ** (n - 1)`` workers train; codes have 8 bits."""
+SMALLER = 0.8
+"""How much smaller the largest partition must be with one pass more, which costs its checkouts."""
 OUTPUT_NAMES = 32
 """Least entities of an output partition, on average: its negatives are drawn from them."""
 TRIPLE_NUMBERS = 3
@@ -94,8 +96,16 @@ def rotation_of(names: Names, workers: int, triples_a_worker: int) -> Rotation |
     parts = min(most, workers)
     if too_large or parts < 2:
         return None
-    passes = max(PASSES_MIN, (2 * parts - 1).bit_length())
+    passes = passes_of(parts)
     return Rotation(1, min(most, cells_of(passes)), passes=passes, is_kept=True)
+
+
+def passes_of(parts: int) -> int:
+    """Passes of an epoch: as many as tell so many partitions apart, or one more where partitions of
+    whole cells would differ much."""
+    passes = max(PASSES_MIN, (2 * parts - 1).bit_length())
+    largest, smaller = (-(-cells_of(n) // parts) / cells_of(n) for n in (passes, passes + 1))
+    return min(PASSES_MAX, passes + (smaller < SMALLER * largest))
 
 
 def cells_of(passes: int) -> int:
