@@ -57,6 +57,7 @@ FREQUENT = 4096
 """How many words `frequent` returns: enough to see what bags share."""
 
 Ints = NDArray[np.int32]
+NO_WORDS: Ints = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +265,11 @@ class WordTrainer(RotationTrainer):
             return Checkout(part, len(examples), begin, finite=bounded)
         assert lease.of_part is not None
         examples = lease.of_part(part)
+        present, contexts, _ = self.numbers.number(examples.contexts, NO_WORDS)
         seed = (block.seed + ~part) & MASK64
-        noise = lease.split.noise[part].among(examples.contexts, self.absent_share, seed)
+        noise = lease.split.noise[part].among(present, self.absent_share, seed)
         drawn = self._draw(block, noise, len(examples), part)
-        words, contexts, negatives = self.numbers.number(examples.contexts, drawn)
+        words, _, negatives = self.numbers.number(present, drawn)
         keys = words.astype(np.uint64)
         packed = sgd.pull_rows("output", keys).wait()
         local = sgd.make_trained(len(keys))
