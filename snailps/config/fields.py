@@ -343,7 +343,7 @@ def _refuse_plain(cls: Any) -> None:
 def _without_auto(case: Case) -> Case:
     """Leave `auto` out: its choice is known by now, so setting it again changes nothing."""
     return {
-        name: tuple(value for value in values if value != "auto") or values
+        name: values if "auto" not in values else tuple(v for v in values if v != "auto") or values
         for name, values in case.items()
     }
 

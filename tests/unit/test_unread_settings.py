@@ -3,8 +3,8 @@
 import pytest
 from cluster_models import COUNTER
 
+from snailps import FastText, MatrixFactorization, models
 from snailps import KnowledgeGraph as KnowledgeGraphEstimator
-from snailps import MatrixFactorization, models
 from snailps.cli.common import remarks, role_settings
 from snailps.cli.options import read_config
 from snailps.config import (
@@ -263,6 +263,12 @@ def test_parameters_that_an_estimator_does_not_read_are_told_and_searches_go_on(
     model.set_params(model="transe", loss="logistic")  # as the next point of a grid
     assert model.parameters.unread(model.get_params(), "KnowledgeGraph") == []
     assert settings_of_job(model) == {"model": "transe", "temperature": 0.5, "norm": "l2"}
+
+
+def test_needed_numbers_of_a_range_are_not_listed():
+    model = FastText(maxn=0, bucket=100)
+    (said,) = model.parameters.unread(model.get_params(), "FastText")
+    assert said == "FastText: bucket has no effect with maxn: 0: it needs maxn: at least 1"
 
 
 def test_settings_that_only_the_model_of_partial_fit_reads_go_with_it():
