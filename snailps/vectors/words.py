@@ -10,7 +10,7 @@ an unknown word and known words -> close_spellings -> did_you_mean: the end of a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import overload
 
@@ -140,19 +140,25 @@ class Words(Sequence[str]):
 
 
 class WordNumbers(Mapping[str, int]):
-    """A mapping from str to row numbers: a view of a mapping from bytes."""
+    """A mapping from str to row numbers: a view of a mapping from bytes.
 
-    __slots__ = ("_numbers",)
+    `form` gives a word as it is looked up, so a word has a number in each spelling that the model
+    takes for it; iteration has the words of the rows.
+    """
 
-    def __init__(self, numbers: Mapping[bytes, int]) -> None:
-        self._numbers = numbers
+    __slots__ = ("_form", "_numbers")
+
+    def __init__(
+        self, numbers: Mapping[bytes, int], form: Callable[[str], bytes] = to_bytes
+    ) -> None:
+        self._numbers, self._form = numbers, form
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __getitem__(self, word: str) -> int:
         try:
-            return self._numbers[to_bytes(word)]
+            return self._numbers[self._form(word)]
         except (KeyError, AttributeError, DataError):
             raise KeyError(word) from None
 

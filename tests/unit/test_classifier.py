@@ -521,6 +521,22 @@ def test_training_starts_from_the_vectors_of_the_file(make, vectors, maxn, worke
     assert trained[2] == pytest.approx(first[2], abs=1e-3)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_words_of_a_file_of_vectors_get_the_normal_form_of_the_texts(make, tmp_path, workers):
+    words = [b"CAT", b"North\xc2\xa0West", b"NORTH", b"north", b"__label__X"]
+    write_vec(tmp_path / "v.vec", words, [np.repeat([[9], [8], [5], [3], [1]], 8, 1)
+                                          .astype(np.float32)], 8)  # fmt: skip
+    settings = replace(SMALL, pretrained=str(tmp_path / "v.vec"), normalize="nfkc,lower")
+    model = make(settings, workers=workers)
+    vocabulary, labels = unpack_summary(model.summary)
+    assert vocabulary.words[-1] == b"north"
+    assert not {b"CAT", b"NORTH", b"north west"} & {*vocabulary.words}
+    assert labels.words == [b"__label__pet", b"__label__tool"]
+    Classifier.loader(settings)(results_of(model, model.summary))
+    keys = np.array([vocabulary.index(word) for word in (b"cat", b"north")], np.uint64)
+    assert (model.pull("input", keys) == [[9], [5]]).all()
+
+
 def test_epochs_are_those_of_the_rule_but_for_a_model_that_goes_on(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"__label__x word\n__label__y word\n" * 2000)

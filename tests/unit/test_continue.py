@@ -252,6 +252,17 @@ def test_vectors_of_any_format_become_the_rows_of_words_of_the_text(results, tmp
     np.testing.assert_array_equal(results.pull("input", [1, 3]), before)
 
 
+def test_vectors_of_words_in_another_form_start_the_words_of_the_text(results, tmp_path):
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    write_vec(tmp_path / "v", [b"W1", b"other", b"w1"], [rows], 4)
+    results.summary = Vocabulary([b"w0", b"w1"], np.array([3, 2]), 5).to_bytes()
+    results.settings = WordVectorSettings(
+        dim=4, pretrained=str(tmp_path / "v"), minn=0, maxn=0, normalize="lower"
+    )
+    put_vectors(results)
+    np.testing.assert_array_equal(results.pull("input", [1])[0], rows[0])
+
+
 def test_vectors_that_are_no_numbers_are_refused(results, tmp_path):
     (tmp_path / "v").write_text("2 4\nother nan 1 1 1\nw0 1 inf 1 1\n")
     results.summary = Vocabulary([b"w0"], np.array([3]), 3).to_bytes()

@@ -66,6 +66,8 @@ def test_each_query_is_given_its_normal_form(both):
         assert normal.row_numbers(asked).tolist() == plain.row_numbers(form).tolist()
         assert normal.subwords(asked)[0] == plain.subwords(form)[0]
         assert (asked in normal) == (form in plain)
+        assert (asked in normal.key_to_index) == (form in plain.key_to_index)
+        assert normal.key_to_index.get(asked) == plain.key_to_index.get(form)
         assert normal.number(asked) == plain.number(form)
         assert normal.neighbours(asked, 3) == plain.neighbours(form, 3)
         assert normal.most_similar(asked, topn=3) == plain.most_similar(form, topn=3)
