@@ -14,6 +14,7 @@ Must not know what is kept there.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import mmap
 from contextlib import suppress
@@ -22,9 +23,14 @@ from contextlib import suppress
 def private_memory(size: int, *, huge: bool = True) -> mmap.mmap:
     """Map `size` zeroed bytes, private because shared memory rarely gets huge pages.
 
-    `huge` False: do not ask for huge pages, as for memory below 2 MiB.
+    `huge` False: do not ask for huge pages, as for memory below 2 MiB.  MemoryError: there is none.
     """
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"{size:,} bytes cannot be allocated") from None
     if huge:
         prefer_huge_pages(memory)
     return memory

@@ -114,6 +114,8 @@ def pruned(model: BinModel, cutoff: int) -> BinModel:
         )
     if cutoff >= len(rows):
         return model
+    if model.pruned is not None and model.header.model != "supervised":
+        raise ModelFileError("the model is pruned already: quantise the .bin that it was made from")
     lengths = _lengths_of(rows, threads=1)
     first = len(model.words)
     if model.header.model == "supervised":

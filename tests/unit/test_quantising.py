@@ -16,6 +16,7 @@ from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 from snailps.vectors.quantising import Codebooks, pruned, quantise_rows
+from snailps.vectors.saving import save_bin
 
 DIM = 8
 LABELS = 4
@@ -250,6 +251,15 @@ def test_vectors_of_floret_are_quantised_without_pruning(tmp_path):
         np.testing.assert_allclose(quantised[word], full[word], atol=1e-5)
     with pytest.raises(ModelFileError, match="floret's own mode shares its rows"):
         snailps.quantize(path, small, cutoff=300)
+
+
+def test_vectors_that_lost_rows_before_are_quantised_but_lose_no_more(tmp_path):
+    path, small = tmp_path / "v.bin", tmp_path / "v.ftz"
+    save_bin(path, pruned(read_bin(write_vectors(tmp_path / "whole.bin")), 350))
+    snailps.quantize(path, small)
+    assert load(small).words == load(path).words
+    with pytest.raises(ModelFileError, match=r"v\.bin: the model is pruned already"):
+        snailps.quantize(path, small, cutoff=320)
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -188,6 +188,21 @@ def test_predictions_that_are_no_number_of_labels_are_refused(texts, predictions
         Tuner(texts, {}, Metric(), predictions)
 
 
+def test_a_trial_without_memory_ends_no_search(texts, monkeypatch):
+    def trained(examples, settings, *args):
+        if settings.word_ngrams > 1:
+            raise MemoryError
+        return train(examples, settings, *args)
+
+    train = tuning.trained
+    monkeypatch.setattr(tuning, "trained", trained)
+    found = Tuner(texts, {}, Metric(), effort=Effort(600, 8, 2)).run()
+    assert {one.score is None for one in found.trials if one.settings["word_ngrams"] > 1} == {True}
+    assert found.settings["word_ngrams"] == 1
+    with pytest.raises(DataError, match="a training needs more memory than there is"):
+        Tuner(replace(texts, word_ngrams=2), {"word_ngrams"}, Metric(), effort=Effort(600, 2)).run()
+
+
 def test_a_time_that_no_system_can_wait_is_a_limit_like_any_other(texts):
     assert Tuner(texts, {}, Metric(), effort=Effort(1e300, 1)).run().ended == "trials"
 

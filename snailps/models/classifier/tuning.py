@@ -89,8 +89,8 @@ class TrialReport:
     number : int
         From 1, in the sequence of the search.
     score : float or None
-        Of the metric, 0 to 1; None: the training diverged, or no such model has the size that is
-        asked for.
+        Of the metric, 0 to 1; None: the training diverged or found no memory, or no such model has
+        the size that is asked for.
     epochs : float
         How long it trained; below 1: on some of the lines.
     settings : dict
@@ -222,7 +222,7 @@ class Tuner:
         self._threads = effort.threads or kernels.cores()
         self._stop = threading.Event()
         self._interrupted = False
-        self._too_large: SizeError | None = None
+        self._failure = ""
         self._reports: list[TrialReport] = []
         self._judged: list[Judged] = []
         self._costs: dict[tuple[int, int, int], int] = {}
@@ -272,7 +272,7 @@ class Tuner:
             raise DataError(
                 f"autotune: no trial was completed in {self._effort.seconds:g} s: give more time"
                 if best is None
-                else f"autotune: {self._too_large or 'every training diverged: give a lower lr'}"
+                else f"autotune: {self._failure or 'every training diverged: give a lower lr'}"
             )
         settings = best.to_train(self._judged)
         ended = "trials" if self._is_full else "interrupted" if self._interrupted else "time"
@@ -339,22 +339,31 @@ class Tuner:
             self.progress.final_s = self._seconds_of(Trial(0, s, s.epochs))
 
     def _one(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> TrialReport:
+        began = time.monotonic()
+        score: float | None = None
+        try:
+            score = self._score_of(trial, text, pool)
+        except SizeError as error:
+            self._failure = str(error)
+        except MemoryError:  # of this trial: others may be smaller, and their scores are kept
+            self._failure = (
+                "a training needs more memory than there is: set a smaller dim or bucket"
+            )
+        settings = {name: getattr(trial.settings, name) for name in TUNED}
+        return TrialReport(trial.number, score, trial.epochs, settings, time.monotonic() - began)
+
+    def _score_of(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> float | None:
+        """Train and judge; None: the training diverged."""
         s, examples = trial.settings, text.examples(trial.settings)
         began = time.monotonic()
         rows = trained(examples, s, trial.epochs, pool, self._stop)
         seconds = time.monotonic() - began
         self._costs[_features_of(trial)] = examples.features
         self._paid.append((seconds, self._work_of(trial)))
-        score: float | None = None
-        if np.isfinite(rows[0]).all() and np.isfinite(rows[1]).all():
-            labels = [to_text(label) for label in examples.labels.words]
-            try:
-                answers = self._answers(examples, s, rows, text)
-                score = self._metric.value(labels, answers)
-            except SizeError as error:
-                self._too_large = error
-        settings = {name: getattr(s, name) for name in TUNED}
-        return TrialReport(trial.number, score, trial.epochs, settings, seconds)
+        if not (np.isfinite(rows[0]).all() and np.isfinite(rows[1]).all()):
+            return None
+        labels = [to_text(label) for label in examples.labels.words]
+        return self._metric.value(labels, self._answers(examples, s, rows, text))
 
     def _answers(
         self,
