@@ -8,6 +8,7 @@ Must not know clocks: durations are arguments.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from snailps.node.status import LoopStatus
 
@@ -45,10 +46,12 @@ class LoopLatency:
 
 
 def _listed(counts: dict[int, int]) -> list[list[float]]:
-    return [
-        [float(round(LEAST_S * 1e3 * 2 ** (bucket / STEPS), 6)), count]
-        for bucket, count in sorted(counts.items())
-    ]
+    return [[_upper_ms(bucket), count] for bucket, count in sorted(counts.items())]
+
+
+@cache  # a status has some 300 buckets, and there are some hundred of them
+def _upper_ms(bucket: int) -> float:
+    return float(round(LEAST_S * 1e3 * 2 ** (bucket / STEPS), 6))
 
 
 def quantile_ms(counts: list[list[float]], share: float) -> float:

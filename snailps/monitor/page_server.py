@@ -16,16 +16,15 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from snailps.errors import ClusterError
 from snailps.monitor.access import Access, check_token
 from snailps.monitor.picture import packed, plain
+from snailps.monitor.static_files import SCRIPTS, static
 from snailps.monitor.watcher import Ending, Run, Watcher
 from snailps.node.http_server import BoundedServer
 
@@ -43,8 +42,6 @@ MAKE_ROOM_S = 1.0
 """How long a new connection waits for an idle one to be closed."""
 FORGET_S = 60.0
 """A run that nobody has looked at for this long is no longer watched."""
-SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
-"""Scripts in order of dependence: each uses the ones before it."""
 _KINDS = {
     "html": "text/html",
     "css": "text/css",
@@ -63,11 +60,6 @@ HEADERS = {
 }
 
 _NOTHING = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"There is nothing here.\n"
-
-
-@cache
-def static(name: str) -> bytes:
-    return resources.files("snailps.monitor").joinpath("static").joinpath(name).read_bytes()
 
 
 class PageServer:

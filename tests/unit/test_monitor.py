@@ -17,9 +17,10 @@ from snailps.errors import ClusterError, ConfigError, ConnectionLost
 from snailps.monitor import page_server
 from snailps.monitor import watcher as watcher_module
 from snailps.monitor.access import Access, check_token, new_token
-from snailps.monitor.page_server import CONNECTIONS_MAX, SCRIPTS, PageServer, static
+from snailps.monitor.page_server import CONNECTIONS_MAX, PageServer
 from snailps.monitor.picture import packed, plain, table, trimmed
 from snailps.monitor.series import Series
+from snailps.monitor.static_files import SCRIPTS, static
 from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN

@@ -8,8 +8,8 @@ import re
 import pytest
 from statuses import HOSTILE, status
 
-from snailps.monitor.page_server import SCRIPTS, static
 from snailps.monitor.report import BYTES_MAX, Story, machine, render, write_report
+from snailps.monitor.static_files import SCRIPTS, static
 
 HISTORY = {
     "at_s": [1.0, 2.0],

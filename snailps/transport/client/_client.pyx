@@ -34,6 +34,7 @@ What holds
 * Arrays given to an asynchronous call must not change until it is done.
 """
 
+import itertools
 import struct
 from collections import deque
 
@@ -261,8 +262,13 @@ cdef class Client:
         under_way = deque()
         try:
             while True:
-                while len(under_way) < SCANS_AHEAD and (fragment := next(to_begin, None)) is not None:
-                    under_way.append(self._begin_scan(_Walk(fragment), table))
+                if len(under_way) <= SCANS_AHEAD // 2:  # several at once: most fragments have few rows
+                    self.cork()
+                    try:
+                        for fragment in itertools.islice(to_begin, SCANS_AHEAD - len(under_way)):
+                            under_way.append(self._begin_scan(_Walk(fragment), table))
+                    finally:
+                        self.uncork()
                 if not under_way:
                     return
                 walk = under_way.popleft()
