@@ -374,7 +374,7 @@ class Encoding:
             & (examples >= CENTRED_MIN)
         )  # fmt: skip
         spread = np.where(is_centred, sizes.deviations, sizes.roots)
-        common = float(_factors(np.array([np.median(spread)]))[0])
+        common = float(_factors(np.array([_median(spread)]))[0])
         is_own = np.abs(np.log(spread * common)) > np.log(NEAR)
         chosen = np.flatnonzero(is_own | is_centred | sizes.has_wrong)
         if len(chosen) > KEYS_MAX:
@@ -484,6 +484,13 @@ def clip(values: NDArray[np.float32], limit: float) -> NDArray[np.int64]:
     beyond = np.flatnonzero(np.abs(values) > limit)
     np.clip(values, -limit, limit, out=values)
     return beyond
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    """Return the median; `np.median` imports `numpy.ma`, for as long as a small job trains."""
+    middle = [(len(values) - 1) // 2, len(values) // 2]
+    parts = np.partition(values, [*middle, len(values) - 1])
+    return float("nan") if np.isnan(parts[-1]) else float(parts[middle].mean())
 
 
 def _factors(sizes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -617,10 +617,9 @@ class SparseClassifier(SparseEstimator):
             weights = of_class if weights is None else np.asarray(weights * of_class)
         learnt, hint = every, ". Name those that come later: partial_fit(X, y, classes=[...])"
         if data.classes is None:
-            learnt, hint = (
-                every[np.unique(numbers if weights is None else numbers[weights > 0])],
-                "",
-            )
+            # By counts: `np.unique` imports `numpy.ma`, which takes as long as a small fit.
+            used = np.bincount(numbers if weights is None else numbers[weights > 0])
+            learnt, hint = every[np.flatnonzero(used)], ""
         if len(learnt) < 2:
             raise DataError(
                 "y: expected labels of two classes at least"

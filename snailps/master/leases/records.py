@@ -151,7 +151,7 @@ class BlockRecords:
     def workers_of(self, numbers: list[int]) -> set[int]:
         """The workers that have, or had, these blocks."""
         places = np.array(numbers, np.int64) - self._first
-        return set(np.unique(self._nodes[places]).tolist())
+        return set(self._nodes[places].tolist())
 
     @property
     def last(self) -> int:

@@ -206,7 +206,7 @@ def encoded(
         if encoding.is_plain_target:
             encoding = LOSSES[settings.loss].encoded(encoding, labels, weights, has_constant)
     else:
-        known = np.unique(labels)
+        known, _ = np.unique(labels, return_counts=True)  # without it imports `numpy.ma`
         if not encoding.labels:
             told = _classes(known, len(labels), classes, is_whole=every is not None)
             encoding = replace(encoding, labels=told)
