@@ -12,6 +12,8 @@ import re
 
 from snailps.errors import ConfigError
 
+Address = tuple[str, int]
+"""Host and port."""
 PORT_MAX = 65535
 HOST_CHARS_MAX = 253
 ANY_HOSTS = ("0.0.0.0", "::")

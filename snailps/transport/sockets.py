@@ -12,18 +12,16 @@ import contextlib
 import errno
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from snailps.config.addresses import format_addr
+from snailps.config.addresses import Address, format_addr
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
 from snailps.transport.handshake import NONCE_BYTES, Channel, ClientSession, Hello, Role
 from snailps.transport.security.refusals import HANDSHAKE_LIMIT_S
-from snailps.transport.security.tls_link import CLOSED, Address, words
 from snailps.transport.security.trust import OPEN, VARIABLE, Trust
 
 SAY_S = 5.0
@@ -172,16 +170,16 @@ def dial(
             set_options(sock)
             limit = max(0.1, min(left, HANDSHAKE_LIMIT_S))
             if trust.tls:
-                sock = trust.tls.encrypted(sock, limit)
+                sock = far = trust.tls.encrypted(sock, limit)
             hello = Hello(channel, role, os.urandom(NONCE_BYTES), node, incarnation, job)
             session = ClientSession(hello, trust.secret)
             _shake(sock, session, limit)
-            if trust.tls and isinstance(sock, ssl.SSLSocket):
-                sock = trust.tls.plain(sock, address)
+            if trust.tls:
+                sock = trust.tls.plain(far, address)
         except OSError as error:
             sock.close()
-            if isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED):
-                raise ProtocolError(f"{peer}: no TLS handshake: {words(error)}", "tls") from None
+            if trust.tls and (why := trust.tls.refusal(error)):
+                raise ProtocolError(f"{peer}: no TLS handshake: {why}", "tls") from None
             how = f"closed the connection: {error}"
             if isinstance(error, TimeoutError):
                 how = (

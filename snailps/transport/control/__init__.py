@@ -9,10 +9,10 @@
 This module only gathers the names that processes use.
 """
 
+from snailps.config.addresses import Address
 from snailps.transport.control.client import AnswerOrFuture, ControlClient, visit
 from snailps.transport.control.encoded import Encoded
 from snailps.transport.control.server import ControlServer, Peer
-from snailps.transport.security.tls_link import Address
 from snailps.transport.security.trust import Trust
 from snailps.transport.sockets import Listener, dial, listen, route_host, show
 

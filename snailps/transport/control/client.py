@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
+from snailps.config.addresses import Address
 from snailps.dataclass import dataclass
 from snailps.errors import ConnectionLost, ProtocolError, RemoteError, SnailError, WaitTimeout
 from snailps.transport import messages
@@ -33,7 +34,6 @@ from snailps.transport.frame import (
     encode_frame,
 )
 from snailps.transport.handshake import Channel, Role, error_frame, remote_error
-from snailps.transport.security.tls_link import Address
 from snailps.transport.security.trust import Trust
 from snailps.transport.sockets import dial, receive
 

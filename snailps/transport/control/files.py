@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from snailps.config.addresses import Address
 from snailps.errors import (
     ConnectionLost,
     DataError,
@@ -29,7 +30,6 @@ from snailps.transport import messages
 from snailps.transport.control.client import ask
 from snailps.transport.control.server import ControlServer, Peer, Reply
 from snailps.transport.handshake import Channel, Role
-from snailps.transport.security.tls_link import Address
 from snailps.transport.security.trust import OPEN, Trust
 from snailps.transport.sockets import Listener, dial, is_there, show
 

@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from snailps.config.addresses import Address
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
@@ -57,7 +58,6 @@ from snailps.transport.security.refusals import (
     RefusalLog,
     strangers_max,
 )
-from snailps.transport.security.tls_link import Address
 from snailps.transport.security.trust import OPEN, Trust
 from snailps.transport.sockets import Listener, set_options, show
 

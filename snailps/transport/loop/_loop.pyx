@@ -32,6 +32,7 @@ Rules that keep it fair and bounded
 
 import logging
 import os
+import socket
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -45,7 +46,6 @@ from libc.stdlib cimport calloc, free
 from snailps.errors import ConnectionLost, WaitTimeout
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
-from snailps.transport.security.tls_relay import TlsRelay
 
 from snailps.transport._posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLIN, c_close, c_write,
@@ -135,7 +135,7 @@ cdef class ShardLoop:
         self.orders = deque()
         self.commands_lock = threading.Lock()
         listener.setblocking(False)
-        self.loop.relayed = isinstance(listener, TlsRelay)
+        self.loop.relayed = not isinstance(listener, socket.socket)   # a relay of TLS
         self.loop.park_limit_s = park_limit_s
         self.loop.silence_limit_s = silence_limit_s
         self.loop.stuck_limit_s = stuck_limit_s

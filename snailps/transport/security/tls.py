@@ -18,10 +18,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from snailps.config.addresses import Address
 from snailps.errors import ConfigError, ProtocolError
 from snailps.transport.frame import encode_frame
 from snailps.transport.handshake import error_frame
-from snailps.transport.security.tls_link import Address
+from snailps.transport.security.tls_link import CLOSED, words
 from snailps.transport.security.tls_relay import TlsRelay
 
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
@@ -71,6 +72,12 @@ class Tls:
         TLS, or another CA."""
         sock.settimeout(limit_s)
         return self._client.wrap_socket(sock)
+
+    @staticmethod
+    def refusal(error: OSError) -> str:
+        """Say why a handshake of TLS failed; empty if the peer has only closed, or it is no TLS."""
+        is_refusal = isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED)
+        return words(error) if is_refusal else ""
 
     def plain(self, sock: ssl.SSLSocket, address: Address) -> socket.socket:
         """Have an encrypted connection relayed, and return its plain end."""

@@ -13,7 +13,8 @@ import socket
 import ssl
 from typing import Any
 
-Address = tuple[str, int]
+from snailps.config.addresses import Address
+
 RECORD_BYTES = 1 << 14
 """Bytes of a full TLS record. Mostly another record follows a full one, and none a shorter one."""
 LAST_BYTES = 1 << 20

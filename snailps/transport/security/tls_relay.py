@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from snailps.config.addresses import Address
 from snailps.transport.security.refusals import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
@@ -31,7 +32,7 @@ from snailps.transport.security.refusals import (
     RefusalLog,
     strangers_max,
 )
-from snailps.transport.security.tls_link import CLOSED, NO_TLS, Address, TlsLink, words
+from snailps.transport.security.tls_link import CLOSED, NO_TLS, TlsLink, words
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

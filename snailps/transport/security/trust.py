@@ -12,12 +12,14 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snailps.config import ClusterSettings, format_addr
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
-from snailps.transport.security.tls import Tls
+
+if TYPE_CHECKING:
+    from snailps.transport.security.tls import Tls
 
 VARIABLE = "SNAILPS_SECRET"
 SECRET_BYTES_MIN = 16
@@ -60,7 +62,7 @@ class Trust:
             )
         if of_variable:
             _check(of_variable, f"environment {VARIABLE}")
-        tls = Tls(settings.tls) if settings.tls else None
+        tls = _tls(settings.tls) if settings.tls else None
         if tls is None and not settings.insecure:
             of_file = of_file or secret
         return cls(of_variable or of_file, settings.insecure, tls)
@@ -95,6 +97,12 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return host.lower().rstrip(".") == "localhost"
     return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
+
+
+def _tls(folder: str) -> Tls:
+    from snailps.transport.security.tls import Tls  # imports OpenSSL, which few clusters need
+
+    return Tls(folder)
 
 
 def _read(path: str) -> bytes:
