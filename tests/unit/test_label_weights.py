@@ -130,7 +130,7 @@ def test_weights_are_off_unless_they_are_asked_for(tmp_path):
 @pytest.mark.parametrize("number", ["-1", "nan", "1e7", "", "high"])
 def test_column_of_weights_names_the_row_that_has_none(tmp_path, number):
     text = f"text,label,weight\na,x,1\na,y,{number}\n".encode()
-    with pytest.raises(DataError, match=r"row 1 of column 'weight' of .*text\.csv.*(0 to|missing)"):
+    with pytest.raises(DataError, match=r"row 2 of column 'weight' of .*text\.csv.*(0 to|missing)"):
         learned(tmp_path, text, "csv", column="text", label_column="label", weight_column="weight")
 
 
@@ -138,7 +138,7 @@ def test_column_of_weights_names_the_row_that_has_none(tmp_path, number):
 def test_wrong_weight_of_a_label_in_a_table_is_refused_with_its_row(tmp_path, label):
     text = f"text,label\na,x:2\na,{label}\n".encode()
     how = {"column": "text", "label_column": "label", "soft_labels": "true"}
-    with pytest.raises(DataError, match=r"row 1 of column 'label' of .*: expected a weight from 0"):
+    with pytest.raises(DataError, match=r"row 2 of column 'label' of .*: expected a weight from 0"):
         learned(tmp_path, text, "csv", **how)
 
 
