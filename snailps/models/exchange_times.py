@@ -42,7 +42,8 @@ SPAN_MIN = 16
 STALE = 100.0
 """A span is at least sqrt(STALE x cost of an exchange (in examples) x shortest interval)."""
 SPANS_MIN = 32
-"""A span by `STALE` is at most 1 / SPANS_MIN of the examples so far: first steps are long."""
+"""A span by `STALE` is at most 1 / SPANS_MIN of the examples so far: first steps are long.  Nor is
+it longer than the part of them that `ExchangeRule.growth_of_all` gives."""
 
 NO_TIMES = np.empty(0, np.float64)
 
@@ -168,7 +169,8 @@ class ExchangeTimes:
             return WHOLE
         cost = self._exchange_s / self._example_s if self._example_s > 0 else 0.0
         cheap = (self.rule.stale * cost * self._shortest) ** 0.5
-        return int(max(SPAN_MIN, self._shortest, min(cheap, self.now / SPANS_MIN)))
+        growth = min(1 / SPANS_MIN, self.rule.growth_of_all / self._worker.workers)
+        return int(max(SPAN_MIN, self._shortest, min(cheap, self.now * growth)))
 
     def begin_exchange(self, rows: RowExchange, used: int, examples: int) -> float:
         """Start an exchange after `examples`, which `now` includes; returns the time, for

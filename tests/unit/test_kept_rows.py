@@ -471,6 +471,16 @@ def test_spans_are_longer_than_intervals_where_exchanges_cost_much(rule, is_long
     assert (worker.shared.span() > 2 * interval) == is_longer
 
 
+def test_spans_of_costly_exchanges_are_no_longer_than_all_workers_may_grow_by():
+    rule = ExchangeRule(growth=9.0, growth_of_all=0.016)
+    worker = Worker(Store(), workers=4, period_blocks=1000, a_step=0.1, rule=rule)
+    worker.shared.times.seconds = itertools.count().__next__
+    for _ in range(9):
+        worker.train(worker.ask([1]), 1, spans=10, examples=1000)
+        worker.client.serve(9)
+    assert worker.shared.span() == worker.shared.times.now // 250
+
+
 @pytest.mark.parametrize(
     "rule", [ExchangeRule(growth=0.25), ExchangeRule(growth=9.0, growth_of_all=1.0)]
 )

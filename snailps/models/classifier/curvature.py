@@ -12,12 +12,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps import kernels
 from snailps.models.local_sgd import Floats
 
 LINES = 16
 """Lines of one measurement."""
 FEATURES_MAX = 4096
-"""Most features of a measured line: their rows are copied, and a line may be a whole book."""
+"""Most features of a measured line, which may be a whole book."""
 AGAIN = 8
 """Curvature is measured in each block, and again after 1 / AGAIN of the lines so far."""
 OF_LABELS = 0.3
@@ -63,7 +64,10 @@ class Curvature:
         if len(lines) == 0:
             return
         bags = [features[ptr[line] : ptr[line + 1]][:FEATURES_MAX] for line in lines.tolist()]
-        hidden = np.stack([inputs[bag, : self._dim].mean(0, np.float64) for bag in bags])
+        means = np.empty((len(bags), self._dim), np.float32)
+        bag_ptr = np.cumsum([0, *map(len, bags)])
+        kernels.bag_means(inputs, bag_ptr, np.concatenate(bags), means)
+        hidden = means.astype(np.float64)
         scores = hidden @ outputs[:, : self._dim].T
         with np.errstate(over="ignore", invalid="ignore"):  # if rows diverge, the loss shows it
             if self._loss == "softmax":

@@ -111,6 +111,8 @@ SAID_BYTES = 100_000_000
 SMALL_DIM = 25
 GROWTH = (1 / 8, 1 / 256)
 """`ExchangeRule.growth` of words and labels."""
+GROWTH_OF_ALL = 0.08
+"""`ExchangeRule.growth_of_all` of both."""
 SAMPLE = 1 << 18
 """Most features of a block whose steps are counted."""
 EXCHANGE_LINES = 64
@@ -348,6 +350,7 @@ class Classifier(TextModel, Adopted, Reported):
                     rule=ExchangeRule(
                         steps_min=steps_min,
                         growth=growth,
+                        growth_of_all=GROWTH_OF_ALL,
                         rare_steps=0.0 if s.has_ngrams or s.saves_checkpoints else rare_steps,
                     ),
                     recalls=True,
