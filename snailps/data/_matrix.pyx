@@ -4,6 +4,7 @@
     file, ranges -> gathered -> bytes
     keys of 32 or 64 bits -> wide_keys -> uint64 array, and the first one out of range
     dense rows -> nonzero_entries -> pointers, keys, values
+    values, keys, factors by key -> scaled;  labels, classes -> places_among
     pointers -> first_falling;  floats -> first_not_finite
 
 Must not know the format (`matrix_file`).  The loops run without the GIL.
@@ -235,3 +236,53 @@ def nonzero_entries(rows not None: NDArray[Any]) -> tuple[
             with nogil:
                 count = add_rows(wide, ptr, keys, values)
     return ptr_array, key_array[:count], value_array[:count]
+
+
+def scaled(const float[::1] values not None, const uint64_t[::1] keys not None,
+           const float[::1] factors not None) -> tuple[NDArray[np.float32], float]:
+    """Values times the factors of their keys, and the largest of these products without sign, at least 0.
+
+    `factors` has one by key, the last one for all larger keys.  A product may be infinite, not NaN.
+    """
+    cdef int64_t i, n = values.shape[0]
+    cdef uint64_t last = factors.shape[0] - 1
+    cdef float product
+    cdef uint32_t size, largest = 0     # floats without sign are in the order of their bits
+    cdef float[::1] out
+    if keys.shape[0] != n or factors.shape[0] == 0:
+        raise ValueError(f"expected a key for each of {n} values, and factors; got {keys.shape[0]} keys")
+    products = np.empty(n, np.float32)
+    out = products
+    with nogil:
+        for i in range(n):
+            product = values[i] * factors[min(keys[i], last)]
+            out[i] = product
+            memcpy(&size, &product, 4)
+            largest = max(largest, size & 0x7FFFFFFFu)
+    memcpy(&product, &largest, 4)
+    return products, product
+
+
+def places_among(const double[::1] classes not None,
+                 const double[::1] labels not None) -> tuple[NDArray[np.float32], bool]:
+    """By label, its place among the classes, ascending and at least one; whether all are among them.
+
+    The place of another label is arbitrary.
+    """
+    cdef int64_t i, base, count, half, n = labels.shape[0]
+    cdef bint are_known = True
+    cdef float[::1] out
+    if classes.shape[0] == 0:
+        raise ValueError("expected classes, got none")
+    places = np.empty(n, np.float32)
+    out = places
+    with nogil:
+        for i in range(n):
+            base, count = 0, classes.shape[0]
+            while count > 1:    # the last class that is not above the label
+                half = count >> 1
+                base += half if classes[base + half] <= labels[i] else 0
+                count -= half
+            are_known &= classes[base] == labels[i]
+            out[i] = <float>base
+    return places, are_known

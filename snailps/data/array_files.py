@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def _section(path: str, name: str) -> tuple[Section, int]:
     return sections[name], size
 
 
-def _sections(path: str) -> tuple[dict[str, Section], int]:
+def _sections(path: str) -> tuple[Mapping[str, Section], int]:
     """The arrays of a file by name, and its length.
 
     A file with one array may be examples or labels: it has the array under both names.
@@ -134,7 +134,7 @@ def _header_of_npy(begin: bytes, path: str) -> Section:
     return Section(file.tell(), dtype, shape)
 
 
-def _sections_of_matrix(begin: bytes, path: str) -> tuple[dict[str, Section], int]:
+def _sections_of_matrix(begin: bytes, path: str) -> tuple[Mapping[str, Section], int]:
     if is_packed(path):
         raise DataError(f"{path}: a dense matrix file is mapped, so it cannot be packed: unpack it")
     size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size

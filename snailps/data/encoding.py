@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
+from snailps.data._matrix import places_among, scaled
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 
@@ -121,8 +122,10 @@ class Encoding:
         """
         if self.labels:
             classes = np.array(self.labels)
-            numbers = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-            is_wrong = classes[numbers] != labels
+            numbers, are_known = places_among(classes, np.ascontiguousarray(labels, np.float64))
+            if are_known:
+                return numbers
+            is_wrong = classes[numbers.astype(np.int64)] != labels
             if weights is not None and len(weights):
                 is_wrong &= weights != 0
             wrong = np.flatnonzero(is_wrong)
@@ -132,7 +135,7 @@ class Encoding:
                     f"the input has: {shown(self.labels)}. Name first in the input a small file "
                     "with an example of each class: then all of them are known"
                 )
-            return np.asarray(numbers, np.float32)
+            return numbers
         if self.is_plain_target:
             return labels
         return (labels - self.centre) / self.deviation
@@ -221,22 +224,24 @@ class Encoding:
         """`of_examples`, and the keys of clipped values, except in examples of weight 0."""
         if self.keeps_values:
             return examples, NO_KEYS
-        keys, values = examples.keys, examples.values
-        if (row := self._row_of_all(examples)) is not None:
-            keys, values = row, values.reshape(-1, len(row))
-            values = values - self.centres_of(row)
-        elif len(self.centred_keys):
-            examples, centres = self._completed(examples)
-            keys, values = examples.keys, examples.values - centres
+        keys, values, largest = examples.keys, examples.values, np.inf
         with np.errstate(over="ignore"):
-            # In place unless these are the caller's values.
-            out = None if values is examples.values else values
-            values = np.multiply(values, self.factors_of(keys), out=out).ravel()
-        beyond = clip(values, limit)
+            if (row := self._row_of_all(examples)) is not None:
+                values = values.reshape(-1, len(row)) - self.centres_of(row)
+                values = np.multiply(values, self.factors_of(row), out=values).ravel()
+            else:
+                if len(self.centred_keys):
+                    examples, centres = self._completed(examples)
+                    keys, values = examples.keys, examples.values - centres
+                if len(self._factor_table):
+                    values, largest = scaled(values, keys, self._factor_table)
+                else:
+                    values = values * self.factors_of(keys)
+        beyond = clip(values, limit) if largest > limit else np.empty(0, np.int64)
         if len(beyond) and len(examples.weights):
             rows = np.searchsorted(examples.ptr, beyond, side="right") - 1
             beyond = beyond[examples.weights[rows] > 0]
-        return examples._replace(values=values), keys[beyond % max(1, len(keys))]
+        return examples._replace(values=values), keys[beyond]
 
     def bounded(self, examples: Examples) -> Examples:
         """Examples, not encoded, with the values of `clipped` columns bounded as in training."""
@@ -342,9 +347,10 @@ class Encoding:
     def _table_of(self, numbers: NDArray[np.float32], other: float) -> NDArray[np.float32]:
         """An array of numbers by key, the last one for all larger keys.  Empty: keys are large."""
         listed = self.keys
-        if len(listed) == 0 or listed[-1] >= TABLE_KEYS:
+        last = int(listed[-1]) if len(listed) else -1
+        if last >= TABLE_KEYS:
             return np.empty(0, np.float32)
-        table = np.full(int(listed[-1]) + 2, other, np.float32)
+        table = np.full(last + 2, other, np.float32)
         table[listed.astype(np.int64)] = numbers
         return table
 

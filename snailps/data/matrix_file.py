@@ -17,8 +17,10 @@ import io
 import math
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntFlag
+from functools import lru_cache
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -110,28 +112,10 @@ class Header:
     def key_limit(self) -> int:
         return self.columns or KEY_LIMIT
 
-    def sections(self) -> dict[str, Section]:
+    def sections(self) -> Mapping[str, Section]:
         """The arrays of the file by name, in order.  Nothing but the header decides where they lie,
         so a block can be fetched before the rest of the file."""
-        flags, rows, entries = self.flags, (self.rows,), (self.nonzeros,)
-        arrays = {
-            "labels": (self.labels, "<f8" if Flags.WIDE_LABELS in flags else "<f4", rows),
-            "ptr": (not self.dense, "<i8", (self.rows + 1,)),
-            "keys": (not self.dense, "<u8" if Flags.WIDE in flags else "<u4", entries),
-            "values": (
-                self.dense or Flags.VALUES in flags,
-                "u1" if Flags.BYTES in flags else "<f4",
-                (self.rows, self.columns) if self.dense else entries,
-            ),
-            "fields": (Flags.FIELDS in flags, "<i4", entries),
-            "weights": (Flags.WEIGHTS in flags, "<f4", rows),
-        }
-        sections, offset = {}, HEADER_BYTES
-        for name, (is_present, code, shape) in arrays.items():
-            if is_present:
-                sections[name] = Section(offset, np.dtype(code), shape)
-                offset = aligned(sections[name].stop)
-        return sections
+        return _sections_of(self)
 
     @property
     def size(self) -> int:
@@ -151,6 +135,30 @@ class Header:
         """First and last (exclusive) row of ranges of bytes of the file."""
         rows, size = self.rows, self.size
         return [(-(-start * rows // size), -(-stop * rows // size)) for start, stop in ranges]
+
+
+@lru_cache(maxsize=16)
+def _sections_of(header: Header) -> Mapping[str, Section]:
+    """`Header.sections`; kept, because each thread asks for each array of each part of a block."""
+    flags, rows, entries = header.flags, (header.rows,), (header.nonzeros,)
+    arrays = {
+        "labels": (header.labels, "<f8" if Flags.WIDE_LABELS in flags else "<f4", rows),
+        "ptr": (not header.dense, "<i8", (header.rows + 1,)),
+        "keys": (not header.dense, "<u8" if Flags.WIDE in flags else "<u4", entries),
+        "values": (
+            header.dense or Flags.VALUES in flags,
+            "u1" if Flags.BYTES in flags else "<f4",
+            (header.rows, header.columns) if header.dense else entries,
+        ),
+        "fields": (Flags.FIELDS in flags, "<i4", entries),
+        "weights": (Flags.WEIGHTS in flags, "<f4", rows),
+    }
+    sections, offset = {}, HEADER_BYTES
+    for name, (is_present, code, shape) in arrays.items():
+        if is_present:
+            sections[name] = Section(offset, np.dtype(code), shape)
+            offset = aligned(sections[name].stop)
+    return MappingProxyType(sections)
 
 
 def aligned(offset: int) -> int:

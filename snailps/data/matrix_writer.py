@@ -402,7 +402,8 @@ def _labels_of(y: Any, source: RowsSource) -> NDArray[Any]:
 def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
     """Labels as float32 if that keeps them exact, else as float64."""
     labels, narrow = np.asarray(numbers, np.float64), floats(numbers)
-    return narrow if np.array_equal(narrow, labels, equal_nan=True) else labels
+    is_exact = (narrow == labels).all() or np.array_equal(narrow, labels, equal_nan=True)
+    return narrow if is_exact else labels
 
 
 def _is_number(value: Any) -> bool:

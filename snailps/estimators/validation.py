@@ -86,8 +86,7 @@ def labels_of(y: Any, who: str, rows: int = -1) -> tuple[NDArray[Any], NDArray[n
     if isinstance(y, np.ndarray) and y.dtype.kind in "biuUf":
         if y.dtype.kind == "f":
             _check_whole(y)
-        classes, numbers = np.unique(y, return_inverse=True)
-        return classes, numbers.astype(np.int64)
+        return numbered(y)
     values = values_of(y)
     if rows >= 0 and len(values) != rows:
         raise DataError(f"y: expected {rows:,} labels, one for each row of X; got {len(values):,}")
@@ -96,6 +95,25 @@ def labels_of(y: Any, who: str, rows: int = -1) -> tuple[NDArray[Any], NDArray[n
     classes = classes_of(values)
     places = {label: place for place, label in enumerate(classes.tolist())}
     return classes, np.array([places[value] for value in values], np.int64)
+
+
+def numbered(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """`np.unique` with the inverse, int64, of whole numbers, bools or texts.
+
+    Numbers near each other are counted, which takes a third of the time of a sort.
+    """
+    if y.dtype.kind in "biuf" and len(y) and float(y.max()) - float(y.min()) < len(y):
+        # In a type in which differences of whole numbers are exact.
+        wide = y if y.dtype.kind == "u" else y.astype(np.float64 if y.dtype.kind == "f" else int)
+        least = wide.min()
+        numbers = (wide - least).astype(np.int64, copy=False)
+        is_used = np.bincount(numbers) > 0
+        used = np.flatnonzero(is_used)
+        if len(used) < len(is_used):
+            numbers = (np.cumsum(is_used) - 1)[numbers]
+        return (used.astype(wide.dtype) + least).astype(y.dtype), numbers
+    classes, numbers = np.unique(y, return_inverse=True)
+    return classes, numbers.astype(np.int64)
 
 
 def _check_whole(y: NDArray[Any]) -> None:

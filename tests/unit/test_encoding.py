@@ -125,6 +125,34 @@ def test_columns_of_any_size_have_factors_within_float32(size):
     assert factor == pytest.approx(min(1 / size, 1e36), rel=0.5)
 
 
+@pytest.mark.parametrize("listed", [[], [0, 5, 9], [5, 1 << 40]])
+def test_values_are_multiplied_by_the_factors_of_their_keys_and_clipped(listed):
+    factors = 2.0 ** np.arange(1, len(listed) + 1)
+    known = replace(Encoding(factor=0.5), is_measured=True)
+    if listed:
+        known = known.with_columns(np.array(listed, np.uint64), factors, np.zeros(len(listed)))
+    keys = np.array([5, 4, 0, 9, 10, 1 << 41, 5], np.uint64)
+    values = np.array([1, -2, 3, 4, 0, 6, -3e38], np.float32)
+    ptr = np.array([0, 2, 2, 5, 7])
+    given = Examples(np.zeros(4), ptr, keys, values, np.empty(0, np.int32), 0)
+    own = dict(zip(listed, factors, strict=True))
+    expected = values.astype(float) * [own.get(key, 0.5) for key in keys.tolist()]
+    encoded_examples, beyond = known.encoded(given, LIMIT)
+    assert encoded_examples.values.tolist() == np.clip(expected, -LIMIT, LIMIT).tolist()
+    assert beyond.tolist() == keys[np.abs(expected) > LIMIT].tolist() == [5]
+    assert values[-1] == np.float32(-3e38)
+
+
+@pytest.mark.parametrize("classes", [[3], [-1, 1], [0, 1, 2, 5, 6, 7, 100]])
+def test_label_between_classes_is_none_of_them(classes):
+    known = Encoding(labels=tuple(map(float, classes)))
+    labels = np.array(classes[::-1], np.float32)
+    assert known.labels_of(labels).tolist() == list(range(len(classes)))[::-1]
+    for wrong in (classes[0] - 1, classes[-1] + 1, classes[0] + 0.5, np.nan):
+        with pytest.raises(DataError, match="is none of the classes"):
+            known.labels_of(np.array([*classes, wrong]))
+
+
 def test_many_columns_of_one_size_have_one_factor():
     rows = [dict.fromkeys(range(first, first + 50), 0.01) for first in range(0, 50_000, 50)]
     found = measured(examples(rows))

@@ -35,6 +35,7 @@ from snailps.errors import (
 )
 from snailps.estimators import base, mlp, sparse
 from snailps.estimators.jobs import Finished
+from snailps.estimators.validation import numbered
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
 from snailps.models.packed_tables import (
@@ -822,6 +823,31 @@ def test_wrong_use_is_refused(jobs):
         snailps.LogisticRegression(loss="squared")
     with pytest.raises(ParameterError, match="lr"):
         snailps.LogisticRegression(lr=-1).fit(X, [1, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([3, -100, 127, 3, -128] * 60, np.int8),
+        np.array([(1 << 64) - 1, (1 << 64) - 3, (1 << 64) - 1], np.uint64),
+        np.array([-(1 << 63), (1 << 63) - 1, 0], np.int64),
+        np.array([-(1 << 63), 2 - (1 << 63), 2 - (1 << 63)], np.int64),
+        np.array([-2047, 2048] * 2100, np.float16),
+        np.array([2.0, -0.0, 0.0, 2.0]),
+        np.array([1e300, -1e300]),
+        np.array([True, False, True]),
+        np.array([True]),
+        np.array(["b", "a", "b"]),
+        np.array([], np.int64),
+    ],
+    ids=lambda labels: f"{labels.dtype}-{len(labels)}",
+)
+def test_labels_are_numbered_as_by_numpy(labels):
+    classes, numbers = numbered(labels)
+    expected, places = np.unique(labels, return_inverse=True)
+    assert (classes.dtype, numbers.dtype) == (expected.dtype, np.int64)
+    assert classes.tolist() == expected.tolist()
+    assert numbers.tolist() == places.tolist()
 
 
 @pytest.mark.parametrize("labels", [["b", "a", "b", "a"], [3, -1, 3, 3], [True, False, True, True]])
