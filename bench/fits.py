@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A pass of logistic regression on a CSR matrix in memory: a fit on a running cluster, and SGD.
+"""A pass of logistic regression on a matrix in memory: a fit on a running cluster, and SGD.
 
-    CSR, labels of planted weights -> LogisticRegression.fit -> seconds of its parts, log loss
-                                   -> SGDClassifier.fit      -> seconds, log loss
+    matrix, labels of planted weights -> LogisticRegression.fit -> seconds of its parts, log loss
+                                      -> SGDClassifier.fit      -> seconds, log loss
 
 They are interleaved, so that other load meets both alike.  Seconds are of the clock ("wall") and
 of the processor: of this process and of all processes of the cluster, with the kernel's work for
@@ -31,6 +31,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 HELD_OUT = 50_000
 EXPONENT = 3.0
 """Column k is drawn as often as k ** -(1 + 1 / EXPONENT)."""
+FORMS = ("zipf", "uniform", "whole", "array")
 
 
 def arguments() -> argparse.Namespace:
@@ -40,6 +41,7 @@ def arguments() -> argparse.Namespace:
     add("--rows", type=int, default=1_000_000)
     add("--values", type=int, default=40, help="drawn for a row; equal ones are summed")
     add("--columns", type=int, default=1 << 18)
+    add("--form", choices=FORMS, default=FORMS[0], help="of the matrix; see `examples`")
     add("--runs", type=int, default=5, help="turns; medians are shown")
     add("--epochs", type=int, default=1)
     add("--threads", type=int, default=0, help="of the worker; 0: one a core")
@@ -49,16 +51,26 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def examples(rows: int, values: int, columns: int) -> tuple[Any, np.ndarray]:
-    """A CSR matrix whose columns follow Zipf's law, and labels of a planted linear model."""
+def examples(rows: int, values: int, columns: int, form: str = FORMS[0]) -> tuple[Any, np.ndarray]:
+    """A matrix, and labels of a planted linear model.
+
+    A CSR matrix whose columns follow Zipf's law, or are equally frequent (``uniform``); numbers of
+    a normal distribution in `values` columns, as a CSR matrix of whole rows or as an ``array``.
+    """
     rng = np.random.default_rng(7)
-    keys = np.empty(rows * values, np.int32)
-    for first in range(0, len(keys), 1 << 22):
-        part = keys[first : first + (1 << 22)]
-        part[:] = np.minimum((1 - rng.random(len(part))) ** -EXPONENT, columns) - 1
-    ptr = np.arange(0, len(keys) + 1, values)
-    x = sparse.csr_matrix((np.ones(len(keys)), keys, ptr), (rows, columns))
-    x.sum_duplicates()
+    if form in ("whole", "array"):
+        x, columns = rng.normal(size=(rows, values)), values
+        x = sparse.csr_matrix(x) if form == "whole" else x
+    else:
+        keys = np.empty(rows * values, np.int32)
+        for first in range(0, len(keys), 1 << 22):
+            part = keys[first : first + (1 << 22)]
+            drawn = rng.random(len(part))
+            numbers = (1 - drawn) ** -EXPONENT if form == "zipf" else 1 + drawn * columns
+            part[:] = np.minimum(numbers, columns) - 1
+        ptr = np.arange(0, len(keys) + 1, values)
+        x = sparse.csr_matrix((np.ones(len(keys)), keys, ptr), (rows, columns))
+        x.sum_duplicates()
     scores = x @ rng.normal(0, 0.15, columns)
     return x, (rng.random(rows) < 1 / (1 + np.exp(-(scores - np.median(scores))))).astype(np.int64)
 
@@ -88,8 +100,9 @@ def measured(do: Callable[[], object], pids: list[int]) -> dict[str, float]:
 def main() -> None:
     """Measures and prints."""
     args = arguments()
-    x, y = examples(args.rows + HELD_OUT, args.values, args.columns)
+    x, y = examples(args.rows + HELD_OUT, args.values, args.columns, args.form)
     x, x_test, y, y_test = x[: args.rows], x[args.rows :], y[: args.rows], y[args.rows :]
+    entries = x.nnz if sparse.issparse(x) else x.size
     model = snailps.LogisticRegression(
         epochs=args.epochs, verbose=False, **json.loads(args.parameters)
     )
@@ -113,9 +126,9 @@ def main() -> None:
         shown[name] = {key: statistics.median(one[key] for one in found) for key in found[0]}
         shown[name]["log_loss"] = log_loss(estimator.predict_proba(x_test), y_test)
     if args.json:
-        print(json.dumps({"entries": x.nnz, **shown}))
+        print(json.dumps({"entries": entries, **shown}))
         return
-    print(f"{args.rows:,} rows, {x.nnz:,} entries, {args.columns:,} columns")
+    print(f"{args.rows:,} rows, {entries:,} entries, {x.shape[1]:,} columns")
     for name, figures in shown.items():
         print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in figures.items()))
 
