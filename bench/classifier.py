@@ -195,7 +195,8 @@ def judge(model: Path, text: Path) -> dict:
         fail(f"the test of {model.name} failed:\n{done.stderr.strip()[-2000:]}")
     result = json.loads(done.stdout)
     f1 = statistics.fmean(
-        2 * one["precision"] * one["recall"] / max(one["precision"] + one["recall"], 1e-9)
+        # A label that no line got has no precision, and an F1 of 0.
+        2 / (1 / one["precision"] + 1 / one["recall"]) if one["precision"] and one["recall"] else 0
         for one in result["labels"]
         if one["lines"]
     )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The main ratios, also of jobs that are one option away, in ten minutes, kept as a history.
 
-    words.py, sparse.py, fits.py, transport.py at small sizes -> ratios -> bench/history.jsonl
-    bench/history.jsonl -> docs/bench-history.svg
+    words.py, classifier.py, sparse.py, fits.py, transport.py at small sizes -> ratios
+    ratios -> bench/history.jsonl -> docs/bench-history.svg
     a ratio, its best in the history -> red below .9 of that: exit code 1
 
 Each ratio has both of its sides measured in the same run, interleaved, so that runs of different
@@ -32,6 +32,7 @@ CORPUS = ROOT.parent / "shared" / "data" / "words" / "text8like.txt.gz"
 WORDS_BYTES, JOB_BYTES = 10_000_000, 3_000_000
 EXAMPLES = 400_000
 CSR_ROWS = 300_000
+LINE_WORDS = 30
 RED = 0.9
 """A ratio below this share of its best is red; of memory, a ratio above the reciprocal."""
 SEVERAL = ("--workers", "4", "--servers", "4", "--threads", "1")
@@ -77,6 +78,14 @@ def begin_of(corpus: Path, size: int, path: Path) -> Path:
     return path
 
 
+def labelled(text: Path, path: Path) -> Path:
+    """The words of a text in lines of `LINE_WORDS`, labelled by the length of the first word."""
+    words = text.read_bytes().split()
+    lines = (words[at : at + LINE_WORDS] for at in range(0, len(words), LINE_WORDS))
+    path.write_bytes(b"".join(b"__label__%d %s\n" % (len(w[0]), b" ".join(w)) for w in lines))
+    return path
+
+
 def by_system(rows: list[dict], job: str = "") -> dict[str, dict]:
     """Rows of one job, by system."""
     return {row["system"]: row for row in rows if not job or row.get("job") == job}
@@ -104,6 +113,12 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
         found["CBOW, words/s / fastText"] = rates[0] / rates[1]
         row = by_system(rows_of("words.py", *words, "--cbow", "--peers", "", *SEVERAL))
         found["CBOW, four workers / one"] = row["snailps"]["words_per_s"] / rates[0]
+        lines = ["--text", str(labelled(text, Path(folder) / "lines.txt")), "--no-peer", *runs]
+        one, four = (
+            by_system(rows_of("classifier.py", *lines, *more))["snailps"]["words_per_s"]
+            for more in ((), SEVERAL)
+        )
+        found["classifier, four workers / one"] = four / one
         small = begin_of(args.corpus, JOB_BYTES, Path(folder) / "small.txt")
         job = ["--corpus", str(small), "--epochs", "5", "--peers", "", *runs]
         row = by_system(rows_of("words.py", *job, "--snailps-args=--bucket auto"))
