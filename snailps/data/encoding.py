@@ -58,6 +58,10 @@ EXPONENT_MAX = 120
 """Bound of a factor's exponent: factors, and weights beside them, stay in float32's range."""
 FLOAT_MAX = float(np.finfo(np.float32).max)
 SHOWN = 5
+NAME_FIRST = (
+    "Name first in the input a small file with an example of each class: then all of them are known"
+)
+"""Advice where a label is none of the classes of a sample."""
 NO_KEYS = np.empty(0, np.uint64)
 
 
@@ -132,8 +136,7 @@ class Encoding:
             if len(wrong):
                 raise DataError(
                     f"{where}: label {labels[wrong[0]]:g} is none of the classes that a sample of "
-                    f"the input has: {shown(self.labels)}. Name first in the input a small file "
-                    "with an example of each class: then all of them are known"
+                    f"the input has: {shown(self.labels)}. {NAME_FIRST}"
                 )
             return numbers
         if self.is_plain_target:

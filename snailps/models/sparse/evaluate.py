@@ -21,7 +21,7 @@ from snailps.api.validation import Validation
 from snailps.data.blocks import files_of, head_of, test_files
 from snailps.data.columns import Kind
 from snailps.data.elements import shown_names
-from snailps.data.encoding import Encoding
+from snailps.data.encoding import NAME_FIRST, Encoding
 from snailps.data.held_out import Side
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
@@ -124,8 +124,20 @@ def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
                     batch.labels = np.zeros_like(batch.labels)
                 cls.check_batch(settings, batch, path)
         except DataError as error:
-            raise DataError(f"{name}: {error}") from None
+            raise DataError(f"{name}: {_advised(error, settings)}") from None
     warn_of_trained(settings.validation, settings.input)
+
+
+def _advised(error: DataError, settings: SparseSettings) -> str:
+    """The text of an error; of an unknown label with what to do where lines are held out."""
+    if not settings.held_out:
+        return str(error)
+    advice = (
+        f"Lines that are held out show no classes (held_out: {settings.held_out:g}): set another "
+        "seed, hold out fewer, or name first in the input a small file with some examples of each "
+        "class"
+    )
+    return str(error).replace(NAME_FIRST, advice)
 
 
 def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validation | None:
@@ -142,7 +154,7 @@ def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validatio
         try:
             figures = evaluate(cls, results, paths, side=side, keeps=True)
         except DataError as error:
-            raise DataError(f"{name}: {error}") from None
+            raise DataError(f"{name}: {_advised(error, settings)}") from None
         if not figures["examples"]:
             raise DataError(
                 f"{name}: expected an example with a weight above 0, got none: there is nothing to "
