@@ -217,6 +217,11 @@ class ExampleReader:
         return self.knows_format
 
     @property
+    def is_one_sided(self) -> bool:
+        """Whether it reads the lines that are trained alone, or those that are held out."""
+        return self._side is not None
+
+    @property
     def knows_format(self) -> bool:
         return self._reader is not None
 

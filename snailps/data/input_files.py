@@ -3,7 +3,7 @@
     expand -> InputFiles -> Adopted.measure, Cut.passes: what a model decides by its input
 
 Counts the content that is trained on: the text of a table's column, the unpacked copy of a file.
-**Nothing is estimated from a file's beginning.**  Must not know blocks or models.
+**Nothing is estimated from a file's beginning.**  Must not know a job's blocks, or models.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from snailps.data.blocks import STEP_BYTES, Source
+from snailps.data.blocks import STEP_BYTES, Source, cut, read_block
 from snailps.data.examples import ExampleReader
 from snailps.data.file_kinds import whole_lines
 from snailps.data.matrix_file import HEADER_BYTES, is_matrix, read_header
@@ -20,6 +20,9 @@ from snailps.data.scratch import Scratch
 from snailps.data.unpacking import read_errors
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+
+ROWS_BYTES = 8 << 20
+"""Bytes of a matrix file whose rows are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +62,29 @@ class InputFiles:
     def numbers(self, reader: ExampleReader, most: int) -> int:
         """The number of entries and labels of examples in lines or matrix files, at most `most`.
 
+        Counts what the `reader` reads: the lines of one side alone, if it has one.
         Skips what cannot be read: the worker that trains on it reports the error, with its place.
         """
         numbers = 0
         for source in self.sources:
             with suppress(DataError), self.scratch.open(source.path) as file:
                 head = file.read(HEADER_BYTES)
-                if is_matrix(head):
+                has_rows = is_matrix(head)
+                if has_rows and not reader.is_one_sided:
                     header = read_header(head, file.seek(0, os.SEEK_END), source.path)
                     numbers += header.nonzeros + header.rows
                     continue
                 offset = file.seek(0)
-                for data in whole_lines(file, source.path, text=False):
+                lines = whole_lines(file, source.path, text=False)
+                for data in self._rows(source) if has_rows else lines:
                     examples = reader.read(data, source.path, offset)
                     numbers += len(examples.keys) + len(examples.labels)
                     offset += len(data)
                     if numbers >= most:
                         return most
         return min(numbers, most)
+
+    def _rows(self, source: Source) -> Iterator[bytes]:
+        """All rows of a matrix file, as matrix files of a few."""
+        for piece in cut([source], ROWS_BYTES):
+            yield read_block(piece.path, piece.start, piece.stop, unit="line", scratch=self.scratch)

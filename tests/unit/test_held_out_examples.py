@@ -10,6 +10,7 @@ from connected import block_of, connected, flush, in_order, results_of, train
 from snailps.config import RawConfig
 from snailps.data._text import hashes_of_rows
 from snailps.data.blocks import expand
+from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.held_out import HeldOut, Side
 from snailps.data.input_files import InputFiles
@@ -194,6 +195,21 @@ def test_the_sample_is_one_of_trained_examples(tmp_path, is_matrix):
     assert (found.encoding, found.class_weights) == (wanted.encoding, wanted.class_weights)
 
 
+def test_numbers_by_which_epochs_are_chosen_are_those_of_trained_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("snailps.data.input_files.ROWS_BYTES", 1000)  # several pieces
+    path = tmp_path / "m.mx"
+    dense = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    write_matrix(path, dense, np.arange(300) % 2)
+    rows = len(ExampleReader(side=TRAINED).read(path.read_bytes()).labels)
+    assert 150 < rows < 270
+    with Scratch(str(tmp_path / "scratch"), 1 << 30) as scratch:
+        files = InputFiles(expand((str(path),), scratch), scratch)
+        assert files.numbers(ExampleReader(), 10**6) == 300 * 5
+        assert files.numbers(ExampleReader(side=TRAINED), 10**6) == rows * 5
+        assert files.numbers(ExampleReader(side=HELD), 10**6) == (300 - rows) * 5
+        assert files.numbers(ExampleReader(side=TRAINED), 100) == 100
+
+
 def test_all_lines_held_out_are_refused(tmp_path):
     path, line = tmp_path / "input", b"1 3:1\n"
     while not HELD.lines(line):
@@ -255,3 +271,22 @@ def test_held_out_beside_validation_and_stop_after_without_either_are_refused():
     with pytest.raises(ConfigError, match="expected validation or held_out as well"):
         build({"stop_after": 2}).build(SparseSettings)
     assert build({"stop_after": 2, "held_out": 0.1}).build(LinearSettings).stop_after == 2
+
+
+def test_a_class_of_held_out_lines_alone_is_refused_with_advice_that_fits(tmp_path):
+    line = b"2 3:1\n"
+    while not HELD.lines(line):
+        line = line.replace(b":1", b":11")
+    path = tmp_path / "input"
+    path.write_bytes(lines_of(100, "libsvm") + line)
+    settings = LinearSettings(held_out=0.3, seed=4, input=(str(path),))
+    text = r"label 2 is none of .* has: 0, 1\. Lines that are held out .*0\.3\): set another seed"
+    with Scratch(str(tmp_path / "scratch"), 1 << 30) as scratch:
+        files = InputFiles(expand(settings.input, scratch), scratch)
+        with pytest.raises(DataError, match=f"^input: .*{text}"):
+            Linear.measure(settings, files)
+    encoded = replace(settings, encoding=Encoding(labels=(0.0, 1.0)).text, input=())
+    with connected(Linear) as make:
+        test = partial(Linear.validation(settings).test, results_of(make(encoded)))
+        with pytest.raises(DataError, match=f"^held_out: .*{text}"):
+            test()

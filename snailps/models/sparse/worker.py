@@ -226,6 +226,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         reader = ExampleReader(
             settings.format,
             columns=settings.text_columns,
+            hash_bits=settings.hash_bits,  # rows have a side by their keys
             on_bad_line="skip",
             side=settings.side(is_held=False),
         )
