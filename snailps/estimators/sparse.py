@@ -21,6 +21,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -55,12 +56,13 @@ from snailps.estimators.validation import (
     targets_of,
     weights_of,
 )
+from snailps.models.class_weights import LIMIT, balanced
 from snailps.models.losses import LOSSES, Loss
 from snailps.models.packed_tables import Classes, Packed, state_arrays, take_state, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.clipping import names_of_keys
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
-from snailps.models.sparse.sample import sample_of
+from snailps.models.sparse.sample import all_labels, sample_of
 from snailps.models.sparse.settings import SparseSettings
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,8 @@ class Target:
     weights: Doubles | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    balances: int = 0
+    """Number of classes whose weights the trained rows decide, once they are written; 0: none."""
 
 
 class SparseEstimator(Estimator):
@@ -153,6 +157,10 @@ class SparseEstimator(Estimator):
             else:
                 spooled = spool_rows(matrix.source, numbers, sample_weight=weights)
             stack.enter_context(spooled)
+            if target.balances:
+                held_out, seed = self.get_params()["held_out"], self.get_params()["seed"]
+                split = SparseSettings(held_out=held_out, seed=seed)
+                settings["class_weights"] = _balanced(spooled.path, split, target.balances)
             remarks, attributes = [], dict(target.attributes)
             if data.continues:
                 remarks = self._remarks_on_sizes(spooled.path)
@@ -611,7 +619,7 @@ class SparseClassifier(SparseEstimator):
             labels, known = every, self.classes_.tolist() if data.continues else []
             every = classes_of(labels.tolist(), [*known, *data.classes])
             numbers = np.searchsorted(every, labels.astype(every.dtype))[numbers]
-        weights = weights_of(data.sample_weight, rows)
+        weights = of_examples = weights_of(data.sample_weight, rows)
         of_class = class_weights_of(self.class_weight, every, numbers, weights, name)
         if of_class is not None:
             weights = of_class if weights is None else np.asarray(weights * of_class)
@@ -643,7 +651,14 @@ class SparseClassifier(SparseEstimator):
         if data.continues and "_counts" in self.__dict__:
             counts[np.searchsorted(every, self.classes_)] += self._counts
         attributes = {"classes_": every, "_has_labels": None, "_counts": counts}
-        return Target(numbers, weights, settings, attributes)
+        if of_class is None or not getattr(self, "held_out", 0):
+            return Target(numbers, weights, settings, attributes)
+        # Classes weigh in the training alone: figures of held-out rows are by those of examples.
+        if isinstance(self.class_weight, str):
+            return Target(numbers, of_examples, settings, attributes, len(every))
+        by_class = class_weights_of(self.class_weight, every, np.arange(len(every)), None, name)
+        settings["class_weights"] = _texts_of(by_class)
+        return Target(numbers, of_examples, settings, attributes)
 
     def _packed_for(self, attributes: Mapping[str, Any]) -> Mapping[str, Packed]:
         known, every = self.classes_, attributes["classes_"]
@@ -943,3 +958,19 @@ def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any
     from_files = sample_weight is None or isinstance(sample_weight, str)
     weights = matrix.files.weights() if from_files else sample_weight
     return matrix.files.labels(), weights
+
+
+def _balanced(path: str, split: SparseSettings, classes: int) -> list[str]:
+    """Return the setting for balanced classes of a file's trained rows; empty if there are none."""
+    with Scratch("", 0) as scratch:
+        files = InputFiles(expand((path,), scratch), scratch)
+        read = all_labels(split, files, sys.maxsize)
+    assert read is not None
+    labels, weights = read
+    sums = np.bincount(labels.astype(np.int64), weights if len(weights) else None, classes)
+    return _texts_of(np.minimum(balanced(sums), LIMIT)) if sums.any() else []
+
+
+def _texts_of(weights: Doubles | None) -> list[str]:
+    assert weights is not None
+    return list(map(repr, weights.tolist()))

@@ -19,9 +19,11 @@ from snailps.api.results import Results
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import load_class
 from snailps.data._examples import hash_bytes
+from snailps.data._text import hashes_of_rows
 from snailps.data.blocks import Source
 from snailps.data.encoding import Encoding
 from snailps.data.feature_rows import DictRows
+from snailps.data.held_out import HeldOut
 from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import read_header
 from snailps.data.scratch import Scratch
@@ -36,6 +38,7 @@ from snailps.errors import (
 from snailps.estimators import base, mlp, sparse
 from snailps.estimators.jobs import Finished
 from snailps.estimators.validation import numbered
+from snailps.models.class_weights import balanced
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
 from snailps.models.packed_tables import (
@@ -183,6 +186,31 @@ def test_weights_of_examples_and_of_classes_are_multiplied(jobs):
     for wrong in ({9: 1}, 3, "even", {1: -1}, {1: "x"}, {1: 0, 2: 0, 3: 0.0}):
         with pytest.raises(DataError, match="class_weight"):
             model.set_params(class_weight=wrong).fit(X, [3, 1, 2, 1])
+
+
+@pytest.mark.parametrize("sample_weight", [None, np.arange(60) % 3 + 0.5])
+def test_classes_weigh_in_the_training_alone_and_balance_by_trained_rows(jobs, sample_weight):
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(60, 3)).astype(np.float32), (np.arange(60) % 5 == 0).astype(int)
+    model = snailps.LogisticRegression(held_out=0.4, seed=7)
+    model.set_params(class_weight={1: 2.5}).fit(x, y, sample_weight=sample_weight)
+    assert jobs.asked[-1][1]["class_weights"] == ["1.0", "2.5"]
+    wanted = [] if sample_weight is None else sample_weight.tolist()
+    assert jobs.weights[-1] == wanted
+    model.set_params(class_weight="balanced").fit(x, y, sample_weight=sample_weight)
+    assert jobs.weights[-1] == wanted
+    hashes = hashes_of_rows(
+        y.astype(float), np.arange(0, 181, 3), np.tile(np.arange(3), 60).astype(np.uint64),
+        x.ravel(), np.zeros(0, np.int32), 7,
+    )  # fmt: skip
+    trained = hashes < HeldOut.of(0.4, 7).least
+    assert 10 < trained.sum() < 55
+    ones = np.ones(60) if sample_weight is None else sample_weight
+    factors = list(map(float, jobs.asked[-1][1]["class_weights"]))
+    assert factors == pytest.approx(balanced(np.bincount(y[trained], ones[trained])))
+    assert factors != pytest.approx(balanced(np.bincount(y, ones)), rel=1e-3)
+    model.set_params(held_out=0.0).fit(x, y, sample_weight=sample_weight)
+    assert "class_weights" not in jobs.asked[-1][1]
 
 
 def test_linear_regression_learns_scaled_numbers_and_scales_back(jobs):

@@ -128,9 +128,13 @@ def _reader(settings: SparseSettings) -> ExampleReader:
     )
 
 
-def all_labels(settings: SparseSettings, files: InputFiles) -> tuple[Doubles, Floats] | None:
-    """`Sample.labelled` of all examples; None if that is much to read, or some are left out."""
-    reader, found, left = _reader(settings), list[tuple[Doubles, Floats]](), LABELS_BYTES
+def all_labels(
+    settings: SparseSettings, files: InputFiles, most_bytes: int = LABELS_BYTES
+) -> tuple[Doubles, Floats] | None:
+    """`Sample.labelled` of all examples; None if more than `most_bytes` would be read, or some are
+    left out.
+    """
+    reader, found, left = _reader(settings), list[tuple[Doubles, Floats]](), most_bytes
     try:
         for source in files.sources:
             with files.scratch.open(source.path) as file:
