@@ -122,10 +122,21 @@ def _quoted(name: str) -> str | None:
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] == "'" else None
 
 
+def as_float(cell: Any) -> float:
+    """Convert a number, or a cell of CSV, str or bytes; ValueError or TypeError: it is none.
+
+    Python alone reads ``1_0`` as 10, and digits of other scripts, which the readers in C refuse.
+    """
+    text = cell.decode("latin-1") if isinstance(cell, bytes) else cell
+    if isinstance(text, str) and ("_" in text or not text.isascii()):
+        raise ValueError(f"expected a number, got {text!r:.60}")
+    return float(text)
+
+
 def is_number(cell: Any) -> bool:
     """Whether a cell of CSV, str or bytes, is a number."""
     try:
-        float(TRUTH.get(cell, cell))
+        as_float(TRUTH.get(cell, cell))
     except ValueError:
         return False
     return True

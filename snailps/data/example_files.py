@@ -24,6 +24,7 @@ from snailps.data.columns import (
     TRUTH,
     Column,
     Kind,
+    as_float,
     columns_by_name,
     columns_of,
     declaration_of,
@@ -630,7 +631,8 @@ def _whole_if_all(numbers: NDArray[Any]) -> NDArray[Any]:
 
 def _numbers(cells: list[Any]) -> NDArray[Any]:
     """Numbers of cells: int64 if all are whole, else float64, NaN for empty ones."""
+    numbers = np.array([as_float(TRUTH.get(cell, cell or "nan")) for cell in cells], np.float64)
     try:
         return np.array([int(cell) for cell in cells], np.int64)
     except (TypeError, ValueError, OverflowError):
-        return np.array([float(TRUTH.get(cell, cell or "nan")) for cell in cells], np.float64)
+        return numbers

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import first_row
 from snailps.data._text import NameTable
-from snailps.data.columns import Column, Kind, is_number
+from snailps.data.columns import Column, Kind, as_float, is_number
 from snailps.data.examples import ExampleReader, format_of_rows, lines_before
 from snailps.data.file_kinds import CELLS, first_line_of
 from snailps.data.packed_words import PackedWords
@@ -247,11 +247,13 @@ def times_of(cells: Sequence[bytes]) -> NDArray[np.float64]:
     """
     texts = list(cells)
     try:
+        if b"_" in b"".join(texts):  # NumPy reads ``1_0`` as 10
+            raise ValueError
         times = np.array(texts, np.bytes_).astype(np.float64)
     except ValueError:
         are_dates = np.array([not is_number(text) for text in texts])
         times = np.empty(len(texts))
-        times[~are_dates] = [float(text) for text in texts if is_number(text)]
+        times[~are_dates] = [as_float(text) for text in texts if is_number(text)]
         times[are_dates] = _seconds_of([text for text in texts if not is_number(text)])
     return times if np.isfinite(times).all() else np.zeros(0)
 

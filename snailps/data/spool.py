@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from snailps.data._labelled import WEIGHT_MAX, WeightError, without_weights
+from snailps.data.columns import as_float
 from snailps.data.elements import Elements, a_kind, elements_of, is_missing, native
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
@@ -375,8 +376,8 @@ class LineHeads:
 def weight_text(weight: Any, weights: Elements, number: int) -> str:
     """Write a weight so that it is read as the same float32; DataError: it is none."""
     try:
-        value = float(weight)
-    except (TypeError, ValueError):
+        value = as_float(weight)
+    except (TypeError, ValueError, OverflowError):
         value = -1.0
     if not 0 <= value <= WEIGHT_MAX:
         raise DataError(

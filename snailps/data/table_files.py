@@ -20,7 +20,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
+from snailps.data.columns import Column, Kind, as_float, columns_by_name, declaration_of
 from snailps.data.elements import Elements, is_missing, shown_names
 from snailps.data.examples import NUMBERS
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
@@ -332,10 +332,8 @@ def _weight_errors() -> Iterator[None]:
 
 def _weights(values: Any, path: str, column: str, first: int) -> NDArray[np.float32]:
     """Weights in cells or numbers; `first` is the number of the first row, for the error."""
-    try:
-        numbers = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        numbers = np.array([_number(value) for value in values])
+    is_numeric = isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
+    numbers = values if is_numeric else np.array([_number(value) for value in values], np.float64)
     weights = floats(numbers)
     if (place := first_not_weight(weights)) >= 0:
         cell = values[place]
@@ -350,8 +348,8 @@ def _weights(values: Any, path: str, column: str, first: int) -> NDArray[np.floa
 def _number(cell: Any) -> float:
     """A cell as a number; NaN: it is none."""
     try:
-        return float(cell)
-    except (TypeError, ValueError):
+        return as_float(cell)
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

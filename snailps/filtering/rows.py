@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import TRUTH, is_number
+from snailps.data.columns import TRUTH, as_float, is_number
 from snailps.data.extras import optional_module
 from snailps.data.formats.table import (
     RowBatch,
@@ -365,7 +365,7 @@ def _column_of_folders(path: str, name: str, rows: int, names: Sequence[str]) ->
     texts = Column(np.full(rows, text, object), np.full(rows, text is not None), are_texts=True)
     if text is None or not is_number(text):
         return texts
-    numbers = [int(text) if text.isdecimal() else float(TRUTH.get(text, text))] * rows
+    numbers = [int(text) if text.isdecimal() else as_float(TRUTH.get(text, text))] * rows
     values = _numbers_of(numbers, {*map(type, numbers)})
     return Column(values, values == values, texts=texts.values)
 

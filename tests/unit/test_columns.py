@@ -9,8 +9,9 @@ from test_examples import bits, plain
 from twins import sparse as twin
 
 from snailps.data._examples import hash_bytes
-from snailps.data.columns import Column, Kind, columns_of
+from snailps.data.columns import Column, Kind, as_float, columns_of, is_number
 from snailps.data.examples import ExampleReader
+from snailps.data.name_columns import times_of
 from snailps.errors import ConfigError, DataError
 
 DECLARED = (
@@ -271,3 +272,13 @@ def test_columns_of_ranges_lists_and_newlines():
 def test_columns_of_what_cannot_be_read_is_refused(declared, what):
     with pytest.raises(ConfigError, match=what):
         columns_of(declared)
+
+
+@pytest.mark.parametrize("text", ["1_0", "1_000.5", "1e1_0", "\uff11", "0x10", "", "one"])
+def test_cells_that_only_python_reads_are_no_numbers(text):
+    for cell in (text, text.encode()):
+        assert not is_number(cell)
+        with pytest.raises(ValueError):
+            as_float(cell)
+        assert not len(times_of([b"7", text.encode()]))
+    assert [as_float(cell) for cell in (" 1.5 ", b"1e1", 3, np.float32(0.5))] == [1.5, 10, 3, 0.5]

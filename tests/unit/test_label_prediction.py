@@ -554,9 +554,10 @@ def test_evaluate_counts_texts_with_the_weights_of_a_column(small, tmp_path):
     path.write_text("text,kind,weight\nup,plus,0\ndown,minus,0\n")
     found = evaluate_labels(LabelModel(small), path, **columns, recall=0.5)
     assert (found.lines, found.precision, found.average_precision) == (2, None, None)
-    path.write_text("text,kind,weight\nup,plus,-1\n")
-    with pytest.raises(DataError, match=r"row 1 of column 'weight' .* has the weight '?-1"):
-        evaluate_labels(LabelModel(small), path, **columns)
+    for weight in ("-1", "1_0"):
+        path.write_text(f"text,kind,weight\nup,plus,{weight}\n")
+        with pytest.raises(DataError, match=rf"row 1 of column 'weight' .* the weight '{weight}'"):
+            evaluate_labels(LabelModel(small), path, **columns)
     with pytest.raises(DataError, match="weight_column: expected label_column as well"):
         evaluate_labels(LabelModel(small), path, column="text", weight_column="weight")
     with pytest.raises(DataError, match="label_column: expected column as well"):

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import MISSING, TRUTH, Column, Kind, is_number
+from snailps.data.columns import MISSING, TRUTH, Column, Kind, as_float, is_number
 from snailps.data.elements import DataTable, table_of_lists
 from snailps.data.formats import FORMATS, format_of
 from snailps.data.host_cache import Make
@@ -269,7 +269,7 @@ class TableFile(ABC):
             if not is_text and cell[0] in MISSING:
                 cell[0] = None
             elif not is_text and cell[0] is not None and is_number(cell[0]):
-                cell[0] = float(TRUTH.get(cell[0], cell[0]))
+                cell[0] = as_float(TRUTH.get(cell[0], cell[0]))
         table = table_of_lists(cells, self.path)
         return _rule(columns, self.path).piece(table, 0, 1, 1)
 
