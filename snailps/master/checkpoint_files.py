@@ -31,7 +31,7 @@ from snailps.store.checkpoint.folder import (
     write_course,
 )
 from snailps.store.checkpoint.lock import LOCK, FolderTaken
-from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.manifest import BEST_ROWS, Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class CheckpointFiles:
     def __init__(self, disk: Disk = OS_DISK) -> None:
         self._disk = disk
         self._folder: CheckpointFolder | None = None
+        self._leading: Path | None = None  # folder whose checkpoints name best rows in this one
         self._taken = 0  # number of folders opened so far
         self._guard = threading.Lock()
 
@@ -146,7 +147,8 @@ class CheckpointFiles:
         kept: int,
     ) -> Completed:
         """Give a checkpoint its name, as all of its files are on disk, and remove the oldest ones
-        but `kept`. Raises, and gives it no name, if a file or the manifest cannot be written."""
+        but `kept`, and best rows to which a checkpoint of their job leads back. Raises, and gives
+        it no name, if a file or the manifest cannot be written."""
         folder, part, number = self._folder, Path(begun.part), begun.number
         if folder is None or folder.path != part.parent:
             raise CheckpointError(f"checkpoint {number}: its job is over")
@@ -158,8 +160,17 @@ class CheckpointFiles:
         )  # fmt: skip
         path = folder.complete(part, manifest)
         with contextlib.suppress(SnailError, OSError):
-            folder.prune(kept)
+            folder.prune(kept, self._led_to())
         return Completed(str(path), manifest.rows, manifest.total_bytes)
+
+    def _led_to(self) -> set[Path]:
+        """Paths of the best rows that checkpoints name from which the job may continue."""
+        if self._leading is None:
+            return set()
+        folder = CheckpointFolder(self._leading, self._disk)
+        manifests = [checkpoint.manifest for checkpoint in folder.candidates()]
+        named = [manifest.job.get(BEST_ROWS) for manifest in manifests if manifest is not None]
+        return {Path(path) for path in named if path}
 
     def drop(self, begun: Begun) -> None:
         """Remove a failed checkpoint; a server that still writes to it finds its files gone."""
@@ -180,6 +191,7 @@ class CheckpointFiles:
         folder = folder_of_best(settings, name)
         if folder.name.startswith(TEMPORARY):
             self._remove_left(folder.parent)
+        self._leading = folder_of(settings)
         settings = replace(settings, checkpoint_dir=str(folder), fresh=False)
         opened = self.open(settings, resumes=False, anyway=True)
         assert opened is not None

@@ -45,7 +45,7 @@ from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.status import EVENT_REPORTED, CheckpointStatus
 from snailps.outward import outward, without_secrets
-from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.manifest import BEST_ROWS, Manifest
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -534,6 +534,8 @@ class CheckpointController:
         about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
         registry = self._members.table_registry
         about["tables_of_job"] = registry.used if self._hooks.of_job else [*registry.of_job]
+        if best_rows := state.figures.get("tested", {}).get("kept", ""):
+            about[BEST_ROWS] = best_rows
         return state, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:

@@ -500,6 +500,7 @@ def test_prune_keeps_the_newest_good_ones(folder):
         (3, "good"), (4, "damaged"), (5, "good"),
     ]  # fmt: skip
     assert folder.prune(3) == []
+    assert folder.prune(1, {paths[2], paths[3]}) == []
     assert sorted(p.name for p in folder.path.iterdir()) == [
         "checkpoint-000003", "checkpoint-000004", "checkpoint-000005", LOCK,
     ]  # fmt: skip

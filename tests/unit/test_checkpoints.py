@@ -641,6 +641,49 @@ def test_checkpoint_of_a_job_that_was_given_up_does_nothing_to_the_folder_of_the
     files.release(2, "")
 
 
+def file_of_rows(begun):
+    """The file of the only shard of a checkpoint."""
+    (section,) = stores.sections_of(stores.make_store())
+    buffer = new_buffer(len(section))
+    buffer[: len(section)] = section
+    writer = ShardFileWriter(Path(begun.part) / "a.rows", 7, begun.number, 1)
+    writer.write(buffer, len(section), [(0, 0, len(section), 0)])
+    return writer.close()
+
+
+def test_best_rows_stay_while_a_checkpoint_of_their_job_names_them(tmp_path):
+    settings = JobSettings(
+        checkpoint_dir=str(tmp_path / "job"), checkpoint_interval=1.0, worker_class="a:B"
+    )
+    job, best = CheckpointFiles(), CheckpointFiles()
+    job.open(settings, resumes=True)
+    best.open_best(settings, "name")
+
+    def save(files, **about):
+        begun, state = files.begin(0, 7, 0), JobState({}, {"outcomes": NO_RECORDS})
+        saved = [file_of_rows(begun).to_dict()]
+        about = {"cluster_id": 7, "frag_num": 1, "tables": (), "about": about, "kept": 1}
+        return files.complete(begun, saved, state, **about).path
+
+    def kept():
+        return sorted(map(str, (tmp_path / "job.best").glob("checkpoint-*")))
+
+    save(best)
+    second = save(best)
+    assert kept() == [second]
+    save(job, best_rows=second)
+    save(best)
+    fourth = save(best)
+    assert kept() == [second, fourth]
+    save(job, best_rows=fourth)
+    fifth = save(best)
+    assert kept() == [fourth, fifth]
+    job.release(1, "the run ended")
+    sixth = save(best)
+    assert kept() == [sixth]
+    best.release(1, "")
+
+
 def opened_peak(folder, count, mebibytes):
     """Most memory that opening a folder of so many checkpoints took."""
     files = CheckpointFiles()
@@ -655,14 +698,9 @@ def opened_peak(folder, count, mebibytes):
     plain = {"paths": [], "block_bytes": 1, "clock": -1, "has_summary": True, "figures": {}}
     state = JobState({"sources": [["a", 1]], **plain}, arrays)
     about = {"cluster_id": 7, "frag_num": 1, "tables": (), "about": {}, "kept": 9}
-    (section,) = stores.sections_of(stores.make_store())
-    buffer = new_buffer(len(section))
-    buffer[: len(section)] = section
     for _ in range(count):
         begun = files.begin(0, 7, 0)
-        writer = ShardFileWriter(Path(begun.part) / "a.rows", 7, begun.number, 1)
-        writer.write(buffer, len(section), [(0, 0, len(section), 0)])
-        files.complete(begun, [writer.close().to_dict()], state, **about)
+        files.complete(begun, [file_of_rows(begun).to_dict()], state, **about)
     tracemalloc.start()
     opened = files.open(settings, resumes=True)
     peak = tracemalloc.get_traced_memory()[1]

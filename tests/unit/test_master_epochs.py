@@ -120,7 +120,7 @@ class Folders(Files):
     """Checkpoints that have their names at once, and a folder of best rows."""
 
     def __init__(self):
-        self.discarded = 0
+        self.discarded, self.about = 0, []
 
     def open(self, settings, *, resumes, anyway=False):
         return Opened(1, "folder", []) if settings.saves_checkpoints else None
@@ -135,6 +135,7 @@ class Folders(Files):
         return Begun(above + 1, "part", "now")
 
     def complete(self, begun, files, state, **about):
+        self.about.append(about["about"])
         return Completed(f"checkpoint-{begun.number}", 1, 1)
 
 
@@ -165,6 +166,7 @@ def test_best_rows_of_a_failed_job_stay_if_a_checkpoint_names_them(make_job, ses
     if checkpoints:
         world.tick(11)
         saves(world, server)
+        assert world.services.files.about[-1]["best_rows"] == "checkpoint-1"
     job = world.core.job_controller.job
     assert (job.tested.kept, world.core.job_controller.checkpoints.saved) == (
         "checkpoint-1", checkpoints,

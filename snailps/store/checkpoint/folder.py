@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -241,13 +241,20 @@ class CheckpointFolder:
             raise write_error(path, error) from error
         return path
 
-    def prune(self, kept: int) -> list[int]:
-        """Remove checkpoints older than the newest `kept` good ones; return their numbers."""
+    def prune(self, kept: int, spared: Collection[Path] = ()) -> list[int]:
+        """Remove checkpoints older than the newest `kept` good ones; return their numbers.
+
+        Those whose paths are `spared` stay.
+        """
         checkpoints = self.found()
         good = [checkpoint.number for checkpoint in checkpoints if checkpoint.state == "good"]
         if len(good) < kept:
             return []
-        too_old = [checkpoint for checkpoint in checkpoints if checkpoint.number < good[-kept]]
+        too_old = [
+            checkpoint
+            for checkpoint in checkpoints
+            if checkpoint.number < good[-kept] and checkpoint.path not in spared
+        ]
         for checkpoint in too_old:
             # Renamed first: a checkpoint that is half removed must not look complete.
             old = checkpoint.path.with_suffix(".old")

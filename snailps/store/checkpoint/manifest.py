@@ -22,6 +22,8 @@ from snailps.store.checkpoint.shard_file import FORMAT, FORMATS, FileEntry
 from snailps.store.route import FRAG_NUM_MAX
 
 NAME = "manifest.json"
+BEST_ROWS = "best_rows"
+"""Key in `Manifest.job`: path of the checkpoint with the rows of the best epoch so far."""
 _NO_SUM = '"crc32c": "00000000"'
 
 
