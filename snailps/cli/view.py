@@ -450,12 +450,12 @@ def _trained(figures: Mapping[str, Any], unit: str) -> list[str]:
 
 def _workers(figures: Mapping[str, Any]) -> list[str]:
     """Say it where a single worker would have trained as fast."""
-    workers, share = figures.get("workers", 0), figures.get("work_share")
-    if share is None or not workers * share < 1 < workers or figures["train_s"] < ADVISED_S:
+    workers, share = figures.get("workers_timed", 0), figures.get("work_share", 0.0)
+    if not workers * share < 1 < workers or figures["train_s"] < ADVISED_S:
         return []
     return [
-        f"{share:.0%} of the processor time of {workers} trained, the rest moved rows: one worker "
-        "with as many threads trains this input as fast"
+        f"{share:.0%} of the processor time of {workers} trained, the rest moved rows and "
+        "coordinated: one worker with as many threads trains this input as fast"
     ]
 
 

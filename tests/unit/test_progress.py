@@ -267,12 +267,12 @@ def test_end_says_what_auto_has_chosen_and_how_many_pairs_come_again():
 
 def test_end_says_that_one_worker_is_as_fast_only_where_it_is():
     said = (
-        "workers: 32% of the processor time of 2 trained, the rest moved rows: one worker with as "
-        "many threads trains this input as fast"
+        "workers: 32% of the processor time of 2 trained, the rest moved rows and coordinated: one "
+        "worker with as many threads trains this input as fast"
     )
-    several = FIGURES | {"workers": 2, "work_share": 0.32}
+    several = FIGURES | {"workers": 3, "workers_timed": 2, "work_share": 0.32}  # one was lost
     assert said in end_lines(ending_of(several, job="classifier"))
-    for more in ({"work_share": 0.5}, {"workers": 4}, {"workers": 1}, {"train_s": 1.9}):
+    for more in ({"work_share": 0.5}, {"workers_timed": 4}, {"workers_timed": 1}, {"train_s": 1.9}):
         lines = end_lines(ending_of(several | more, job="classifier"))
         assert not any(line.startswith("workers:") for line in lines)
 

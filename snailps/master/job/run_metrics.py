@@ -67,12 +67,11 @@ def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
 
 
 def work_share(everyone: list[Member]) -> dict[str, float]:
-    """Share of the workers' processor time in the training that a single worker would need, too.
+    """Share of the workers' processor time in the training that a single worker would need, too,
+    and how many workers have reported it: a lost one has not, the one that replaced it has.
 
-    The rest moves rows.  Not known of models that do not count their kernels' time.
+    The rest moves rows and coordinates.  Not known of models that do not count their kernels' time.
     """
-    work_s, cpu_s = (
-        sum(float(member.figures.get(key, 0.0)) for member in everyone)
-        for key in ("work_s", "cpu_s")
-    )
-    return {"work_share": round(work_s / cpu_s, 3)} if work_s else {}
+    counted = [member.figures for member in everyone if "cpu_s" in member.figures]
+    work_s, cpu_s = (sum(float(figures[key]) for figures in counted) for key in ("work_s", "cpu_s"))
+    return {"work_share": round(work_s / cpu_s, 3), "workers_timed": len(counted)} if work_s else {}
