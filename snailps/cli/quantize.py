@@ -158,7 +158,8 @@ def command(
         *((name, value, after[name]) for name, value in before.items()),
     ]
     print_rows(("", "before", "after"), rows, title=str(output))
-    ratio = report.bytes_before / report.bytes_after
-    typer.echo(
-        f"wrote {output}, {size_text(report.bytes_after)}: {ratio:.1f} times smaller", err=True
-    )
+    before_bytes, after_bytes = report.bytes_before, report.bytes_after
+    change = f"{before_bytes / after_bytes:.1f} times smaller"
+    if after_bytes >= before_bytes:
+        change = f"no smaller than {model}, whose {report.rows_before:,} rows are too few"
+    typer.echo(f"wrote {output}, {size_text(after_bytes)}: {change}", err=True)

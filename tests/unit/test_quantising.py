@@ -12,6 +12,10 @@ import snailps
 from snailps.cli.main import app_for
 from snailps.data._labelled import KeptGrams
 from snailps.errors import DataError, ModelFileError, ModelWriteError
+from snailps.models.classifier.model import Classifier
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.word_vectors import warm_start
+from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
@@ -346,7 +350,27 @@ def test_files_that_cannot_be_quantised_are_refused(tmp_path):
         snailps.quantize(path, tmp_path / "n.ftz")
 
 
+def test_training_that_continues_refuses_a_quantised_file_before_it_counts(tmp_path):
+    small = tmp_path / "m.ftz"
+    snailps.quantize(write_classifier(tmp_path / "m.bin"), small)
+    for adopt, settings_class in (
+        (Classifier.adopt, ClassifierSettings),
+        (warm_start.adopt, WordVectorSettings),
+    ):
+        with pytest.raises(ModelFileError, match=r"m\.ftz: a quantised or pruned .* Use the \.bin"):
+            adopt(settings_class(continue_from=str(small)), lambda name: None)
+
+
 # --- the command ----------------------------------------------------------------------------------
+
+
+def test_command_does_not_praise_a_file_that_grew(tmp_path):
+    path, output = write_classifier(tmp_path / "m.bin", bucket=10, dim=4), tmp_path / "m.ftz"
+    command = ["quantize", str(path), "--output", str(output), "--dsub", "1"]
+    done = CliRunner().invoke(app_for(["quantize"]), command)
+    assert done.exit_code == 0, done.output
+    assert output.stat().st_size > path.stat().st_size
+    assert f"no smaller than {path}, whose 311 rows are too few" in done.stderr
 
 
 def test_command_prints_sizes_and_precision(tmp_path):

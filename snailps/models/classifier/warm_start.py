@@ -22,14 +22,14 @@ from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.packed_tables import opened, with_shape
 from snailps.models.pretrained import first_vectors, with_dim
 from snailps.models.text_model import vocabulary_of
-from snailps.vectors.fasttext_bin import read_bin, read_header
+from snailps.vectors.fasttext_bin import read_bin
 
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
     """Take the shape of the file that training starts from; the user must not set another."""
     if not s.continue_from:
         return with_dim(s, explicit)
-    path, header = s.continue_from, read_header(opened(s))
+    path, header = s.continue_from, read_bin(opened(s)).header  # refuses a .ftz
     if header.model != "supervised":
         raise ConfigError(
             f"{path}: continue_from: expected a classifier, got word vectors ({header.model})"

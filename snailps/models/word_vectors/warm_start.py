@@ -24,7 +24,7 @@ from snailps.models.text_model import put_model, vocabulary_of
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.row_classes import classes_of
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors.fasttext_bin import read_bin, read_header
+from snailps.vectors.fasttext_bin import read_bin
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
@@ -32,7 +32,7 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
     path = s.continue_from
     if not path:
         return with_dim(s, explicit)
-    header = read_header(opened(s))
+    header = read_bin(opened(s)).header  # refuses a .ftz
     header.refuse_floret(path)
     if header.model == "supervised" or header.loss not in ("ns", "hs"):
         raise ConfigError(
