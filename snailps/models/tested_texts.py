@@ -6,7 +6,9 @@ paths, folders, globs -> Scratch: unpacked, tables as text -> text, path, first 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from snailps.data.blocks import cut, expand, files_of, read_block
@@ -50,10 +52,19 @@ def texts_of(
 
 def warn_of_trained(validation: Sequence[str], input_: Sequence[str]) -> None:
     """Log a warning if a file of `validation` is also in the input."""
-    both = sorted(set(files_of(validation)) & set(files_of(input_))) if validation else []
+    trained = {*map(_identity, files_of(input_))} if validation else set()
+    both = [path for path in files_of(validation) if _identity(path) in trained]
     if both:
         log.warning(
             "validation: %s is also in the input: figures on what is trained do not show how well "
             "the model does on anything else. Give other files",
             both[0],
         )
+
+
+def _identity(path: str) -> object:
+    """What two paths of one file have in common, as a link and its target do."""
+    with suppress(OSError, ValueError):  # not on this machine, such as a URL
+        status = os.stat(path)  # noqa: PTH116
+        return status.st_dev, status.st_ino
+    return path

@@ -276,9 +276,12 @@ def test_files_of_validation_are_checked_before_the_training(tmp_path, caplog):
     other.write_bytes(b"the cat " * 20_000 + b"__label__pet\n")
     Classifier.check(settings)  # where a first line is very long nothing is known yet
     assert not caplog.records
-    Classifier.check(replace(settings, validation=(str(path),)))
-    (record,) = caplog.records
-    assert "is also in the input" in record.getMessage()
+    (link := tmp_path / "link").symlink_to(path)
+    for same in (path, link, tmp_path / "." / "link"):
+        caplog.clear()
+        Classifier.check(replace(settings, validation=(str(same),)))
+        (record,) = caplog.records
+        assert f"validation: {same} is also in the input" in record.getMessage()
 
 
 @pytest.mark.parametrize(
