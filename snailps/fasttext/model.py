@@ -127,7 +127,18 @@ class Model:
             self.save_model(path)
             return _of_bytes, (path.read_bytes(), dict(self._args), self._bin.calibration)
 
+    def __getattr__(self, name: str) -> Any:
+        """Of what `_take` sets: there is no model yet."""
+        if name in ("_bin", "_classifier"):
+            raise DataError(
+                "the model is empty: expected one of load_model, train_supervised or "
+                "train_unsupervised"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __repr__(self) -> str:
+        if "_bin" not in vars(self):
+            return "<fastText model: empty>"
         return f"<fastText model: {self._classifier or self._vectors!r}>"
 
     @cached_property

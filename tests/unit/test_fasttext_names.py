@@ -15,6 +15,7 @@ import pytest
 import snailps.fasttext as fasttext
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.fasttext import arguments, training, util
+from snailps.fasttext.model import Model
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_meter import Meter
@@ -534,3 +535,12 @@ def test_errors_of_a_damaged_classifier_name_its_file(tmp_path):
     write_bin(tmp_path / "m.bin", header, [b"w"], [1], [rows], [rows], [b"__label__a"], [1])
     with pytest.raises(ValueError, match=r"m\.bin: damaged header"):
         fasttext.load_model(tmp_path / "m.bin")
+
+
+def test_a_model_without_a_file_says_what_makes_one():
+    empty = Model()
+    assert repr(empty) == "<fastText model: empty>"
+    assert not hasattr(empty, "lr")
+    for use in (lambda: empty.predict("a"), lambda: empty.words, empty.get_dimension):
+        with pytest.raises(ValueError, match="the model is empty: expected one of load_model"):
+            use()
