@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from types import FrameType
 from typing import Annotated, Any
@@ -149,17 +149,25 @@ def command(
     explicit = [key for key in TUNED if raw.explicit(key, ClassifierSettings)]
     fixed = fixed_of(base, explicit)
     unset = {*explicit} - fixed  # ``auto``: as chosen
-    sets = [text for text in sets or [] if not _sets_any(text, unset, ClassifierSettings)]
     effort = Effort(seconds, trials, threads)
     shrink = shrinks_to(bound, base.seed) if bound else None
     tuner = Tuner(base, fixed, Metric.of(metric), predictions, effort, shrink)
     line = live_line(lambda: tuner.progress.line(effort))
     with exits_by_signals(), line, _interrupts(tuner.interrupt):
-        tuning = tuner.run()
+        try:
+            tuning = tuner.run()
+        except KeyboardInterrupt:
+            typer.echo("interrupted before a trial was completed: nothing is trained", err=True)
+            raise
     chosen = {key: f"{value}" for key, value in tuning.settings.items() if key not in fixed}
     words = ["snailps", "train", "classifier"]
     if not (base.stop_after or base.calibrate):  # a test after each epoch would only take time
         values.pop("validation")
+        unset |= {"validation", "held_out"}
+        if base.held_out:
+            chosen["held_out"] = "0"
+            base = replace(base, held_out=0.0)
+    sets = [text for text in sets or [] if not _sets_any(text, unset, ClassifierSettings)]
     for key, value in (*values.items(), *chosen.items()):
         if value:
             words += [f"--{key.replace('_', '-')}", *([value] if isinstance(value, str) else value)]

@@ -261,6 +261,19 @@ def test_an_interrupt_keeps_the_best(texts):
     assert tuning.score == max(one.score for one in tuning.trials)
 
 
+def test_an_interrupt_before_the_first_trial_says_that_nothing_is_trained(
+    texts, trainings, monkeypatch, capsys
+):
+    def ended(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "trained", ended)
+    with pytest.raises(KeyboardInterrupt):
+        autotune.command([*texts.input], [*texts.validation], "m", trials=1)
+    assert "interrupted before a trial was completed: nothing is trained" in capsys.readouterr().err
+    assert not trainings
+
+
 def test_no_trial_in_time_is_an_error(texts):
     with pytest.raises(DataError, match=r"no trial was completed in 0\.0001 s: give more time"):
         Tuner(texts, {}, Metric(), effort=Effort(0.0001)).run()
@@ -439,6 +452,10 @@ def test_final_training_has_the_validation_lines_where_a_setting_needs_them(
         [*texts.input], [*texts.validation], f"{tmp_path}/m", trials=1, sets=[setting, "dim=16"]
     )
     assert trained.get("validation") == ([*texts.validation] if is_validated else None)
+    sets = [setting, "dim=16", "held_out=0.2"]
+    autotune.command([*texts.input], None, f"{tmp_path}/m", trials=1, sets=sets)
+    assert ("held_out=0.2" in trained["sets"]) == is_validated
+    assert trained.get("held_out") == (None if is_validated else "0")
 
 
 @pytest.fixture
