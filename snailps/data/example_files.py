@@ -216,6 +216,10 @@ class TableExamples(ExampleFiles):
         self._files, self._others = files, others
         self.label, self.weight = label, weight = beside
         self._weights: list[NDArray[np.float32]] = []
+        if weight and weight == label:
+            raise DataError(
+                f"column {label!r:.60} has the labels: expected another one for the weights"
+            )
         if weight and weight in names:
             raise DataError(
                 f"column {weight!r:.60} is a feature of the model: expected another one for the "

@@ -547,6 +547,8 @@ def test_a_column_that_cannot_have_the_weights_is_refused(jobs, tmp_path):
         fit(X, [0, 1, 1, 0], "w")
     with pytest.raises(DataError, match=r"expected numbers, one a row, got 'w': .* is no table"):
         fit(lines, None, "w")
+    with pytest.raises(DataError, match="column 'y' has the labels: expected another one"):
+        fit(path, "y", "y")
     with pytest.raises(DataError, match="column 'a' is a feature of the model"):
         fit(path, "y", "w").score(path, sample_weight="a")
     with pytest.raises(DataError, match=r"columns: w is weight_column: leave it out"):
