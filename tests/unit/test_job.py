@@ -1,8 +1,10 @@
 """A job as the master sees it: blocks, leases, figures, with the clock in the test's hand."""
 
 import json
+import math
 import re
 from dataclasses import make_dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from snailps.config.settings import MasterSettings
 from snailps.data.input_files import InputFiles
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
 from snailps.master.job.job import Job
+from snailps.master.job.loss_watch import LossWatch
 from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
 from snailps.master.job.settings import job_settings
 from snailps.master.job.state import decode, pack, unpack
@@ -948,6 +951,19 @@ def test_job_whose_loss_is_far_beyond_its_first_one_several_times_has_diverged(b
     said = f"block {number}: the loss is 600, and began with 5: the training has diverged"
     assert f", {said}" in job.diverged
     assert "The steps of workers add up (2 here): if fewer workers learn" in job.diverged
+
+
+def test_advice_of_a_divergence_names_the_settings_that_give_weights():
+    plain = {"lr": 0.5, "weight_column": "", "soft_labels": False, "class_weights": ()}
+    for weights, advice in (
+        ({}, ". The steps"),
+        (
+            {"weight_column": "votes", "class_weights": ("a=5",)},
+            ", or divide the weights (weight_column, class_weights) by their mean. The steps",
+        ),
+    ):
+        watch = LossWatch(math.inf, 0.0, SimpleNamespace(**plain | weights))
+        assert f" Lower lr (it is 0.5){advice}" in watch.check("block 1", math.nan)
 
 
 def test_job_that_begins_with_a_small_loss_may_have_larger_ones(begun, monkeypatch):

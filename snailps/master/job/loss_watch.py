@@ -14,6 +14,8 @@ from typing import Any
 
 IN_A_ROW = 3
 """Consecutive blocks beyond the bound after which a training counts as diverged."""
+_WEIGHING = ("weight_column", "soft_labels", "class_weights")
+"""Settings that give examples weights, with which steps grow."""
 LEAST = 1.0
 """Least loss of which the bound is a multiple: a model that is trained further may begin near 0."""
 
@@ -50,6 +52,8 @@ class LossWatch:
         text = f"Lower lr (it is {lr:g})" if isinstance(lr, float) and lr else "Lower lr"
         if getattr(s, "method", getattr(s, "optimizer", "")) in ("sgd", "momentum"):
             text += ", or choose optimizer: adagrad"
+        if weighing := [name for name in _WEIGHING if getattr(s, name, None)]:
+            text += f", or divide the weights ({', '.join(weighing)}) by their mean"
         return text + (
             f". The steps of workers add up ({workers} here): if fewer workers learn with these "
             "settings, use fewer, or a smaller block_bytes"
