@@ -192,8 +192,10 @@ def blocks_of_chunk(
     output_parts: int = 0,
     epoch: int = 0,
     passes: int = 1,
+    is_kept: bool = False,
 ) -> list[Block]:
-    """Encodes the blocks of a chunk; one partition for each worker."""
+    """Encodes the blocks of a chunk, unless servers have them (`is_kept`); one partition for each
+    worker."""
     num = len(workers)
     output_parts = output_parts or outputs_for(num)
     common: dict[str, Any] = {"piece": Piece(), "epoch": epoch, "progress": shares}
@@ -205,7 +207,8 @@ def blocks_of_chunk(
         terms = ChunkBlock(chunk, at, len(chunk_blocks))
         content = HeldContent(data, chunk_blocks[0])
         block = held_block(content, seed, seed=seed, terms=terms, **common)
-        workers[at % num].encode(block)
+        if not is_kept:
+            workers[at % num].encode(block)
         encoded.append(block)
     shared = SharedPartitions(output_parts)
 

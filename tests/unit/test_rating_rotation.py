@@ -73,7 +73,7 @@ def trained(workers, epochs=1, first=0, leases=None, at_once=True, parts=0):
 
     for epoch in range(first, first + epochs):
         shares = (0.99 * epoch / total, 0.99 * (epoch + 1) / total)
-        blocks = blocks_of_chunk(workers, BLOCKS, epoch, shares, parts, epoch)
+        blocks = blocks_of_chunk(workers, BLOCKS, epoch, shares, parts, epoch, is_kept=epoch > 0)
         with ThreadPoolExecutor(len(workers) if at_once else 1) as pool:
             found += pool.map(lease, workers, blocks)
     return found

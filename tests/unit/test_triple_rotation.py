@@ -15,6 +15,7 @@ from snailps.kernels._triple_order import in_order, own_triples
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.embeddings.triple_rotation import (
+    TripleTrainer,
     cell_numbers,
     cells_of,
     drawn_codes,
@@ -64,9 +65,17 @@ def workers_of(make, number, settings=SETTINGS, threads=1):
     return [first, *rest]
 
 
-def trained(workers, epochs=1, leases=None):
+def blocks_of(workers, chunk):
+    chunks = SETTINGS.epochs * PASSES
+    shares = (0.99 * chunk / chunks, 0.99 * (chunk + 1) / chunks)
+    return blocks_of_chunk(
+        workers, BLOCKS, chunk, shares, epoch=chunk // PASSES, passes=PASSES, is_kept=chunk > 0
+    )
+
+
+def trained(workers, epochs=1, leases=None, first=0):
     """Figures of all leases, chunk after chunk, as the master hands them out."""
-    found, chunks = [], SETTINGS.epochs * PASSES
+    found = []
 
     def lease(worker, block):
         block.prepared = worker.prepare(block)
@@ -74,13 +83,9 @@ def trained(workers, epochs=1, leases=None):
             leases.append((block.chunk, block.part, block.prepared))
         return worker.train(block)
 
-    for chunk in range(epochs * PASSES):
-        shares = (0.99 * chunk / chunks, 0.99 * (chunk + 1) / chunks)
-        blocks = blocks_of_chunk(
-            workers, BLOCKS, chunk, shares, epoch=chunk // PASSES, passes=PASSES
-        )
+    for chunk in range(first * PASSES, (first + epochs) * PASSES):
         with ThreadPoolExecutor(len(workers)) as pool:
-            found += pool.map(lease, workers, blocks)
+            found += pool.map(lease, workers, blocks_of(workers, chunk))
     return found
 
 
@@ -139,6 +144,34 @@ def test_each_triple_is_trained_once_an_epoch_by_the_worker_of_its_rows(number, 
                     for part, entity in zip(parts, entities, strict=True):
                         is_input = entity in lease.part.inputs.keys
                         assert is_input or entity in lease.outputs[part].entities
+
+
+def test_worker_that_joins_later_reads_what_was_encoded_in_the_first_pass(monkeypatch):
+    with connected(KnowledgeGraph, shards=2) as make:
+        workers, leases = workers_of(make, 2), []
+        trained(workers)
+        monkeypatch.delattr(TripleTrainer, "encode")
+        workers.append(make(SETTINGS, 1, 3, SUMMARY, beside=workers[0]))
+        trained(workers, 1, leases, first=1)
+        assert sum((triples_of(lease) for _, _, lease in leases), Counter()) == expected()
+
+
+def test_rows_take_the_memory_of_a_partition_that_is_trained_and_no_other():
+    with connected(KnowledgeGraph, shards=2) as make:
+        workers = workers_of(make, 2)
+        worker, arrays = workers[0], []
+        for chunk in range(2):  # of both partitions, as the other worker is lost
+            blocks = blocks_of(workers, chunk)
+            for block in blocks:
+                block.prepared = worker.prepare(block)
+                block.prepared.part.opening.result()
+                arrays.append(block.prepared.part.inputs.local[0])
+            for block in blocks:
+                worker.train(block)
+        first, second, third, fourth = arrays
+        assert first is not second
+        assert third is second  # the one that was prepared last
+        assert fourth is not third
 
 
 def test_servers_have_what_the_workers_trained():
