@@ -217,10 +217,13 @@ class DenseRows(RowsSource):
     def _exact(self, first: int) -> NDArray[Any]:
         """The rows of the piece from `first` on, in which as many numbers are 0 as in the array.
 
-        Zeros are left out before numbers become float32, which rounds some to 0.
+        Zeros are left out before floats become float32, which rounds some to 0.  It rounds no whole
+        number to 0.
         """
         x = self._x[first : first + self._step]
-        return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+        if x.dtype in (np.float32, np.float64):
+            return x
+        return x.astype(np.float64 if x.dtype.kind == "f" else np.float32)  # rounded once
 
     def _check(self, values: NDArray[np.float32], first: int) -> None:
         """DataError, with row and column: a value of the rows from `first` on is not finite."""

@@ -146,6 +146,14 @@ def test_array_with_whole_and_empty_rows_is_written_as_its_csr(tmp_path, monkeyp
     assert rows_of(read(tmp_path / "a")) == expected_rows(sparse.csr_matrix(x), np.zeros(11))
 
 
+@pytest.mark.parametrize("type_", ["i8", "u8"])
+def test_whole_numbers_of_an_array_are_rounded_once_as_those_of_its_csr(tmp_path, type_):
+    # As float64 the first one would become a tie, which goes to the even 2^60.
+    x = np.array([[(1 << 60) + (1 << 36) + 1, 0, 1], [0, (1 << 24) + 1, (1 << 62) - 1]], type_)
+    write_matrix(tmp_path / "a", x, np.zeros(2))
+    assert rows_of(read(tmp_path / "a")) == expected_rows(sparse.csr_matrix(x), np.zeros(2))
+
+
 @pytest.mark.parametrize("type_", ["f4", "f8", "u1", "i4"])
 def test_dense_array_keeps_all_values(tmp_path, monkeypatch, type_):
     monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 11)
