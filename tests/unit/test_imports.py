@@ -1,7 +1,8 @@
 """The import rules of ARCHITECTURE.md's code map, checked on the source of every module.
 
 Python, stubs, .pyx and .pxd are read as text; nothing is imported.  An import counts wherever it
-stands: inside a function or under TYPE_CHECKING it is still knowledge of another module.
+stands: inside a function or under TYPE_CHECKING it is still knowledge of another module.  What a
+process imports at its start is asked of the other imports alone.
 """
 
 import ast
@@ -345,6 +346,47 @@ def test_allowed_rows_point_one_way():
     assert "transport" not in ALLOWED["store"]
     for model in ({"models"}, {"server"}, {"worker"}, {"master"}):
         assert not ALLOWED[min(model)] & {"models", "server", "worker", "master"}
+
+
+# Modules that take a process 8 to 70 ms (docs/design/start.md), and that few runs need: they are
+# imported where they are used.  The last two import some of the others.
+LATE = {"numpy.ma", "ssl", "pydantic", "http", "importlib.metadata", "urllib.request", "asyncio"}
+# What every training imports: its processes, and what they import by name or at its end.
+STARTS = (
+    "master.process", "server.process", "worker.process", "cli.main", "cli.train",
+    "cli.fork_server", "local.session", "estimators", "models", "monitor.report",
+)  # fmt: skip
+IN_A_BLOCK = re.compile(r"^[ \t]+(?:from|import|cimport)\b.*$", re.MULTILINE)
+
+
+@functools.cache
+def imports_at_start(path: Path) -> set[str]:
+    """Full names of what a source imports as soon as it is imported itself."""
+    text = IN_A_BLOCK.sub("", STRINGS.sub('""', path.read_text(encoding="utf-8")))
+    reached = set()
+    for level, module, names in imports_in(text):
+        for name in absolute(path, level, module, names):
+            reached |= {name, *(f"{name}.{inner}" for inner in names)}
+    return reached
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_training_imports_nothing_at_its_start_that_few_runs_need(start):
+    modules = {module_name(path): path for path in sources() if path.suffix != ".pyi"}
+    todo = [name for name in modules if f"{name}.".startswith(f"{start}.")]
+    assert todo, f"there is no snailps.{start}"
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        for imported in imports_at_start(modules[name]):
+            is_late = any(f"{imported}.".startswith(f"{late}.") for late in LATE)
+            assert not is_late, f"snailps.{start} imports {name}, and so {imported} at once"
+            parts = imported.split(".")[1:] if imported.startswith("snailps.") else []
+            for length in range(1, len(parts) + 1):  # a module's packages are imported with it
+                inner = ".".join(parts[:length])
+                if inner in modules and inner not in seen:
+                    seen.add(inner)
+                    todo.append(inner)
 
 
 # Modules that still import one another in a circle.
