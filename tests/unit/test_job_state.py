@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from test_job import Clock, done, make
 
+from snailps.api.rotation import Rotation
 from snailps.api.traits import Gathered
+from snailps.dataclass import asdict
 from snailps.errors import CheckpointError
 from snailps.master.job.state import JobState, decode, pack, unpack
 from snailps.master.leases.records import OUTCOME, RECORD
@@ -172,8 +174,7 @@ def test_checkpoint_of_another_version_is_refused_with_what_to_do(make, lacking)
     job.begin_pass("train")
     state = job.dump(clock=-1)
     job.check_state(state)
-    plan = {"chunks": 2, "most_parts": 2, "checkouts_of_one": 1, "sweeps": 1, "passes": 1}
-    state.figures["rotation"] = {**plan, "metrics": job.metrics.snapshot()}
+    state.figures["rotation"] = {**asdict(Rotation(2, 2)), "metrics": job.metrics.snapshot()}
     job.check_state(state)
     if lacking == "rotation":
         del state.figures["rotation"]["sweeps"]
