@@ -20,6 +20,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
+from snailps.models.sparse.net import Net
 from snailps.models.sparse.settings import SparseSettings
 
 SPLIT = HeldOut.of(0.3, 4)
@@ -290,3 +291,15 @@ def test_a_class_of_held_out_lines_alone_is_refused_with_advice_that_fits(tmp_pa
         test = partial(Linear.validation(settings).test, results_of(make(encoded)))
         with pytest.raises(DataError, match=f"^held_out: .*{text}"):
             test()
+
+
+@pytest.mark.parametrize("model", [Linear, Net])
+def test_validation_that_is_trained_is_told_once(tmp_path, caplog, model):
+    path = tmp_path / "input"
+    path.write_bytes(lines_of(100, "libsvm"))
+    settings = model.Settings(input=(str(path),), validation=(str(path),))
+    model.check(settings)
+    with Scratch(str(tmp_path / "scratch"), 1 << 30) as scratch:
+        model.measure(settings, InputFiles(expand(settings.input, scratch), scratch))
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(f"validation: {path} is also in the input")

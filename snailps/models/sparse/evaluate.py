@@ -101,6 +101,12 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
     return replace(settings, encoding=known.text)
 
 
+def check(cls: type[SparseModel], settings: SparseSettings) -> None:
+    """Check files as `check_input` does, and warn of validation files that are trained, too."""
+    check_input(cls, settings)
+    warn_of_trained(settings.validation, settings.input)
+
+
 def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
     """Raise a `DataError` for missing files, or for first lines that are no examples of this job.
 
@@ -125,7 +131,6 @@ def check_input(cls: type[SparseModel], settings: SparseSettings) -> None:
                 cls.check_batch(settings, batch, path)
         except DataError as error:
             raise DataError(f"{name}: {_advised(error, settings)}") from None
-    warn_of_trained(settings.validation, settings.input)
 
 
 def _advised(error: DataError, settings: SparseSettings) -> str:

@@ -171,7 +171,7 @@ class Net(SparseWorker):
                 f"{settings.layers.sizes[0]:,} floats are {kept >> 20:,} MiB at each server, limit "
                 f"{BATCHES_BYTES >> 21:,}: make them smaller, or set first_layer: worker"
             )
-        evaluate.check_input(cls, settings)
+        evaluate.check(cls, settings)
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:

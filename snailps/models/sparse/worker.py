@@ -197,7 +197,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         """Refuse optimisers that do not fit, and hold-out files with malformed first lines."""
         why = "whose workers run the optimiser and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
-        evaluate.check_input(cls, settings)
+        evaluate.check(cls, settings)
 
     @classmethod
     def shuffles(cls, settings: SparseSettings) -> bool:
