@@ -147,6 +147,8 @@ def _of_matrix(y: Any, classes: Sequence[Any] | None) -> SoftLabels | None:
             f"classes: expected a label for each of the {len(names):,} columns of y, got "
             f"{len(labels):,}"
         )
+    if table is not None and Counter(labels) == Counter(names):  # in another order: by name
+        labels = values_of(list(names))
     counts = Counter(labels) | Counter(names)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise DataError(f"y: expected another label for each column, got {twice[0]!r:.60} twice")
@@ -175,6 +177,8 @@ def _floats(values: Any) -> NDArray[Any]:
     """Return numbers as an array of floats; DataError: they are none."""
     try:
         array = np.asarray(values)
+        if array.dtype.kind not in "biufO":  # NumPy would also read texts
+            raise TypeError(f"got an array of {array.dtype}")
         return array if array.dtype.kind == "f" else array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"y: expected weights of labels, numbers: {error}") from None

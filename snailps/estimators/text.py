@@ -142,6 +142,7 @@ class TextClassifier(
             Column with the texts, if X is a table, or a file that is one.
         classes : sequence, optional
             Labels of the columns of y, if y is a matrix; by default their names, or numbers from 0.
+            Names of a table's columns may be in any order.
 
         Returns
         -------

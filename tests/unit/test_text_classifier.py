@@ -272,6 +272,11 @@ def test_columns_of_soft_labels_have_names_or_numbers(jobs):
     assert TextClassifier(dim=2).fit(TEXTS, frame).classes_.tolist() == ["x", "y"]
     assert TextClassifier(dim=2).fit(TEXTS, frame.to_numpy()).classes_.tolist() == [0, 1]
     assert TextClassifier(dim=2).fit(TEXTS, iter(SOFT)).classes_.tolist() == ["x", "y"]
+    for classes, labels in ((["y", "x"], ["x", "y"]), (["u", "v"], ["u", "v"])):
+        soft = soft_labels_of(frame, classes)  # in another order: by name
+        assert [*soft.rows] == [{labels[0]: 0.5, labels[1]: 0.5}, {labels[0]: 1}, {labels[1]: 1}]
+    with pytest.raises(DataError, match="weights of labels, numbers: got an array of <U1"):
+        soft_labels_of(np.array([["1", "0"]]))
     frame.columns = ["x", "x"]
     with pytest.raises(DataError, match="another label for each column, got 'x' twice"):
         TextClassifier(dim=2).fit(TEXTS, frame)
