@@ -169,7 +169,8 @@ class ExampleReader:
         examples, fault = reader.read(text, begin, end)
         if self.columns and not self._has_label:
             examples.labels[:] = 0
-        if fault is not None:
+        # Of lines that are left out, only the first one is told, and its place takes long to find.
+        if fault is not None and (self._reader is None or not self.first_bad):
             fault = self._in_whole(data[first:last], fault)
             message = self._message(data, first, fault, path, start, place)
             if self._reader is None and not self.columns and _SEPARATED.search(data, first, last):
