@@ -43,7 +43,10 @@ def _parameters(every: Callable[[Any], list[Any]], context: Any) -> list[Any]:
 
 def _process(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """Do what `process` does, the parameter's own ``process_value``."""
-    converted = _converted(parameter, value)
+    try:
+        converted = _converted(parameter, value)
+    except AttributeError:  # of a later Typer, in which a name is another one
+        converted = _UNCERTAIN
     if converted is _UNCERTAIN:
         return process(context, value)
     if parameter.callback is not None:

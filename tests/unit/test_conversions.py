@@ -54,6 +54,23 @@ def test_each_value_of_each_parameter_is_as_typer_converts_it(words):
                 assert answers[0] == answers[1], (our.name, mine.name, given)
 
 
+def test_parameters_of_a_typer_with_other_names_are_converted_by_typer():
+    class Parameter:
+        type_descriptor = object()
+
+        def process_value(self, context, value):
+            return f"{value} by Typer"
+
+    class Command:
+        def get_params(self, context):
+            return [Parameter()]
+
+    command = Command()
+    spare_conversions(command)
+    [parameter] = command.get_params(None)
+    assert parameter.process_value(None, "3") == "3 by Typer"
+
+
 def test_training_command_is_read_without_pydantic(monkeypatch, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a b\n")
