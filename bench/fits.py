@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--rows", type=int, default=1_000_000)
     add("--values", type=int, default=40, help="drawn for a row; equal ones are summed")
-    add("--columns", type=int, default=1 << 18)
+    add("--columns", type=int, default=1 << 18, help="of zipf and uniform")
     add("--form", choices=FORMS, default=FORMS[0], help="of the matrix; see `examples`")
     add("--runs", type=int, default=5, help="turns; medians are shown")
     add("--epochs", type=int, default=1)
