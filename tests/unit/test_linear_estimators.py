@@ -853,6 +853,8 @@ def test_wrong_use_is_refused(jobs):
         snailps.LogisticRegression(loss="squared")
     with pytest.raises(ParameterError, match="lr"):
         snailps.LogisticRegression(lr=-1).fit(X, [1, 0, 1, 0])
+    with pytest.raises(ParameterError, match="unknown parameter 'stop_after'"):
+        snailps.MLPClassifier(stop_after=2)  # holds nothing out
 
 
 @pytest.mark.parametrize(
