@@ -136,7 +136,8 @@ class LogisticRegression(
         trained.
     class_weight : mapping from label to number, "balanced" or None
         Factor for the weights of a label's examples; labels that are not in it have 1.
-        "balanced": inversely proportional to the label's total weight.
+        "balanced": inversely proportional to the label's total weight in the rows that are
+        trained.  Figures of rows that are held out are without it.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 

@@ -406,8 +406,8 @@ class Cluster:
         ConfigError
             A setting is wrong, or the class cannot be sent.
         DataError
-            The input is missing, empty or unreadable; also what a worker finds wrong in it, which
-            is a `ClusterError`, too.
+            The input is missing, empty or unreadable; also what a process of the cluster finds
+            wrong in it, or in a setting, in the midst of the job, which is a `ClusterError`, too.
         ClusterError
             The job failed; the text says why, with the lines of your own code.  The cluster goes on
             running with its tables; workers that have ended with the job are replaced before the
