@@ -75,6 +75,19 @@ class SoftLabels(NamedTuple):
     rows: Iterable[Mapping[Any, float]]
 
 
+class CountedRows:
+    """Values that are made as they are read once, whose number is known before."""
+
+    def __init__(self, values: Iterable[Any], count: int) -> None:
+        self._values, self._count = values, count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return self._count
+
+
 def soft_labels_of(
     y: Any, classes: Sequence[Any] | None = None, X: Any = None
 ) -> SoftLabels | None:

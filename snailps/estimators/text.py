@@ -24,6 +24,7 @@ from snailps.estimators.base import Data, Source
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import (
+    CountedRows,
     accuracy,
     classes_of,
     known_label,
@@ -300,7 +301,9 @@ class TextClassifier(
             y = (
                 [bare[value] for value in values]
                 if soft is None
-                else ({bare[label]: row[label] for label in row} for row in soft.rows)
+                else CountedRows(
+                    ({bare[label]: row[label] for label in row} for row in soft.rows), texts
+                )
             )
             weights = self._sample_weights(data.sample_weight, X, texts)
             has_weights = weights is not None or soft is not None

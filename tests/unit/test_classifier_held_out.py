@@ -8,7 +8,7 @@ import pytest
 from connected import block_of, connected, flush, in_order, results_of, train
 
 import snailps
-from snailps.data._text import split_lines
+from snailps.data._text import WordCounter, split_lines
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import held_out
 from snailps.models.classifier.held_out import figures_of, held_out_texts, scored, split_of
@@ -388,6 +388,11 @@ def test_calibration_is_refused_with_the_tree_of_a_file_that_goes_on(tmp_path):
     settings = replace(SMALL, calibrate=True, continue_from=str(path))
     with pytest.raises(ConfigError, match=r"tree\.bin: calibrate: expected false with loss hs"):
         Classifier.adopt(settings, lambda name: None)
+
+
+def test_a_share_that_leaves_no_line_to_train_is_refused():
+    with pytest.raises(DataError, match=r"held_out: expected lines that are trained, got none: 0"):
+        Classifier.summarize(replace(SMALL, held_out=0.9), WordCounter())
 
 
 def test_calibration_asks_for_held_out_lines():

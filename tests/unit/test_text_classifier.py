@@ -282,6 +282,12 @@ def test_columns_of_soft_labels_have_names_or_numbers(jobs):
         TextClassifier(dim=2).fit(TEXTS, frame)
 
 
+def test_soft_labels_of_another_length_are_counted_in_the_error(jobs):
+    for y in (SOFT[:2], np.ones((2, 2))):
+        with pytest.raises(DataError, match="for each element: got 2 of them for 3 elements"):
+            TextClassifier(dim=2).fit(TEXTS, y)
+
+
 SOFT_MATRIX = np.array([[0.75, 0.25], [0, 1], [0, 2]])
 
 

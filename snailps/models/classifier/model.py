@@ -227,6 +227,11 @@ class Classifier(TextModel, Adopted, Reported):
     ) -> bytes:
         s, prefix = settings.decided(small=False), settings.label.encode()
         warn_of_unread(counter.unread, "the input")
+        if s.held_out and not counter.tokens:
+            raise DataError(
+                f"held_out: expected lines that are trained, got none: {s.held_out:g} of the "
+                "input's lines are held out. Hold out fewer, or give more lines"
+            )
         if s.continue_from:
             words, labels = warm_start.count_on(s, counter)
         else:
