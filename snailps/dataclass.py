@@ -58,17 +58,17 @@ else:
 
 
 def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
-    own = _own_fields(cls, frozen)
-    if own is None:
+    own_fields = _own_fields(cls, frozen)
+    if own_fields is None:
         return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq)(cls)
     declared = set(vars(cls))  # methods that the class writes itself are never replaced
     if "__eq__" in declared and vars(cls).get("__hash__") is None:
         declared.discard("__hash__")  # Python has set it to None
-    every: dict[str, Field[Any]] = {}
+    all_fields: dict[str, Field[Any]] = {}
     for base in cls.__mro__[-1:0:-1]:
-        every |= vars(base).get(_FIELDS, {})
-    every |= own
-    members = tuple(member for member in every.values() if _kind_of(member) == "_FIELD")
+        all_fields |= vars(base).get(_FIELDS, {})
+    all_fields |= own_fields
+    members = tuple(member for member in all_fields.values() if _kind_of(member) == "_FIELD")
     made: list[type] = []  # the class, once it is there
     initialize, signature = _late_initializer(cls.__name__, made, members, frozen)
     functions: dict[str, Any] = {"__init__": initialize, "__repr__": _shown(members)}
@@ -84,21 +84,21 @@ def _build(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     if "__init__" not in declared:
         functions["__signature__"] = signature
     functions["__match_args__"] = tuple(member.name for member in members if member.init)
-    new = _OF_LIBRARY | functions
-    new = {name: value for name, value in new.items() if name not in declared}
-    new |= {_FIELDS: every, _PARAMS: _params(frozen, slots, eq)}
+    attributes = _OF_LIBRARY | functions
+    attributes = {name: value for name, value in attributes.items() if name not in declared}
+    attributes |= {_FIELDS: all_fields, _PARAMS: _params(frozen, slots, eq)}
     if not cls.__doc__:
-        new["__doc__"] = cls.__name__
-    for name, member in own.items():
+        attributes["__doc__"] = cls.__name__
+    for name, member in own_fields.items():
         if isinstance(vars(cls).get(name), Field):
             if member.default is MISSING:
                 delattr(cls, name)
             else:
                 setattr(cls, name, member.default)
     if slots:
-        cls = _with_slots(cls, tuple(member.name for member in members), new)
+        cls = _with_slots(cls, tuple(member.name for member in members), attributes)
     else:
-        for name, value in new.items():
+        for name, value in attributes.items():
             setattr(cls, name, value)
     if type(cls) is not type:
         abc.update_abstractmethods(cls)
@@ -118,7 +118,7 @@ def _own_fields(cls: type, frozen: bool) -> dict[str, Field[Any]] | None:
             return None
         if "_FIELD_INITVAR" in map(_kind_of, vars(base).get(_FIELDS, {}).values()):
             return None
-    own = {}
+    own_fields = {}
     annotations = inspect.get_annotations(cls)
     for name, kind in annotations.items():
         text = kind if isinstance(kind, str) else repr(kind)
@@ -134,19 +134,20 @@ def _own_fields(cls: type, frozen: bool) -> dict[str, Field[Any]] | None:
         member._field_type = _KIND
         if member.kw_only is MISSING:
             member.kw_only = False
-        own[name] = member
-    is_complete = all(name in own for name, value in vars(cls).items() if isinstance(value, Field))
-    return own if is_complete and "__slots__" not in vars(cls) else None
+        own_fields[name] = member
+    named = {name for name, value in vars(cls).items() if isinstance(value, Field)}
+    is_complete = named <= own_fields.keys()
+    return own_fields if is_complete and "__slots__" not in vars(cls) else None
 
 
-def _with_slots(cls: type, names: tuple[str, ...], new: dict[str, Any]) -> type:
+def _with_slots(cls: type, names: tuple[str, ...], attributes: dict[str, Any]) -> type:
     """Make the class anew: slots cannot be added to it."""
     taken: set[str] = set()
     for base in cls.__mro__[1:-1]:
         slots = vars(base).get("__slots__", ())
         taken |= {slots} if isinstance(slots, str) else {*slots}
     without = {*names, "__dict__", "__weakref__"}
-    body = {name: value for name, value in vars(cls).items() if name not in without} | new
+    body = {name: value for name, value in vars(cls).items() if name not in without} | attributes
     body["__slots__"] = tuple(name for name in names if name not in taken)
     body["__qualname__"] = cls.__qualname__
     return type(cls)(cls.__name__, cls.__bases__, body)
