@@ -289,6 +289,7 @@ def test_files_of_validation_are_checked_before_the_training(tmp_path, caplog):
     [
         ("text,kind\nthe cat,pet\n", r"validation: .*valid\.csv has no column 'weight'"),
         ("text,kind,weight\nthe cat,pet,-1\n", r"validation: row 1 of column 'weight' of .*csv"),
+        ("text,kind,weight\n", r"validation: .*valid\.csv: expected rows with texts and labels"),
     ],
 )
 def test_table_of_validation_is_checked_before_the_training(tmp_path, text, what):

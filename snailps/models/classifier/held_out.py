@@ -113,12 +113,15 @@ def check(settings: ClassifierSettings) -> None:
         return
     try:
         paths = test_files(s.validation)
+        have_lines = len(paths) > HEADS_MAX
         for path in paths[:HEADS_MAX]:
             if reading.takes(path):
                 from snailps.data.table_files import text_of
 
-                next(text_of(reading, path), b"")  # has its columns, and weights of first rows
+                # Has its columns, and weights of first rows.
+                have_lines |= any(text_of(reading, path))
                 continue
+            have_lines = True
             head = head_of(path)  # empty if the first line is very long
             if s.has_weights:
                 refuse_wrong(head, s.label.encode(), path, 0)
@@ -127,6 +130,8 @@ def check(settings: ClassifierSettings) -> None:
                     f"{path}: expected labelled lines, and its first ones have no word that begins "
                     f"with {s.label}. Set label to your prefix, or give another file"
                 )
+        if not have_lines:
+            raise DataError(f"{paths[0]}: expected rows with texts and labels, got none")
     except DataError as error:
         raise DataError(f"validation: {error}") from None
     warn_of_trained(s.validation, s.input)
