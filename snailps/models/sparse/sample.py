@@ -129,12 +129,13 @@ def _reader(settings: SparseSettings) -> ExampleReader:
 
 
 def all_labels(
-    settings: SparseSettings, files: InputFiles, most_bytes: int = LABELS_BYTES
+    settings: SparseSettings, files: InputFiles, most_bytes: int | None = None
 ) -> tuple[Doubles, Floats] | None:
-    """`Sample.labelled` of all examples; None if more than `most_bytes` would be read, or some are
-    left out.
+    """`Sample.labelled` of all examples; None if more than `most_bytes`, by default `LABELS_BYTES`,
+    would be read, or some are left out.
     """
-    reader, found, left = _reader(settings), list[tuple[Doubles, Floats]](), most_bytes
+    reader, found = _reader(settings), list[tuple[Doubles, Floats]]()
+    left = LABELS_BYTES if most_bytes is None else most_bytes
     try:
         for source in files.sources:
             with files.scratch.open(source.path) as file:
