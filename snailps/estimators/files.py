@@ -36,9 +36,9 @@ def matrix_of_files(
     """Open files as examples; only their beginnings are read, to find names and kinds of columns.
 
     `y` names a table's column of labels, `sample_weight` may name one of weights, and `columns`
-    declares kinds of some columns.  `known` are
-    the columns of a fitted model, and `settings` its settings.  `use` is "fit", "partial_fit",
-    "predict" or "score".  `width`: lines without names are counted for their number of columns.
+    declares kinds of some columns.  `known` are the columns of a fitted model, and `settings` its
+    settings.  `use` is "fit", "partial_fit", "predict" or "score".  `width`: lines without names
+    are counted for their number of columns.
     """
     paths = paths_of(X, "rows are a matrix, an array, a table or a list of dicts")
     if y is not None and not isinstance(y, str):

@@ -421,7 +421,7 @@ def test_row_without_a_text_is_refused_by_training_and_has_no_label(tmp_path, wr
     path = write(tables(rows))[form]
     for model in ("fasttext", "classifier"):
         of_label = {"label_column": "label"} if model == "classifier" else {}
-        with pytest.raises(DataError, match=r"row 100 of column 'text' of .* is missing"):
+        with pytest.raises(DataError, match=r"row 101 of column 'text' of .* is missing"):
             reached(model, path, tmp_path, column="text", **of_label)
     missing = np.concatenate(
         [

@@ -146,7 +146,7 @@ def test_kind_of_a_column_is_decided_by_all_files(tmp_path, ending, texts, value
         read = []
         for name in ("parts", "whole.parquet"):
             matrix = matrix_of_files(
-                str(tmp_path / name), label, (), None, None, use="fit", width=False
+                str(tmp_path / name), label, None, (), None, None, use="fit", width=False
             )
             pieces = [
                 sorted(
