@@ -126,7 +126,8 @@ def test_values_that_are_no_json_and_quoted_words_are_fit_to_be_shown():
 
 def test_settings_of_a_checkpoint_stay_as_they_are_but_for_secrets():
     job = SimpleNamespace(
-        dump=lambda now, clock: SimpleNamespace(done=0, units=0), identity=lambda names: {},
+        dump=lambda now, clock: SimpleNamespace(done=0, units=0, figures={}),
+        identity=lambda names: {},
         schedule=SimpleNamespace(plan=SimpleNamespace(share=float)), counts={},
         plain_settings=lambda: {"separator": "\x1f", "input": PATHS[0]},
     )  # fmt: skip
