@@ -30,7 +30,7 @@ print(frame.shape)
 # [settings](../../docs/settings.md) by name; a wrong one is refused with the right one.
 
 # %%
-model = snailps.FastText(dim=50, bucket=100_000, epochs=5)
+model = snailps.FastText(dim=50, bucket=100_000, epochs=20)
 model.fit(frame, column="text")
 print(model, model.wv)
 
