@@ -6,10 +6,10 @@ The library compiles six functions for each class.  A master builds 170 such cla
 100, which took half of their import time beside NumPy.  This one compiles only `__init__`, and that
 when the first object is made or the signature is asked for: most processes make objects of a few of
 the classes that they import.  The other methods are closures, and are there when a class with slots
-is made anew: each one that is set on a class later costs a walk over all special methods.  What is
-rare the library does, with its errors: class variables, values of a class that is no dataclass'
-default, frozen classes beside others.  Arguments other than `frozen`, `slots` and `eq`, and fields
-with `kw_only`, are refused.
+is made anew: each one that is set on a class later costs a walk over all special methods.  The
+library builds what is rare, and raises its own errors: classes with class variables, init-only
+variables or defaults without a hash, and frozen classes beside others.  Arguments other than
+`frozen`, `slots` and `eq`, and fields with `kw_only`, are refused.
 """
 
 from __future__ import annotations

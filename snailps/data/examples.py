@@ -169,7 +169,7 @@ class ExampleReader:
         examples, fault = reader.read(text, begin, end)
         if self.columns and not self._has_label:
             examples.labels[:] = 0
-        # Of lines that are left out, only the first one is told, and its place takes long to find.
+        # Only the first bad line is reported: to find its place takes long.
         if fault is not None and (self._reader is None or not self.first_bad):
             fault = self._in_whole(data[first:last], fault)
             message = self._message(data, first, fault, path, start, place)

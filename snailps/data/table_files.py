@@ -178,8 +178,8 @@ def read_rows(
     without effect; an empty `label` reads no labels; pieces have the weights of column `weight`, if
     one is named; `others`: the table may have further columns.
     """
-    known = None if others else {*(column.name for column in columns), label, weight}
-    with open_table(path, known=known) as table, table_errors(path):
+    allowed = None if others else {*(column.name for column in columns), label, weight}
+    with open_table(path, known=allowed) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
         needed = [column.name for column in features if table.is_complete]
         _require(table, [*needed, *(name for name in (label, weight) if name)])

@@ -66,8 +66,8 @@ def _label(value: Any, at: Callable[[int], str], number: int) -> Any:
 class SoftLabels(NamedTuple):
     """Weights of the labels of texts: those above 0, by label, for each of `texts` texts.
 
-    `labels` are those that a text has.  `rows` can be iterated over once; those of a matrix are
-    made a few at a time, as they take forty times its memory.
+    `labels` lists each label that some text has.  Iterate over `rows` once: the rows of a matrix
+    are made a few at a time, because Python objects take forty times its memory.
     """
 
     labels: list[Any]

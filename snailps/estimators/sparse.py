@@ -653,7 +653,7 @@ class SparseClassifier(SparseEstimator):
         attributes = {"classes_": every, "_has_labels": None, "_counts": counts}
         if of_class is None or not getattr(self, "held_out", 0):
             return Target(numbers, weights, settings, attributes)
-        # Classes weigh in the training alone: figures of held-out rows are by those of examples.
+        # Class weights are for the training alone; held-out rows are judged without them.
         if isinstance(self.class_weight, str):
             return Target(numbers, of_examples, settings, attributes, len(every))
         by_class = class_weights_of(self.class_weight, every, np.arange(len(every)), None, name)
