@@ -1,72 +1,182 @@
 #!/usr/bin/env python3
-"""The main ratios, also of jobs that are one option away, in ten minutes, kept as a history.
+"""The main ratios, also of jobs that are one option away, at two sizes, kept as a history.
 
-    words.py, classifier.py, sparse.py, fits.py, transport.py at small sizes -> ratios
-    ratios -> bench/history.jsonl -> docs/bench-history.svg
-    a ratio, its best in the history -> red below .9 of that: exit code 1
+    words.py, classifier.py, sparse.py, fits.py, transport.py, hosts.py, ... -> figures
+    figures -> bench/history.jsonl -> docs/bench-history.svg; --fill: the targets of docs/limits.md
+    a ratio, its best on such a machine -> red below .9 of that: exit code 1
 
+Sizes `quick` take ten minutes; sizes `limits` are those of the targets, and take half an hour.
 Each ratio has both of its sides measured in the same run, interleaved, so that runs of different
-days and machines may be compared; the only absolute figure kept is the time of a whole job.  Single
-ratios differ by a tenth on a noisy machine: a red one says that its script is to be run, at its own
-size, before anything is claimed.
+days may be compared; the only absolute figures kept are the times of a whole job and of small fits.
+Single ratios differ by a tenth on a noisy machine: a red one says that its script is to be run, at
+its own size, before anything is claimed.
 """
 
 import argparse
 import datetime
 import gzip
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
-from curves import Series, chart
+from cgroups import Groups, NoQuota
+from classifier import LISTS, with_translations
+from quick_figures import history, is_like, kind_of, picture, red, table
+from scaling import filled
 from words import ROOT, fail, machine, say
 
 HERE = Path(__file__).parent
 HISTORY = HERE.resolve() / "history.jsonl"
 PICTURE = ROOT / "docs" / "bench-history.svg"
 CORPUS = ROOT.parent / "shared" / "data" / "words" / "text8like.txt.gz"
-WORDS_BYTES, JOB_BYTES = 10_000_000, 3_000_000
-EXAMPLES = 400_000
-CSR_ROWS = 300_000
+JOB_BYTES, EPOCHS_BYTES = 3_000_000, 20_000_000
 LINE_WORDS = 30
-RED = 0.9
-"""A ratio below this share of its best is red; of memory, a ratio above the reciprocal."""
+SCRIPT_S = 900.0
+"""Longest time of one script: a run goes on without its figures."""
+CORE = 0.22
+"""Of a simulated host."""
 SEVERAL = ("--workers", "4", "--servers", "4", "--threads", "1")
-TRANSPORT = ("pull / bare loop", "push add / bare loop", "pull float16 / float32")
-"""Begins of the targets of transport.py."""
+TRANSPORT = {
+    "pull / bare loop": ("pull_rows_per_s", "limit_pull_rows_per_s"),
+    "push add / bare loop": ("push_rows_per_s", "limit_push_rows_per_s"),
+    "pull, latency of 100 rows / bare loop": ("small_pull_us", "limit_small_pull_us"),
+    "pull float16 / float32": ("pull_rows_per_s_float16", "pull_rows_per_s_float32"),
+    "pull int8 / float32": ("pull_rows_per_s_int8", "pull_rows_per_s_float32"),
+    "push adagrad / add": ("push_rows_per_s_adagrad", "push_rows_per_s_add"),
+    "push ftrl / add": ("push_rows_per_s_ftrl", "push_rows_per_s_add"),
+    "push adam / add": ("push_rows_per_s_adam", "push_rows_per_s_add"),
+    "lookups of 20 M rows / of 100,000": ("lookup_rate_20m_rows", "lookup_rate_100k_rows"),
+}
+"""Figures of transport.py whose ratio each is."""
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured on.
+
+    Attributes
+    ----------
+    words_bytes : int
+        Of text for word vectors, one epoch.
+    words_runs : int
+        Runs of word vectors at most, whose peer takes minutes for a large text.
+    lines_bytes : int
+        Of text for the classifier of several workers.
+    examples, csr_rows : int
+        Clicks; rows of a matrix.
+    transport : str
+        Parts of transport.py.
+    hosts : int
+    host_models : tuple of str
+        Models that train on hosts.
+    without : tuple of str
+        Steps that are not measured unless named.
+    """
+
+    words_bytes: int
+    words_runs: int
+    lines_bytes: int
+    examples: int
+    csr_rows: int
+    transport: str
+    hosts: int
+    host_models: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+
+SIZES = {
+    "quick": Sizes(
+        10_000_000, 3, 10_000_000, 400_000, 300_000, "pull,push,wire", 2, ("words",),
+        ("epochs", "descriptions", "commands", "tls"),
+    ),
+    "limits": Sizes(
+        100_000_000, 1, 20_000_000, 1_000_000, 1_000_000,
+        "pull,push,small,wire,access,lookup", 8, ("words", "subwords"),
+    ),
+}  # fmt: skip
+
+
+RESUMED = ("commit", "machine", "sizes")
+"""What a run has in common with the one that it resumes."""
+
+
+class LeftOut(Exception):
+    """A step that cannot be measured here; the text says why."""
+
+
+class Failed(LeftOut):
+    """A step whose script failed."""
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
+    add("--sizes", choices=SIZES, default="quick", help="quick: ten minutes; limits: thirty")
+    add(
+        "--steps",
+        default="",
+        help=f"with commas; default: all that the sizes have of {', '.join(STEPS)}",
+    )
     add("--corpus", type=Path, default=CORPUS, help="a text file, .gz or plain")
     add("--peers-python", help="a Python that has the peers, instead of .bench-venv")
+    add("--program", type=Path, help="fastText's C++ program, for whole commands of classifiers")
+    add("--languages", type=Path, help="lines of bench/languages.py --least 4000, for the same")
     add("--runs", type=int, default=3, help="runs of each system, interleaved")
-    add("--draw", action="store_true", help="only draw the history")
+    add("--draw", action="store_true", help="measure nothing: draw, and fill, from the history")
+    add("--fill", type=Path, metavar="PAGE", help="write the table of the last run of sizes limits")
     add("--dry", action="store_true", help="keep nothing")
+    add("--resume", action="store_true", help="keep figures of the last run, if it is of this "
+        "commit, machine and sizes: measure the steps that it left out")  # fmt: skip
     add("--history", type=Path, default=HISTORY, help="where this run is kept; drawn beside it")
     args = parser.parse_args()
-    if not args.draw and not args.corpus.is_file():
-        fail(f"no such file: {args.corpus}")
+    for file in (args.fill, args.program, args.languages, None if args.draw else args.corpus):
+        if file is not None and not file.is_file():
+            fail(f"no such file: {file}")
+    if args.fill and not args.draw and args.sizes != "limits":
+        fail("--fill needs --sizes limits, or --draw: the targets are of these sizes")
+    lacking = SIZES[args.sizes].without
+    default = [name for name in STEPS if name not in lacking]
+    args.steps = args.steps.split(",") if args.steps else default
+    if unknown := [name for name in args.steps if name not in STEPS]:
+        fail(f"unknown step {unknown[0]!r}; known: {', '.join(STEPS)}")
     return args
 
 
 def rows_of(script: str, *words: str) -> list[dict]:
-    """JSON objects that a script of this folder prints."""
+    """JSON objects that a script of this folder prints.
+
+    Raises
+    ------
+    Failed
+        It ended with another code than 0, or took longer than `SCRIPT_S`.
+    """
     begin_s = time.monotonic()
-    command = [sys.executable, str(HERE / script), *words, "--json"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        fail(f"{script} ended with code {done.returncode}")
+    command = [sys.executable, str(HERE / script), *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        try:
+            output, _ = child.communicate(timeout=SCRIPT_S)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{script} took longer than {SCRIPT_S:.0f} s") from None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+    if child.returncode:
+        raise Failed(f"{script} ended with code {child.returncode}")
     say(f"{script} took {time.monotonic() - begin_s:.0f} s")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def begin_of(corpus: Path, size: int, path: Path) -> Path:
@@ -91,152 +201,301 @@ def by_system(rows: list[dict], job: str = "") -> dict[str, dict]:
     return {row["system"]: row for row in rows if not job or row.get("job") == job}
 
 
-def measure(args: argparse.Namespace) -> dict[str, float]:
-    """All ratios; names as they are in the history."""
-    peers = ["--peers-python", args.peers_python] if args.peers_python else []
-    runs = ["--runs", str(args.runs)]
-    found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="snailps-bench-") as folder:
-        text = begin_of(args.corpus, WORDS_BYTES, Path(folder) / "text.txt")
-        words = ["--corpus", str(text), "--epochs", "1", "--peers", "fasttext", *peers, *runs]
-        for name, model in (("subwords", "fasttext"), ("words", "word2vec")):
-            row = by_system(rows_of("words.py", *words, "--model", model))
-            rates = [row[system]["words_per_s"] for system in ("snailps", "fasttext")]
-            found[f"{name}, words/s / fastText"] = rates[0] / rates[1]
-            memory = [row[system]["peak_rss_mb"] for system in ("snailps", "fasttext")]
-            found[f"{name}, memory / fastText"] = memory[0] / memory[1]
-            alone = row["snailps"]["words_per_s"]
-            row = by_system(rows_of("words.py", *words, "--model", model, "--peers", "", *SEVERAL))
-            found[f"{name}, four workers / one"] = row["snailps"]["words_per_s"] / alone
-        row = by_system(rows_of("words.py", *words, "--cbow"))
-        rates = [row[system]["words_per_s"] for system in ("snailps", "fasttext")]
-        found["CBOW, words/s / fastText"] = rates[0] / rates[1]
-        row = by_system(rows_of("words.py", *words, "--cbow", "--peers", "", *SEVERAL))
-        found["CBOW, four workers / one"] = row["snailps"]["words_per_s"] / rates[0]
-        lines = ["--text", str(labelled(text, Path(folder) / "lines.txt")), "--no-peer", *runs]
-        one, four = (
-            by_system(rows_of("classifier.py", *lines, *more))["snailps"]["words_per_s"]
-            for more in ((), SEVERAL)
-        )
-        found["classifier, four workers / one"] = four / one
-        small = begin_of(args.corpus, JOB_BYTES, Path(folder) / "small.txt")
-        job = ["--corpus", str(small), "--epochs", "5", "--peers", "", *runs]
-        row = by_system(rows_of("words.py", *job, "--snailps-args=--bucket auto"))
-        found["job of 3 MB, s"] = row["snailps"]["wall_s"]
-    clicks = ["--only", "ctr", "--examples", str(EXAMPLES), *runs]
-    rows = by_system(rows_of("sparse.py", *clicks, *peers), "ctr")
-    vowpal = rows["vowpal wabbit"]["examples_per_s"]
-    alone = rows["snailps"]["examples_per_s"]
-    found["clicks, examples/s / Vowpal Wabbit"] = alone / vowpal
-    for name, words in (
-        ("clicks, bsp / async", "--consistency bsp"),
-        ("clicks, four workers / one", " ".join(SEVERAL)),
-    ):
-        options = ["--no-peers", f"--snailps-args={words}"]
-        rows = by_system(rows_of("sparse.py", *clicks, *options), "ctr")
-        found[name] = rows["snailps"]["examples_per_s"] / alone
-    [fits] = rows_of("fits.py", "--rows", str(CSR_ROWS), *runs)
-    found["CSR, SGDClassifier's time / fit's"] = fits["sgd"]["wall"] / fits["fit"]["wall"]
-    found |= small_fits(args.runs)
-    [transport] = rows_of("transport.py", "--only", "pull,push,wire", *runs)
-    for row in transport["targets"]:
-        name = next((name for name in TRANSPORT if row["target"].startswith(name)), None)
-        if name is not None and row["value"] is not None:
-            found[name] = row["value"]
-    return {name: round(value, 3) for name, value in found.items()}
+def beside(rows: dict[str, dict], key: str) -> float:
+    """Our figure by the other system's."""
+    (other,) = rows.keys() - {"snailps"}
+    return rows["snailps"][key] / rows[other][key]
 
 
-def small_fits(runs: int) -> dict[str, float]:
-    """The first and later fits of a small array, beside a Python that imports NumPy."""
-    times: dict[str, list[float]] = {"import": [], "first": [], "later": []}
-    for _ in range(runs):
-        begin_s = time.monotonic()
-        subprocess.run([sys.executable, "-c", "import numpy"], check=True)
-        times["import"].append(time.monotonic() - begin_s)
-        command = [sys.executable, str(HERE / "first_try.py"), "--times"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for name, seconds in json.loads(done.stdout).items():
-            times[name].append(seconds)
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+class Bench:
+    """What all steps share: sizes, options, texts that are made once."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.args, self.folder = args, folder
+        self.sizes = SIZES[args.sizes]
+        self.peers = ["--peers-python", args.peers_python] if args.peers_python else []
+        self.runs = ["--runs", str(args.runs)]
+
+    def text(self, size: int) -> Path:
+        """So many bytes of the corpus."""
+        path = self.folder / f"text-{size}.txt"
+        return path if path.is_file() else begin_of(self.args.corpus, size, path)
+
+    @cached_property
+    def lists(self) -> list[str]:
+        """Options that name apt's lists with long descriptions."""
+        return ["--lists", str(with_translations(LISTS, self.folder))]
+
+
+def word_vectors(bench: Bench, name: str, options: Sequence[str]) -> Figures:
+    """Speed and memory beside fastText; four workers beside one."""
+    runs = ["--runs", str(min(bench.args.runs, bench.sizes.words_runs))]
+    job = ["--corpus", str(bench.text(bench.sizes.words_bytes)), "--epochs", "1", *runs, *options]
+    rows = by_system(rows_of("words.py", *job, "--peers", "fasttext", *bench.peers, "--json"))
+    alone = rows["snailps"]["words_per_s"]
+    four = by_system(rows_of("words.py", *job, "--peers", "", *SEVERAL, "--json"))
     return {
-        f"import of NumPy / {name} small fit": medians["import"] / medians[name]
-        for name in ("first", "later")
+        f"{name}, words/s / fastText": beside(rows, "words_per_s"),
+        f"{name}, memory / fastText": beside(rows, "peak_rss_mb"),
+        f"{name}, four workers / one": four["snailps"]["words_per_s"] / alone,
     }
 
 
-def red(figures: dict[str, float], before: list[dict]) -> list[str]:
-    """Say of each ratio that is below `RED` of its best so far what that was, and when."""
-    fallen = []
-    for name, value in figures.items():
-        runs = [run for run in before if name in run["figures"]]
-        if " / " not in name or not runs:
-            continue
-        sign = -1 if "memory" in name else 1
-        best = max(runs, key=lambda run: sign * run["figures"][name])
-        share = (value / best["figures"][name]) ** sign
-        if share < RED:
-            then = f"{best['figures'][name]:.3g}, {best['commit']}, {best['date']}"
-            fallen.append(f"{name}: {value:.3g}, {share:.2f} of the best ({then})")
-    return fallen
+def five_epochs(bench: Bench) -> Figures:
+    """Subwords of a short text, five times."""
+    job = ["--corpus", str(bench.text(EPOCHS_BYTES)), "--epochs", "5", "--runs", "1"]
+    rows = by_system(rows_of("words.py", *job, "--peers", "fasttext", *bench.peers, "--json"))
+    return {"subwords, 5 epochs, words/s / fastText": beside(rows, "words_per_s")}
+
+
+def whole_job(bench: Bench) -> Figures:
+    """Seconds of a command with a short text."""
+    job = ["--corpus", str(bench.text(JOB_BYTES)), "--epochs", "5", "--peers", "", *bench.runs]
+    [row] = rows_of("words.py", *job, "--snailps-args=--bucket auto", "--json")
+    return {"job of 3 MB, s": row["wall_s"]}
+
+
+def classifier(bench: Bench) -> Figures:
+    """Four workers beside one."""
+    text = labelled(bench.text(bench.sizes.lines_bytes), bench.folder / "lines.txt")
+    job = ["--text", str(text), "--no-peer", *bench.runs, "--json"]
+    [one], [four] = (rows_of("classifier.py", *job, *more) for more in ((), SEVERAL))
+    return {"classifier, four workers / one": four["words_per_s"] / one["words_per_s"]}
+
+
+def descriptions(bench: Bench) -> Figures:
+    """Classifiers of real lines beside fastText, with single words and with pairs."""
+    job = [*bench.lists, *bench.runs, *bench.peers, "--json"]
+    single, pairs = (
+        by_system(rows_of("classifier.py", *job, "--word-ngrams", ngrams)) for ngrams in "12"
+    )
+    return {
+        "classifier, words/s / fastText": beside(single, "words_per_s"),
+        "classifier with pairs, words/s / fastText": beside(pairs, "words_per_s"),
+        "classifier with pairs, memory / fastText": beside(pairs, "peak_rss_mb"),
+    }
+
+
+def commands(bench: Bench) -> Figures:
+    """Processor time of whole commands beside fastText's C++ program."""
+    if bench.args.program is None:
+        raise LeftOut("needs fastText's C++ program: --program FILE")
+    work = {"descriptions": "classifier with pairs"}
+    job = ["--program", str(bench.args.program), *bench.lists, *bench.runs, "--json"]
+    if bench.args.languages is not None:
+        work["languages"] = "classifier of languages"
+        job += ["--languages", str(bench.args.languages)]
+    rows = rows_of("fasttext_place.py", "--work", ",".join(work), *job)
+    return {
+        f"{work[row['work']]}, processor seconds: program / ours": row["ratio"]
+        for row in rows
+        if row["system"] == "snailps"
+    }
+
+
+def clicks(bench: Bench) -> Figures:
+    """Clicks beside Vowpal Wabbit; other ways beside one worker without waiting."""
+    job = ["--only", "ctr", "--examples", str(bench.sizes.examples), *bench.runs, "--json"]
+    job += ["--data", str(bench.folder)]  # made once
+    rates = {
+        system: row["examples_per_s"]
+        for system, row in by_system(rows_of("sparse.py", *job, *bench.peers), "ctr").items()
+    }
+    alone = rates.pop("snailps")
+    figures = {"clicks, examples/s / Vowpal Wabbit": alone / max(rates.values())}
+    ways = {"bsp / async": "--consistency bsp", "four workers / one": " ".join(SEVERAL)}
+    for name, options in ways.items():
+        rows = rows_of("sparse.py", *job, "--no-peers", f"--snailps-args={options}")
+        figures[f"clicks, {name}"] = by_system(rows, "ctr")["snailps"]["examples_per_s"] / alone
+    return figures
+
+
+def csr(bench: Bench) -> Figures:
+    """A fit of a matrix on a running cluster beside scikit-learn's."""
+    [row] = rows_of("fits.py", "--rows", str(bench.sizes.csr_rows), *bench.runs, "--json")
+    return {"CSR, SGDClassifier's time / fit's": row["sgd"]["wall"] / row["fit"]["wall"]}
+
+
+def small_fits(bench: Bench) -> Figures:
+    """The first and later fits of a small array, beside a Python that imports NumPy."""
+    times: dict[str, list[float]] = {"import": [], "first": [], "later": []}
+    for _ in range(bench.args.runs):
+        begin_s = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import numpy"], check=True)
+        times["import"].append(time.monotonic() - begin_s)
+        [seconds] = rows_of("first_try.py", "--times")
+        for name in seconds:
+            times[name].append(seconds[name])
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    figures = {}
+    for name in ("first", "later"):
+        figures[f"{name} small fit, s"] = medians[name]
+        figures[f"import of NumPy / {name} small fit"] = medians["import"] / medians[name]
+    return figures
+
+
+def transport(bench: Bench) -> Figures:
+    """Pulls and pushes beside a bare loop over sockets, and beside each other."""
+    [row] = rows_of("transport.py", "--only", bench.sizes.transport, *bench.runs, "--json")
+    return {
+        name: row[figure] / row[by]
+        for name, (figure, by) in TRANSPORT.items()
+        if figure in row and by in row
+    }
+
+
+def tls(bench: Bench) -> Figures:
+    """Training of two workers with TLS beside one without."""
+    job = ["--corpus", str(bench.text(EPOCHS_BYTES)), "--ways", "tls", *bench.runs, "--json"]
+    [row] = rows_of("doors.py", *job)
+    return {"TLS / plain, words/s": row["tls"] / row["plain"]}
+
+
+def hosts(bench: Bench) -> Figures:
+    """Simulated hosts of one cluster beside as many clusters of one host."""
+    try:
+        with Groups(100.0) as groups:
+            groups.add("probe", CORE)
+    except NoQuota as error:
+        raise LeftOut(f"needs cgroups, as root: {error}") from None
+    number = bench.sizes.hosts
+    job = ["--hosts", str(number), "--core", str(CORE), "--epochs", "2", "--repeat", "1"]
+    job += ["--input", str(bench.text(bench.sizes.words_bytes)), "--beside", "--json"]
+    figures = {}
+    for name in bench.sizes.host_models:
+        [row] = rows_of("hosts.py", "--model", MODELS[name], *job)
+        figures[f"{name}, hosts / ceiling"] = row["speed_up_beside"] / number
+    return figures
+
+
+MODELS = {"subwords": "fasttext", "words": "word2vec"}
+STEPS: dict[str, Callable[[Bench], Figures]] = {
+    "subwords": partial(word_vectors, name="subwords", options=("--model", "fasttext")),
+    "words": partial(word_vectors, name="words", options=("--model", "word2vec")),
+    "cbow": partial(word_vectors, name="CBOW", options=("--model", "word2vec", "--cbow")),
+    "cbow-subwords": partial(
+        word_vectors, name="CBOW with subwords", options=("--model", "fasttext", "--cbow")
+    ),
+    "epochs": five_epochs,
+    "job": whole_job,
+    "classifier": classifier,
+    "descriptions": descriptions,
+    "commands": commands,
+    "clicks": clicks,
+    "csr": csr,
+    "fits": small_fits,
+    "transport": transport,
+    "tls": tls,
+    "hosts": hosts,
+}
+
+
+def measure(bench: Bench, steps: Iterable[str]) -> dict:
+    """Figures of steps, why steps are left out, and which of these failed."""
+    figures: Figures = {}
+    left_out: dict[str, str] = {}
+    failed: list[str] = []
+    for name in steps:
+        begin_s = time.monotonic()
+        try:
+            figures |= STEPS[name](bench)
+        except LeftOut as reason:
+            left_out[name] = str(reason)
+            failed += [name] * isinstance(reason, Failed)
+            say(f"{name} is left out: {reason}")
+        say(f"step {name} took {time.monotonic() - begin_s:.0f} s")
+    rounded = {name: round(value, 3) for name, value in figures.items()}
+    return {"figures": rounded, "left_out": left_out, "failed": failed}
 
 
 def commit() -> str:
-    """The commit of the tree, with a + if the tree has changes."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    """The commit of the tree, with a + if what is measured has changes."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(ROOT), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "snailps", "bench", ":!bench/history.jsonl")
+    return git("describe", "--always", "--exclude=*") + "+" * bool(changed)
 
 
-def history(file: Path) -> list[dict]:
-    """Runs so far, the oldest first: the ones of the repository, then the ones of a file beside."""
-    files = dict.fromkeys((HISTORY, file.resolve()))
-    lines = [line for name in files if name.is_file() for line in name.read_text().splitlines()]
-    return [json.loads(line) for line in lines if line]
-
-
-def draw(runs: list[dict], picture: Path) -> None:
-    """Every ratio over the runs, as multiples of its first value."""
-    if not runs:
-        fail("no runs in the history")
-    names = [name for name in runs[-1]["figures"] if " / " in name and "memory" not in name]
-    series = []
-    for name in names:
-        known = [
-            (i + 1, run["figures"][name]) for i, run in enumerate(runs) if name in run["figures"]
-        ]
-        series.append(Series(name, [(at, value / known[0][1]) for at, value in known]))
-    text = chart("Ratios over the runs of bench/quick.py", "run", "of the first run", series)
-    picture.write_text(text)
-
-
-def main() -> None:
-    """Measures, keeps, draws, prints."""
-    args = arguments()
-    picture = PICTURE if args.history.resolve() == HISTORY else args.history.with_suffix(".svg")
-    before = history(args.history)
-    if args.draw:
-        draw(before, picture)
-        return
-    figures = measure(args)
+def one_run(args: argparse.Namespace, before: list[dict]) -> dict:
+    """Measure all steps, or those that the last run has left out."""
     run = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "machine": machine(),
+        "sizes": args.sizes,
         "runs": args.runs,
-        "figures": figures,
+        "figures": {},
     }
+    steps = args.steps
+    if args.resume and before and all(before[-1].get(key) == run[key] for key in RESUMED):
+        run["figures"] = before[-1]["figures"]
+        steps = [name for name in steps if name in before[-1].get("left_out", {})]
+    with tempfile.TemporaryDirectory(prefix="snailps-bench-") as folder:
+        measured = measure(Bench(args, Path(folder)), steps)
+    return {**run, **measured, "figures": {**run["figures"], **measured["figures"]}}
+
+
+def show(run: dict, before: list[dict]) -> None:
+    """Print figures, and their change since the last run like this one."""
+    last = next((other["figures"] for other in reversed(before) if is_like(run, other)), {})
+    width = max(map(len, run["figures"]), default=0)
+    for name, value in run["figures"].items():
+        change = f"{value / last[name] - 1:+8.0%}" if last.get(name) else ""
+        print(f"{name:{width}}  {value:10,.3f}  {change}")
+    for step, reason in run["left_out"].items():
+        print(f"left out: {step}: {reason}")
+
+
+def publish(args: argparse.Namespace, runs: list[dict]) -> None:
+    """Draw the history of sizes `quick`; write the table of the last run of sizes `limits`."""
+    of_sizes: dict[str, list[dict]] = {sizes: [] for sizes in SIZES}
+    for run in runs:
+        if run["figures"]:
+            of_sizes[kind_of(run)[0]].append(run)
+    if of_sizes["quick"] and not args.dry:
+        to_here = args.history.resolve() == HISTORY
+        file = PICTURE if to_here else args.history.with_suffix(".svg")
+        file.write_text(picture(of_sizes["quick"]))
+    if args.fill:
+        if not of_sizes["limits"]:
+            fail("no run of sizes limits in the history")
+        text, targets = args.fill.read_text(encoding="utf-8"), table(of_sizes["limits"][-1])
+        try:
+            args.fill.write_text(filled(text, {"targets": targets}), encoding="utf-8")
+        except ValueError as error:
+            fail(f"{args.fill}: {error}")
+
+
+def end(signum: int, frame: object) -> None:
+    """SIGTERM ends the bench as Ctrl-C does: with all that it has started."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Measure, keep, draw, fill, print."""
+    args = arguments()
+    signal.signal(signal.SIGTERM, end)
+    before = history(HISTORY, args.history)
+    if args.draw:
+        publish(args, before)
+        return
+    run = one_run(args, before)
     if not args.dry:
         args.history.parent.mkdir(parents=True, exist_ok=True)
         with open(args.history, "a") as file:
             file.write(json.dumps(run) + "\n")
-        draw([*before, run], picture)
-    last = before[-1]["figures"] if before else {}
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        change = f"{value / last[name] - 1:+8.0%}" if last.get(name) else ""
-        print(f"{name:{width}}  {value:10,.3f}  {change}")
-    if lines := red(figures, before):
-        print(*(f"red: {line}" for line in lines), sep="\n")
+    show(run, before)
+    publish(args, [*before, run])
+    fallen = red(run, before)
+    for line in fallen:
+        print(f"red: {line}")
+    if not any(is_like(run, other) for other in before):
+        print("no earlier run of these sizes on such a machine: nothing can be red")
+    if fallen or run["failed"]:
         sys.exit(1)
 
 
