@@ -236,6 +236,7 @@ def word_vectors(bench: Bench, name: str, options: Sequence[str]) -> Figures:
     four = by_system(rows_of("words.py", *job, "--peers", "", *SEVERAL, "--json"))
     return {
         f"{name}, words/s / fastText": beside(rows, "words_per_s"),
+        f"{name}, speed of the whole job / fastText": 1 / beside(rows, "wall_s"),
         f"{name}, memory / fastText": beside(rows, "peak_rss_mb"),
         f"{name}, four workers / one": four["snailps"]["words_per_s"] / alone,
     }

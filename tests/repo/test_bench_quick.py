@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
+from test_documents import anchors
 
 ROOT = Path(__file__).resolve().parents[2]
 XEON = "Intel(R) Xeon(R) Processor, 2 cores, Linux 6.18.44"
@@ -290,6 +292,15 @@ def test_table_says_what_is_met_missed_and_left_out(figures):
     assert by_name[SECONDS].endswith("| 4 | 5 | met |")
     assert by_name["clicks, bsp / async"].endswith("| 0.5 |  |  |")
     assert "- tls: no certificates" in told
+
+
+def test_reasons_of_misses_lead_to_headings(figures):
+    page = ROOT / "docs" / "limits.md"
+    for row in figures.ROWS.values():
+        for file, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", row.missed):
+            target = page.parent / file if file else page
+            assert target.is_file(), row.missed
+            assert not anchor or anchor in anchors(target), row.missed
 
 
 def test_fill_writes_the_targets_of_the_page_from_the_last_run_of_these_sizes(
