@@ -13,6 +13,7 @@ its own size, before anything is claimed.
 """
 
 import argparse
+import contextlib
 import datetime
 import gzip
 import json
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,6 +41,8 @@ PICTURE = ROOT / "docs" / "bench-history.svg"
 CORPUS = ROOT.parent / "shared" / "data" / "words" / "text8like.txt.gz"
 JOB_BYTES, EPOCHS_BYTES = 3_000_000, 20_000_000
 LINE_WORDS = 30
+END_S = 15.0
+"""Of a script that takes too long, to end what it has started."""
 SCRIPT_S = 900.0
 """Longest time of one script: a run goes on without its figures."""
 CORE = 0.22
@@ -77,8 +80,6 @@ class Sizes:
     transport : str
         Parts of transport.py.
     hosts : int
-    host_models : tuple of str
-        Models that train on hosts.
     without : tuple of str
         Steps that are not measured unless named.
     """
@@ -90,22 +91,19 @@ class Sizes:
     csr_rows: int
     transport: str
     hosts: int
-    host_models: tuple[str, ...]
     without: tuple[str, ...] = ()
 
 
 SIZES = {
     "quick": Sizes(
-        10_000_000, 3, 10_000_000, 400_000, 300_000, "pull,push,wire", 2, ("words",),
-        ("epochs", "descriptions", "commands", "tls"),
+        10_000_000, 3, 10_000_000, 400_000, 300_000, "pull,push,wire", 2,
+        ("epochs", "descriptions", "commands", "languages", "tls", "hosts-subwords"),
     ),
     "limits": Sizes(
         100_000_000, 1, 20_000_000, 1_000_000, 1_000_000,
-        "pull,push,small,wire,access,lookup", 8, ("words", "subwords"),
+        "pull,push,small,wire,access,lookup", 8,
     ),
 }  # fmt: skip
-
-
 RESUMED = ("commit", "machine", "sizes")
 """What a run has in common with the one that it resumes."""
 
@@ -114,8 +112,8 @@ class LeftOut(Exception):
     """A step that cannot be measured here; the text says why."""
 
 
-class Failed(LeftOut):
-    """A step whose script failed."""
+class Failed(Exception):
+    """A script that failed; the text says how."""
 
 
 def arguments() -> argparse.Namespace:
@@ -136,8 +134,8 @@ def arguments() -> argparse.Namespace:
     add("--draw", action="store_true", help="measure nothing: draw, and fill, from the history")
     add("--fill", type=Path, metavar="PAGE", help="write the table of the last run of sizes limits")
     add("--dry", action="store_true", help="keep nothing")
-    add("--resume", action="store_true", help="keep figures of the last run, if it is of this "
-        "commit, machine and sizes: measure the steps that it left out")  # fmt: skip
+    add("--resume", action="store_true", help="measure what the last run left out, which has to "
+        "be of this commit, machine and sizes")  # fmt: skip
     add("--history", type=Path, default=HISTORY, help="where this run is kept; drawn beside it")
     args = parser.parse_args()
     for file in (args.fill, args.program, args.languages, None if args.draw else args.corpus):
@@ -172,11 +170,20 @@ def rows_of(script: str, *words: str) -> list[dict]:
             raise Failed(f"{script} took longer than {SCRIPT_S:.0f} s") from None
         finally:
             if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
+                stop(child)
     if child.returncode:
         raise Failed(f"{script} ended with code {child.returncode}")
     say(f"{script} took {time.monotonic() - begin_s:.0f} s")
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def stop(child: subprocess.Popen) -> None:
+    """End a script, which ends what it has started elsewhere, and the rest of its session."""
+    os.killpg(child.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(END_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def begin_of(corpus: Path, size: int, path: Path) -> Path:
@@ -277,21 +284,19 @@ def descriptions(bench: Bench) -> Figures:
     }
 
 
-def commands(bench: Bench) -> Figures:
+def commands(bench: Bench, work: str, name: str) -> Figures:
     """Processor time of whole commands beside fastText's C++ program."""
     if bench.args.program is None:
         raise LeftOut("needs fastText's C++ program: --program FILE")
-    work = {"descriptions": "classifier with pairs"}
-    job = ["--program", str(bench.args.program), *bench.lists, *bench.runs, "--json"]
-    if bench.args.languages is not None:
-        work["languages"] = "classifier of languages"
+    job = ["--program", str(bench.args.program), "--work", work, *bench.runs, "--json"]
+    if work == "languages":
+        if bench.args.languages is None:
+            raise LeftOut("needs lines of bench/languages.py: --languages FILE")
         job += ["--languages", str(bench.args.languages)]
-    rows = rows_of("fasttext_place.py", "--work", ",".join(work), *job)
-    return {
-        f"{work[row['work']]}, processor seconds: program / ours": row["ratio"]
-        for row in rows
-        if row["system"] == "snailps"
-    }
+    else:
+        job += bench.lists
+    ratio = by_system(rows_of("fasttext_place.py", *job))["snailps"]["ratio"]
+    return {f"{name}, processor seconds: program / ours": ratio}
 
 
 def clicks(bench: Bench) -> Figures:
@@ -352,24 +357,19 @@ def tls(bench: Bench) -> Figures:
     return {"TLS / plain, words/s": row["tls"] / row["plain"]}
 
 
-def hosts(bench: Bench) -> Figures:
+def hosts(bench: Bench, model: str, name: str) -> Figures:
     """Simulated hosts of one cluster beside as many clusters of one host."""
     try:
         with Groups(100.0) as groups:
             groups.add("probe", CORE)
     except NoQuota as error:
         raise LeftOut(f"needs cgroups, as root: {error}") from None
-    number = bench.sizes.hosts
-    job = ["--hosts", str(number), "--core", str(CORE), "--epochs", "2", "--repeat", "1"]
-    job += ["--input", str(bench.text(bench.sizes.words_bytes)), "--beside", "--json"]
-    figures = {}
-    for name in bench.sizes.host_models:
-        [row] = rows_of("hosts.py", "--model", MODELS[name], *job)
-        figures[f"{name}, hosts / ceiling"] = row["speed_up_beside"] / number
-    return figures
+    number, text = bench.sizes.hosts, bench.text(bench.sizes.words_bytes)
+    job = ["--model", model, "--input", str(text), "--hosts", str(number), "--core", str(CORE)]
+    [row] = rows_of("hosts.py", *job, "--epochs", "2", "--repeat", "1", "--beside", "--json")
+    return {f"{name}, hosts / ceiling": row["speed_up_beside"] / number}
 
 
-MODELS = {"subwords": "fasttext", "words": "word2vec"}
 STEPS: dict[str, Callable[[Bench], Figures]] = {
     "subwords": partial(word_vectors, name="subwords", options=("--model", "fasttext")),
     "words": partial(word_vectors, name="words", options=("--model", "word2vec")),
@@ -381,29 +381,41 @@ STEPS: dict[str, Callable[[Bench], Figures]] = {
     "job": whole_job,
     "classifier": classifier,
     "descriptions": descriptions,
-    "commands": commands,
+    "commands": partial(commands, work="descriptions", name="classifier with pairs"),
+    "languages": partial(commands, work="languages", name="classifier of languages"),
     "clicks": clicks,
     "csr": csr,
     "fits": small_fits,
     "transport": transport,
     "tls": tls,
-    "hosts": hosts,
+    "hosts-words": partial(hosts, model="word2vec", name="words"),
+    "hosts-subwords": partial(hosts, model="fasttext", name="subwords"),
 }
 
 
-def measure(bench: Bench, steps: Iterable[str]) -> dict:
-    """Figures of steps, why steps are left out, and which of these failed."""
+def measure(bench: Bench, steps: Sequence[str]) -> dict:
+    """Figures of steps, why steps are left out, and which of these failed.
+
+    A step that fails is no end: what the others measured took half an hour.  Ctrl-C is.
+    """
     figures: Figures = {}
     left_out: dict[str, str] = {}
     failed: list[str] = []
-    for name in steps:
+    for number, name in enumerate(steps):
         begin_s = time.monotonic()
         try:
             figures |= STEPS[name](bench)
         except LeftOut as reason:
             left_out[name] = str(reason)
-            failed += [name] * isinstance(reason, Failed)
-            say(f"{name} is left out: {reason}")
+        except KeyboardInterrupt:
+            failed += steps[number:]
+            left_out |= dict.fromkeys(steps[number:], "interrupted")
+            break
+        except Exception as error:  # of any kind: a script may have printed anything
+            failed.append(name)
+            left_out[name] = f"{type(error).__name__}: {error}"
+        if name in left_out:
+            say(f"{name} is left out: {left_out[name]}")
         say(f"step {name} took {time.monotonic() - begin_s:.0f} s")
     rounded = {name: round(value, 3) for name, value in figures.items()}
     return {"figures": rounded, "left_out": left_out, "failed": failed}
@@ -421,23 +433,32 @@ def commit() -> str:
     return git("describe", "--always", "--exclude=*") + "+" * bool(changed)
 
 
-def one_run(args: argparse.Namespace, before: list[dict]) -> dict:
-    """Measure all steps, or those that the last run has left out."""
+def one_run(args: argparse.Namespace, earlier: dict | None) -> dict:
+    """Measure all steps, or those that an earlier run has left out."""
     run = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "machine": machine(),
         "sizes": args.sizes,
         "runs": args.runs,
-        "figures": {},
     }
-    steps = args.steps
-    if args.resume and before and all(before[-1].get(key) == run[key] for key in RESUMED):
-        run["figures"] = before[-1]["figures"]
-        steps = [name for name in steps if name in before[-1].get("left_out", {})]
+    steps, figures = args.steps, {}
+    if earlier is not None:
+        if other := [key for key in RESUMED if earlier.get(key) != run[key]]:
+            fail(f"the last run is of another {other[0]}: measure anew, without --resume")
+        figures = earlier["figures"]
+        steps = [name for name in steps if name in earlier["left_out"]]
     with tempfile.TemporaryDirectory(prefix="snailps-bench-") as folder:
         measured = measure(Bench(args, Path(folder)), steps)
-    return {**run, **measured, "figures": {**run["figures"], **measured["figures"]}}
+    return {**run, **measured, "figures": {**figures, **measured["figures"]}}
+
+
+def keep(file: Path, runs: Sequence[dict]) -> None:
+    """Write a history whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_name(file.name + ".new")
+    fresh.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    fresh.replace(file)
 
 
 def show(run: dict, before: list[dict]) -> None:
@@ -480,15 +501,20 @@ def main() -> None:
     """Measure, keep, draw, fill, print."""
     args = arguments()
     signal.signal(signal.SIGTERM, end)
-    before = history(HISTORY, args.history)
+    signal.signal(signal.SIGINT, end)  # a shell's background job ignores it, and so do its children
+    kept, before = history(args.history), history(HISTORY, args.history)
     if args.draw:
         publish(args, before)
         return
-    run = one_run(args, before)
+    earlier = None
+    if args.resume:
+        if not kept:
+            fail(f"no run in {args.history}: nothing to resume")
+        earlier = kept.pop()
+        before.remove(earlier)
+    run = one_run(args, earlier)
     if not args.dry:
-        args.history.parent.mkdir(parents=True, exist_ok=True)
-        with open(args.history, "a") as file:
-            file.write(json.dumps(run) + "\n")
+        keep(args.history, [*kept, run])
     show(run, before)
     publish(args, [*before, run])
     fallen = red(run, before)

@@ -3,6 +3,8 @@
 import importlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,8 +118,7 @@ def printed(script, *words):
             for name, rate in zip(names, (2, 1), strict=False)
         ]
     if script == "fasttext_place.py":
-        works = words[words.index("--work") + 1].split(",")
-        return [{"work": work, "system": "snailps", "ratio": 2} for work in works]
+        return [{"system": "program", "ratio": 1}, {"system": "snailps", "ratio": 2}]
     if script == "sparse.py":
         names = systems[:1] if "--no-peers" in words else (*systems, "faster")
         rates = {"snailps": 6, "other": 2, "faster": 3}
@@ -168,7 +169,7 @@ def args(quick, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("sizes", ["quick", "limits"])
 def test_every_figure_of_every_step_has_a_row(quick, figures, args, tmp_path, sizes):
-    measured = quick.measure(quick.Bench(args("--sizes", sizes), tmp_path), quick.STEPS)
+    measured = quick.measure(quick.Bench(args("--sizes", sizes), tmp_path), [*quick.STEPS])
     assert (measured["left_out"], measured["failed"]) == ({}, [])
     values = measured["figures"]
     assert values.keys() <= figures.ROWS.keys()
@@ -187,13 +188,39 @@ def test_a_step_that_fails_is_left_out_and_the_others_go_on(quick, args, monkeyp
     def cannot(bench):
         raise quick.LeftOut("needs a machine of its own")
 
-    steps = {"fails": fails, "cannot": cannot, "works": lambda bench: {SPEED: 1.23456}}
+    def says_something_else(bench):
+        raise KeyError("words_per_s")
+
+    steps = {
+        "fails": fails,
+        "cannot": cannot,
+        "says something else": says_something_else,
+        "works": lambda bench: {SPEED: 1.23456},
+    }
     monkeypatch.setattr(quick, "STEPS", steps)
-    measured = quick.measure(quick.Bench(args(), tmp_path), steps)
+    measured = quick.measure(quick.Bench(args(), tmp_path), [*steps])
     assert measured == {
         "figures": {SPEED: 1.235},
-        "left_out": {"fails": "x.py ended with code 3", "cannot": "needs a machine of its own"},
-        "failed": ["fails"],
+        "left_out": {
+            "fails": "Failed: x.py ended with code 3",
+            "cannot": "needs a machine of its own",
+            "says something else": "KeyError: 'words_per_s'",
+        },
+        "failed": ["fails", "says something else"],
+    }
+
+
+def test_ctrl_c_keeps_what_was_measured(quick, args, monkeypatch, tmp_path):
+    def interrupted(bench):
+        raise KeyboardInterrupt
+
+    steps = {"first": lambda bench: {SPEED: 1.0}, "second": interrupted, "third": interrupted}
+    monkeypatch.setattr(quick, "STEPS", steps)
+    measured = quick.measure(quick.Bench(args(), tmp_path), [*steps])
+    assert measured == {
+        "figures": {SPEED: 1.0},
+        "left_out": {"second": "interrupted", "third": "interrupted"},
+        "failed": ["second", "third"],
     }
 
 
@@ -209,6 +236,22 @@ def test_a_script_that_fails_is_no_end_of_the_run(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(quick, "SCRIPT_S", 0.5)
     with pytest.raises(quick.Failed, match=r"late\.py took longer than"):
         quick.rows_of("late.py")
+
+
+def test_a_script_that_is_stopped_may_end_what_it_has_started(quick):
+    text = "import time\ntry:\n print('begun', flush=True)\n time.sleep(600)\n"
+    text += "finally:\n print('ended')"
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        assert child.stdout.readline() == "begun\n"
+        quick.stop(child)
+        assert child.stdout.read() == "ended\n"
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -243,7 +286,7 @@ def test_a_run_is_kept_drawn_and_red_where_it_is_slower(quick, args, monkeypatch
     assert [run["figures"][SPEED] for run in kept] == [2.0, 1.9, 1.7]
     assert f"{SPEED}</text>" in (tmp_path / "history.svg").read_text()
     assert one(quick, monkeypatch, args, None) == 1
-    assert "left out: one: it failed" in capsys.readouterr().out
+    assert "left out: one: Failed: it failed" in capsys.readouterr().out
 
 
 def test_a_resumed_run_measures_what_the_last_one_left_out(quick, args, monkeypatch, tmp_path):
@@ -269,12 +312,13 @@ def test_a_resumed_run_measures_what_the_last_one_left_out(quick, args, monkeypa
     args("--resume")
     quick.main()
     assert asked == [SPEED, MEMORY, MEMORY]
-    last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
+    [last] = map(json.loads, (tmp_path / "history.jsonl").read_text().splitlines())
     assert (last["figures"], last["left_out"]) == ({SPEED: 1.0, MEMORY: 0.5}, {})
     monkeypatch.setattr(quick, "commit", lambda: "later")
     args("--resume")
-    quick.main()
-    assert asked[3:] == [SPEED, MEMORY]
+    with pytest.raises(SystemExit, match="the last run is of another commit"):
+        quick.main()
+    assert len(asked) == 3
 
 
 # --- the table ------------------------------------------------------------------------------------
