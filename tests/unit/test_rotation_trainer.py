@@ -77,6 +77,10 @@ def workers_of(settings: WordVectorSettings, num: int, data: bytes) -> list[Memo
     return [MemoryWorker(settings, known, tables) for _ in range(num)]
 
 
+MANY = b" ".join(b"w%d" % word for word in range(5000))
+"""A text of many words."""
+
+
 def workers_of_tables(worker: MemoryWorker) -> list[MemoryWorker]:
     """A worker that has pulled nothing yet, with the tables of another one."""
     return [MemoryWorker(worker.settings, worker.vocabulary, worker.memory)]
@@ -139,7 +143,7 @@ def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 400])
 def test_shares_of_a_chunk_are_the_chunk(parts: int) -> None:
-    made = workers_of(SMALL, 1, ALL)
+    made = workers_of(SMALL, 1, MANY)
     sizes = [3, 0, 1000, 257, 256]
     for at, size in enumerate(sizes):
         ids = np.arange(size, dtype=np.int32) + 1000 * at
@@ -339,7 +343,7 @@ def test_chunks_with_next_to_nothing_in_them(chunk: list[bytes], model: str) -> 
 
 
 def test_a_block_may_be_written_twice_and_its_place_used_again() -> None:
-    made = workers_of(SMALL, 2, ALL)
+    made = workers_of(SMALL, 2, MANY)
     ids = np.arange(700, dtype=np.int32) - 1
     shared_text.put_block(made[0], 0, 0, ids[::-1].copy(), 90)
     made[1].memory.text[next(iter(made[1].memory.text))][5:] = 7  # what a lost worker has left
@@ -401,13 +405,13 @@ def test_memory_of_ids_does_not_grow_with_the_chunk_where_many_workers_share_it(
 
 def test_rows_that_servers_have_of_another_chunk_are_missed() -> None:
     """A new primary lacks the last pushes: a block, its tail, its head, or what was before it."""
-    (worker,) = workers_of(SMALL, 1, ALL)
-    ids, rows = np.arange(700, dtype=np.int32), worker.memory.text
+    (worker,) = workers_of(SMALL, 1, MANY)
+    ids, rows = np.arange(1500, dtype=np.int32), worker.memory.text
     for index in (0, 1):
         shared_text.put_block(worker, 1, index, ids, 700)
     before = {key: row.copy() for key, row in rows.items()}
     for index in (0, 1):
-        shared_text.put_block(worker, 4, index, ids[::-1], 90)
+        shared_text.put_block(worker, 4, index, ids[::-1].copy(), 90)
     after = {key: row.copy() for key, row in rows.items()}
     of_block = sorted(rows)[:4], sorted(rows)[4:]
     for lost in (of_block[1], of_block[1][2:], of_block[1][:1], of_block[1][-1:]):
@@ -415,7 +419,7 @@ def test_rows_that_servers_have_of_another_chunk_are_missed() -> None:
         with pytest.raises(shared_blocks.LostBlocks) as missed:
             shared_text.get_chunk(worker, 4, 2)
         assert missed.value.indices == [1]
-        shared_text.put_block(worker, 4, 1, ids[::-1], 90)
+        shared_text.put_block(worker, 4, 1, ids[::-1].copy(), 90)
         found, words = shared_text.get_chunk(worker, 4, 2)
         np.testing.assert_array_equal(found, np.concatenate([ids[::-1]] * 2))
         assert words == 180
@@ -471,7 +475,7 @@ def test_a_chunk_is_pulled_in_bounded_pieces() -> None:
 
 
 def test_numbers_of_a_block_that_float32_has_not_are_exact() -> None:
-    made = workers_of(SMALL, 1, ALL)
+    made = workers_of(SMALL, 1, MANY)
     ids = np.arange(300, dtype=np.int32)
     for at, words in enumerate([(1 << 24) + 1, (1 << 30) - 1, (1 << 20) - 1]):
         shared_text.put_block(made[0], at, 0, ids, words)
