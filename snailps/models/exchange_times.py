@@ -36,7 +36,8 @@ MEMORY = 0.75
 HOT_MAX = 1 << 17
 """Most rows that are exchanged between periods, the most frequent ones."""
 CHOOSE = 8
-"""Rows and intervals are chosen again after 1 / CHOOSE of the examples so far, or of a period."""
+"""Rows and intervals are chosen again after 1 / CHOOSE of the examples so far, or of a period; but
+not before any row may be exchanged again (`growth_least`)."""
 SPAN_MIN = 16
 """Fewest examples between two calls of `exchange`."""
 STALE = 100.0
@@ -53,17 +54,20 @@ class ExchangeRule:
     """How far a row goes before it is exchanged.
 
     `drift` bounds the steps of all workers between two exchanges of a row; `steps_min` is the least
-    number of this worker's steps.  `growth` is for rows that start near zero and whose steps are
-    proportional to each other: a frequent row is exchanged after this part of the examples so far.
-    `growth_of_all`, `factor_drift_of_all`: w workers exchange such a row at the latest after 1 / w
-    of this part of the examples, or when its factors, with AdaGrad, have drifted by 1 / w of this.
-    `rare_steps`: rows with fewer steps of this worker, or a drift below `RARE_DRIFT`, wait at the
-    end of a period, for up to `RARE_PERIODS`.  `stale` says how much the cost of an exchange makes
-    spans longer than the shortest interval (`STALE`); 0: not at all.
+    number of this worker's steps, and `growth_least` the least part by which its examples have
+    grown: until then rows travel at the end of a period at the latest.  `growth` is for rows that
+    start near zero and whose steps are proportional to each other: a frequent row is exchanged
+    after this part of the examples so far.  `growth_of_all`, `factor_drift_of_all`: w workers
+    exchange such a row at the latest after 1 / w of this part of the examples, or when its factors,
+    with AdaGrad, have drifted by 1 / w of this.  `rare_steps`: rows with fewer steps of this
+    worker, or a drift below `RARE_DRIFT`, wait at the end of a period, for up to `RARE_PERIODS`.
+    `stale` says how much the cost of an exchange makes spans longer than the shortest interval
+    (`STALE`); 0: not at all.
     """
 
     drift: float = DRIFT
     steps_min: float = STEPS_MIN
+    growth_least: float = 0.0
     growth: float = np.inf
     growth_of_all: float = np.inf
     factor_drift_of_all: float = np.inf
@@ -131,6 +135,8 @@ class ExchangeTimes:
     def _choose(self, rows: RowExchange, used: int) -> None:
         """Choose the rows that are exchanged between periods, and their intervals."""
         rule = self.rule
+        grown = self.now * rule.growth_least
+        self._choose_at = self.now + max(min(self.now, self._period_examples) / CHOOSE, grown)
         # A row with about one exchange a period gains nothing here: the period sends it anyway.
         least = 2 * rule.steps_min * rows.examples / max(1.0, self._period_examples)
         hot = rows.frequent(used, max(least, 1.0))
@@ -138,6 +144,7 @@ class ExchangeTimes:
             top = np.argpartition(rows.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
         interval, last = self._intervals(rows, hot, rule.drift, rule.steps_min)
+        np.maximum(interval, grown, out=interval)
         if rule.grows:
             at_least = rule.steps_min * rows.examples / rows.counted(hot)
             growth = min(rule.growth, rule.growth_of_all / self._worker.workers)
@@ -146,7 +153,6 @@ class ExchangeTimes:
         self._hot, self._interval = hot[few], interval[few]
         self._due = last[few] + self._interval
         self._shortest = float(self._interval.min()) if len(self._hot) else 0.0
-        self._choose_at = self.now + min(self.now / CHOOSE, self._period_examples / CHOOSE)
 
     def _intervals(
         self, rows: RowExchange, places: Ids, drift: float, steps: float

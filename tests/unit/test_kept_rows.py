@@ -503,6 +503,22 @@ def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_
     assert worker.client.pushes == []
 
 
+def test_steep_rows_wait_until_the_examples_have_grown_by_the_least_part():
+    """Without it they would be exchanged after each span."""
+    rule = ExchangeRule(growth_least=0.25)
+    worker = Worker(Store(), workers=4, period_blocks=1000, a_step=0.5, rule=rule)
+    exchanged = []
+    for number in range(200):
+        before = len(worker.client.pushes)
+        worker.train(worker.ask([1]), 1, examples=16)
+        if len(worker.client.pushes) > before:
+            exchanged.append(number + 1)
+        worker.client.serve(9)
+    apart = np.diff(exchanged) / exchanged[:-1]
+    assert exchanged[:4] == [1, 2, 3, 4]  # a span at least
+    assert 0.2 < apart[8:].min() < apart[8:].max() < 0.4
+
+
 def test_row_of_a_round_is_pulled_again_by_the_block_that_uses_it():
     store = Store()
     worker = Worker(store, workers=2, period_blocks=2)

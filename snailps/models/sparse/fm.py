@@ -132,8 +132,8 @@ class FactorizationMachine(SparseWorker):
     shape = ("factors", "fields")
     drift = 2.0
     """Below `DRIFT`, because the curvature in factors is not measured beforehand."""
-    rare_steps = 0.0
-    """Rare rows do not wait, because how far factors have drifted is not measured either."""
+    growth_least = rare_steps = 0.0
+    """Rows do not wait, because how far factors have drifted is not measured either."""
     falling = ("sgd", "adagrad")
 
     def tables(self) -> Sequence[Table]:

@@ -130,6 +130,9 @@ class SparseWorker(SparseModel, Adopted, Reported):
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; FTRL's follows from its sums."""
     drift: ClassVar[float] = DRIFT
+    growth_least: ClassVar[float] = 1 / 8
+    """`ExchangeRule.growth_least` with FTRL: what many examples have settled, a few more do not
+    move."""
     rare_steps: ClassVar[float] = 1.0
     """`ExchangeRule.rare_steps` with FTRL."""
 
@@ -337,6 +340,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
                     drift=self.drift,
                     # With AdaGrad and SGD the first steps on a row are long, and several workers
                     # make them: their rows must not wait.
+                    growth_least=self.growth_least if s.method == "ftrl" else 0.0,
                     rare_steps=(
                         0.0 if s.method != "ftrl" or s.saves_checkpoints else self.rare_steps
                     ),
