@@ -254,12 +254,11 @@ class Results:
         ExportCancelled
             The user has interrupted the export.
         """
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*self._shards))
-        fragments = [fragment for fragment in turns if fragment is not None]
+        fragments = list(itertools.chain.from_iterable(self._shards))
         progress = self.exporting
         progress.begin(f"reading table {table}", len(fragments), "fragments")
         pieces = self._client.scan(
-            self._numbers[table], self.tables[table].dim, fragments, lambda: progress.add(1)
+            self._numbers[table], self.tables[table].dim, fragments, progress.add
         )
         keys: list[Keys] = []
         for piece in joined(pieces):

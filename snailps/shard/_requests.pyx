@@ -47,7 +47,7 @@ from snailps.store.tables cimport (
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PULLED, KIND_PUSH, KIND_PUSHED,
     KIND_REACH, KIND_SCANNED, KIND_SEAL, KIND_SEALED, OPTIONS_KNOWN, OPTION_ASSIGN, OPTION_CLOCK, OPTION_KEY_SHIFT,
-    OPTION_LR_SCALE, OPTION_STATE, OPTION_WIRE_SHIFT, SLOTS_MAX, ClockHead, FrameHeader, Group,
+    OPTION_LR_SCALE, OPTION_STATE, OPTION_WIRE_SHIFT, SCAN_FRAGMENTS_MAX, SLOTS_MAX, ClockHead, FrameHeader, Group,
     GroupHead, LrHead, ScanHead, ScannedHead, narrow_keys_bytes, read_narrow_keys,
 )
 from snailps.transport.loop._fault_injection cimport (
@@ -431,38 +431,50 @@ cdef Outcome _scan(Context *me, Table *table, const FrameHeader *head, const cha
     cdef ScannedHead *top = <ScannedHead *>out
     cdef uint64_t dim = store_dim(table)
     cdef uint64_t cursor
-    cdef uint32_t room = <uint32_t>((DATA_BODY_MAX - 24) // (8 + dim * 4))
-    cdef uint32_t n
+    cdef uint32_t room = <uint32_t>((DATA_BODY_MAX - sizeof(ScannedHead) - 8) // (8 + dim * 4))
+    cdef uint32_t n = 0
+    cdef uint32_t fragment, more
     cdef uint64_t *keys = <uint64_t *>(out + sizeof(ScannedHead))
     cdef float *rows
     cdef float *packed
     if head.body_bytes != sizeof(ScanHead):
         return refuse(out, reply, b"length", b"SCAN body of %llu bytes, %llu expected",
                       head.body_bytes, sizeof(ScanHead))
-    if ask.fragment >= me.frag_num or not store_owns(me.shard, ask.fragment):
-        return refuse(out, reply, b"stale-route",
-                      b"fragment %llu is not here (route epoch %llu): fetch the new route",
-                      ask.fragment, me.epoch)
+    if ask.end <= ask.fragment or ask.end - ask.fragment > SCAN_FRAGMENTS_MAX:
+        return refuse(out, reply, b"length", b"SCAN asks for fragments %llu to %llu: for none, or too many",
+                      ask.fragment, ask.end)
+    for fragment in range(ask.fragment, ask.end):
+        if fragment >= me.frag_num or not store_owns(me.shard, fragment):
+            return refuse(out, reply, b"stale-route",
+                          b"fragment %llu is not here (route epoch %llu): fetch the new route",
+                          fragment, me.epoch)
     if ask.keys_max == 0:
         return refuse(out, reply, b"length", b"SCAN asks for no key", 0, 0)
     if ask.keys_max < room:
         room = ask.keys_max
-    cursor = ask.cursor
+    cursor, fragment = ask.cursor, ask.fragment
     rows = <float *>(keys + room)
-    if store_access(table) == ACCESS_PYTHON:
-        if not python_scan(me.methods, table, head.table, ask.fragment, &cursor, keys, rows, &n, room,
-                            out, reply):
-            return OUTCOME_REPLY
-    else:
-        n = store_scan(me.shard, table, ask.fragment, &cursor, keys, rows, <uint32_t>dim, room)
+    while fragment < ask.end and n < room:
+        if store_access(table) == ACCESS_PYTHON:
+            if not python_scan(me.methods, table, head.table, fragment, &cursor, keys + n, rows + n * dim,
+                               &more, room - n, out, reply):
+                return OUTCOME_REPLY
+        else:
+            more = store_scan(me.shard, table, fragment, &cursor, keys + n, rows + n * dim,
+                              <uint32_t>dim, room - n)
+        n += more
+        if more == 0:
+            fragment, cursor = fragment + 1, 0
     packed = <float *>(keys + n)            # rows follow the keys without a gap
     if n < room:
         memmove(packed, rows, n * dim * 4)
     if (n * dim) & 1:
         packed[n * dim] = 0
-    top.cursor = cursor if n else 0
+    top.cursor = cursor
+    top.fragment = fragment
     top.keys = n
     top.dim = <uint32_t>dim
+    top.unused = 0
     me.rows_scanned += n
     reply.kind = KIND_SCANNED
     reply.body_bytes = padded(sizeof(ScannedHead) + n * (8 + dim * 4))

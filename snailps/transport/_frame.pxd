@@ -13,6 +13,7 @@ cdef enum:
     ROW_BYTES_MAX = 256 << 10       # of weights
     STREAM_BODY_MAX = 8 << 20       # of a frame to a standby: keys written out, gradients of a batch
     PART_BYTES = 64 << 10           # what pulls and pushes are cut into
+    SCAN_FRAGMENTS_MAX = 1024       # of a SCAN: empty ones cost the shard's turn, too
 
 cdef enum:
     KIND_ERROR = 4
@@ -168,15 +169,19 @@ cdef packed struct Group:           # the next `keys` keys belong to `fragment`
     uint32_t fragment
     uint32_t keys
 
-cdef packed struct ScanHead:
-    uint64_t cursor                 # 0 = from the beginning
+cdef packed struct ScanHead:        # of the fragments from `fragment` on, below `end`
+    uint64_t cursor                 # in the first one, 0 = from the beginning
     uint32_t fragment
+    uint32_t end                    # at most SCAN_FRAGMENTS_MAX more
     uint32_t keys_max
+    uint32_t unused                 # 0
 
 cdef packed struct ScannedHead:
-    uint64_t cursor                 # where to go on, 0 = this was the end
+    uint64_t cursor                 # where to go on in `fragment`, 0 = at its beginning
+    uint32_t fragment               # `end` of the request: this was the end
     uint32_t keys
     uint32_t dim
+    uint32_t unused                 # 0
 
 cdef packed struct ProductHead:     # of a part: examples first..first + count - 1 of a batch
     uint64_t seq                    # BACKWARD: number of this push; FORWARD: 0

@@ -37,6 +37,9 @@ HANDSHAKE_BODY_MAX = 4096
 PART_BYTES = 64 << 10
 """Bytes of values in a part of a pull or push, or one row: it stays in cache."""
 
+SCAN_FRAGMENTS_MAX = 1024
+"""Most fragments of a SCAN: empty ones cost a turn of the shard, too."""
+
 BATCHES_BYTES = 256 << 20
 """Largest size of the batches kept for a connection: 16 bytes an entry, 4 a float of dL/dZ."""
 

@@ -244,7 +244,7 @@ class Client:
         """Scans part of a fragment; a request, whose reply is one SCANNED body."""
         request = Request(Kind.SCAN, f"scan of fragment {fragment}")
         shard = int(self.route.owner[fragment])
-        body = struct.pack("<QII", cursor, fragment, 64)
+        body = struct.pack("<QIIII", cursor, fragment, fragment + 1, 64, 0)
         self._add(Part(request, shard, 0, body, table))
         return request
 

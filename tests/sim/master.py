@@ -643,7 +643,7 @@ def _scanned(body):
 
     import numpy as np
 
-    cursor, keys, dim = struct.unpack_from("<QII", body)
-    names = np.frombuffer(body, "<u8", keys, 16).tolist()
-    rows = np.frombuffer(body, "<f4", keys * dim, 16 + 8 * keys).reshape(keys, dim)
+    cursor, _, keys, dim = struct.unpack_from("<QIII", body)
+    names = np.frombuffer(body, "<u8", keys, 24).tolist()
+    rows = np.frombuffer(body, "<f4", keys * dim, 24 + 8 * keys).reshape(keys, dim)
     return cursor, dict(zip(names, rows, strict=True))

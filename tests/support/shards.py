@@ -220,8 +220,11 @@ def _grouped(kind, groups, seq, values, dim, request, table, epoch, changed):
     return Frame(kind, **{"body": body, **fields, **changed})
 
 
-def scan_frame(fragment, cursor=0, keys_max=0xFFFFFFFF, request=1, table=1, epoch=1, **changed):
-    body = struct.pack("<QII", cursor, fragment, keys_max)
+def scan_frame(
+    fragment, cursor=0, keys_max=0xFFFFFFFF, request=1, table=1, epoch=1, *, end=None, **changed
+):
+    """A SCAN of the fragments up to `end`; by default of one."""
+    body = struct.pack("<QIIII", cursor, fragment, end or fragment + 1, keys_max, 0)
     fields = {"table": table, "epoch": epoch, "job": JOB, "incarnation": 1, "request": request}
     return Frame(Kind.SCAN, **{"body": body, **fields, **changed})
 

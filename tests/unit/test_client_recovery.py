@@ -15,6 +15,7 @@ from frame_socket import FrameSocket
 from shards import ADD, JOB, LIMIT_S, ZEROS, Shards, a_table, pull, u64
 from waiting import acquired, until
 
+from snailps.abi.key_hash import fragment_of
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError, WaitTimeout
 from snailps.transport.client._client import SCANS_AHEAD, Client
 from snailps.transport.frame import Frame, Kind, encode_frame
@@ -81,6 +82,22 @@ def test_scan_that_goes_on_at_another_shard_with_its_rows_elsewhere_gives_each_o
                 client.cut(0)
     assert len(found) > 4096  # of several pieces
     assert sorted(found) == keys.tolist()
+
+
+def test_scan_of_a_small_table_takes_few_requests_and_counts_all_fragments():
+    """One request a fragment took ten milliseconds for a table of five rows."""
+    with a_table(4, shards=2, frag_num=512) as (_, client):
+        client.push_async(1, np.arange(5, dtype=np.uint64), np.ones((5, 4), np.float32)).wait()
+        before, ended = client.counters()["bytes_out"], []
+        pieces = list(client.scan(1, 4, range(512), ended.append))
+        sent = client.counters()["bytes_out"] - before
+        apart = list(client.scan(1, 4, range(0, 512, 2)))
+    assert sorted(key for keys, _ in pieces for key in keys) == [0, 1, 2, 3, 4]
+    assert sum(ended) == 512
+    assert sent <= SCANS_AHEAD * (48 + 24)
+    assert {int(key) for keys, _ in apart for key in keys} == {
+        key for key in range(5) if fragment_of(u64([key]), 512)[0] % 2 == 0
+    }
 
 
 def test_scan_asks_for_many_fragments_at_once():

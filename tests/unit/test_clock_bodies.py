@@ -10,6 +10,7 @@ from shards import ADD, AVERAGE, JOB, ZEROS, Raw, Shards, error_of, pull_frame, 
 from snailps.transport.frame import SLOTS_MAX, Frame, Kind, Option
 
 HEAD, CLOCK = struct.Struct("<QIIII"), struct.Struct("<QII")
+SCAN = struct.Struct("<QIIII")
 HUGE = 2**32 - 1
 TOP = 2**64 - 1
 
@@ -122,7 +123,7 @@ def test_value_of_an_average_has_its_weight(shard):
 
 def test_clocked_requests_of_a_backward_or_scan_do_not_exist(shard):
     with shard.raw() as one:
-        frame = Frame(Kind.SCAN, struct.pack("<QII", 0, 20, 1) + CLOCK.pack(0, 0, 0), 1, 1, JOB, 1)
+        frame = Frame(Kind.SCAN, SCAN.pack(0, 20, 21, 1, 0) + CLOCK.pack(0, 0, 0), 1, 1, JOB, 1)
         assert error_of(one.ask(frame)).code == "length"
 
 
@@ -207,7 +208,7 @@ def test_random_bytes_in_a_body_harm_nobody(shard, seed):
             body[at] = int(rng.integers(0, 256)) if rng.integers(0, 2) else int(rng.integers(0, 3))
         with Raw(shard.ports[0]) as one:
             one.send(with_body(frame, bytes(body)))
-            one.send(Frame(Kind.SCAN, struct.pack("<QII", 0, 20, 1), 1, 1, JOB, 1, 77))
+            one.send(Frame(Kind.SCAN, SCAN.pack(0, 20, 21, 1, 0), 1, 1, JOB, 1, 77))
             answers = [one.next()]
             if answers[0].request != 77:
                 answers.append(one.next())

@@ -35,7 +35,7 @@ class Made:
             keys = np.arange(fragment, self.rows * PIECES, PIECES, dtype=np.uint64)[::-1].copy()
             keys += np.uint64(1)
             yield keys, np.repeat(keys[:, None].astype(np.float32), dim, axis=1)
-            ended()
+            ended(1)
 
     def pull_async(self, number, keys, rows):
         self.asked += len(keys)

@@ -31,6 +31,7 @@ from snailps.transport.frame import (
     HEADER_BYTES,
     MAGIC,
     PART_BYTES,
+    SCAN_FRAGMENTS_MAX,
     SLOTS_MAX,
     VERSION,
     Flag,
@@ -308,6 +309,7 @@ def test_compiled_constants_equal_those_of_python():
     del numbers["PRODUCT_OPTIONS_KNOWN"]
     assert numbers.pop("BATCHES") == BATCHES
     assert numbers.pop("BATCHES_BYTES") == BATCHES_BYTES
+    assert numbers.pop("SCAN_FRAGMENTS_MAX") == SCAN_FRAGMENTS_MAX
     assert numbers.pop("EXAMPLE_ENTRIES_MAX") == EXAMPLE_ENTRIES_MAX
     assert numbers.pop("ERROR_BYTES_MAX") <= HANDSHAKE_BODY_MAX  # room in a standby's replies
     assert numbers.pop("SLOTS_MAX") == SLOTS_MAX

@@ -33,7 +33,8 @@ from snailps.transport.frame import (
 )
 from snailps.transport.handshake import Channel, ClientSession, Hello, Role
 
-NO_ROWS = struct.pack("<QII", 0, 0, 4)
+NO_ROWS = struct.pack("<QIIII", 0, 4, 0, 4, 0)
+"""A SCANNED that goes on at fragment 4."""
 
 
 # --- bodies --------------------------------------------------------------------------------------
@@ -71,11 +72,11 @@ def test_bodies_of_odd_length_are_padded_to_eight(dim, n):
             pulled = one.ask(pull_frame({3: keys}, dim=dim))
             scanned = one.ask(scan_frame(3))
     assert np.array_equal(rows_of(pulled, 1, n, dim)[1], values)
-    assert len(scanned.body) == (16 + 8 * n + 4 * n * dim + 7) // 8 * 8
+    assert len(scanned.body) == (24 + 8 * n + 4 * n * dim + 7) // 8 * 8
     assert np.array_equal(
-        np.frombuffer(scanned.body, "<f4", n * dim, 16 + 8 * n).reshape(n, dim), values
+        np.frombuffer(scanned.body, "<f4", n * dim, 24 + 8 * n).reshape(n, dim), values
     )
-    for frame, used in ((pulled, 8 + 4 * n * dim), (scanned, 16 + 8 * n + 4 * n * dim)):
+    for frame, used in ((pulled, 8 + 4 * n * dim), (scanned, 24 + 8 * n + 4 * n * dim)):
         assert not any(frame.body[used:])
 
 
@@ -163,14 +164,31 @@ def test_scan_gives_every_row_once_in_pieces(shard):
         cursor, found, rows = 0, [], []
         while True:
             body = one.ask(scan_frame(3, cursor, keys_max=3)).body
-            cursor, n = struct.unpack_from("<QI", body)
+            cursor, fragment, n = struct.unpack_from("<QII", body)
             assert n <= 3
-            found += np.frombuffer(body, "<u8", n, 16).tolist()
-            rows += np.frombuffer(body, "<f4", 4 * n, 16 + 8 * n).reshape(n, 4).tolist()
-            if cursor == 0:
+            found += np.frombuffer(body, "<u8", n, 24).tolist()
+            rows += np.frombuffer(body, "<f4", 4 * n, 24 + 8 * n).reshape(n, 4).tolist()
+            if fragment == 4:
                 break
     assert found == keys
     assert rows == values.tolist()
+
+
+def test_scan_of_several_fragments_goes_through_them_in_order(shard):
+    """A reply may end in the midst of a fragment, or with one; empty fragments cost no request."""
+    groups = {3: keys_of(3, 5), 7: keys_of(7, 1), 12: keys_of(12, 4), 20: keys_of(20, 3)}
+    keys = [key for of_fragment in groups.values() for key in of_fragment]
+    with shard.raw() as one:
+        one.ask(push_frame(groups, np.ones((13, 4))))
+        fragment, cursor, found, places = 0, 0, [], []
+        while fragment < 20:
+            asked = scan_frame(fragment, cursor, keys_max=3, end=20)
+            body = one.ask(asked).body
+            cursor, fragment, n = struct.unpack_from("<QII", body)
+            found += np.frombuffer(body, "<u8", n, 24).tolist()
+            places.append(fragment)
+    assert found == keys[:10]
+    assert places == [3, 7, 12, 20]
 
 
 def test_scan_of_an_empty_fragment_ends_at_once(shard):
@@ -232,7 +250,10 @@ def bad_requests():
         "unknown option of a pull": (corrupt(pull, 20, b"\x40"), "option"),
         "unknown option of a push": (corrupt(push, 23, b"\x80"), "option"),
         "state of narrow rows": (pull_frame({3: [a]}, dim=5, options=1), "dim"),
-        "long scan": (Frame(Kind.SCAN, bytes(24), 1, 1, JOB, 1, 1), "length"),
+        "long scan": (Frame(Kind.SCAN, bytes(32), 1, 1, JOB, 1, 1), "length"),
+        "scan that ends before it begins": (scan_frame(3, end=2), "length"),
+        "scan of too many fragments": (scan_frame(3, end=2000), "length"),
+        "scan that goes beyond the last fragment": (scan_frame(60, end=65), "stale-route"),
         "scan of nothing": (scan_frame(3, keys_max=0), "length"),
         "scan of no fragment": (scan_frame(64), "stale-route"),
         "another job": (pull_frame({3: [a]}, job=8), "job"),

@@ -47,49 +47,86 @@ from snailps.errors import MisuseError, ProtocolError
 from snailps.transport.client._pending import Forward, Pending  # re-exported
 
 from snailps.transport._frame cimport (
-    KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SCAN, KIND_SEAL, OPTION_STATE,
+    KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SCAN, KIND_SEAL, OPTION_STATE, SCAN_FRAGMENTS_MAX,
 )
 from snailps.transport._posix cimport load_flag
 from snailps.transport.client._connections cimport Connections
+from snailps.transport.client._link cimport Core
 from snailps.transport.client._pending cimport (
     Forward as CForward, Pending as CPending, PendingRequests, ask_all, ask_backward, ask_forward,
     ask_one, ask_rows, reply_of, take_rows,
 )
 from snailps.transport.client._request cimport Request, add_newer
 
-_SCAN = struct.Struct("<QII")       # ScanHead and ScannedHead of _frame.pxd
-_SCANNED = struct.Struct("<QII")
+_SCAN = struct.Struct("<QIIII")     # ScanHead and ScannedHead of _frame.pxd
+_SCANNED = struct.Struct("<QIIII")
 
 SCANS_AHEAD = 16
-"""Fragments that `Client.scan` asks for at once: replies of up to 16 MiB."""
+"""Ranges of fragments that `Client.scan` asks for at once: replies of up to 16 MiB."""
 
 
 class _Walk:
-    """The scan of one fragment."""
+    """The scan of the fragments from `fragment` on, below `end`, all of one shard."""
 
-    __slots__ = ("fragment", "pending", "epoch", "seen", "known")
+    __slots__ = ("fragment", "end", "cursor", "pending", "epoch", "seen", "known")
 
-    def __init__(self, fragment):
-        self.fragment, self.pending, self.epoch = fragment, None, 0
-        self.seen = []              # keys of the pieces so far, while more are to come
-        self.known = None           # keys that were yielded before the walk began anew, or None
+    def __init__(self, fragment, end):
+        self.fragment, self.end, self.cursor = fragment, end, 0
+        self.pending, self.epoch = None, 0
+        self.seen = []              # keys of the pieces that `fragment`, begun, was in
+        self.known = None           # keys that were yielded before the walk began it anew, or None
 
     def begin_anew(self):
-        """From now on skip the rows that were yielded."""
+        """Begin the fragment anew, and skip the rows that were yielded."""
+        self.cursor = 0
         if self.seen:
             self.known = np.concatenate(self.seen)
 
+    def go_on(self, fragment, cursor, keys):
+        """Take the place after a piece with `keys`; return the number of fragments it has ended."""
+        ended = fragment - self.fragment
+        if ended:
+            self.seen, self.known = [], None
+        if cursor:
+            self.seen.append(keys.copy())       # `keys` would keep all of its reply
+        self.fragment, self.cursor = fragment, cursor
+        return ended
 
-def _scanned(reply, table, dim):
-    """Return cursor, keys and rows of a SCANNED; the arrays are views of the reply."""
-    cursor, n, width = _SCANNED.unpack_from(reply) if len(reply) >= 16 else (0, 0, dim)
+
+def _walks(fragments, owner):
+    """Return walks of ranges of all `fragments`, shards in turn."""
+    wanted = np.sort(np.fromiter(fragments, np.int64))
+    for fragment in wanted[(wanted < 0) | (wanted >= len(owner))]:
+        raise MisuseError(f"no fragment {fragment}: the route has {len(owner)}")
+    longest = min(-(-len(wanted) // SCANS_AHEAD), SCAN_FRAGMENTS_MAX)
+    owners = owner[wanted]
+    edges = np.flatnonzero((np.diff(wanted) != 1) | (owners[1:] != owners[:-1])) + 1
+    of_shard = {}
+    for run in np.split(wanted, edges):
+        for first in range(0, len(run), longest or 1):
+            begin = int(run[first])
+            end = begin + min(longest, len(run) - first)
+            of_shard.setdefault(owner[begin], []).append(_Walk(begin, end))
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*of_shard.values()))
+    return [walk for walk in in_turn if walk is not None]
+
+
+def _scanned(reply, walk, table, dim):
+    """Return fragment, cursor, keys and rows of a SCANNED; the arrays are views of the reply."""
+    head_bytes = _SCANNED.size
+    if len(reply) < head_bytes:
+        raise ProtocolError(f"SCANNED of {len(reply):,} bytes has no head", "length")
+    cursor, fragment, n, width, _ = _SCANNED.unpack_from(reply)
     if width != dim:
         raise MisuseError(f"rows of table {table} have {width:,} floats, not {dim:,}")
-    if len(reply) != (_SCANNED.size + n * (8 + 4 * dim) + 7) & ~7:
+    if len(reply) != (head_bytes + n * (8 + 4 * dim) + 7) & ~7:
         raise ProtocolError(f"SCANNED of {len(reply):,} bytes does not hold {n:,} rows of {dim:,} "
                             "floats", "length")
-    return (cursor, np.frombuffer(reply, "<u8", n, 16),
-            np.frombuffer(reply, "<f4", n * dim, 16 + 8 * n).reshape(n, dim))
+    if not walk.fragment <= fragment <= walk.end or (fragment == walk.end and cursor):
+        raise ProtocolError(f"SCANNED goes on at fragment {fragment}, SCAN asked for {walk.fragment} "
+                            f"to {walk.end - 1}", "fragment")
+    return (fragment, cursor, np.frombuffer(reply, "<u8", n, head_bytes),
+            np.frombuffer(reply, "<f4", n * dim, head_bytes + 8 * n).reshape(n, dim))
 
 
 cdef class Client:
@@ -249,63 +286,58 @@ cdef class Client:
             raise MisuseError("uncork() without cork()")
 
     def scan(self, uint32_t table, uint32_t dim, fragments: Iterable[int],
-             ended: Callable[[], object] | None = None) -> Iterator[tuple[
+             ended: Callable[[int], object] | None = None) -> Iterator[tuple[
             NDArray[np.uint64], NDArray[np.float32]]]:
         """Yield (keys, rows) of all stored rows of fragments, in pieces of up to 1 MiB.
 
-        `SCANS_AHEAD` fragments are asked for at once, so mix the fragments of several shards.
-        `ended` is called after the last piece of each.  A cursor is a place in one shard's memory,
-        and means nothing at a promoted standby: with a new route a fragment begins anew, and rows
-        that were yielded are skipped.
+        Neighbouring fragments of a shard are read by one request; `SCANS_AHEAD` are open at once.
+        `ended` is called after a piece with the number of fragments of which it was the last one.  A
+        cursor is a place in one shard's memory, and means nothing at a promoted standby: with a new
+        route a fragment begins anew, and rows that were yielded are skipped.
         """
-        to_begin = iter(fragments)
+        cdef Core *core = self.connections.core
+        owner = (<const char *>core.order.owner)[:core.order.frag_num * sizeof(uint32_t)]
+        to_begin = iter(_walks(fragments, np.frombuffer(owner, np.uint32)))
         under_way = deque()
         try:
             while True:
-                if len(under_way) <= SCANS_AHEAD // 2:  # several at once: most fragments have few rows
+                if len(under_way) <= SCANS_AHEAD // 2:  # several at once: most ranges have few rows
                     self.cork()
                     try:
-                        for fragment in itertools.islice(to_begin, SCANS_AHEAD - len(under_way)):
-                            under_way.append(self._begin_scan(_Walk(fragment), table))
+                        for walk in itertools.islice(to_begin, SCANS_AHEAD - len(under_way)):
+                            under_way.append(self._ask_scan(walk, table))
                     finally:
                         self.uncork()
                 if not under_way:
                     return
                 walk = under_way.popleft()
                 (<CPending>walk.pending).wait()
-                cursor, keys, rows = _scanned(reply_of(walk.pending), table, dim)
-                if walk.epoch != self.connections.core.epoch and (cursor or walk.seen):
+                fragment, cursor, keys, rows = _scanned(reply_of(walk.pending), walk, table, dim)
+                if walk.epoch != self.connections.core.epoch and (cursor or walk.cursor):
                     walk.begin_anew()
-                    under_way.append(self._begin_scan(walk, table))
+                    under_way.append(self._ask_scan(walk, table))
                     continue
                 if walk.known is not None:
                     fresh = ~np.isin(keys, walk.known)
                     keys, rows = keys[fresh], rows[fresh]
-                if cursor:
-                    walk.seen.append(keys.copy())       # `keys` would keep all of its reply
-                    self._ask_scan(walk, table, cursor)
-                    under_way.append(walk)
+                fragments_ended = walk.go_on(fragment, cursor, keys)
+                if walk.fragment < walk.end:
+                    under_way.append(self._ask_scan(walk, table))
                 if len(keys):
                     yield keys, rows
-                if not cursor and ended is not None:
-                    ended()
+                if fragments_ended and ended is not None:
+                    ended(fragments_ended)
         finally:
             for walk in under_way:
                 walk.pending.abandon()
 
-    def _begin_scan(self, walk, table):
-        walk.epoch = self.connections.core.epoch
-        self._ask_scan(walk, table, 0)
+    def _ask_scan(self, walk, table):
+        if not walk.cursor:                     # else the cursor is of the route that it came by
+            walk.epoch = self.connections.core.epoch
+        walk.pending = ask_one(self.requests, self.connections.core.order.owner[<uint32_t>walk.fragment],
+                               KIND_SCAN, table,
+                               _SCAN.pack(walk.cursor, walk.fragment, walk.end, 0xFFFFFFFF, 0))
         return walk
-
-    def _ask_scan(self, walk, table, cursor):
-        cdef uint32_t fragment
-        if not 0 <= walk.fragment < self.connections.core.order.frag_num:
-            raise MisuseError(f"no fragment {walk.fragment}: the route has "
-                              f"{self.connections.core.order.frag_num}")
-        fragment = walk.fragment
-        walk.pending = ask_one(self.requests, self.connections.core.order.owner[fragment], KIND_SCAN,
-                               table, _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
     def correct(self, CPending pull, CPending push, base: NDArray[np.float32] | None = None) -> int:
         """Add to pulled rows what a `push` of this client added after they were read; return their number.
