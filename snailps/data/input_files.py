@@ -15,6 +15,7 @@ from contextlib import suppress
 from snailps.data.blocks import STEP_BYTES, Source, cut, read_block
 from snailps.data.examples import ExampleReader
 from snailps.data.file_kinds import whole_lines
+from snailps.data.held_out import HeldOut
 from snailps.data.matrix_file import HEADER_BYTES, is_matrix, read_header
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import read_errors
@@ -53,11 +54,23 @@ class InputFiles:
                 return most
         return lines
 
-    def pieces(self) -> Iterator[bytes]:
-        """Whole lines of all files, about a MiB at a time."""
+    def trained_lines(self, most: int, split: HeldOut | None) -> int:
+        """The number of lines that a split leaves to train, or `most` if there are more."""
+        if split is None:
+            return self.lines(most)
+        lines = 0
+        for text in self.pieces(split):
+            lines += text.count(b"\n") + (text[-1:] not in (b"", b"\n"))
+            if lines >= most:
+                return most
+        return lines
+
+    def pieces(self, split: HeldOut | None = None) -> Iterator[bytes]:
+        """Whole lines of all files that a split leaves to train, of about a MiB at a time."""
         for source in self.sources:
             with read_errors(source.path), self.scratch.open(source.path) as file:
-                yield from whole_lines(file, source.path)
+                texts = whole_lines(file, source.path)
+                yield from texts if split is None else map(split.trained, texts)
 
     def numbers(self, reader: ExampleReader, most: int) -> int:
         """The number of entries and labels of examples in lines or matrix files, at most `most`.

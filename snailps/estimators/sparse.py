@@ -269,8 +269,11 @@ class SparseEstimator(Estimator):
 
     def _start(self) -> Start:
         lacks = "the model was loaded from a file of weights alone, without the optimizer's state: "
+        settings = self._model.settings
+        splits = getattr(settings, "held_out", 0) and getattr(self, "held_out", 0)
+        names = (*self._must_match, "seed") if splits else self._must_match
         return Start(
-            {name: getattr(self._model.settings, name) for name in self._must_match},
+            {name: getattr(settings, name) for name in names},
             lacks="" if self._packed else f"{lacks}call fit",
         )
 

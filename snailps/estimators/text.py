@@ -20,7 +20,7 @@ from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ParameterError
-from snailps.estimators.base import Data, Source
+from snailps.estimators.base import Data, Source, Start
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import (
@@ -106,6 +106,8 @@ class TextClassifier(
     _estimator_type = "classifier"
     class_weight: Any
     soft_labels: Any
+    held_out: Any
+    seed: Any
     stop_after: Any
     calibrate: Any
     classes_: NDArray[Any]
@@ -115,6 +117,9 @@ class TextClassifier(
     """The model's word for each label: ``__label__`` and the label as text."""
     _columns: NDArray[np.int64]
     """Index among the model's labels of each of `classes_`."""
+    _split_seed: int | None = None
+    """The `seed` by which the last fit held lines out; None: it held none out, or a file cannot
+    say."""
 
     def fit(
         self: C,
@@ -348,9 +353,17 @@ class TextClassifier(
         is_read_once = isinstance(y, str) and hasattr(X, "read_next_batch")
         return whole(X) if is_read_once else native(X)
 
+    def _start(self) -> Start:
+        start = super()._start()
+        if self._split_seed is None or not self.held_out:
+            return start
+        shape = {**start.must_match, "seed": self._split_seed}
+        return replace(start, must_match=shape, habits=start.habits | {"seed"})
+
     def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
         """Return model and labels together; if a label is of another type, neither is set."""
         attributes = super()._learned(done, source)
+        attributes["_split_seed"] = self.seed if self.held_out else None
         return attributes | self._named(attributes["_model"], source.attributes["_words"])
 
     @staticmethod

@@ -10,7 +10,8 @@ file may have them too, by the names of `state_arrays`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, ModelFileError
 from snailps.vectors.model_file import ModelFile, check_rows, refuse_pipe, write_model
 from snailps.vectors.model_reading import read_model
+
+log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=JobSettings)
 
@@ -126,6 +129,34 @@ def with_shape(
     for name in [name for name in found if not settings_of(type(s))[name].allows(found[name])]:
         del found[name]  # such as fastText's minCount 0
     return replace(s, **found, **shape)
+
+
+def refuse_other_split(
+    s: Any, before: Any, explicit: Callable[[str], str | None], decide: Collection[str] = ("seed",)
+) -> None:
+    """Refuse settings that hold other lines out than the continued model's, those that `decide`.
+
+    Lines that were tested would be trained, and the model tested on lines that it has seen.  Warn
+    if more lines are held out than before: of the same input it has seen some of them.
+    """
+    path = s.continue_from
+    if not (before.held_out and s.held_out):
+        return
+    for name in decide:
+        where, value = explicit(name), getattr(before, name)
+        if where is not None and getattr(s, name) != value:
+            raise ConfigError(
+                f"{settings_of(type(s))[name].place(where)}: expected {value}, by which lines were "
+                f"held out of {path}; got {getattr(s, name)}, which holds other ones out: the model"
+                " would be tested on lines that it was trained on. Leave "
+                f"{name} out, or set held_out: 0"
+            )
+    if s.held_out > before.held_out:
+        log.warning(
+            "held_out: %g, and %g were held out of %s: on the same input it is tested on lines "
+            "that it was trained on",
+            s.held_out, before.held_out, path,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,17 +145,20 @@ def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
         )
 
 
-def refuse_untested(settings: Any, where: Callable[[str], str], names: Collection[str]) -> None:
+def refuse_untested(
+    settings: Any, where: Callable[[str], str], names: Collection[str], *, adopts: bool = False
+) -> None:
     """Refuse `stop_after` without what the model is tested on: none of the settings `names`.
 
-    Of `validation` and `held_out` refuse both.
+    Of `validation` and `held_out` refuse both.  `adopts`: a file that is not read yet may have the
+    settings.
     """
     if "held_out" in names and "validation" in names and settings.validation and settings.held_out:
         raise ConfigError(
             f"{where('held_out')}: expected 0 with validation (from {where('validation')}), got "
             f"{settings.held_out:g}: leave one of them out"
         )
-    if settings.stop_after and not any(getattr(settings, name) for name in names):
+    if settings.stop_after and not adopts and not any(getattr(settings, name) for name in names):
         raise ConfigError(
             f"{where('stop_after')}: expected {' or '.join(names)} as well, got none: "
             "without lines to test on no epoch can be better than another. Set "

@@ -21,6 +21,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models import recalled_bases, seen_blocks
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
+from snailps.models.classifier.held_out import split_of
 from snailps.models.classifier.passes import enough_epochs
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.kept_rows import KeptRows
@@ -543,6 +544,34 @@ def test_epochs_are_those_of_the_rule_but_for_a_model_that_goes_on(tmp_path):
     with found(tmp_path, path) as files:
         assert Classifier.passes(SMALL, files) == Passes(100, 100)
         assert Classifier.passes(replace(SMALL, continue_from="m.bin"), files) == Passes(5, 5)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_epochs_and_features_are_those_of_a_text_without_the_held_out_lines(tmp_path, end):
+    text = b"\n".join(b"__label__%d word%d" % (i % 2, i) for i in range(4000)) + end
+    settings = ClassifierSettings(held_out=0.4, seed=3)
+    trained = split_of(settings).trained(text)
+    assert 2200 < trained.count(b"\n") < 2600
+    chosen = []
+    for written, s in ((text, settings), (trained, replace(settings, held_out=0.0))):
+        path = tmp_path / "t.txt"
+        path.write_bytes(written)
+        with found(tmp_path, path) as files:
+            chosen.append(
+                (Classifier.passes(replace(s, lr=0.1), files), Classifier.measure(s, files))
+            )
+    assert chosen[0][0] == chosen[1][0] != Passes(100, 100)
+    assert chosen[0][1] == replace(chosen[1][1], held_out=0.4)
+
+
+def test_one_label_of_the_trained_lines_is_all_that_counts(tmp_path):
+    path, line = tmp_path / "t.txt", b"__label__only one word %d\n"
+    split = split_of(replace(SMALL, held_out=0.4))
+    other = next(text for i in range(99) if split.held(text := b"__label__other word %d\n" % i))
+    path.write_bytes(b"".join(line % i for i in range(999)) + other)
+    with found(tmp_path, path) as files:
+        assert Classifier.passes(SMALL, files) == Passes(300, 300)
+        assert Classifier.passes(replace(SMALL, held_out=0.4), files) == Passes(5, 5)
 
 
 def test_text_of_one_label_is_not_gone_over_hundreds_of_times_and_says_so(tmp_path, caplog):

@@ -391,6 +391,19 @@ def test_calibration_is_refused_with_the_tree_of_a_file_that_goes_on(tmp_path):
         Classifier.adopt(settings, lambda name: None)
 
 
+def test_continued_classifier_is_warned_of_lines_that_it_may_have_seen(tmp_path, caplog):
+    path, rows = tmp_path / "m.bin", np.zeros((2, 8), np.float32)
+    header = BinHeader(dim=8, loss="softmax", model="supervised")
+    write_bin(path, header, [b"a"], [2], [rows[:1]], [rows], [b"__label__a", b"__label__b"], [2, 1])
+    goes_on = replace(SMALL, continue_from=str(path))
+    Classifier.adopt(goes_on, {"seed": "--seed", "held_out": "--held-out"}.get)
+    Classifier.adopt(replace(goes_on, held_out=0.0), lambda name: None)
+    assert not caplog.text
+    Classifier.adopt(goes_on, lambda name: None)
+    assert "m.bin does not say which lines were held out of it" in caplog.text
+    assert "(now 4)" in caplog.text
+
+
 def test_a_share_that_leaves_no_line_to_train_is_refused():
     with pytest.raises(DataError, match=r"held_out: expected lines that are trained, got none: 0"):
         Classifier.summarize(replace(SMALL, held_out=0.9), WordCounter())

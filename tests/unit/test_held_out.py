@@ -274,6 +274,25 @@ def test_continued_training_holds_out_what_the_first_one_did(tmp_path):
         np.testing.assert_array_equal(model[name], array)
 
 
+def test_continued_ratings_hold_out_the_lines_of_their_file_or_are_refused(tmp_path):
+    path, lines = tmp_path / "first.npz", lines_of()
+    files_of_training(tmp_path, {"held_out": 0.2, "loss": "squared", "epochs": 1}, lines, 1)
+    (tmp_path / "out.npz").rename(path)
+
+    def adopted(**settings):
+        made = replace(RATED, continue_from=str(path), **settings)
+        origins = {name: f"--{name}".replace("_", "-") for name in settings}
+        return MatrixFactorization.adopt(made, origins.get)
+
+    first = adopted()
+    assert (first.held_out, first.held_out_by, first.seed) == (0.2, "line", 1)
+    assert adopted(seed=2, held_out=0.0).seed == 2
+    for name, value in {"seed": 2, "held_out_by": "user"}.items():
+        origin = f"--{name}".replace("_", "-")
+        with pytest.raises(ConfigError, match=f"^{origin}: expected .*, by which lines were held"):
+            adopted(**{name: value})
+
+
 def test_ratings_are_tested_on_the_held_out_lines_as_on_a_file_of_them(tmp_path):
     lines = lines_of()
     settings = {"held_out": 0.2, "held_out_by": "user", "loss": "squared", "epochs": 3}

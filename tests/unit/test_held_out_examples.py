@@ -21,7 +21,10 @@ from snailps.models.sparse import evaluate
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.net import Net
+from snailps.models.packed_tables import state_names
 from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.warm_start import adopt
+from snailps.vectors.model_file import model_settings, write_model
 
 SPLIT = HeldOut.of(0.3, 4)
 TRAINED, HELD = Side(SPLIT), Side(SPLIT, is_held=True)
@@ -272,6 +275,36 @@ def test_held_out_beside_validation_and_stop_after_without_either_are_refused():
     with pytest.raises(ConfigError, match="expected validation or held_out as well"):
         build({"stop_after": 2}).build(SparseSettings)
     assert build({"stop_after": 2, "held_out": 0.1}).build(LinearSettings).stop_after == 2
+
+
+def continued(path, before, caplog, **settings):
+    """Settings of a training that continues a model with settings `before`."""
+    header = model_settings(before) | {"worker_class": "snailps.models.sparse.linear:Linear"}
+    rows = {name: np.zeros(0, np.uint64) for name in state_names("weights")}
+    write_model(str(path), rows, header)
+    caplog.clear()
+    raw = RawConfig.from_mapping({"continue_from": str(path), **settings}, "--{key}")
+    built = raw.build(LinearSettings)
+    return adopt(Linear, built, {name: f"--{name}".replace("_", "-") for name in settings}.get)
+
+
+def test_continued_training_holds_out_the_lines_of_its_file_or_is_refused(tmp_path, caplog):
+    path, before = tmp_path / "m.npz", LinearSettings(held_out=0.2, seed=3)
+    one = continued(path, before, caplog, stop_after=2)  # by the file's held_out
+    assert (one.held_out, one.seed, one.stop_after) == (0.2, 3, 2)
+    assert one.side(is_held=True) == before.side(is_held=True)
+    continued(path, before, caplog, seed=3, held_out=0.1)
+    continued(path, before, caplog, seed=4, held_out=0)
+    continued(path, LinearSettings(seed=3), caplog, seed=4, held_out=0.1)
+    assert not caplog.text
+    with pytest.raises(ConfigError, match=r"^--seed: expected 3, by which lines .* got 4, .*set h"):
+        continued(path, before, caplog, seed=4)
+    with pytest.raises(ConfigError, match=r"^--stop-after: expected validation or held_out as"):
+        continued(path, before, caplog, stop_after=2, held_out=0)
+    with pytest.raises(ConfigError, match=r"^--stop-after: expected validation"):
+        continued(path, LinearSettings(), caplog, stop_after=2)
+    continued(path, before, caplog, held_out=0.3)
+    assert "held_out: 0.3, and 0.2 were held out of" in caplog.text
 
 
 def test_a_class_of_held_out_lines_alone_is_refused_with_advice_that_fits(tmp_path):

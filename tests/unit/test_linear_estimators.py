@@ -326,6 +326,17 @@ def test_classes_beyond_63_bits_are_named_to_partial_fit(jobs, given):
     assert jobs.labels == [[2, 0, 1, 1]]
 
 
+def test_partial_fit_with_another_seed_is_refused_if_it_divides_the_rows(jobs):
+    model = snailps.LogisticRegression(held_out=0.1, seed=7).fit(X, [0, 1, 1, 0])
+    model._model = replace(
+        model._model, settings=replace(model._model.settings, held_out=0.1, seed=7)
+    )
+    model.set_params(seed=8)
+    with pytest.raises(ParameterError, match="seed: the fitted model has 7, got 8"):
+        model.partial_fit(X, [0, 1, 1, 0])
+    model.set_params(held_out=0.0).partial_fit(X, [0, 1, 1, 0])
+
+
 def test_partial_fit_goes_on_with_weights_and_state(jobs):
     model = snailps.LogisticRegression()
     assert model.partial_fit(X, [0, 0, 0, 0], classes=[0, 1]).classes_.tolist() == [0, 1]

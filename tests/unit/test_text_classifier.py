@@ -165,6 +165,17 @@ def test_fit_of_a_file_takes_its_labels(jobs, tmp_path):
         model.fit(file, ["a", "b"])
 
 
+def test_partial_fit_holds_out_what_fit_did_or_is_refused(jobs):
+    model = TextClassifier(dim=2, held_out=0.1, seed=7).fit(TEXTS, [1, 0, 0])
+    model.partial_fit(TEXTS, [1, 0, 0])
+    assert jobs.asked[-1][1]["seed"] == 7
+    model.set_params(seed=8)
+    with pytest.raises(ParameterError, match="seed: the fitted model has 7, got 8"):
+        model.partial_fit(TEXTS, [1, 0, 0])
+    model.set_params(held_out=0.0).partial_fit(TEXTS, [1, 0, 0])
+    model.set_params(seed=9, held_out=0.1).partial_fit(TEXTS, [1, 0, 0])  # held none out before
+
+
 def test_partial_fit_adds_labels_and_keeps_the_words_of_the_others(jobs):
     model = TextClassifier(dim=2).fit(TEXTS, [1, 0, 0])
     model.partial_fit(["odd"], [7])

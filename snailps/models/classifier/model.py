@@ -283,8 +283,8 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def measure(cls, settings: ClassifierSettings, files: InputFiles) -> JobSettings:
-        """The text's length decides what is ``auto``."""
-        return settings.decided(small=is_small(files))
+        """The number of trained lines decides what is ``auto``."""
+        return settings.decided(small=is_small(files, split_of(settings)))
 
     @classmethod
     def shuffles(cls, settings: ClassifierSettings) -> bool:
@@ -294,12 +294,12 @@ class Classifier(TextModel, Adopted, Reported):
     def passes(cls, settings: ClassifierSettings, files: InputFiles) -> Passes:
         """Small texts get the epochs that their lines need, unless a model is continued, or there
         is nothing to learn."""
-        epochs = EPOCHS
+        epochs, split = EPOCHS, split_of(settings)
         if not settings.continue_from:
             steps = STEPS_GRAMS if settings.maxn > 0 else STEPS
-            epochs = epochs_of(files, settings.lr or LR, steps)
+            epochs = epochs_of(files, settings.lr or LR, steps, split)
         if epochs > EPOCHS and has_one_label(
-            files, settings.label.encode(), has_weights=settings.has_weights
+            files, settings.label.encode(), has_weights=settings.has_weights, split=split
         ):
             epochs = EPOCHS
         return Passes(epochs, epochs)

@@ -14,6 +14,7 @@ import math
 from snailps.api.passes import EPOCHS, EPOCHS_MAX
 from snailps.data._labelled import WeightError, without_weights
 from snailps.data._text import WordCounter
+from snailps.data.held_out import HeldOut
 from snailps.data.input_files import InputFiles
 from snailps.models.classifier.settings import LR
 
@@ -28,15 +29,20 @@ def enough_epochs(lines: int, lr: float, steps: float = STEPS) -> int:
     return min(EPOCHS_MAX, max(EPOCHS, math.ceil(steps / (lr * max(1, lines)))))
 
 
-def epochs_of(files: InputFiles, lr: float, steps: float = STEPS) -> int:
-    """Epochs for the lines of an input; they are counted only as far as their number matters."""
-    return enough_epochs(files.lines(math.ceil(steps / (lr * EPOCHS))), lr, steps)
+def epochs_of(
+    files: InputFiles, lr: float, steps: float = STEPS, split: HeldOut | None = None
+) -> int:
+    """Epochs for the trained lines of an input, which are counted only as far as their number
+    matters."""
+    return enough_epochs(files.trained_lines(math.ceil(steps / (lr * EPOCHS)), split), lr, steps)
 
 
-def has_one_label(files: InputFiles, prefix: bytes, *, has_weights: bool = False) -> bool:
-    """Whether all lines have the same label; reads no further than the second label."""
+def has_one_label(
+    files: InputFiles, prefix: bytes, *, has_weights: bool = False, split: HeldOut | None = None
+) -> bool:
+    """Whether all trained lines have the same label; reads no further than the second label."""
     counter = WordCounter()
-    for data in files.pieces():
+    for data in files.pieces(split):
         try:
             counter.count(without_weights(data, prefix)[0] if has_weights else data)
         except WeightError:  # the survey says in which file and line
@@ -46,6 +52,6 @@ def has_one_label(files: InputFiles, prefix: bytes, *, has_weights: bool = False
     return True
 
 
-def is_small(files: InputFiles) -> bool:
+def is_small(files: InputFiles, split: HeldOut | None = None) -> bool:
     """Whether the text gets more epochs than a large text."""
-    return epochs_of(files, LR) > EPOCHS
+    return epochs_of(files, LR, split=split) > EPOCHS

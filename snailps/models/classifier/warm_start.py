@@ -9,6 +9,7 @@ Runs once, at the master, so that no lost worker has written a row that another 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -24,6 +25,8 @@ from snailps.models.pretrained import first_vectors, with_dim
 from snailps.models.text_model import vocabulary_of
 from snailps.vectors.fasttext_bin import read_bin
 
+log = logging.getLogger(__name__)
+
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
     """Take the shape of the file that training starts from; the user must not set another."""
@@ -36,6 +39,13 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
         )
     adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
     adopted.validate(lambda name: f"{path}: {name}")
+    if adopted.held_out and explicit("seed") is None:
+        log.warning(
+            "held_out: %s does not say which lines were held out of it. On the same input, set "
+            "seed to that of its training (now %d): another one tests the model on lines that it "
+            "was trained on",
+            path, adopted.seed,
+        )  # fmt: skip
     return adopted.decided(small=False)
 
 

@@ -58,6 +58,7 @@ from snailps.models.embeddings.worker import (
     NameSurveyor,
 )
 from snailps.models.local_sgd import Floats, RowLayout
+from snailps.models.packed_tables import refuse_other_split
 from snailps.models.rotation import shared_blocks
 from snailps.models.rows import Ids
 
@@ -284,6 +285,10 @@ class MatrixFactorization(RotatingWorker, Ranged):
     @classmethod
     def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
         warm_start.needs_encoding(before, adopted.continue_from)
+        if not adopted.solves:  # else the file has its lines, which no figure counts
+            draws = {before.held_out_by, adopted.held_out_by} & {"line", "user"}
+            decide = ("held_out_by", "seed") if draws else ("held_out_by",)
+            refuse_other_split(adopted, before, explicit, decide)
         return adopted
 
     @classmethod

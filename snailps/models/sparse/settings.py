@@ -36,6 +36,8 @@ from snailps.models.shared_settings import (
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
+TESTED_ON = ("validation", "held_out")
+"""Settings that say which examples the model is tested on after each epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class SparseSettings(JobSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
-        refuse_untested(self, where, ("validation", "held_out"))
+        refuse_untested(self, where, TESTED_ON, adopts=bool(self.continue_from))
         try:
             if self.label_column:
                 self._check_tables()

@@ -36,13 +36,15 @@ from snailps.models.packed_tables import (
     opened_model,
     put_tables,
     read_packed,
+    refuse_other_split,
     state_names,
     with_shape,
 )
 from snailps.models.sparse.batch import TABLE
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.sample import all_labels, entropy, sample_of
-from snailps.models.sparse.settings import SparseSettings
+from snailps.models.shared_settings import refuse_untested
+from snailps.models.sparse.settings import TESTED_ON, SparseSettings
 from snailps.vectors.model_file import HEADER, OF_THE_RUN
 
 log = logging.getLogger(__name__)
@@ -131,6 +133,11 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
         habits["label_column"] = saved.label
         s = replace(s, columns=_declared(saved, s, explicit("columns")))
     found = with_shape(s, shape, s.continue_from, explicit, habits)
+    refuse_other_split(found, before, explicit)
+    known = settings_of(type(s))
+    refuse_untested(
+        found, lambda name: known[name].place(explicit(name) or s.continue_from), TESTED_ON
+    )
     named = columns_of(found.columns, needs_label=False)
     has_label = bool(found.label_column) or any(one.kind is Kind.LABEL for one in named)
     if saved.by_name != has_label:
