@@ -17,9 +17,12 @@ import typer
 
 from snailps.cli.printing import print_figures, print_json
 from snailps.data.file_kinds import whole_lines
+from snailps.errors import DataError
 from snailps.outward import without_secrets
 
 _LINES_BYTES = 1 << 16
+_OPTIONS = {"y": "--label-column", "sample_weight": "--weight-column"}
+"""Arguments of `evaluate`, as its errors call them, and the options that users have given."""
 
 KOption = Annotated[int, typer.Option("-k", min=-1, help="At most K labels per line; -1: all.")]
 ThresholdOption = Annotated[
@@ -63,7 +66,14 @@ def judge_examples(
     """Print a model's figures on a file, the same that a training prints for `test`."""
     from snailps.estimators.loading import fitted_of
 
-    figures = fitted_of(model).evaluate(readable(file), label_column or None, weight_column or None)
+    fitted = fitted_of(model)
+    try:
+        figures = fitted.evaluate(readable(file), label_column or None, weight_column or None)
+    except DataError as error:
+        argument, _, what = str(error).partition(": ")
+        if argument not in _OPTIONS:
+            raise
+        raise DataError(f"{_OPTIONS[argument]}: {what}") from None
     print_judgement(model, file, figures, as_json=as_json)
 
 

@@ -12,7 +12,6 @@ offers itself as Arrow data.  Must not know files.
 from __future__ import annotations
 
 import math
-import operator
 import os
 import re
 from abc import ABC, abstractmethod
@@ -38,15 +37,6 @@ PIECE = 1 << 14
 """Elements converted at a time."""
 _BATCH = 1024
 """Rows that a Hugging Face dataset is asked for at a time."""
-
-
-def whole_number(value: Any, least: int, expected: str, most: int | None = None) -> int:
-    """Return a parameter as an int; `expected` begins the DataError if it is none, or too small or
-    large."""
-    number = operator.index(value) if hasattr(value, "__index__") else least - 1
-    if number < least or (most is not None and number > most):
-        raise DataError(f"{expected}, got {value!r:.80}")
-    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,6 +552,19 @@ def _plain(values: Any) -> Iterable[Any]:
             plain: Iterable[Any] = getattr(values, convert)()
             return plain
     return values if isinstance(values, Iterable) else [values]
+
+
+def mapping_of(value: Any) -> Any:
+    """A value, or the dict that it stands for: pyarrow and pandas give a map of Arrow as a list of
+    pairs.  `DataError`: a key is there twice."""
+    if not (isinstance(value, list) and value and isinstance(value[0], tuple)):
+        return value
+    pairs = dict(value)
+    if len(pairs) < len(value):
+        keys = [key for key, _ in value]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise DataError(f"expected each key of a map once, got {twice!r:.60} twice")
+    return pairs
 
 
 def _sliced(column: Column) -> Iterator[Any]:

@@ -172,8 +172,8 @@ def example_files(
             )
         if weight:
             raise DataError(
-                f"sample_weight: {files[0]} has no column names in its first line: expected "
-                f"numbers, one a row, got {weight!r:.60}"
+                f"sample_weight: there is no column {weight!r:.60}: {files[0]} has no column names "
+                "in its first line"
             )
         return LineExamples(files, paths, needs_labels, lines)
     if tables[0]:
@@ -187,9 +187,9 @@ def example_files(
         beside = Beside(label, weight)
         return TableExamples(files, beside, columns, names, others, infer, by_name, kinds)
     if label or columns or weight:
-        what = f"y: expected None, got {label!r:.60}" if label else "columns: expected none"
+        what = f"y: there is no column {label!r:.60}" if label else "columns: expected none"
         if weight:
-            what = f"sample_weight: expected numbers, one a row, got {weight!r:.60}"
+            what = f"sample_weight: there is no column {weight!r:.60}"
         raise DataError(
             f"{what}: {files[0]} is no table: each line or row begins with its label. The names of "
             f"tables end in {ENDINGS}"

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.columns import Column, Kind, as_float, columns_by_name, declaration_of
-from snailps.data.elements import Elements, is_missing, shown_names
+from snailps.data.elements import Elements, is_missing, mapping_of, shown_names
 from snailps.data.examples import NUMBERS
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.formats.table import TableFile, open_table, table_errors
@@ -355,8 +355,7 @@ def _number(cell: Any) -> float:
 
 def _word(label: Any) -> Any:
     """A label, or each of a list or mapping, as a word of a line; None: missing."""
-    if isinstance(label, list) and label and isinstance(label[0], tuple):
-        label = dict(label)  # of Arrow's type map
+    label = mapping_of(label)
     if isinstance(label, Mapping):
         return {_word(name): weight for name, weight in label.items()}
     if isinstance(label, list):

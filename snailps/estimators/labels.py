@@ -23,6 +23,7 @@ from snailps.data.elements import (
     elements_of,
     is_missing,
     library_of,
+    mapping_of,
     native,
     refuse_masked,
     table_of,
@@ -103,12 +104,20 @@ def soft_labels_of(
     if soft is not None:
         return soft
     elements = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
-    rows = list(elements.values)
-    if not rows or not isinstance(rows[0], Mapping):
+    rows = list[Any]()
+    for value in elements.values:
+        try:
+            rows.append(mapping_of(value))
+        except DataError as error:
+            raise DataError(f"y: element {len(rows):,}: {error}") from None
+    first = next((row for row in rows if row != []), None)  # a map of Arrow without entries
+    if not isinstance(first, Mapping):
         return None
     labels: dict[Any, Any] = {}  # checked once, not in each row
     weighed = []
     for number, row in enumerate(rows):
+        if row == []:
+            raise _no_weight(number)
         if not isinstance(row, Mapping):
             raise DataError(
                 f"y: element {number:,} is {a_kind(row)}: expected a mapping from labels to "

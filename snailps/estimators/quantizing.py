@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from snailps.data.arguments import whole_number
 from snailps.data.atomic import check_target
-from snailps.data.elements import whole_number
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import BinModel

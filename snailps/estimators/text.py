@@ -401,6 +401,8 @@ class TextClassifier(
             `fit` was not called.
         DataError
             X is a single str, or an element is missing or not text.
+        ModelFileError
+            Words of X have rows with NaN or infinity.
         """
         pieces = list(self._pieces_of_chances(X, "predict_proba"))
         if not pieces:
@@ -413,7 +415,7 @@ class TextClassifier(
         counts = self._model.label_counts[self._columns].astype(np.float32)
         counts /= max(1.0, float(counts.sum()))
         lines = lines_of(X, self._text_column(X), what)
-        for of_labels in self._model.probability_pieces(lines):
+        for of_labels in self._model.probability_pieces(lines, strict=True):
             chances = of_labels[:, self._columns]
             chances[np.isnan(chances[:, :1]).any(axis=1)] = counts
             chances /= np.maximum(chances.sum(axis=1, keepdims=True), np.float32(1e-30))
@@ -442,9 +444,12 @@ class TextClassifier(
             `fit` was not called.
         DataError
             X is a single str, or an element is missing or not text.
+        ModelFileError
+            Words of X have rows with NaN or infinity.
         """
         self._refuse_unfitted("predict")
-        best = self._model.predict_arrays(lines_of(X, self._text_column(X), "predict"))[0][:, 0]
+        lines = lines_of(X, self._text_column(X), "predict")
+        best = self._model.predict_arrays(lines, strict=True)[0][:, 0]
         best[best < 0] = self._model.label_counts.argmax()
         places = np.empty_like(self._columns)
         places[self._columns] = np.arange(len(places))

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._subwords import ngram_hash
+from snailps.data.arguments import whole_number
 from snailps.data.atomic import atomic_file
-from snailps.data.elements import whole_number
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError

@@ -401,8 +401,11 @@ def _start(
     servers: int, workers: int, log: IO[str] | None, settings: Mapping[str, Any], caller: str
 ) -> Cluster:
     """Start the processes of a cluster, and join it."""
-    if servers < 1 or workers < 0:
-        raise ConfigError(f"a cluster needs a server: got {servers} servers, {workers} workers")
+    if type(servers) is not int or type(workers) is not int or servers < 1 or workers < 0:
+        raise ConfigError(
+            f"{caller}: a cluster needs a server, and whole numbers: got {servers!r:.40} servers, "
+            f"{workers!r:.40} workers"
+        )
     texts = setting_texts(settings)
     raw = _role_config(texts, caller)
     master = raw.build(MasterSettings, also_known=_ROLES)

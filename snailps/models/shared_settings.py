@@ -92,6 +92,8 @@ STOP_AFTER: Mapping[str, Any] = {
     "aliases": ["n_iter_no_change", "patience"],
 }
 """`stop_after` of models that are tested after each epoch."""
+TESTED_ON = ("validation", "held_out")
+"""Settings that say what a model with both is tested on after each epoch."""
 ACTIVATION: Mapping[str, Any] = {
     "help": "Activation of the hidden layers.",
     "when": "If the other one gives better results on your data.",
@@ -160,7 +162,15 @@ def refuse_untested(
         )
     if settings.stop_after and not adopts and not any(getattr(settings, name) for name in names):
         raise ConfigError(
-            f"{where('stop_after')}: expected {' or '.join(names)} as well, got none: "
-            "without lines to test on no epoch can be better than another. Set "
-            + ("one of them" if len(names) > 1 else "it")
+            f"{where('stop_after')}: expected {tested_on(names)} as well: without lines to test on "
+            "no epoch can be better than another"
         )
+
+
+def tested_on(names: Collection[str]) -> str:
+    """Name the settings by which a model is tested, for users of commands and of estimators, whose
+    data is no parameter."""
+    (files,) = [name for name in names if name != "held_out"]
+    if "held_out" not in names:
+        return f"files of {files}"
+    return f"held_out, such as 0.1, or, of a command, files of {files}"

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.arguments import whole_number
 from snailps.errors import DataError
 from snailps.vectors.questions import Query, query_items, unit, vector_of
 from snailps.vectors.saving import warn_of_normal_form, write_word2vec
@@ -160,8 +161,10 @@ class GensimNames:
         wanted, unwanted = query_items(positive), query_items(negative)
         if not wanted:
             raise DataError("most_similar_cosmul: expected a word or a vector, got none")
-        if topn < 1:
-            raise DataError(f"topn: expected at least 1 word, got {topn}")
+        if restrict_vocab is not None:
+            expected = "restrict_vocab: expected at least 1 word"
+            restrict_vocab = whole_number(restrict_vocab, 1, expected)
+        topn = whole_number(topn, 1, "topn: expected at least 1 word")
         matrix = self.normalised[:restrict_vocab]
         scores = np.ones(len(matrix), np.float32)
         divisor = np.ones(len(matrix), np.float32)

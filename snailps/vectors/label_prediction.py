@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
+from snailps.data.arguments import whole_number
 from snailps.data.blocks import files_of
-from snailps.data.elements import whole_number
 from snailps.data.extras import optional_module
 from snailps.data.in_order import in_order
 from snailps.data.label_words import prefix_of
@@ -56,6 +56,10 @@ P = TypeVar("P")
 
 _SCORES_MAX = 1 << 22
 """Scores computed at a time: 16 MiB."""
+_NOT_FINITE = (
+    "expected finite rows, and {} have NaN or infinity: the training has diverged, or the file is "
+    "damaged. Train again with a lower lr, or fetch the file again"
+)
 
 
 class Prediction(NamedTuple):
@@ -168,7 +172,7 @@ class LabelModel:
         self.loss = header.loss
         if not model.labels:
             raise ModelFileError(f"{path}: a classifier without labels; fetch or export it again")
-        self._model = model
+        self._model, self._shown, self._has_warned = model, os.fspath(path), False
         self._words = len(model.words)
         self._pruned = model.pruned
         inputs: Any = model.input
@@ -185,6 +189,8 @@ class LabelModel:
         def labelling(temperature: float) -> Any:  # without `self`, which keeps it
             output = kernels.padded(len(model.labels), header.dim)
             output[:, : header.dim] = model.output[:]
+            if not np.isfinite(output).all():  # else such a label is silently never predicted
+                raise ModelFileError(f"{path}: {_NOT_FINITE.format('labels')}")
             if temperature != 1:
                 output *= np.float32(1 / temperature)
             return labelling_by(inputs, output, header.dim)
@@ -340,7 +346,7 @@ class LabelModel:
 
     def predict_arrays(
         self, text: str | bytes | Iterable[str | bytes], k: int = 1, *, threads: int = 0,
-        unread: Callable[[int], object] = warn_of_unread,
+        unread: Callable[[int], object] = warn_of_unread, strict: bool = False,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
         """Predict the best labels of each line as arrays, which is faster than objects.
 
@@ -350,6 +356,9 @@ class LabelModel:
             As in `predict`.
         unread : callable
             Called with the number of words that were not read; by default it logs a warning.
+        strict : bool
+            Raise `ModelFileError` for a line whose words have rows with NaN or infinity; else it
+            has no labels, and a warning is logged once.
 
         Returns
         -------
@@ -358,15 +367,16 @@ class LabelModel:
         float32[lines, min(k, labels)]
             Their probabilities; NaN if a line has no labels.
         """
-        return self._predicted(text, self.number_of(k), threads, unread, thresholds=False)
+        ask = self._best(k, strict=strict)
+        return self._predicted(text, self.number_of(k), threads, unread, ask)
 
     def _predicted(
-        self, text: Any, k: int, threads: int, unread: Callable[[int], object], *,
-        thresholds: bool,
+        self, text: Any, k: int, threads: int, unread: Callable[[int], object],
+        ask: Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]],
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
         pieces = pieces_of(text, rows=_SCORES_MAX // k)
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
-        answers = self.best_of(pieces, k, threads, unread, thresholds=thresholds)
+        answers = self._answers(ask, [pieces], threads, unread)
         best, chances = zip(none, *answers, strict=True)
         return np.concatenate(best), np.concatenate(chances)
 
@@ -410,14 +420,14 @@ class LabelModel:
         names = label_names(
             optional_module("pyarrow", "predict_arrow", "snailps[data]"), self.labels
         )
-        best, chances = self._predicted(
-            text, self.number_of(1 if k is None else k), threads, warn_of_unread, thresholds=own
-        )
+        width = self.number_of(1 if k is None else k)
+        ask = self._best(width, thresholds=own)
+        best, chances = self._predicted(text, width, threads, warn_of_unread, ask)
         return label_table(best, chances, threshold, names, is_flat=k is None)
 
     def probabilities(
         self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0,
-        unread: Callable[[int], object] = warn_of_unread,
+        unread: Callable[[int], object] = warn_of_unread, strict: bool = False,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Return the probability of every label for each line.
 
@@ -425,7 +435,7 @@ class LabelModel:
         ----------
         text, threads
             As in `predict`.
-        unread : callable
+        unread, strict
             As in `predict_arrays`.
 
         Returns
@@ -433,11 +443,11 @@ class LabelModel:
         float32[lines, labels]
             Columns in the order of `labels`; a row of NaN if the line has no labels.
         """
-        return self.best_and_probabilities(text, threads=threads, unread=unread)[1]
+        return self.best_and_probabilities(text, threads=threads, unread=unread, strict=strict)[1]
 
     def best_and_probabilities(
         self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0,
-        unread: Callable[[int], object] = warn_of_unread,
+        unread: Callable[[int], object] = warn_of_unread, strict: bool = False,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
         """Return the best label of each line, int32[lines] (-1: none), and `probabilities`.
 
@@ -446,22 +456,22 @@ class LabelModel:
         """
         labels = len(self.labels)
         pieces = pieces_of(text, rows=_SCORES_MAX // labels)
-        ask = self._labelling.chances
+        ask = partial(self._chances, strict=strict)
         none = np.empty(0, np.int32), np.empty((0, labels), np.float32)
-        parts = self._answers(
-            lambda lines: ask(lines.feature_ptr, lines.features), [pieces], threads, unread
-        )
+        parts = self._answers(ask, [pieces], threads, unread)
         best, chances = zip(none, *parts, strict=True)
         return np.concatenate(best), np.concatenate(chances)
 
-    def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
+    def probability_pieces(
+        self, texts: Iterable[str | bytes], *, strict: bool = False
+    ) -> Iterator[NDArray[np.float32]]:
         """Yield `probabilities` for some texts at a time; a warning comes at the end only."""
         unread: list[int] = []
         texts = iter(texts)
         step = max(1, _SCORES_MAX // len(self.labels))
         pieces = iter(lambda: list(islice(texts, step)), [])
         for piece in pieces:
-            yield self.probabilities(piece, unread=unread.append)
+            yield self.probabilities(piece, unread=unread.append, strict=strict)
         warn_of_unread(sum(unread))
 
     @property
@@ -504,18 +514,42 @@ class LabelModel:
         return self._answers(self._best(k, thresholds=thresholds), [pieces], threads, unread)
 
     def _best(
-        self, k: int, *, thresholds: bool = False
+        self, k: int, *, thresholds: bool = False, strict: bool = False
     ) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
         k, least = self.number_of(k), self._least if thresholds else None
 
         def ask(lines: Lines) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
             best, chances = self._labelling.best(lines.feature_ptr, lines.features, k)
+            self._look_for_wrong_rows(lines, best[:, 0], strict)
             if least is not None:
                 below = ~(chances >= least[best])
                 best[below], chances[below] = -1, np.nan
             return best, chances
 
         return ask
+
+    def _chances(
+        self, lines: Lines, *, strict: bool = False
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The best label of each line, and the probabilities of all."""
+        best, chances = self._labelling.chances(lines.feature_ptr, lines.features)
+        self._look_for_wrong_rows(lines, best, strict)
+        return best, chances
+
+    def _look_for_wrong_rows(self, lines: Lines, best: NDArray[np.int32], strict: bool) -> None:
+        """Warn once of a line without a label whose words the model knows; `strict`: refuse it.
+
+        Such rows are looked for here, where they are used: a model has many, which are mapped.
+        """
+        if self._has_warned and not strict:
+            return
+        if not (best < 0).any() or not (np.diff(lines.feature_ptr)[best < 0] > 0).any():
+            return
+        what = f"{self._shown}: {_NOT_FINITE.format('words of the texts')}"
+        if strict:
+            raise ModelFileError(what)
+        self._has_warned = True
+        log.warning("%s. Lines with these words get no label", what)
 
     def _answers(
         self,
@@ -571,7 +605,7 @@ class LabelModel:
         """Yield lines, the best label of each, int32[lines], and `sentence_vector` of each."""
 
         def ask(lines: Lines) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-            best, _ = self._labelling.best(lines.feature_ptr, lines.features, 1)
+            best, _ = self._best(1)(lines)
             return best[:, 0], self._labelling.hidden(lines.feature_ptr, lines.features)
 
         return self._labelled_answers(ask, texts, max(1, self._model.header.dim))
@@ -589,13 +623,10 @@ class LabelModel:
 
     def _rank(self, ranked: Ranking, texts: Callable[[], Iterable[bytes]]) -> None:
         """Rank the probabilities of all labels, by two passes."""
-        chances = self._labelling.chances
         for is_again in (False, True):
             if is_again:
                 ranked.again()
-            answers = self._labelled_answers(
-                lambda x: chances(x.feature_ptr, x.features), texts(), len(self.labels)
-            )
+            answers = self._labelled_answers(self._chances, texts(), len(self.labels))
             for lines, (_, likely) in answers:
                 ranked.add(lines, likely)
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from snailps import kernels
 from snailps.data._labelled import KeptGrams
 from snailps.data._subwords import subwords_csr
-from snailps.data.elements import whole_number
+from snailps.data.arguments import whole_number
 from snailps.data.in_order import in_order
 from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import END_OF_LINE

@@ -14,7 +14,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import compress
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from snailps.data._labelled import KeptGrams
 from snailps.data._normaliser import Normaliser
 from snailps.data._subwords import floret_ids, subword_ids
+from snailps.data.arguments import whole_number
 from snailps.data.extras import optional_module
 from snailps.data.normal_forms import normal_parts
 from snailps.data.vocabulary import LABEL_PREFIX
@@ -832,8 +832,7 @@ class Vectors(GensimNames):
 
     def _neighbours(self, query: Float32, k: int, banned: Iterable[str | bytes]) -> list[Neighbour]:
         """Find the `k` words nearest to a vector, without the words in `banned`."""
-        if not isinstance(k, Integral) or k < 1:
-            raise DataError(f"expected a number of neighbours of at least 1, got {k}")
+        k = whole_number(k, 1, "expected a number of neighbours of at least 1")
         bans = self._known_numbers(banned)
         nearest = zip(*nearest_to(self.normalised, query, k, bans), strict=True)
         return [Neighbour(to_text(self._raw[number]), score) for number, score in nearest]
@@ -849,23 +848,20 @@ class Vectors(GensimNames):
 
         `more` is the number of words that the caller will leave out of the answer.
         """
-        if not isinstance(topn, Integral) or topn < 1:
-            raise DataError(f"topn: expected at least 1 neighbour, got {topn}")
-        k = topn + more
+        k = whole_number(topn, 1, "topn: expected at least 1 neighbour") + more
         if restrict is None and self._near is not None:
             return self._near.search(queries, min(k, len(self._raw)))
         matrix = self.normalised
         if restrict is None:
             return nearest_rows(matrix, queries, min(k, len(matrix)))
-        if isinstance(restrict, (int, np.integer)):
-            if restrict < 1:
-                raise DataError(f"restrict_vocab: expected at least 1 word, got {restrict}")
-            first = matrix[:restrict]
-            return nearest_rows(first, queries, min(k, len(first)))
         if isinstance(restrict, (str, bytes)):
             raise DataError(
                 f"restrict_vocab: expected a number or a list of words, got {restrict!r}"
             )
+        if not isinstance(restrict, Iterable):
+            expected = "restrict_vocab: expected at least 1 word, or a list of words"
+            first = matrix[: whole_number(restrict, 1, expected)]
+            return nearest_rows(first, queries, min(k, len(first)))
         allowed = self._known_numbers(restrict)
         if not allowed:
             raise DataError(

@@ -20,8 +20,8 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
 from snailps.models import recalled_bases, seen_blocks
 from snailps.models.classifier import model as classifier
-from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.held_out import split_of
+from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.passes import enough_epochs
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.kept_rows import KeptRows

@@ -410,7 +410,9 @@ def test_a_share_that_leaves_no_line_to_train_is_refused():
 
 
 def test_calibration_asks_for_held_out_lines():
-    with pytest.raises(ConfigError, match="calibrate: expected validation files, or held_out"):
+    with pytest.raises(
+        ConfigError, match=r"calibrate: expected held_out, such as 0\.1, or, of a c"
+    ):
         replace(SMALL, held_out=0.0, calibrate=True).validate(lambda name: name)
     with pytest.raises(ConfigError, match="calibrate: expected false with loss hs"):
         replace(SMALL, calibrate=True, loss="hs").validate(lambda name: name)

@@ -17,11 +17,11 @@ from snailps.data.input_files import InputFiles
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
+from snailps.models.packed_tables import state_names
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.net import Net
-from snailps.models.packed_tables import state_names
 from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.warm_start import adopt
 from snailps.vectors.model_file import model_settings, write_model
@@ -272,7 +272,7 @@ def test_held_out_beside_validation_and_stop_after_without_either_are_refused():
 
     with pytest.raises(ConfigError, match=r"expected 0 with validation"):
         build({"held_out": 0.1, "validation": "v.svm"}).build(SparseSettings)
-    with pytest.raises(ConfigError, match="expected validation or held_out as well"):
+    with pytest.raises(ConfigError, match=r"expected held_out, such as 0\.1, or, of a command, fi"):
         build({"stop_after": 2}).build(SparseSettings)
     assert build({"stop_after": 2, "held_out": 0.1}).build(LinearSettings).stop_after == 2
 
@@ -299,9 +299,9 @@ def test_continued_training_holds_out_the_lines_of_its_file_or_is_refused(tmp_pa
     assert not caplog.text
     with pytest.raises(ConfigError, match=r"^--seed: expected 3, by which lines .* got 4, .*set h"):
         continued(path, before, caplog, seed=4)
-    with pytest.raises(ConfigError, match=r"^--stop-after: expected validation or held_out as"):
+    with pytest.raises(ConfigError, match=r"^--stop-after: expected held_out, such as"):
         continued(path, before, caplog, stop_after=2, held_out=0)
-    with pytest.raises(ConfigError, match=r"^--stop-after: expected validation"):
+    with pytest.raises(ConfigError, match=r"^--stop-after: expected held_out"):
         continued(path, LinearSettings(), caplog, stop_after=2)
     continued(path, before, caplog, held_out=0.3)
     assert "held_out: 0.3, and 0.2 were held out of" in caplog.text

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import sys
 import weakref
 
@@ -825,4 +826,31 @@ def test_normal_form_of_a_newer_version_is_refused(normal):
     data[56] |= 0x80  # the first byte of `t`, with the parts
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match="normal form that this version does not know"):
+        LabelModel(path)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova", "hs"])
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_rows_that_are_not_finite_are_no_text_without_known_words(tmp_path, caplog, loss, bad):
+    """An estimator, which has no answer `no label`, would give the most frequent one."""
+    path, header = tmp_path / "m.bin", BinHeader(dim=4, loss=loss, model="supervised")
+    words, labels = [b"</s>", b"a", b"b"], [b"__label__x", b"__label__y"]
+    inputs, outputs = np.ones((3, 4), np.float32), np.array([[1, 2, 3, 4], [0] * 4], np.float32)
+    inputs[1, :2] = float(bad), -float(bad)
+    write_bin(path, header, words, [5, 3, 2], [inputs], [outputs], labels, [3, 2])
+    model, wanted = LabelModel(path), r"m\.bin: expected finite rows, and words of the texts have"
+    assert model.predict("b")[0][0].label == "__label__x"
+    assert not caplog.text
+    for text in ("a b", ["a b"], b"a b\n"):
+        assert model.predict(text) == [[]]
+    assert len(caplog.messages) == 1
+    assert re.search(wanted, caplog.messages[0])
+    estimator = snailps.TextClassifier.load(path)
+    for ask in (estimator.predict, estimator.predict_proba):
+        assert len(ask(["b", "unseen"])) == 2
+        with pytest.raises(ModelFileError, match=wanted):
+            ask(["b", "a"])
+    outputs[1, 0] = float(bad)
+    write_bin(path, header, words, [5, 3, 2], [np.ones_like(inputs)], [outputs], labels, [3, 2])
+    with pytest.raises(ModelFileError, match=r"m\.bin: expected finite rows, and labels have"):
         LabelModel(path)

@@ -18,6 +18,7 @@ import snailps
 from snailps.api.results import Results
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import load_class
+from snailps.cli.model_kinds import judge_examples
 from snailps.data._examples import hash_bytes
 from snailps.data._text import hashes_of_rows
 from snailps.data.blocks import Source
@@ -328,9 +329,6 @@ def test_classes_beyond_63_bits_are_named_to_partial_fit(jobs, given):
 
 def test_partial_fit_with_another_seed_is_refused_if_it_divides_the_rows(jobs):
     model = snailps.LogisticRegression(held_out=0.1, seed=7).fit(X, [0, 1, 1, 0])
-    model._model = replace(
-        model._model, settings=replace(model._model.settings, held_out=0.1, seed=7)
-    )
     model.set_params(seed=8)
     with pytest.raises(ParameterError, match="seed: the fitted model has 7, got 8"):
         model.partial_fit(X, [0, 1, 1, 0])
@@ -556,7 +554,7 @@ def test_a_column_that_cannot_have_the_weights_is_refused(jobs, tmp_path):
         fit(wrong, "y", "w")
     with pytest.raises(DataError, match="a name is for a column of tables in files, got 'w'"):
         fit(X, [0, 1, 1, 0], "w")
-    with pytest.raises(DataError, match=r"expected numbers, one a row, got 'w': .* is no table"):
+    with pytest.raises(DataError, match=r"sample_weight: there is no column 'w': .* is no table"):
         fit(lines, None, "w")
     with pytest.raises(DataError, match="column 'y' has the labels: expected another one"):
         fit(path, "y", "y")
@@ -1177,6 +1175,20 @@ def continuing(cls, path, **settings):
     given = {"input": ("x.svm",), "continue_from": str(path), **settings}
     raw = cls.Settings(**given)
     return warm_start.adopt(cls, raw, lambda name: f"--{name}" if name in settings else None)
+
+
+@pytest.mark.parametrize(
+    ("label", "weight", "what"),
+    [
+        ("", "w", r"^--weight-column: there is no column 'w': .* is no table"),
+        ("y", "", r"^--label-column: there is no column 'y': .* is no table"),
+        ("", "", r"t\.svm, line 1, column 5: expected a finite number"),
+    ],
+)
+def test_error_of_a_command_names_its_option(saved, tmp_path, label, weight, what):
+    (tmp_path / "t.svm").write_text("0 0:x\n")
+    with pytest.raises(DataError, match=what):
+        judge_examples(saved, str(tmp_path / "t.svm"), label, weight, as_json=False)
 
 
 @pytest.fixture

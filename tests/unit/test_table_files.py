@@ -217,6 +217,17 @@ def test_labels_of_a_row_may_be_a_mapping_to_weights(tmp_path, form):
         list(text_of(replace(reading, soft_labels=False), path))
 
 
+def test_map_with_a_label_twice_is_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    kind = arrow.array([[("a", 0.5), ("a", 0.25)]], arrow.map_(arrow.string(), arrow.float64()))
+    path = str(tmp_path / "t.parquet")
+    arrow.parquet.write_table(arrow.table({"text": ["x"], "kind": kind}), path)
+    reading = Reading("text", column="text", label_column="kind", soft_labels=True)
+    with pytest.raises(DataError, match="expected each key of a map once, got 'a' twice"):
+        list(text_of(reading, path))
+
+
 def test_text_of_lists_of_words(tmp_path, scratch_of):
     path = written(tmp_path, "parquet", [{"words": ["a", "b"]}, {"words": ["c"]}])
     assert read(path, Reading("text", column="words"), scratch_of) == [b"a b\nc\n"]

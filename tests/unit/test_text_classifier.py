@@ -293,6 +293,38 @@ def test_columns_of_soft_labels_have_names_or_numbers(jobs):
         TextClassifier(dim=2).fit(TEXTS, frame)
 
 
+@pytest.mark.parametrize("form", ["array", "chunks", "column", "arrow series", "objects"])
+def test_maps_of_arrow_are_soft_labels(form):
+    arrow = pytest.importorskip("pyarrow")
+    kind = arrow.map_(arrow.string(), arrow.float64())
+    y = arrow.array([[("a", 0.5), ("b", 0.25)], [("b", 1.0)]], kind)
+    X = None
+    if form == "chunks":
+        y = arrow.chunked_array([y[:1], y[1:]])
+    elif form == "column":
+        X, y = arrow.table({"y": y}), "y"
+    elif form != "array":
+        pandas = pytest.importorskip("pandas")
+        y = pandas.Series(
+            y.to_pylist() if form == "objects" else y,
+            dtype=(object if form == "objects" else pandas.ArrowDtype(kind)),
+        )
+    soft = soft_labels_of(y, None, X)
+    assert (soft.labels, soft.texts) == (["a", "b"], 2)
+    assert [*soft.rows] == [{"a": 0.5, "b": 0.25}, {"b": 1.0}]
+
+
+def test_map_of_arrow_without_labels_or_with_one_twice_is_refused():
+    arrow = pytest.importorskip("pyarrow")
+    kind = arrow.map_(arrow.string(), arrow.float64())
+    for rows, what in (
+        ([[], [("a", 1.0)]], "element 0 has no label of a weight above 0"),
+        ([[("a", 1.0)], [("b", 1.0), ("b", 2.0)]], "element 1: expected each key .* 'b' twice"),
+    ):
+        with pytest.raises(DataError, match=what):
+            soft_labels_of(arrow.array(rows, kind))
+
+
 def test_soft_labels_of_another_length_are_counted_in_the_error(jobs):
     for y in (SOFT[:2], np.ones((2, 2))):
         with pytest.raises(DataError, match="for each element: got 2 of them for 3 elements"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from snailps import kernels
-from snailps.data.elements import whole_number
+from snailps.data.arguments import whole_number
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 from snailps.models.classifier.lines import Floats, Steps, begin

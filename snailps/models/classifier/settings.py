@@ -28,9 +28,11 @@ from snailps.models.shared_settings import (
     SHUFFLE,
     STOP_AFTER,
     SUBWORD,
+    TESTED_ON,
     VALIDATION,
     refuse_both,
     refuse_untested,
+    tested_on,
 )
 
 AUTO_MAXN = -1
@@ -192,11 +194,11 @@ class ClassifierSettings(JobSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
         refuse_both(self, where)
-        refuse_untested(self, where, ("validation", "held_out"))
+        refuse_untested(self, where, TESTED_ON)
         if self.calibrate and not (self.validation or self.held_out):
             raise ConfigError(
-                f"{where('calibrate')}: expected validation files, or held_out: got "
-                "neither. Set validation to a file, or held_out to 0.1"
+                f"{where('calibrate')}: expected {tested_on(TESTED_ON)} as well: a temperature is "
+                "fitted to lines that are not trained"
             )
         if self.calibrate and self.loss == "hs":
             raise ConfigError(

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from snailps import kernels
-from snailps.data.elements import whole_number
+from snailps.data.arguments import whole_number
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import check, has_held_out, held_out_texts

@@ -40,7 +40,7 @@ from snailps.data.file_kinds import UNIT_BYTES_MAX
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
-from snailps.errors import ConfigError, DataError
+from snailps.errors import DataError
 from snailps.kernels.quota import memory
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
@@ -61,6 +61,7 @@ from snailps.models.local_sgd import Floats, RowLayout
 from snailps.models.packed_tables import refuse_other_split
 from snailps.models.rotation import shared_blocks
 from snailps.models.rows import Ids
+from snailps.models.shared_settings import refuse_untested
 
 log = logging.getLogger(__name__)
 
@@ -310,11 +311,8 @@ class MatrixFactorization(RotatingWorker, Ranged):
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         files.check_heads(cls.columns, "test", settings.test)
-        if settings.stop_after and not (settings.test or cls.held_out(settings)):
-            raise ConfigError(
-                "stop_after: expected held_out or test as well, got none: without lines to test on "
-                "no epoch can be better than another. Set held_out to 0.1"
-            )
+        if cls.held_out(settings) is None:
+            refuse_untested(settings, str, ("held_out", "test"))
         by = settings.held_out_by
         if by != "line" and cls.held_out(settings) is None and not settings.continue_from:
             log.warning(

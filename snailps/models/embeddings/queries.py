@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.arguments import whole_number
 from snailps.data.name_columns import NameColumns, lines_of_rows
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.models.embeddings import files, kge, mf, ranking
@@ -182,8 +183,7 @@ class NamedRows(ABC):
         """Find the best names, of equal ones the more frequent, leaving out `without` and `known`;
         an unknown name in `without` gives a warning, in `known` it is ignored.
         """
-        if k < 0:
-            raise DataError(f"k: expected at least 0 answers, got {k}")
+        k = whole_number(k, 0, "k: expected at least 0 answers")
         scores = scores.copy()
         scores[
             [*self._left_out(kind, without), *self._left_out(kind, known, warns=False)]

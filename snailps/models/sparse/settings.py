@@ -29,6 +29,7 @@ from snailps.models.shared_settings import (
     SHUFFLE,
     STOP_AFTER,
     TEST,
+    TESTED_ON,
     VALIDATION,
     check_optimizer,
     refuse_untested,
@@ -36,8 +37,6 @@ from snailps.models.shared_settings import (
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
-TESTED_ON = ("validation", "held_out")
-"""Settings that say which examples the model is tested on after each epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,11 @@ from snailps.models.packed_tables import (
     state_names,
     with_shape,
 )
+from snailps.models.shared_settings import TESTED_ON, refuse_untested
 from snailps.models.sparse.batch import TABLE
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.sample import all_labels, entropy, sample_of
-from snailps.models.shared_settings import refuse_untested
-from snailps.models.sparse.settings import TESTED_ON, SparseSettings
+from snailps.models.sparse.settings import SparseSettings
 from snailps.vectors.model_file import HEADER, OF_THE_RUN
 
 log = logging.getLogger(__name__)
