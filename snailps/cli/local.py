@@ -265,6 +265,7 @@ def run_local(
     readers = (*_ROLES, load_class(entry.value, entry.origin).Settings)
     texts = [text for _, text in remarks(raw, "this job", readers)] + without_effect(raw)
     page: PageProcess | None = None
+    progress: Progress | None = None
     with _handling(run.interrupt, ended=lambda: run.interrupts > 0):
         try:
             try:
@@ -286,7 +287,8 @@ def run_local(
             result = run.stop()
             if page is not None:
                 page.close()
-            _end(progress, lines, result, job=job, kept=kept, terminal=terminal)
+            if progress is not None:  # else the error says why there is none
+                _end(progress, lines, result, job=job, kept=kept, terminal=terminal)
     code, figures = result.code, result.figures
     if figures:
         figures["peak_rss_mb"] = round(figures["peak_rss_mb"] + peak_rss_mb(), 1)

@@ -18,8 +18,8 @@ from cluster_models import COUNTER
 from typer.testing import CliRunner
 
 from snailps import __version__, kernels, models
+from snailps.cli import local, page_process
 from snailps.cli import main as cli
-from snailps.cli import page_process
 from snailps.cli.entry import open_streams
 from snailps.cli.jobs import only_one
 from snailps.cli.local import without_effect
@@ -624,3 +624,34 @@ def test_print_json_writes_null_for_what_is_no_number(capsys):
     assert json.loads(capsys.readouterr().out) == {
         "a": None, "b": [1.5, None], "c": {"d": None, "e": [0]}, "f": "NaN",
     }  # fmt: skip
+
+
+def test_error_of_the_display_is_the_one_that_is_shown(monkeypatch, tmp_path):
+    stopped = []
+
+    class Started:
+        launcher, interrupts = SimpleNamespace(address=""), 0
+
+        def __init__(self, *_, **__):
+            pass
+
+        def start(self):
+            pass
+
+        def stop(self):
+            stopped.append(True)
+            return SimpleNamespace(code=0, figures={})
+
+        def interrupt(self, *_):
+            pass
+
+    def broken(*_, **__):
+        raise OSError("no terminal")
+
+    monkeypatch.setattr(local, "Run", Started)
+    monkeypatch.setattr("snailps.cli.progress.Progress", broken)
+    values = {"worker_class": "snailps.models.sparse.linear:Linear", "input": str(tmp_path)}
+    raw = RawConfig.from_mapping(values, "--{key}")
+    with pytest.raises(OSError, match="no terminal"):
+        local.run_local(raw, servers=1, workers=1, as_json=False)
+    assert stopped
