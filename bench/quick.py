@@ -13,11 +13,9 @@ its own size, before anything is claimed.
 """
 
 import argparse
-import contextlib
 import datetime
 import gzip
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -161,8 +159,9 @@ def rows_of(script: str, *words: str) -> list[dict]:
     """
     begin_s = time.monotonic()
     command = [sys.executable, str(HERE / script), *words]
+    # In our session: whatever kills that, as a nightly run does at its end, kills the script, too.
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as child:
         try:
             output, _ = child.communicate(timeout=SCRIPT_S)
@@ -178,12 +177,12 @@ def rows_of(script: str, *words: str) -> list[dict]:
 
 
 def stop(child: subprocess.Popen) -> None:
-    """End a script, which ends what it has started elsewhere, and the rest of its session."""
-    os.killpg(child.pid, signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    """End a script, which ends what it has started."""
+    child.send_signal(signal.SIGINT)
+    try:
         child.wait(END_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
+    except subprocess.TimeoutExpired:
+        child.kill()
 
 
 def begin_of(corpus: Path, size: int, path: Path) -> Path:

@@ -247,7 +247,6 @@ def test_a_script_that_is_stopped_may_end_what_it_has_started(quick):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,
     ) as child:
         assert child.stdout.readline() == "begun\n"
         quick.stop(child)
