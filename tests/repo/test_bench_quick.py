@@ -239,7 +239,8 @@ def test_a_script_that_fails_is_no_end_of_the_run(bench, tmp_path, monkeypatch):
 
 
 def test_a_script_that_is_stopped_may_end_what_it_has_started(quick):
-    text = "import time\ntry:\n print('begun', flush=True)\n time.sleep(600)\n"
+    text = "import signal, time\nsignal.signal(2, signal.default_int_handler)\n"
+    text += "try:\n print('begun', flush=True)\n time.sleep(600)\n"
     text += "finally:\n print('ended')"
     command = [sys.executable, "-c", text]
     with subprocess.Popen(
