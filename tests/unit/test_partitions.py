@@ -29,10 +29,10 @@ from snailps.models.word_vectors.plan import (
     chunks_enough,
     chunks_of,
     chunks_that_fit,
-    grams_of_workers,
     id_bytes,
     keeps_near,
 )
+from snailps.models.word_vectors.row_classes import classes_of, gram_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 
@@ -258,15 +258,6 @@ def test_ids_of_a_chunk_that_many_workers_have_each_fit_into_memory() -> None:
     assert chunks == sorted(chunks, reverse=True)  # more workers need no more chunks
 
 
-@pytest.mark.parametrize("words", [60_000, 200_000])
-def test_a_sample_of_many_words_is_enough_to_find_what_fits(words: int) -> None:
-    settings = WordVectorSettings(dim=100, bucket=2_000_000, worker_memory=200 << 20)
-    known = vocabulary(words, 10_000_000)
-    chunks = chunks_that_fit(known, settings, 1e7, 1)
-    needed = memory_of(known, settings, int(1e7 / chunks))
-    assert 0.5 * settings.worker_memory < needed < 1.02 * settings.worker_memory
-
-
 def test_a_short_text_has_fewer_parts_than_workers() -> None:
     assert most_parts(0, 2) == 1
     assert most_parts(5_000, 8) == 1
@@ -343,17 +334,21 @@ def sharers_of(known: Vocabulary, settings: WordVectorSettings, inputs: np.ndarr
 
 
 def test_rows_of_ngrams_count_in_the_traffic() -> None:
-    known, tokens = vocabulary(30_000, 5_000_000), 5e6
-    settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=1)
-    words = chunks_of(known, settings, tokens, 4)
-    grams = chunks_of(known, replace(settings, minn=3, maxn=6, bucket=2_000_000), tokens, 4)
-    assert 1 <= grams < words
+    few, tokens = vocabulary(20_000, 5_000_000), 5e6
+    letters = np.random.default_rng(1).integers(97, 105, (len(few), 12)).astype(np.uint8)
+    many = Vocabulary(list(map(bytes, letters)), few.counts, few.tokens)
+    settings = WordVectorSettings(dim=100, epochs=1, bucket=2_000_000)
+    assert 1 <= chunks_of(many, settings, tokens, 4) < chunks_of(few, settings, tokens, 4)
 
 
 @pytest.mark.parametrize("workers", [2, 6])
-def test_grams_of_workers_are_those_that_a_split_gives(workers: int) -> None:
+def test_rows_of_ngrams_of_workers_are_those_that_a_split_gives(workers: int) -> None:
     settings = WordVectorSettings(bucket=5000)
     known = vocabulary(3000)
-    found = grams_of_workers(known, settings, workers)
+    foreseen = gram_rows(settings, known).of_workers(workers)
+    classes = classes_of(settings, known)
+    assert classes is not None
     sharers = sharers_of(known, settings, assign(zipf(3000), (1,) * workers, 1))
-    assert found == pytest.approx(sum(sharers), rel=0.03)
+    stored = classes.roles[len(known) :] > 0
+    assert 0 < np.count_nonzero(stored) < 5000
+    assert foreseen == pytest.approx(np.array(sharers)[stored].sum(), rel=0.03)

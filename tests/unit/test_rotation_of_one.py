@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from bisect import bisect
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,13 +24,12 @@ from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.rotation.partition_rows import PartitionRows
-from snailps.models.word_vectors import WordVectorSettings, model, plan, rotation, shared_text
+from snailps.models.word_vectors import WordVectorSettings, model, rotation, shared_text
 from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.examples import MASK64
 from snailps.models.word_vectors.plan import (
     checkouts_of_one,
     chunks_of,
-    grams_of_workers,
     keeps_all_rows,
 )
 
@@ -380,18 +378,3 @@ def test_rows_that_the_same_words_have_are_counted_once_where_all_are_kept():
 
     few, many = least_memory(2), least_memory(12)  # MiB; 3 n-grams of a word, and some 40
     assert few <= many < few + 10  # 16,000 n-grams would take 77
-
-
-def test_all_rows_are_counted_where_n_grams_are_estimated_from_a_sample_of_words(monkeypatch):
-    settings = replace(SMALL, model="cbow", minn=2, maxn=4, bucket=2_000_000, dim=1000)
-    rng, counter = np.random.default_rng(5), WordCounter()
-    counter.count(b" ".join(bytes(rng.integers(97, 105, 6).astype(np.uint8)) for _ in range(2000)))
-    known = Vocabulary.from_counter(counter, 1)
-
-    def keeps(memory: int) -> bool:
-        return keeps_all_rows(known, replace(settings, worker_memory=memory))
-
-    least, grams = bisect(range(1 << 30), False, key=keeps), grams_of_workers(known, settings, 1)
-    monkeypatch.setattr(plan, "WORDS_AT_ONCE", 100)
-    assert grams_of_workers(known, settings, 1) < grams / 2
-    assert bisect(range(1 << 30), False, key=keeps) == least

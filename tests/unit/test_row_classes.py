@@ -23,9 +23,16 @@ from snailps.models.word_vectors import (
     row_classes,
     word_rows,
 )
+from snailps.models.word_vectors.block_size import rows_of_block
 from snailps.models.word_vectors.examples import bags_of
 from snailps.models.word_vectors.export import write_files
-from snailps.models.word_vectors.row_classes import BUCKETS_MAX, classes_in, classes_of
+from snailps.models.word_vectors.plan import chunks_that_fit, keeps_all_rows
+from snailps.models.word_vectors.row_classes import (
+    BUCKETS_MAX,
+    classes_in,
+    classes_of,
+    gram_rows,
+)
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.text_files import read_vec
 
@@ -238,3 +245,36 @@ def test_training_on_classes_is_training_on_rows_that_start_alike(squares):
     np.testing.assert_allclose(*trained, atol=2e-5)
     np.testing.assert_allclose(*means, atol=2e-5)
     assert np.abs(trained[0] - first).max() > 0.05
+
+
+@pytest.mark.parametrize("goes_on", ["", "model.bin"])
+def test_rows_of_n_grams_are_counted_with_the_words_that_have_them(goes_on):
+    """Alike where rows come from a model, so that each stands for itself."""
+    settings = replace(SETTINGS, bucket=2000, sample=0.0, continue_from=goes_on)
+    words = vocabulary_of(WORDS)
+    rows, classes = gram_rows(settings, words), classes_of(settings, words)
+    assert (classes is None) == bool(goes_on)
+    stored = {
+        key - BUCKET_KEY: times
+        for key, times in keys_of_rows(WORDS, settings).items()
+        if key >= BUCKET_KEY
+        and (classes is None or classes.roles[len(words) + key - BUCKET_KEY] > 0)
+    }
+    expected = [sum(stored[bucket].values()) for bucket in sorted(stored)]
+    assert rows.words.tolist() == expected
+    np.testing.assert_allclose(rows.shares, np.array(expected) / len(WORDS))
+    assert rows.of_workers(1) == len(expected)
+    assert rows.of_text(1e6) == pytest.approx(len(expected))
+    assert rows.of_text(1e-6) == pytest.approx(1e-6 * sum(expected) / len(WORDS))
+    assert len(gram_rows(replace(settings, minn=0, maxn=0), words).words) == 0
+
+
+def test_a_plan_counts_rows_of_n_grams_once():
+    settings, words = replace(SETTINGS, worker_memory=4000, bucket=2000), vocabulary_of(WORDS)
+    before = gram_rows.cache_info().misses, classes_of.cache_info().misses
+    rows_of_block(words, settings, 100)
+    chunks_that_fit(words, settings, 100.0, 1)
+    keeps_all_rows(words, replace(settings, worker_memory=settings.worker_memory))
+    gram_rows(settings, words).of_workers(2)
+    after = gram_rows.cache_info().misses, classes_of.cache_info().misses
+    assert after == (before[0] + 1, before[1] + 1)

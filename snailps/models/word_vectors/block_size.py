@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.data._subwords import subwords_csr
 from snailps.data.atomic import human_bytes
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import ConfigError
+from snailps.models.word_vectors.row_classes import gram_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 NOISE_POOL_MIN = 20_000
@@ -56,7 +56,7 @@ def draw(sums: NDArray[np.float64], num: int, seed: int) -> NDArray[np.int64]:
 
 
 def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) -> int:
-    """Estimate by one draw the rows of both tables that a block of `tokens` raw words needs."""
+    """Estimate, words by one draw, the rows of both tables that a block of `tokens` words needs."""
     rng = np.random.default_rng(s.seed)
     share = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
     words = np.flatnonzero(rng.random(len(share)) < -np.expm1(-tokens * share))
@@ -68,12 +68,7 @@ def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) ->
         touched = rng.random(len(share)) < -np.expm1(-noise)
         touched[words] = True
         rows = len(words) + int(touched.sum())
-    if s.maxn:
-        _, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
-        seen = np.zeros(len(words) + s.bucket, np.bool_)
-        seen[ids] = True
-        rows += int(seen[len(words) :].sum())
-    return rows
+    return rows + round(gram_rows(s, vocabulary).of_text(tokens))
 
 
 def fit_block(

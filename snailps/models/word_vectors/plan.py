@@ -9,20 +9,16 @@ Owns the numbers of the plan.  Pure functions of their arguments, so that master
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.rotation import OUTPUTS_PER_INPUT, outputs_for
-from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.word_vectors.block_size import COPIES, NOISE_REUSE, pairs_bytes
-from snailps.models.word_vectors.row_classes import classes_of
+from snailps.models.word_vectors.row_classes import gram_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 
@@ -33,13 +29,15 @@ class Training(NamedTuple):
     """Most traffic of rows that chunks cause, at all workers together, without exchanges."""
     checkout_words: int
     """Least words of a checkout, on average: 10,000 take some 25 ms of one core."""
+    workers_min: int = 1
+    """Traffic is planned for at least this many workers: few learn better from large checkouts."""
 
 
 TRAININGS = {
     ("skipgram", False): Training(bytes_a_word=73.0, checkout_words=2_000),
-    ("skipgram", True): Training(bytes_a_word=150.0, checkout_words=10_000),
-    ("cbow", False): Training(bytes_a_word=200.0, checkout_words=10_000),
-    ("cbow", True): Training(bytes_a_word=300.0, checkout_words=10_000),
+    ("skipgram", True): Training(bytes_a_word=122.0, checkout_words=10_000, workers_min=3),
+    ("cbow", False): Training(bytes_a_word=200.0, checkout_words=10_000, workers_min=4),
+    ("cbow", True): Training(bytes_a_word=180.0, checkout_words=10_000, workers_min=4),
 }
 """By model, and whether words have n-grams."""
 
@@ -53,11 +51,6 @@ CHUNKS_ENOUGH_CBOW = 3
 """`CHUNKS_ENOUGH` of CBOW with n-grams, which learns more in large checkouts."""
 SMALL_WORDS = 2_400_000
 """Most words of a small training; with three times as many it is large."""
-CBOW_WORKERS_MIN = 4
-"""CBOW's chunks are planned for at least this many workers: few workers learn better from large
-checkouts."""
-CHUNK_GRAMS = 2_000_000
-"""Chunks are planned for at least this many rows of n-grams."""
 LEASE_WORDS, LEASE_WORDS_SOLE = 4_000_000, 16_000_000
 """Most words of a lease, if traffic allows.  They are in memory as sorted pairs of two leases,
 unless a single worker reads them piece by piece, and are trained again if the worker is lost."""
@@ -153,11 +146,7 @@ def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
     most = room / (_row_bytes(s) * SOLE_COPIES)  # rows of n-grams
     if s.bucket <= most:
         return True
-    # Takes a second or two for a million words, so only where it decides.
-    classes = classes_of(s, vocabulary)
-    if classes is None:
-        return grams_of_workers(vocabulary, s, 1) <= most
-    return classes.rows - len(vocabulary) <= most
+    return len(gram_rows(s, vocabulary).words) <= most
 
 
 def piece_tokens(s: WordVectorSettings) -> int:
@@ -211,11 +200,10 @@ def _bytes_a_word(s: WordVectorSettings) -> float:
 
 def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int) -> float:
     """Count the rows that travel in a chunk, because several workers need them in its course."""
-    s = replace(s, bucket=max(s.bucket, CHUNK_GRAMS))
+    workers = max(training_of(s).workers_min, workers)
     if s.model == "cbow":
-        workers = max(CBOW_WORKERS_MIN, workers)
-        return workers * (2.0 * len(vocabulary) + grams_of_workers(vocabulary, s, 1))
-    return float(workers * len(vocabulary)) + grams_of_workers(vocabulary, s, workers)
+        return workers * (2.0 * len(vocabulary) + len(gram_rows(s, vocabulary).words))
+    return float(workers * len(vocabulary)) + gram_rows(s, vocabulary).of_workers(workers)
 
 
 def chunks_that_fit(
@@ -235,14 +223,7 @@ def chunks_that_fit(
     kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
     noise = vocabulary.noise(s.ns_exponent)
     noise *= kept.sum() * kernels.SHARED / kernels.GROUP / NOISE_REUSE / noise.sum()
-    single = shared = np.zeros(0)  # tokens with an n-gram that one word has, or several
-    times = 1.0
-    if s.maxn:
-        words, of, ids = _grams(vocabulary, s)
-        uses = np.bincount(ids)
-        of_grams = np.bincount(ids, kept[words][of]).astype(np.float64)
-        single, shared = of_grams[uses == 1], of_grams[uses > 1]
-        times = len(vocabulary) / len(words)
+    grams = gram_rows(s, vocabulary)
     row_bytes = COPIES * _row_bytes(s)
     share = 1.0 if s.model == "cbow" else 1.0 / workers
     while chunks * workers < tokens:
@@ -250,9 +231,7 @@ def chunks_that_fit(
         met = size / share
         rows = -np.expm1(-met * kept).sum() - np.expm1(-met * (kept + noise)).sum()
         rows *= share
-        # An n-gram that one word of a sample has stands for others that no word of it has.
-        grams = -times * np.expm1(-size * single).sum() - np.expm1(-size * times * shared).sum()
-        rows += min(s.bucket, grams)
+        rows += grams.of_text(size)
         needed = rows * row_bytes + _text_bytes(s, int(size * kept.sum()))
         if s.model != "cbow":
             needed += id_bytes(s, workers, met * kept.sum())
@@ -260,31 +239,3 @@ def chunks_that_fit(
             break
         chunks += chunks // 4 + 1
     return chunks
-
-
-def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
-    """Expect how many rows of n-grams all workers have together, each with a share of the words; 0
-    without n-grams.
-    """
-    if not settings.maxn:
-        return 0.0
-    words, _, ids = _grams(vocabulary, settings)
-    sorted_ids = np.sort(ids.astype(np.int32))
-    firsts = np.flatnonzero(np.diff(sorted_ids, prepend=np.int32(-1)))
-    of_all = np.diff(firsts, append=len(ids)) * (len(vocabulary) / len(words))
-    return float(workers * (1.0 - (1.0 - 1.0 / workers) ** of_all).sum())
-
-
-def _grams(
-    vocabulary: Vocabulary, s: WordVectorSettings
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Sample words from frequent to rare (all, if few); returns them, and for each of their n-grams
-    the word's place in the sample, and the bucket.
-    """
-    words = np.arange(len(vocabulary))
-    if len(words) > WORDS_AT_ONCE:
-        words = np.linspace(0, len(words) - 1, WORDS_AT_ONCE).astype(np.int64)
-    ptr, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
-    of = np.repeat(np.arange(len(words)), np.diff(ptr))
-    grams = ids >= len(words)
-    return words, of[grams], ids[grams].astype(np.int64) - len(words)

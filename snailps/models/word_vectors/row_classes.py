@@ -1,6 +1,7 @@
 """Input rows that the same words have: one row stands for all of them.
 
     vocabulary, settings -> classes_of -> RowClasses
+                         -> gram_rows -> GramRows: how often a text uses the rows that are stored
     bags of subwords -> RowClasses.bags -> bags of the rows that stand for others, with weights
     buckets -> RowClasses.keys -> the key of the row that stands for each
 
@@ -72,15 +73,61 @@ class RowClasses:
         return rows
 
 
+@dataclass(frozen=True, slots=True)
+class GramRows:
+    """The rows of n-grams that no other row stands for, of the words of a vocabulary.
+
+    A row that is also a word's own is left out.
+    """
+
+    words: NDArray[np.float64]
+    """How many words have each row."""
+    shares: NDArray[np.float64]
+    """Share of the words of a text, those that are left out too, that are trained with the row."""
+
+    def of_text(self, tokens: float) -> float:
+        """Expect how many rows a text of `tokens` words drawn from the vocabulary has."""
+        return float(-np.expm1(-tokens * self.shares).sum())
+
+    def of_workers(self, workers: int) -> float:
+        """Expect how many rows all workers have together, each with an equal share of the words."""
+        return float(workers * (1.0 - (1.0 - 1.0 / workers) ** self.words).sum())
+
+
+@lru_cache(maxsize=1)
+def gram_rows(s: WordVectorSettings, vocabulary: Vocabulary) -> GramRows:
+    """Count the rows of n-grams, empty without any; the last result is kept for the next call.
+
+    Takes 2 us a word, so ask only where the number decides.
+    """
+    if not s.maxn:
+        return GramRows(np.zeros(0), np.zeros(0))
+    kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
+    uses, shares = np.zeros(s.bucket), np.zeros(s.bucket)
+    for at in range(0, len(vocabulary), WORDS_AT_ONCE):
+        piece = vocabulary.words[at : at + WORDS_AT_ONCE]
+        ptr, ids = subwords_csr(piece, s.minn, s.maxn, s.bucket)
+        grams = ids >= len(piece)
+        buckets = ids[grams] - np.int32(len(piece))
+        share = np.repeat(kept[at : at + len(piece)], np.diff(ptr))[grams]
+        uses += np.bincount(buckets, minlength=s.bucket)
+        shares += np.bincount(buckets, share, s.bucket)
+    classes = classes_of(s, vocabulary)
+    stored = np.flatnonzero(uses if classes is None else classes.roles[len(vocabulary) :] > 0)
+    return GramRows(uses[stored], shares[stored])
+
+
 @lru_cache(maxsize=1)
 def classes_in(s: WordVectorSettings, summary: bytes) -> RowClasses | None:
     """`classes_of` the vocabulary in a summary; the last result is kept for the next call."""
     return classes_of(*unpack_vocabulary(s, summary))
 
 
+@lru_cache(maxsize=1)
 def classes_of(s: WordVectorSettings, vocabulary: Vocabulary) -> RowClasses | None:
     """Find the rows that always stay equal; None: each row stands for itself.
 
+    The last result is kept: a worker plans with the classes that it trains.
     None also where rows do not start alike, because they come from a model (`continue_from`).
     """
     if not s.maxn or s.continue_from or s.bucket > BUCKETS_MAX:
