@@ -41,6 +41,10 @@ class ModelTables:
         """With ``wire`` auto, send rows of ``add`` and ``sgd`` as float16 on any network, as int8
         on a slow one.  For a model that moves so many rows that sending takes more processor time
         than rounding."""
+        self.narrow_deltas = False
+        """With `narrow_rows`, push what would travel as float16 as int8, on a fast network without
+        adding what was rounded to the next push: that would keep a copy of each row.  For a model
+        whose rows take many steps between two pushes."""
 
     def pull(
         self,
@@ -312,7 +316,7 @@ class ModelTables:
         rows = declared.values(values)
         merge = declared.check_push(rows, state, lr_scale)
         wire, feedback = self._wire_choice.of_push(  # type: ignore[union-attr]
-            declared, state, narrow=self.narrow_rows
+            declared, state, narrow=self.narrow_rows, narrower=self.narrow_deltas
         )
         coarse = declared.access == "add"  # a delta's rounding is small beside the row
         return number, declared.keys(keys), rows, state, merge, wire, feedback, coarse

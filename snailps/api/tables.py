@@ -199,9 +199,10 @@ class Table:
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with a scale a row) or
         ``auto``.  ``auto`` means float16 on a network below 400 MB/s, else float32 (always on a
         single machine without TLS).  With `Worker.narrow_rows` rows of ``add`` and ``sgd`` are int8
-        below 30 MB/s, else float16.  `Worker.forward` and `backward` send float16 to several
-        shards.  In a job with clocks ``auto`` is float32.  Rows in memory are float32.  Rows with
-        state, rows of ``average``, and a push with values that the type cannot hold always travel
+        below 30 MB/s, else float16; with `Worker.narrow_deltas` their pushes are int8 anywhere.
+        `Worker.forward` and `backward` send float16 to several shards.  In a job with clocks
+        ``auto`` is float32.  Rows in memory are float32.  Rows with state, rows of ``average``, and
+        a push with values that the type cannot hold always travel
         as float32.
     finite : bool
         Whether NaN and infinite values are refused, in pushes and in an export.  False: they are

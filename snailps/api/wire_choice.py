@@ -39,8 +39,9 @@ class WireChoice:
     ``auto`` starts as float32.  It is decided for all tables by the client's goodput, after
     `MEASURED_BYTES` and again after every `AGAIN_BYTES`.  It stays float32 if all shards are on
     this machine and connections are not encrypted (`sealed`).  A model with `narrow_rows` needs no
-    measurement for float16 in tables of `_EXACT`; int8 is for a slow network.  Jobs with clocks
-    (`exact`) are repeatable to the bit: no measurement, and no rounding carried between pushes.
+    measurement for float16 in tables of `_EXACT`; int8 is for a slow network, and for pushes of a
+    model with `narrow_deltas`.  Jobs with clocks (`exact`) are repeatable to the bit: no
+    measurement, and no rounding carried between pushes.
     """
 
     def __init__(
@@ -60,9 +61,11 @@ class WireChoice:
         if name == "auto":
             if self._enough < math.inf:
                 self._measure()
-            is_narrow = narrow and not self._exact and table.access in _EXACT
-            name = self._narrow if is_narrow else self._chosen
+            name = self._narrow if narrow and self._may_narrow(table) else self._chosen
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
+
+    def _may_narrow(self, table: Table) -> bool:
+        return table.wire == "auto" and table.access in _EXACT and not self._exact
 
     def of_product(self, table: Table, shards: int) -> int:
         """Wire type of a product: with several shards float16, as each sends a part as large as
@@ -73,13 +76,19 @@ class WireChoice:
         return self.of_pull(table)
 
     def of_push(
-        self, table: Table, state: bool = False, *, narrow: bool = False
+        self, table: Table, state: bool = False, *, narrow: bool = False, narrower: bool = False
     ) -> tuple[int, bool]:
-        """Wire type of a push, and whether its rounding errors are added to the next push."""
+        """Wire type of a push, and whether its rounding errors are added to the next push.
+
+        `narrower`: `Worker.narrow_deltas`, for a push that `narrow` would send as float16.
+        """
         wire = self.of_pull(table, state, narrow=narrow)
         if self._exact:
             return wire, False
-        return wire, wire != WIRE_TYPES["float16"] or table.access not in _EXACT
+        is_half = wire == WIRE_TYPES["float16"]
+        if narrow and narrower and is_half and self._may_narrow(table):
+            return WIRE_TYPES["int8"], False
+        return wire, not is_half or table.access not in _EXACT
 
     def _measure(self) -> None:
         moved, seconds = self._client.goodput()

@@ -496,12 +496,14 @@ def test_parts_are_checked_out_by_one_partition_at_a_time() -> None:
     assert two.check_out() is not None
 
 
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_rows_travel_narrow_unless_a_worker_has_them_all(workers: int) -> None:
-    """An only worker's file would else depend on when rows are pushed, not on the seed alone."""
-    made = workers_of(SMALL, workers, ALL)
+def test_rows_travel_narrow_unless_a_worker_has_them_all(workers: int, model: str) -> None:
+    """A single worker's file would else depend on when rows are pushed, not on the seed alone."""
+    made = workers_of(replace(SMALL, model=model), workers, ALL)
     train_rotating(made, CHUNKS)
     assert {worker.narrow_rows for worker in made} == {workers > 1}
+    assert {worker.narrow_deltas for worker in made} == {model == "skipgram"}
 
 
 def test_rows_of_a_part_are_pulled_once_while_its_worker_keeps_it() -> None:

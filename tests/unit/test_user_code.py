@@ -152,7 +152,7 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
         def of_pull(self, declared, state, *, narrow):
             return 0
 
-        def of_push(self, declared, state, *, narrow):
+        def of_push(self, declared, state, *, narrow, narrower):
             return 0, False
 
     model, client = Worker(Worker.Settings()), Client()

@@ -71,6 +71,34 @@ def test_narrow_rows_are_float16_on_a_fast_network_where_that_does_not_matter(ta
         assert repeatable.of_pull(table, narrow=True) == kernels.WIRE_TYPES["float32"]
 
 
+@pytest.mark.parametrize("speed", [SLOW_BYTES_PER_S, SLOW_BYTES_PER_S - 1])
+def test_narrow_deltas_are_int8_and_their_rounding_is_carried_on_a_slow_network_only(speed):
+    table, is_slow = Table("t", 4, wire="auto"), speed < SLOW_BYTES_PER_S
+    wires = WireChoice(Speed(int(speed)), route_to("10.0.0.1"))
+    assert wires.of_push(table, narrow=True, narrower=True) == (kernels.WIRE_TYPES["int8"], is_slow)
+    named = "int8" if is_slow else "float16"
+    assert wires.of_pull(table, narrow=True) == kernels.WIRE_TYPES[named]
+
+
+@pytest.mark.parametrize(
+    ("table", "state", "chosen"),
+    [
+        (Table("t", 4, access="adagrad", lr=0.1, wire="auto"), False, "float16"),
+        (Table("t", 4, access="adagrad", lr=0.1, wire="auto"), True, "float32"),
+        (Table("t", 4, wire="float16"), False, "float16"),
+        (Table("t", 4, wire="float32"), False, "float32"),
+    ],
+)
+def test_narrow_deltas_are_of_rows_that_may_be_narrow(table, state, chosen):
+    wires = WireChoice(Speed(int(SLOW_BYTES_PER_S)), route_to("10.0.0.1"))
+    wire, _ = wires.of_push(table, state, narrow=True, narrower=True)
+    assert wire == kernels.WIRE_TYPES[chosen]
+    auto = Table("t", 4, wire="auto")
+    assert wires.of_push(auto, narrower=True)[0] == kernels.WIRE_TYPES["float16"]
+    clocked = WireChoice(Speed(0), route_to("10.0.0.1"), exact=True)
+    assert clocked.of_push(auto, narrow=True, narrower=True) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("speed", "chosen"), [(SLOW_BYTES_PER_S, "float16"), (SLOW_BYTES_PER_S - 1, "int8")]
 )

@@ -126,6 +126,8 @@ class WordTrainer(RotationTrainer):
     part: WordPartition | None = None
     absent_share: ClassVar[float] = 1.0
     """Share of the words absent from a checkout that its negatives are drawn from."""
+    narrows_deltas: ClassVar[bool] = False
+    """`Worker.narrow_deltas`, with several workers."""
 
     def __init__(self, model: WordRows) -> None:
         super().__init__(model, model.sgd, "output")
@@ -161,6 +163,7 @@ class WordTrainer(RotationTrainer):
 
     def lease(self, block: Block) -> WordLease:
         self.model.narrow_rows = block.parts > 1  # a single worker gives the same bits each time
+        self.model.narrow_deltas = self.narrows_deltas
         split = self._split_of(block.sizes, block.output_parts)
         return self._whole(block, split) if split.is_whole else self._sorted(block, split)
 

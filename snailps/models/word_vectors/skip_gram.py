@@ -51,7 +51,7 @@ Ints = NDArray[np.int32]
 class SkipGramTrainer(WordTrainer):
     """Trains leases that have the pairs whose centre is in their input partition."""
 
-    absent_share = ABSENT_SHARE
+    absent_share, narrows_deltas = ABSENT_SHARE, True
 
     @cached_property
     def bundling(self) -> Bundling:
