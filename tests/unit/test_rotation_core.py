@@ -86,6 +86,16 @@ def facts(world, kind):
     return [fact.data for fact in world.facts() if fact.kind == kind]
 
 
+@pytest.mark.parametrize("most_parts", [1, 2, 8])
+def test_rotation_of_fewer_parts_than_workers_says_how_many_train(make_job, most_parts):
+    world = World(make_job(most_parts=str(most_parts)))
+    world.forms()
+    said = [effect.text for effect in world.effects if isinstance(effect, effects.Say)]
+    assert any("no more than 1 of 2 workers train at a time" in text for text in said) == (
+        most_parts == 1
+    )
+
+
 # --- leases and parts ----------------------------------------------------------------------------
 
 

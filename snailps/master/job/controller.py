@@ -286,11 +286,8 @@ class JobController:
         for member in here:
             member.training_begins(now)
         self.begin_training(job, nodes, state, now, plan)
-        if (at_work := job.as_counted(len(nodes))) < len(nodes):
-            why = job.concurrency.why or (
-                f"a step has micro_batches={at_work}: {len(nodes)} or more use all, and change the "
-                "result"
-            )
+        at_work, why = job.at_work(len(nodes))
+        if at_work < len(nodes):
             text = f"no more than {at_work} of {len(nodes)} workers train at a time, because {why}"
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)

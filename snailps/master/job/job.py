@@ -346,6 +346,17 @@ class Job:
         at_work = workers if rounds is None else rounds.width
         return min(at_work, self.concurrency.workers)
 
+    def at_work(self, workers: int) -> tuple[int, str]:
+        """How many of `workers` train at a time, and why no more do."""
+        counted, chunks = self.as_counted(workers), self.schedule.chunks
+        if chunks is not None and chunks.rotation.most_parts < counted:
+            why = "the input has too few names, or too little text, to be split among more"
+            return chunks.rotation.most_parts, why
+        micro_batches = (
+            f"a step has micro_batches={counted}: {workers} or more use all, and change the result"
+        )
+        return counted, self.concurrency.why or micro_batches
+
     def start_message(self, workers: int) -> messages.Start:
         """The Start message, cached for a number of workers."""
         counted = self.as_counted(workers)
