@@ -119,7 +119,7 @@ def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
     )
     summary = surveyed(KnowledgeGraph, settings, TRIPLES)
     names = Names(summary)
-    keys = np.concatenate([np.arange(7), KIND_KEY + np.arange(2)]).astype(np.uint64)
+    keys = np.concatenate([KnowledgeGraph.keys_of_kind(kind, n) for kind, n in enumerate((7, 2))])
     with connected(KnowledgeGraph) as make:
         model = make(settings, summary=summary)
         before = model.pull(TABLE, keys, state=True)

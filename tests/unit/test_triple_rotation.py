@@ -13,6 +13,7 @@ from snailps.api.rotation import Rotation
 from snailps.data.name_columns import NameCounts, Names
 from snailps.kernels._triple_order import in_order, own_triples
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
+from snailps.models.embeddings.relation_keys import relation_keys
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.embeddings.triple_rotation import (
     TripleTrainer,
@@ -94,7 +95,7 @@ def names_of(lease):
     outputs = [output.entities for output in lease.outputs]
     keys = np.concatenate([lease.part.inputs.keys.astype(np.int64), *outputs])
     numbers = keys[lease.ends]
-    numbers[1] -= KIND_KEY
+    numbers[1] = np.searchsorted(relation_keys(RELATIONS), numbers[1].astype(np.uint64))
     return numbers
 
 
@@ -202,7 +203,7 @@ def test_several_workers_learn_what_one_does(model):
 
     def reciprocal(worker):
         rows = worker.pull(TABLE, np.arange(ENTITIES, dtype=np.uint64))
-        turns = worker.pull(TABLE, KIND_KEY + np.arange(RELATIONS, dtype=np.uint64))
+        turns = worker.pull(TABLE, relation_keys(RELATIONS))
         asked = queries(settings, rows[heads], turns[relations], tails=True)
         scores = asked @ rows.T
         if settings.distance:

@@ -28,6 +28,7 @@ from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import NameColumns, Names
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking, triple_rotation, warm_start
+from snailps.models.embeddings.relation_keys import relation_keys
 from snailps.models.embeddings.rotating import RotatingWorker
 from snailps.models.embeddings.rotation import LINES
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
@@ -91,6 +92,15 @@ class KnowledgeGraph(RotatingWorker):
     kinds = ("entities", "relations")
     kind_of_column = (ENTITY, RELATION, ENTITY)
     noise_kind = ENTITY
+
+    @classmethod
+    def keys_of(cls, kind: int, numbers: NDArray[np.integer[Any]]) -> Keys:
+        """Keys of entities or relations; those of relations from `KIND_KEY` on, near each other."""
+        if kind == ENTITY or not len(numbers):
+            return super().keys_of(kind, numbers)
+        count = 1 << int(numbers.max()).bit_length()
+        keys: Keys = relation_keys(count)[numbers]
+        return keys
 
     def others_least(self) -> float:
         turns = self.settings.model == "rotate"

@@ -36,10 +36,10 @@ from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.kernels._triple_order import in_order, own_triples
+from snailps.models.embeddings.relation_keys import relation_keys
 from snailps.models.embeddings.rotation import LINES, NAMES_END
 from snailps.models.embeddings.worker import (
     CHECKED,
-    KIND_KEY,
     LINES_BYTES,
     NOISE_USES,
     TABLE,
@@ -288,7 +288,7 @@ class TripleTrainer(RotationTrainer):
             draw.triples, first, stop, output_of, place, len(entities), len(outputs), RUN_LINES,
             int(random.integers(1 << 62)),
         )  # fmt: skip
-        relations = np.arange(self._relations).astype(np.uint64) + np.uint64(KIND_KEY)
+        relations = relation_keys(self._relations)
         keys = np.concatenate([entities.astype(np.uint64), relations])
         part = Partition((block.part, (block.chunk,)))
         spare = len(part_of) - len(entities)  # as many rows in all in each lease
@@ -338,7 +338,7 @@ class TripleTrainer(RotationTrainer):
         trained, dim = rows.local[0], self.sgd.layout.dim
         begin = partial(self._begin, runs, trained)
         subtract = partial(self.sgd.in_threads, rows.subtract, places, packed)
-        sample = ends[:, -CHECKED:]
+        sample = ends[:, -(CHECKED // block.output_parts) :]
         return Checkout(
             part,
             last - first,

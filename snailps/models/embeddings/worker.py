@@ -4,11 +4,11 @@
     prepare: bytes -> numbers (kept for later epochs) -> shuffled -> places of rows -> PULL
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
-All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimiser runs at
-the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate; with
-bsp and ssp a block trains copies (`block_trainer`); ratings rotate (`rotation`).  Owns names and
-their keys, negatives, and the model's file; a subclass declares the columns and calls its kernel
-(`columns`, `kinds`, `train_part`).
+All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i`` (`keys_of`).  The
+optimiser runs at the worker, and the deltas of weights and state add up.  Rows are kept and
+exchanged by rate; with bsp and ssp a block trains copies (`block_trainer`); ratings rotate
+(`rotation`).  Owns names and their keys, negatives, and the model's file; a subclass declares the
+columns and calls its kernel (`columns`, `kinds`, `train_part`).
 """
 
 from __future__ import annotations
@@ -376,10 +376,15 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return _whole(cls.pieces_of_kind(results, kind, count), count)
 
     @classmethod
+    def keys_of(cls, kind: int, numbers: NDArray[np.integer[Any]]) -> Keys:
+        """Keys of names of a kind, given their numbers."""
+        keys: Keys = numbers.astype(np.uint64) + np.uint64(kind * KIND_KEY)
+        return keys
+
+    @classmethod
     def keys_of_kind(cls, kind: int, count: int) -> Keys:
         """Keys of the first `count` names of a kind."""
-        keys: Keys = np.arange(count, dtype=np.uint64) + np.uint64(kind * KIND_KEY)
-        return keys
+        return cls.keys_of(kind, np.arange(count))
 
     @classmethod
     def _pieces_of_keys(cls, results: Results, kind: int, count: int) -> Iterator[Keys]:
@@ -543,7 +548,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             used, numbered = distinct([ids[i] for i in here], len(self._names.names[kind]))
             for i, found in zip(here, numbered, strict=True):
                 places[i] = found + np.int32(at)
-            keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
+            keys.append(self.keys_of(kind, used))
             at += len(used)
         lines = NumberedLines(np.concatenate(keys), np.array(places, np.int32), values)
         self._seen.keep(block, lines, lines.size_bytes)
@@ -572,8 +577,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         wanted = max(NOISE_MIN, drawn // NOISE_USES)
         drawn_all = 2 * wanted >= names
         ids = np.arange(names) if drawn_all else np.unique(random.integers(0, names, wanted))
-        keys: Keys = ids.astype(np.uint64) + np.uint64(self.noise_kind * KIND_KEY)
-        return keys
+        return self.keys_of(self.noise_kind, ids)
 
     def of_part(self, part: Span, rates: Rates) -> dict[str, Any]:
         """Make the arguments of each kernel: lines, step sizes, optimiser."""
