@@ -38,7 +38,6 @@ from snailps.errors import (
     ConnectionLost,
     ProtocolError,
     RemoteError,
-    SnailError,
     WaitTimeout,
 )
 from snailps.local.driver import Driver
@@ -252,7 +251,7 @@ class _Kept:
         """
         with self._lock:
             made = self._cluster
-            if made is not None and workers in (None, self._workers) and _is_alive(made):
+            if made is not None and workers in (None, self._workers) and made.answers:
                 self._fits += 1
                 if self._fits <= FITS_MAX or made.has_own_tables:  # the user may be using them
                     return made
@@ -261,14 +260,6 @@ class _Kept:
             self._workers = workers or 1
             self._cluster = made = cluster(workers=self._workers)
             return made
-
-
-def _is_alive(made: Cluster) -> bool:
-    """Whether a cluster answers: that it has ended may not have been noticed yet."""
-    try:
-        return made.is_open and bool(made.status())
-    except SnailError:
-        return False
 
 
 _kept = _Kept()

@@ -48,7 +48,7 @@ from snailps.node.status import Status
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
 """Seconds between two reads of the status: at first short, because small jobs end soon."""
 LOOK_JOB_S = 0.2
-"""`LOOK_S` while a job trains, whose end is reported: a read takes both processes 2 ms."""
+"""The same while a job trains, whose end is reported: a read takes both processes 2 ms."""
 HANG_S = 1.0
 """Seconds for a local worker to leave the previous job, before it is killed and replaced."""
 ENDING_S = 1.0
@@ -371,6 +371,14 @@ class Cluster:
         """Counters of this process's client: bytes, rows pulled and pushed, open requests."""
         self._check_open()
         return self._driver.client.counters()
+
+    @property
+    def answers(self) -> bool:
+        """Whether the master answers: that it has ended may not have been noticed yet."""
+        try:
+            return self.is_open and self._driver.newest_job()[0] >= 0
+        except SnailError:
+            return False
 
     def status(self) -> Status:
         """The master's current status."""
@@ -739,8 +747,11 @@ class Cluster:
         )
 
     def _watch(self, until: float, news: threading.Event | None = None) -> Iterator[Status]:
-        """Yield the status at intervals, at least once, until `until`; at once after `news`."""
-        wait_s = 0.0
+        """Yield the status at intervals, at least once, until `until`.
+
+        With `news`, at once when it comes, and seldom before.
+        """
+        wait_s = 0.0 if news is None else LOOK_S
         while True:
             (news or self._driver.ended).wait(wait_s)
             if self._driver.ended.is_set():
@@ -757,8 +768,7 @@ class Cluster:
                 news = None  # it comes only once
             if time.monotonic() > until:
                 return
-            growth, most_s = (1.5, LOOK_S) if news is None else (3, LOOK_JOB_S)
-            wait_s = min(most_s, growth * wait_s or LOOK_FIRST_S)
+            wait_s = LOOK_JOB_S if news is not None else min(LOOK_S, 1.5 * wait_s or LOOK_FIRST_S)
         raise self._why_ended()
 
     def _why_ended(self) -> ClusterError:

@@ -71,7 +71,7 @@ def left(**changes):
 @pytest.mark.parametrize("later", [True, False], ids=["in a wait", "behind a look"])
 def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch, later):
     monkeypatch.setattr(session, "LOOK_FIRST_S", 2 * LIMIT_S)
-    monkeypatch.setattr(session, "LOOK_S", 2 * LIMIT_S)
+    monkeypatch.setattr(session, "LOOK_JOB_S", 2 * LIMIT_S)
 
     class Prompt(Driver):
         def status(self):
@@ -85,6 +85,18 @@ def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch
     driver, begun = Prompt(looks, {1: left()}), time.monotonic()
     assert Cluster(None, driver).run("nowhere:Model").figures == {"n": 1}
     assert time.monotonic() - begun < LIMIT_S
+
+
+def test_short_job_costs_one_status_after_its_end():
+    """A status takes both processes 2 ms, and a small fit read seven."""
+
+    class Told(Driver):
+        def when_ended(self, number, do):
+            do()
+
+    driver = Told([status(), status()], {1: left()})
+    assert Cluster(None, driver).run("nowhere:Model").figures == {"n": 1}
+    assert driver.told.count("status") == 2  # one before it, of workers that have ended
 
 
 def test_master_that_ends_a_failed_job_is_asked_at_the_pace_of_looks():
