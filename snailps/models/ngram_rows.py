@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import Field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -122,4 +123,10 @@ def pack_vocabulary(s: Grams, vocabulary: Vocabulary) -> bytes:
 def unpack_vocabulary(s: S, summary: bytes) -> tuple[S, Vocabulary]:
     """The settings of `surveyed`, and the vocabulary."""
     s, packed = surveyed(s, summary)
-    return s, Vocabulary.from_bytes(packed)
+    return s, _unpacked(packed)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Vocabulary:
+    """Unpack a vocabulary; the last one is kept, as a plan asks for it several times."""
+    return Vocabulary.from_bytes(packed)

@@ -123,11 +123,9 @@ def classes_in(s: WordVectorSettings, summary: bytes) -> RowClasses | None:
     return classes_of(*unpack_vocabulary(s, summary))
 
 
-@lru_cache(maxsize=1)
 def classes_of(s: WordVectorSettings, vocabulary: Vocabulary) -> RowClasses | None:
     """Find the rows that always stay equal; None: each row stands for itself.
 
-    The last result is kept: a worker plans with the classes that it trains.
     None also where rows do not start alike, because they come from a model (`continue_from`).
     """
     if not s.maxn or s.continue_from or s.bucket > BUCKETS_MAX:
