@@ -74,6 +74,8 @@ class Rotation:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise MisuseError(f"Rotation.{name}: expected a whole number from 1, got {value!r}")
+        if type(self.is_kept) is not bool:
+            raise MisuseError(f"Rotation.is_kept: expected True or False, got {self.is_kept!r:.60}")
         if self.passes > PASSES_MAX:
             raise MisuseError(
                 f"Rotation.passes: expected a whole number from 1 to {PASSES_MAX:,}, got "

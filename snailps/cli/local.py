@@ -73,6 +73,8 @@ VerboseOption = Annotated[
 ADDRESS = "SNAILPS_MASTER_ADDR"
 """Environment variable with the address that `snailps.connect()` joins."""
 HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
+_NOT_DONE = ("not_tested", "not_calibrated")
+"""Figures that say why something was not done that the user had asked for."""
 _LOGGED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) (?:master|server|worker): ")
 """Start of a child's log line.  It is replaced by the launcher's name, which has the number."""
 _ROLES = (MasterSettings, ServerSettings, WorkerSettings)
@@ -296,8 +298,8 @@ def run_local(
             print_json(figures)
         elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else the frame has it
             print_figures(figures["test"])
-    if code == EXIT_OK and figures and isinstance(figures.get("not_tested"), str):
-        return EXIT_WRONG  # the test file is wrong; the model was trained and written
+    if code == EXIT_OK and any(isinstance(figures.get(name), str) for name in _NOT_DONE):
+        return EXIT_WRONG  # the model was trained and written, and what was asked for is not there
     if code is not None and code >= 0:
         return code
     if run.interrupts:  # our signal killed the master: it had no handler yet, or this was by force

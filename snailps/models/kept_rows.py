@@ -181,7 +181,9 @@ class KeptRows(Rows):
         self.estimate, self._room, self._recalls = estimate, room, recalls
         self._period_blocks = period_blocks
         first = None if fill_first is None else FirstValues(fill_first, sgd.layout.width)
-        # With kernel threads, the processor time of this thread, which waits, says nothing.
+        # With kernel threads, the processor time of this thread, which waits, says nothing.  Nor
+        # does it where one thread of the pool trains: an exchange then seems long, and spans are
+        # as long as they may be.  To count the kernel was no better (docs/lab/shared-rows.md).
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         # Written by the preparing thread.
         self._asked = self._places_for(0)

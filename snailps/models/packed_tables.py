@@ -120,10 +120,10 @@ def with_shape(
         known = settings_of(type(s))[name]
         own = getattr(s, name)
         if where is not None and own != value and known.format(own) != "auto":
-            shown = "nothing" if value == "" else value
+            shown = "nothing" if value in ("", ()) else known.format(value)
             raise ConfigError(
                 f"{known.place(where)}: expected {shown}, as in {path}, from which the training "
-                f"starts; got {own}. Leave {name} out, or start without that file"
+                f"starts; got {known.format(own)}. Leave {name} out, or start without that file"
             )
     found = {name: value for name, value in habits.items() if explicit(name) is None}
     for name in [name for name in found if not settings_of(type(s))[name].allows(found[name])]:

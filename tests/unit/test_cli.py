@@ -626,32 +626,47 @@ def test_print_json_writes_null_for_what_is_no_number(capsys):
     }  # fmt: skip
 
 
-def test_error_of_the_display_is_the_one_that_is_shown(monkeypatch, tmp_path):
-    stopped = []
+class Ended:
+    """In the place of a run of processes: it has ended at once, with `figures`."""
 
-    class Started:
-        launcher, interrupts = SimpleNamespace(address=""), 0
+    launcher, interrupts, stops = SimpleNamespace(address=""), 0, 0
+    figures: ClassVar = {}
 
-        def __init__(self, *_, **__):
-            pass
+    def __init__(self, *_, **__):
+        pass
 
-        def start(self):
-            pass
+    def start(self):
+        pass
 
-        def stop(self):
-            stopped.append(True)
-            return SimpleNamespace(code=0, figures={})
+    def stop(self):
+        type(self).stops += 1
+        return SimpleNamespace(code=0, figures=self.figures)
 
-        def interrupt(self, *_):
-            pass
+    def interrupt(self, *_):
+        pass
 
+
+def run_ended(monkeypatch, **figures):
+    monkeypatch.setattr(Ended, "stops", 0)
+    monkeypatch.setattr(Ended, "figures", figures)
+    monkeypatch.setattr(local, "Run", Ended)
+    values = {"worker_class": "snailps.models.sparse.linear:Linear", "input": "x"}
+    raw = RawConfig.from_mapping(values, "--{key}")
+    return local.run_local(raw, servers=1, workers=1, as_json=False)
+
+
+def test_error_of_the_display_is_the_one_that_is_shown(monkeypatch):
     def broken(*_, **__):
         raise OSError("no terminal")
 
-    monkeypatch.setattr(local, "Run", Started)
     monkeypatch.setattr("snailps.cli.progress.Progress", broken)
-    values = {"worker_class": "snailps.models.sparse.linear:Linear", "input": str(tmp_path)}
-    raw = RawConfig.from_mapping(values, "--{key}")
     with pytest.raises(OSError, match="no terminal"):
-        local.run_local(raw, servers=1, workers=1, as_json=False)
-    assert stopped
+        run_ended(monkeypatch)
+    assert Ended.stops == 1
+
+
+@pytest.mark.parametrize("name", ["not_tested", "not_calibrated"])
+def test_what_was_asked_for_and_not_done_is_not_code_0(monkeypatch, name):
+    done = {"peak_rss_mb": 1.0, "ended_by": "epochs", "epochs": 1}
+    assert run_ended(monkeypatch, **done) == 0
+    assert run_ended(monkeypatch, **done, **{name: "the file is gone"}) == 2

@@ -107,7 +107,7 @@ def test_training_goes_on_with_rows_state_and_numbers_of_the_file(tmp_path, case
         ({"dim": 8}, "--set dim: dim: expected 6, as in .*a.npz"),
         ({"model": "distmult"}, "model: expected complex"),
         ({"optimizer": "sgd"}, "optimizer: expected adagrad"),
-        ({"normalize": "true"}, "normalize: expected False"),
+        ({"normalize": "true"}, "normalize: expected false"),
     ],
 )
 def test_another_shape_than_that_of_the_file_is_refused(tmp_path, given, said):

@@ -184,5 +184,5 @@ def test_checkpoint_of_another_version_is_refused_with_what_to_do(make, lacking)
         state.figures["tested"] = {"tests": []}
     else:
         del state.figures[lacking]
-    with pytest.raises(CheckpointError, match=r"another version of snailps.*begin anew with"):
+    with pytest.raises(CheckpointError, match=r"another version .*, such as 0\.2\.0, .*begin anew"):
         job.check_state(state)

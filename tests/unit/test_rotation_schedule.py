@@ -159,6 +159,8 @@ def test_bad_lines_of_an_epoch_of_several_passes_count_once():
 def test_rotation_of_anything_but_counts_is_refused(wrong):
     with pytest.raises(MisuseError, match=r"passes: expected a whole number from 1 to 1,000, got"):
         Rotation(1, 1, passes=1001)
+    with pytest.raises(MisuseError, match="is_kept: expected True or False, got 1"):
+        Rotation(2, 2, is_kept=1)
     with pytest.raises(MisuseError, match="chunks: expected a whole number from 1"):
         Rotation(wrong, 2)
     with pytest.raises(MisuseError, match="most_parts"):

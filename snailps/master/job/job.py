@@ -409,9 +409,9 @@ class Job:
                 EpochFigures().load(figures["tested"])
         except (LookupError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"the checkpoint was written by another version of snailps, and this one cannot "
-                f"continue from it ({error!r:.80}): continue with that version, or begin anew with "
-                "--fresh"
+                "the checkpoint was written by another version of snailps, such as 0.2.0, and this "
+                f"one cannot continue from it ({error!r:.80}): continue with that version, or "
+                "begin anew with --fresh"
             ) from None
 
     def plan_training(self, workers: int, state: JobState | None = None) -> TrainingPlan | None:

@@ -15,7 +15,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,10 +137,11 @@ def check(settings: ClassifierSettings) -> None:
     warn_of_trained(s.validation, s.input)
 
 
-def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, float]:
+def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, Any]:
     """Calibrate a finished model file on the held-out lines; return its figures.
 
-    If these lines are gone by now, the model is kept as it is, with a warning.
+    If these lines are gone by now, the model is kept as it is, and `not_calibrated` says why: the
+    command then ends with a code of its own.
     """
     s = settings
     try:
@@ -152,7 +153,7 @@ def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, float]:
         )
     except SnailError as error:
         log.warning("%s is not calibrated: %s. Run snailps calibrate", path, error)
-        return {}
+        return {"not_calibrated": str(error)}
     return {
         "temperature": report.temperature,
         "calibration_error": report.calibration_error_after,

@@ -547,7 +547,7 @@ class Classifier(TextModel, Adopted, Reported):
         write_model(
             results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **header
         )
-        figures: dict[str, float] = {"vocabulary": len(words), "labels": len(labels)}
+        figures: dict[str, Any] = {"vocabulary": len(words), "labels": len(labels)}
         if not s.calibrate:
             return {"files": [path], **figures}
         figures |= held_out.calibrated(s, path)

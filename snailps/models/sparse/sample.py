@@ -213,7 +213,12 @@ def encoded(
     else:
         known, _ = np.unique(labels, return_counts=True)  # without it imports `numpy.ma`
         if not encoding.labels:
-            told = _classes(known, len(labels), classes, is_whole=every is not None)
+            try:
+                told = _classes(known, len(labels), classes, is_whole=every is not None)
+            except DataError as error:
+                if not settings.held_out:
+                    raise
+                raise DataError(f"{error}, without the {settings.held_out:g} held out") from None
             encoding = replace(encoding, labels=told)
         if not settings.class_weights:
             encoding = replace(encoding, constant=entropy(labels, weights, known))
