@@ -345,7 +345,7 @@ def test_rows_of_ngrams_count_in_the_traffic() -> None:
 def test_rows_of_ngrams_of_workers_are_those_that_a_split_gives(workers: int) -> None:
     settings = WordVectorSettings(bucket=5000)
     known = vocabulary(3000)
-    foreseen = gram_rows(settings, known).of_workers(workers)
+    foreseen = gram_rows(settings, known).in_shares(workers)
     classes = classes_of(settings, known)
     assert classes is not None
     sharers = sharers_of(known, settings, assign(zipf(3000), (1,) * workers, 1))

@@ -203,7 +203,7 @@ def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int
     workers = max(training_of(s).workers_min, workers)
     if s.model == "cbow":
         return workers * (2.0 * len(vocabulary) + len(gram_rows(s, vocabulary).words))
-    return float(workers * len(vocabulary)) + gram_rows(s, vocabulary).of_workers(workers)
+    return float(workers * len(vocabulary)) + gram_rows(s, vocabulary).in_shares(workers)
 
 
 def chunks_that_fit(

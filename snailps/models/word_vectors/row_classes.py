@@ -89,9 +89,9 @@ class GramRows:
         """Expect how many rows a text of `tokens` words drawn from the vocabulary has."""
         return float(-np.expm1(-tokens * self.shares).sum())
 
-    def of_workers(self, workers: int) -> float:
-        """Expect how many rows all workers have together, each with an equal share of the words."""
-        return float(workers * (1.0 - (1.0 - 1.0 / workers) ** self.words).sum())
+    def in_shares(self, shares: int) -> float:
+        """Expect how many rows equal random shares of the words have, all shares together."""
+        return float(shares * (1.0 - (1.0 - 1.0 / shares) ** self.words).sum())
 
 
 @lru_cache(maxsize=1)
