@@ -907,7 +907,7 @@ cdef class Kernels:
                      const int32_t[::1] noise, *, const float[::1] line_weights=None,
                      const float[::1] label_weights=None, const float[::1] rests=None, int loss,
                      int negatives, bint shared, float lr_start, float lr_stop, uint64_t seed,
-                     Py_ssize_t first, Py_ssize_t last,
+                     Py_ssize_t first, Py_ssize_t last, float lead=1,
                      CheckedPaths paths=None) -> tuple[float, float]:
         """Train a linear classifier on mean vectors of lines `first` to `last - 1`.
 
@@ -926,6 +926,7 @@ cdef class Kernels:
         which the line lacks the label; of other labels it is 1.  None or empty: ones; no rests.
         `shared`: other threads train on the same arrays (Hogwild): output rows are exchanged every
         64 lines, by two copies of them; with `paths` those near the root.  The rate is linear over features.
+        `lead`: input rows move this many times as far as their gradients say.
         """
         cdef Py_ssize_t label_num = outputs.shape[0]
         check_rows("inputs", inputs)
@@ -954,6 +955,8 @@ cdef class Kernels:
                 raise ValueError(f"{name} must be {number} numbers, or none, got {len(factors)}")
         if not self.in_range(noise, 0, label_num):
             raise ValueError(f"noise must lie in 0..{label_num - 1}, the rows of outputs")
+        if not lead >= 1:
+            raise ValueError(f"lead must be at least 1, got {lead}")
         if bag_rows.shape[0] == 0 or labels.shape[0] == 0 or first == last:
             return 0.0, 0.0         # no line has both
         cdef LabelsJob job
@@ -983,6 +986,7 @@ cdef class Kernels:
         job.negatives = negatives
         job.rate_start = lr_start
         job.rate_stop = lr_stop
+        job.lead = lead
         job.stream = hash_key(seed)
         scratch = zeros(self.table.labels_scratch(&job))
         with nogil:

@@ -256,7 +256,7 @@ SNAIL_INLINE float snail_step_line(snail_labels *s, int64_t line, const snail_ta
                                    float weight, float rate) {
     const snail_labels_job *job = s->job;
     const int64_t begin = job->bag_ptr[line], end = job->bag_ptr[line + 1], stride = job->stride;
-    const float share = 1 / (float)(end - begin);
+    const float share = 1 / (float)(end - begin), moved = share * job->lead;
     float loss;
     snail_sum_rows((int)(end - begin), job->bag_rows + begin, NULL, job->inputs, stride, share,
                    s->hidden);
@@ -264,7 +264,7 @@ SNAIL_INLINE float snail_step_line(snail_labels *s, int64_t line, const snail_ta
     if (job->loss == SNAIL_ONE_VS_ALL) loss = snail_one_vs_all(s, targets, rate);
     else if (job->loss == SNAIL_SOFTMAX) loss = snail_softmax_line(s, targets, weight, rate);
     else loss = snail_targets_apart(s, targets, rate);
-    for (int64_t d = 0; d < stride; d++) s->gradient[d] *= share;
+    for (int64_t d = 0; d < stride; d++) s->gradient[d] *= moved;
     for (int64_t r = begin; r < end; r++) {
         float *row = job->inputs + job->bag_rows[r] * stride;
         for (int64_t d = 0; d < stride; d++) row[d] += s->gradient[d];

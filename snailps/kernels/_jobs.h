@@ -155,6 +155,7 @@ typedef struct { /* lines of text with labels */
     int loss;
     int negatives;
     float rate_start, rate_stop;
+    float lead; /* factor of the steps of `inputs` */
     uint64_t stream;
 } snail_labels_job;
 

@@ -155,6 +155,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int negatives
         float rate_start
         float rate_stop
+        float lead
         uint64_t stream
 
     ctypedef struct LabellingJob "snail_labelling_job":

@@ -83,6 +83,7 @@ cdef class DriftEstimate:
     cdef int64_t dim, outputs, parts
     cdef float far, least, others_least, lr, l1, beta
     cdef public float a_step, a_factor_step     # rate x curvature of a step, before any root
+    cdef public float lead      # steps of copies for each step of this worker (`models/lead.py`)
     cdef FtrlBy ftrl
 
     def __init__(self, int method, Py_ssize_t dim, *, Py_ssize_t outputs=0, float far,
@@ -94,7 +95,7 @@ cdef class DriftEstimate:
             raise ValueError(f"expected dim of 1 or more, outputs up to dim, lr above 0; got {dim}, "
                              f"{outputs}, {lr}")
         self.method, self.dim, self.outputs, self.far, self.least = method, dim, outputs, far, least
-        self.others_least = others_least
+        self.others_least, self.lead = others_least, 1
         self.lr, self.l1, self.beta = lr, l1, beta
         self.parts = 3 if method == ACCESS_FTRL else 2 if method == ACCESS_ADAGRAD else 1
         self.ftrl = ftrl_of(lr, l1, beta)
@@ -463,7 +464,53 @@ cdef class RowExchange:
                 last[i] = now - <uint32_t>(ticks(now) - self.record(places[i]).last)
         return interval_array, last_array
 
+    def since(self, const int32_t[::1] places not None, double now) -> NDArray[np.float64]:
+        """Return the examples between the last exchange of each row and `now`."""
+        cdef Py_ssize_t i, n = places.shape[0]
+        self.check(places, -1, 0, None)
+        array = np.empty(n)
+        cdef double[::1] examples = array
+        with nogil:
+            for i in range(n):
+                if i + AHEAD < n:
+                    fetch(self.record(places[i + AHEAD]))
+                examples[i] = <uint32_t>(ticks(now) - self.record(places[i]).last)
+        return array
+
     # ---- exchange ------------------------------------------------------------------------------
+
+    def expect(self, const int32_t[::1] places not None, const float[::1] shares not None,
+               double now) -> None:
+        """Move the bases of rows without state by shares of their deltas, which others are expected to push.
+
+        `send` then leaves these shares out; the next answer replaces what was expected.  What is left of
+        earlier deltas (the rest) is this worker's alone: `shares` are of steps since the last exchange.
+        """
+        cdef Py_ssize_t i, n = places.shape[0]
+        cdef int64_t j
+        cdef Record *of
+        cdef float share, steps
+        cdef double per_count = max(1.0, self.examples) * self.weight
+        cdef float *base
+        cdef float *row
+        self.check(places, -1, 0, None)
+        self.check_bases()
+        if self.parts != 1 or shares.shape[0] != n:
+            raise ValueError(f"expected rows of one part and a share for each of {n} places, got "
+                             f"{self.parts} parts and {shares.shape[0]} shares")
+        with nogil:
+            for i in range(n):
+                if i + AHEAD < n:
+                    self.fetch(places[i + AHEAD])
+                of, share = self.record(places[i]), shares[i]
+                if not 0 < share < 1:
+                    continue
+                if of.rest > 0:
+                    steps = <float>(self.counts[places[i]] / per_count) * <uint32_t>(ticks(now) - of.last)
+                    share *= steps / (steps + of.rest * (1 - share))
+                base, row = self.base(places[i]), &self.rows[places[i], 0]
+                for j in range(self.dim):
+                    base[j] += share * (row[j] - base[j])
 
     def send(self, DriftEstimate estimate not None, const int32_t[::1] places not None,
              uint64_t[::1] keys not None, float[:, ::1] deltas not None, *, int workers, double now,

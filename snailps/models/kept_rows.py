@@ -4,6 +4,7 @@
     places -> ready: rows to train -> spans of examples, with `exchange` between them
     exchange: rows that are due -> PUSH share x (local - base), then PULL -> answer
               local += answer - (base + pushed); base = answer
+    copies that lead the servers' rows (`lead.py`): base += what others are expected to push
     close, every few blocks: rows that were trained -> PUSH, or send_some beside kernels
     ready: rows that a period has pushed, once a block uses them again -> PULL -> merged
 
@@ -46,6 +47,7 @@ from snailps.data._key_numbering import KeptNumbers
 from snailps.dataclass import dataclass
 from snailps.kernels._row_exchange import DriftEstimate, RowExchange
 from snailps.models.exchange_times import ExchangeRule, ExchangeTimes
+from snailps.models.lead import Lead
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.recalled_bases import FirstValues, RecalledBases
 from snailps.models.rows import (
@@ -196,6 +198,7 @@ class KeptRows(Rows):
         self.kept = self._asked
         self._recalled = RecalledBases(sgd, table, first)
         self.times = ExchangeTimes(sgd.worker, estimate, rule, seconds or own_time)
+        self._lead = Lead()
         self._touched: list[Ids] = []  # places trained in this period
         self._on_way: deque[_Exchange] = deque()  # in the order of the requests
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
@@ -387,6 +390,7 @@ class KeptRows(Rows):
         """Merge answers that have arrived, and send rows that are due; no kernel may be running."""
         kept, times = self.kept, self.times
         times.now += examples
+        self._lead.trained(times.now, self.estimate.lead if self.exchanges else 1.0)
         if not self.exchanges:
             return
         begin = times.begin_exchange(kept.exchange, kept.used, examples)
@@ -493,6 +497,9 @@ class KeptRows(Rows):
             now=self.times.now,
             giving=answers,
         )
+        if self._lead.has_led:
+            since = kept.since(places, self.times.now)
+            kept.expect(places, self._lead.share_of_others(since), self.times.now)
         given_up, given_at = deltas[:0], places[:0]
         if answers or len(places) < CHUNK_ROWS:
             given_up, given_at = send(places, keys, deltas)

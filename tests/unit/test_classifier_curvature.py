@@ -6,6 +6,8 @@ from machine import peak_bytes
 
 from snailps.models.classifier.curvature import (
     FEATURES_MAX,
+    LEAD_MOST,
+    LEAD_STEPS,
     LINES,
     OF_LABELS,
     STEP_MAX,
@@ -148,3 +150,19 @@ def test_steps_of_rows_that_have_diverged_are_bounded(value):
 def test_block_without_features_is_not_measured():
     inputs, outputs = rows_of(np.random.default_rng(11), 5), rows_of(np.random.default_rng(12), 3)
     assert measured("softmax", inputs, outputs, [0, 0], []).steps(0.1, outputs, 1) == (0, 0)
+
+
+def test_workers_lead_on_long_lines_while_label_rows_are_near_zero_and_never_again():
+    """By as many steps as there are workers, but `LEAD_MOST`."""
+    rng = np.random.default_rng(13)
+    inputs, zero = rows_of(rng, 100), np.zeros((3, STRIDE), np.float32)
+    lines = [measured("softmax", inputs, zero, [0, n], np.arange(n)) for n in (100, 50, 20)]
+    longest, long, short = lines
+    assert longest.lead(0.0, 8) == long.lead(0.0, 8) == 8
+    assert longest.lead(0.0, 1000) == LEAD_MOST
+    assert short.lead(0.0, 8) == 1
+    step = 10 / LEAD_STEPS
+    assert 1 < long.lead(step, 8) < longest.lead(step, 8) < 8
+    assert long.lead(0.0, 8) < 8
+    assert long.lead(STEP_MAX, 8) == 1
+    assert longest.lead(step, 1) == 1

@@ -77,6 +77,14 @@ def test_train_labels_equals_twin(build, loss, dim, labels):
 
 @builds
 @losses
+def test_train_labels_moves_input_rows_that_lead_so_many_times_as_far(build, loss):
+    toy = Toy()
+    got = toy.train(build, loss=loss, lead=2.5)
+    assert_close(got, toy.twin(loss=loss, lead=2.5), toy.dim)
+
+
+@builds
+@losses
 def test_train_labels_alone_but_sharing_is_the_same(build, loss):
     toy = Toy(lines=400)
     got = toy.train(build, loss=loss, shared=True)
@@ -296,6 +304,8 @@ def test_train_labels_of_workers_that_share_rows_loses_no_lines_and_learns(loss,
         ({"line_weights": np.ones(149, np.float32)}, "line_weights must be 150"),
         ({"label_weights": np.ones(3, np.float32)}, "label_weights must be"),
         ({"rests": np.ones(3, np.float32)}, "rests must be"),
+        ({"lead": 0.5}, "lead must be"),
+        ({"lead": np.nan}, "lead must be"),
     ],
 )
 def test_train_labels_with_bad_number_refuses(changed, what):

@@ -384,6 +384,33 @@ def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, period_blocks, r
     np.testing.assert_allclose(store.rows, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("period_blocks", [1, 2])
+@pytest.mark.parametrize("left_alone", [False, True])
+def test_copies_that_lead_push_their_own_steps(period_blocks, left_alone):
+    """Of the steps that two workers make with a lead of 2 each pushes a half, and of 6 with 3 a
+    third."""
+    store = Store()
+    start = store.rows[1].copy()
+    workers = [Worker(store, workers=2, period_blocks=period_blocks) for _ in range(2)]
+    for lead in (2.0, 2.0, 3.0, 1.0):
+        for worker in workers:
+            worker.shared.estimate.lead = lead
+            worker.train(worker.ask([1]), 10 * lead, spans=5, examples=20)
+            worker.client.serve(9)
+    if left_alone:
+        for worker in workers[::-1]:
+            worker.shared.flush()
+        workers[0].workers_changed(1)
+        workers[0].train(workers[0].ask([1]), 5)
+    for worker in workers:
+        worker.shared.flush()
+        worker.client.serve(9)
+    want = start + 80 + 5 * left_alone
+    np.testing.assert_allclose(store.rows[1], want, rtol=1e-4)
+    if left_alone:
+        np.testing.assert_allclose(workers[0].rows([1])[0], want, rtol=1e-4)
+
+
 def test_answer_brings_what_others_did_and_keeps_steps_made_meanwhile():
     store = Store()
     first, second = (Worker(store, workers=2) for _ in range(2))

@@ -133,6 +133,35 @@ def test_exchange_of_rows_without_state_equals_twin(seed, workers):
     check_against_twin(Case("plain", "sgd", True, seed, workers))
 
 
+def test_expected_steps_of_others_are_not_pushed_and_the_answer_replaces_them():
+    rows = np.zeros((3, 4), np.float32)
+    estimate = DriftEstimate(1, 4, far=10.0)
+    exchange = RowExchange(rows, 4, 1)
+    places = np.arange(3, dtype=np.int32)
+    exchange.load(places, KEYS[:3], np.ones((3, 4), np.float32), 0.0)
+    rows += 8  # the steps of four workers
+    assert exchange.since(places[:2], 12.0).tolist() == [12, 12]
+    exchange.expect(places, np.array([0.75, 0.5, 0], np.float32), 12.0)
+    keys, deltas = np.empty(3, np.uint64), np.empty((3, 4), np.float32)
+    exchange.send(estimate, places, keys, deltas, workers=1, now=12.0, giving=False)
+    assert deltas[:, 0].tolist() == [2, 4, 8]
+    assert exchange.since(places, 13.0).tolist() == [1, 1, 1]
+    rows += 1  # meanwhile
+    answers = np.full((3, 4), 20, np.float32)
+    exchange.merge(estimate, places, answers, deltas[:0], places[:0])
+    assert (rows == 21).all()
+
+
+def test_steps_of_others_are_expected_of_rows_without_state_that_have_bases():
+    places, shares = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
+    with pytest.raises(ValueError, match="no bases"):
+        RowExchange(np.zeros((2, 4), np.float32), 4, 1, bases=False).expect(places, shares, 0.0)
+    for parts, given_shares in ((2, shares), (1, shares[:1])):
+        exchange = RowExchange(np.zeros((2, 4 * parts), np.float32), 4, parts)
+        with pytest.raises(ValueError, match="one part and a share"):
+            exchange.expect(places, given_shares, 0.0)
+
+
 @examples(10)
 @given(st.integers(0, 1000), st.sampled_from([2, 8]), st.booleans())
 @pytest.mark.parametrize("method", ["sgd", "adagrad", "ftrl"])

@@ -24,6 +24,15 @@ AGAIN = 8
 OF_LABELS = 0.3
 """Factor of a label row's curvature, because few steps go in its steepest direction."""
 
+LEAD_STEPS = 20.0
+"""A worker leads as long as a line needs more of its own steps than these until its score is right.
+"""
+LEAD_OWN = 0.025
+"""Part of a line's step on its rows that reaches its mean, from which no worker leads: lines of 30
+words lose up to .03 of the accuracy (docs/lab/shared-rows.md)."""
+LEAD_MOST = 16
+"""Most steps for one."""
+
 STEP_MAX = 1e6
 
 
@@ -41,6 +50,7 @@ class Curvature:
         self._met: Floats = np.ones(1, np.float32)
         self._spread: Floats = np.zeros(1, np.float32)
         self._of_label = 0.0
+        self._own, self._flat = 0.0, 1.0
         self._before: Floats = np.zeros((0, dim), np.float32)
 
     def begin(self, steps: NDArray[np.int32] | None, line_num: int, row_num: int) -> None:
@@ -67,6 +77,7 @@ class Curvature:
         means = np.empty((len(bags), self._dim), np.float32)
         bag_ptr = np.cumsum([0, *map(len, bags)])
         kernels.bag_means(inputs, bag_ptr, np.concatenate(bags), means)
+        self._own = float(np.median([_weight_of_own(bag) for bag in bags]))
         hidden = means.astype(np.float64)
         scores = hidden @ outputs[:, : self._dim].T
         with np.errstate(over="ignore", invalid="ignore"):  # if rows diverge, the loss shows it
@@ -96,6 +107,23 @@ class Curvature:
             of_input = float((squares * self._spread * self._met).max())
             grown = max(1.0, float(squares.sum()) / before) if before > 0 else 1.0
         return _bounded(rate * of_input), _bounded(rate * OF_LABELS * self._of_label * grown)
+
+    def lead(self, step: float, workers: int) -> float:
+        """Steps that a worker takes on word rows for one of its own, 1 to `workers`.
+
+        `step` is rate x curvature of a line in word rows.  While all rows grow from zero by each
+        other, the gradients of other workers are like those here, and what a copy lacks of their
+        steps, all later steps lack.  Never rises: later, what lines have in common is learnt.
+        """
+        still = 1 - LEAD_STEPS * step * self._own if self._own < LEAD_OWN else 0.0
+        self._flat = min(self._flat, max(0.0, still))
+        return 1 + (min(workers, LEAD_MOST) - 1) * self._flat
+
+
+def _weight_of_own(features: NDArray[np.int32]) -> float:
+    """How far a line's step moves its mean, of what it moves a row: 1 / n with n different rows."""
+    counts = np.unique(features, return_counts=True)[1]
+    return float(np.square(counts / len(features)).sum())
 
 
 def _bounded(step: float) -> float:

@@ -24,13 +24,17 @@ Floats = NDArray[np.float32]
 
 
 class Steps(NamedTuple):
-    """How lines are trained: rates are of the first and after the last line."""
+    """How lines are trained: rates are of the first and after the last line.
+
+    Input rows move `lead` times as far as their gradients say.
+    """
 
     dim: int
     loss: str
     negatives: int
     rates: tuple[float, float]
     seed: int
+    lead: float = 1.0
 
 
 def shuffled(lines: Lines, seed: int, most: int | None = None) -> Lines:
@@ -93,6 +97,7 @@ def begin(
             seed=(steps.seed + start) & ((1 << 64) - 1),
             first=start,
             last=stop,
+            lead=steps.lead,
             paths=outputs.checked,
         )
         for start, stop in itertools.pairwise(edges)

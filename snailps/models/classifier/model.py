@@ -418,11 +418,13 @@ class Classifier(TextModel, Adopted, Reported):
         self.narrow_rows = exchanges  # a single worker gives the same bits each time
         if exchanges:
             self._curvature.begin_span(outputs)
-        sums = self._train_lines(batch, inputs, outputs, span, rates, seed)
+        lead = self._estimates[0].lead if exchanges else 1.0
+        sums = self._train_lines(batch, inputs, outputs, span, rates, seed, lead)
         if exchanges:
             if self._curvature.trained(span[1] - span[0]):
                 ptr, features = batch.lines.feature_ptr, batch.lines.features
                 self._curvature.measure(inputs, outputs, ptr[span[0] :], features)
+                self._set_lead()
             self._set_steps(outputs, rates[1])
         return sums
 
@@ -437,6 +439,7 @@ class Classifier(TextModel, Adopted, Reported):
         self._curvature.measure(inputs, outputs, lines.feature_ptr, lines.features)
         self._curvature.begin_span(outputs)
         self._set_steps(outputs, rate)
+        self._set_lead()
         sampled = max(1, min(line_num, line_num * SAMPLE // max(1, len(lines.features))))
         share = sampled / line_num
         lengths = np.diff(lines.feature_ptr[: sampled + 1])
@@ -467,6 +470,14 @@ class Classifier(TextModel, Adopted, Reported):
         of_rows, of_labels = self._estimates
         of_rows.a_step, of_labels.a_step = self._curvature.steps(rate, outputs, self.workers - 1)
 
+    def _set_lead(self) -> None:
+        """Let copies of word rows lead as long as others' steps on them would be steps like these.
+
+        Called when the curvature is measured: a row's push needs the mean since its last exchange.
+        """
+        of_rows = self._estimates[0]
+        of_rows.lead = self._curvature.lead(of_rows.a_step, self.workers)
+
     def _train_lines(
         self,
         examples: _Examples,
@@ -475,9 +486,10 @@ class Classifier(TextModel, Adopted, Reported):
         span: Span,
         rates: Rates,
         seed: int,
+        lead: float,
     ) -> Sums:
         s = self.settings
-        steps = Steps(s.dim, s.loss, s.negatives, rates, seed)
+        steps = Steps(s.dim, s.loss, s.negatives, rates, seed, lead)
         tasks = begin(
             self.sgd.start,
             self.threads,

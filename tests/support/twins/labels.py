@@ -45,7 +45,7 @@ def lines_of(data, words, labels, *, prefix=b"__label__", word_ngrams=1, minn=0,
 
 def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noise, *, loss,
                  negatives, lr_start, lr_stop, seed, first, last, shared=False, line_weights=None,
-                 label_weights=None, rests=None, paths=None):  # fmt: skip
+                 label_weights=None, rests=None, paths=None, lead=1.0):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then the sums of losses and of weights."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
@@ -115,7 +115,7 @@ def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noi
                             if other != target:
                                 before += of_label * binary(other, 0, 1, rate * of_label)
                                 break
-            np.add.at(inputs, rows, gradient / len(rows))
+            np.add.at(inputs, rows, lead * gradient / len(rows))
             total += (done == 0) * before / part * weight
             done += part
         weighed += of_line if loss == 1 else weight
