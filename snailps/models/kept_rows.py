@@ -390,7 +390,7 @@ class KeptRows(Rows):
         """Merge answers that have arrived, and send rows that are due; no kernel may be running."""
         kept, times = self.kept, self.times
         times.now += examples
-        self._lead.trained(times.now, self.estimate.lead if self.exchanges else 1.0)
+        self._lead.trained(times.now, self.estimate.lead)
         if not self.exchanges:
             return
         begin = times.begin_exchange(kept.exchange, kept.used, examples)

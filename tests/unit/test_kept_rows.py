@@ -401,6 +401,7 @@ def test_copies_that_lead_push_their_own_steps(period_blocks, left_alone):
         for worker in workers[::-1]:
             worker.shared.flush()
         workers[0].workers_changed(1)
+        workers[0].shared.estimate.lead = 1.0
         workers[0].train(workers[0].ask([1]), 5)
     for worker in workers:
         worker.shared.flush()

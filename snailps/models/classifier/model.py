@@ -344,9 +344,9 @@ class Classifier(TextModel, Adopted, Reported):
         # Within a step of bsp rows stay as they are, however often they are pulled.
         apart = None if steps_of(s).are_sums else self._lines_apart
         self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
+        self._estimates, self._lead = (of_curvature(s.dim), of_curvature(s.dim)), 1.0
         if steps_of(s).rows_may_stay:
             self._curvature = Curvature(s.loss, s.dim)
-            self._estimates = of_curvature(s.dim), of_curvature(s.dim)
             self.rows = tuple(
                 KeptRows(
                     self.sgd,
@@ -418,8 +418,8 @@ class Classifier(TextModel, Adopted, Reported):
         self.narrow_rows = exchanges  # a single worker gives the same bits each time
         if exchanges:
             self._curvature.begin_span(outputs)
-        lead = self._estimates[0].lead if exchanges else 1.0
-        sums = self._train_lines(batch, inputs, outputs, span, rates, seed, lead)
+        self._estimates[0].lead = self._lead  # of this span: `exchange` counts its steps by it
+        sums = self._train_lines(batch, inputs, outputs, span, rates, seed)
         if exchanges:
             if self._curvature.trained(span[1] - span[0]):
                 ptr, features = batch.lines.feature_ptr, batch.lines.features
@@ -475,8 +475,11 @@ class Classifier(TextModel, Adopted, Reported):
 
         Called when the curvature is measured: a row's push needs the mean since its last exchange.
         """
-        of_rows = self._estimates[0]
-        of_rows.lead = self._curvature.lead(of_rows.a_step, self.workers)
+        self._lead = self._curvature.lead(self._estimates[0].a_step, self.workers)
+
+    def workers_changed(self) -> None:
+        self._lead = 1.0  # until it is measured for as many workers
+        super().workers_changed()
 
     def _train_lines(
         self,
@@ -486,10 +489,9 @@ class Classifier(TextModel, Adopted, Reported):
         span: Span,
         rates: Rates,
         seed: int,
-        lead: float,
     ) -> Sums:
         s = self.settings
-        steps = Steps(s.dim, s.loss, s.negatives, rates, seed, lead)
+        steps = Steps(s.dim, s.loss, s.negatives, rates, seed, self._lead)
         tasks = begin(
             self.sgd.start,
             self.threads,
