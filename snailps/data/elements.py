@@ -557,7 +557,7 @@ def _plain(values: Any) -> Iterable[Any]:
 def mapping_of(value: Any) -> Any:
     """A value, or the dict that it stands for: pyarrow and pandas give a map of Arrow as a list of
     pairs.  `DataError`: a key is there twice."""
-    if not (isinstance(value, list) and value and isinstance(value[0], tuple)):
+    if not (isinstance(value, list) and value and all(map(_is_pair, value))):
         return value
     pairs = dict(value)
     if len(pairs) < len(value):
@@ -565,6 +565,10 @@ def mapping_of(value: Any) -> Any:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise DataError(f"expected each key of a map once, got {twice!r:.60} twice")
     return pairs
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
 
 
 def _sliced(column: Column) -> Iterator[Any]:

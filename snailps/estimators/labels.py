@@ -110,13 +110,13 @@ def soft_labels_of(
             rows.append(mapping_of(value))
         except DataError as error:
             raise DataError(f"y: element {len(rows):,}: {error}") from None
-    first = next((row for row in rows if row != []), None)  # a map of Arrow without entries
+    first = next((row for row in rows if not _is_empty(row)), None)
     if not isinstance(first, Mapping):
         return None
     labels: dict[Any, Any] = {}  # checked once, not in each row
     weighed = []
     for number, row in enumerate(rows):
-        if row == []:
+        if _is_empty(row):
             raise _no_weight(number)
         if not isinstance(row, Mapping):
             raise DataError(
@@ -139,6 +139,11 @@ def soft_labels_of(
             raise _no_weight(number)
         weighed.append(weights)
     return SoftLabels([*dict.fromkeys(itertools.chain(*weighed))], len(weighed), weighed)
+
+
+def _is_empty(row: Any) -> bool:
+    """Whether a row is a map of Arrow without entries; arrays have no truth value to ask for."""
+    return isinstance(row, list) and not row
 
 
 def _wrong_weight(number: int, label: Any, weight: Any) -> DataError:

@@ -325,6 +325,19 @@ def test_map_of_arrow_without_labels_or_with_one_twice_is_refused():
             soft_labels_of(arrow.array(rows, kind))
 
 
+@pytest.mark.parametrize(
+    "y",
+    [
+        [np.array(["a", "b"]), np.array(["a"]), np.array(["b"])],
+        [np.array(["a"]), np.array(["a", "b"]), np.array([])],
+        [[("a", "b", "c")], [("a",)], [()]],
+    ],
+)
+def test_rows_that_are_neither_labels_nor_maps_are_refused(jobs, y):
+    with pytest.raises(DataError, match=r"y: element 0 .*is an? .*: expected one label a text"):
+        TextClassifier(dim=2).fit(TEXTS, y)
+
+
 def test_soft_labels_of_another_length_are_counted_in_the_error(jobs):
     for y in (SOFT[:2], np.ones((2, 2))):
         with pytest.raises(DataError, match="for each element: got 2 of them for 3 elements"):
