@@ -125,7 +125,8 @@ static void snail_add_quantised(const snail_labelling_job *job, const int32_t *f
     }
 }
 
-/* Mean of a line's rows; zeros of a line without features. */
+/* Mean of a line's rows; zeros of a line without features; NaN in the place of infinity, which a sigmoid
+ * would take for a certain label. */
 static void snail_hide_line(const snail_labelling_job *job, int64_t line, float *hidden) {
     const int64_t begin = job->ptr[line], end = job->ptr[line + 1], all = job->ptr[job->last];
     memset(hidden, 0, (size_t)job->stride * sizeof(float));
@@ -139,7 +140,10 @@ static void snail_hide_line(const snail_labelling_job *job, int64_t line, float 
     }
     if (end > begin) {
         const float share = 1 / (float)(end - begin);
-        for (int64_t k = 0; k < job->dim; k++) hidden[k] *= share;
+        for (int64_t k = 0; k < job->dim; k++) {
+            const float mean = hidden[k] * share;
+            hidden[k] = __builtin_isinf(mean) ? __builtin_nanf("") : mean;
+        }
     }
 }
 

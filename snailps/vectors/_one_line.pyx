@@ -100,7 +100,7 @@ cdef class OneLine:
         with nogil:
             self.labelling.table.label_lines(&job, scratch)
             free(scratch)
-        if best[0] < 0 < feature_num:  # rows that are not finite: the general way raises the error
+        if best[0] < 0 < feature_num:  # rows that are not finite: the general way says so
             return None
         return [(best[i], chances[i]) for i in range(k) if best[i] >= 0]
 
