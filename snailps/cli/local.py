@@ -47,7 +47,7 @@ from snailps.kernels import cores
 from snailps.local.launcher import MasterEnded, labelled, signal_name
 from snailps.local.run import LOCAL, Result, Run
 from snailps.master.job.settings import refuse_unread
-from snailps.node.phrases import OWN_ERROR
+from snailps.node.phrases import OWN_ERROR, not_done
 from snailps.node.signals import ending_signals
 from snailps.node.usage import peak_rss_mb
 
@@ -73,8 +73,6 @@ VerboseOption = Annotated[
 ADDRESS = "SNAILPS_MASTER_ADDR"
 """Environment variable with the address that `snailps.connect()` joins."""
 HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
-_NOT_DONE = ("not_tested", "not_calibrated")
-"""Figures that say why something was not done that the user had asked for."""
 _LOGGED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) (?:master|server|worker): ")
 """Start of a child's log line.  It is replaced by the launcher's name, which has the number."""
 _ROLES = (MasterSettings, ServerSettings, WorkerSettings)
@@ -298,7 +296,7 @@ def run_local(
             print_json(figures)
         elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else the frame has it
             print_figures(figures["test"])
-    if code == EXIT_OK and any(isinstance(figures.get(name), str) for name in _NOT_DONE):
+    if code == EXIT_OK and not_done(figures):
         return EXIT_WRONG  # the model was trained and written, and what was asked for is not there
     if code is not None and code >= 0:
         return code

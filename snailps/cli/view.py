@@ -19,7 +19,15 @@ from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.figures import count_text, counted, seconds_text, short_seconds_text, size_text
 from snailps.dataclass import dataclass, field
 from snailps.models import MODELS
-from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words, untested
+from snailps.node.phrases import (
+    Mood,
+    lasts,
+    not_done,
+    phase_words,
+    process_name,
+    state_words,
+    untested,
+)
 from snailps.node.status import FIGURED_AT, NodeStatus, Phase, Status
 
 SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
@@ -498,8 +506,8 @@ def _validation(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _quality(figures: Mapping[str, Any]) -> list[str]:
-    if isinstance(why := figures.get("not_tested"), str):
-        return [f"not tested: {why}"]
+    if whys := not_done(figures):
+        return whys
     test, texts = figures.get("test"), []
     if isinstance(test, Mapping):
         if why := untested(test):

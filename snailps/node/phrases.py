@@ -92,6 +92,15 @@ def state_words(node: NodeStatus) -> tuple[str, Mood]:
     return words, mood
 
 
+def not_done(figures: Mapping[str, Any]) -> list[str]:
+    """Why things that the user asked for were not done, such as ``not tested: no such file``."""
+    return [
+        f"{name.replace('_', ' ')}: {why}"
+        for name in ("not_tested", "not_calibrated")
+        if isinstance(why := figures.get(name), str)
+    ]
+
+
 def untested(figures: Mapping[str, Any]) -> str:
     """Why there are no figures of the lines of a test of names; empty if there are some."""
     if figures.keys() - {"unknown", "seen", "held_out"}:

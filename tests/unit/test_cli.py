@@ -666,7 +666,8 @@ def test_error_of_the_display_is_the_one_that_is_shown(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["not_tested", "not_calibrated"])
-def test_what_was_asked_for_and_not_done_is_not_code_0(monkeypatch, name):
+def test_what_was_asked_for_and_not_done_is_not_code_0(monkeypatch, capsys, name):
     done = {"peak_rss_mb": 1.0, "ended_by": "epochs", "epochs": 1}
     assert run_ended(monkeypatch, **done) == 0
     assert run_ended(monkeypatch, **done, **{name: "the file is gone"}) == 2
+    assert f"{name.replace('_', ' ')}: the file is gone" in capsys.readouterr().err
