@@ -47,7 +47,7 @@ from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.kernels import _packed_pairs as packed_pairs
 from snailps.models.embeddings.files import rows_of
 from snailps.models.embeddings.settings import MfSettings
-from snailps.models.embeddings.worker import KIND_KEY, TABLE, EmbeddingWorker
+from snailps.models.embeddings.worker import TABLE, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.shared_blocks import ChunkPlace, LostBlocks
@@ -696,13 +696,15 @@ class RangeTrainer:
         side = _side(terms)
         if terms.pass_index <= PREPARING:
             own = np.arange(*self._names_in(side, terms.range_index))
-            return GramTask(self._model.pull_async(TABLE, _keys(side, own)))
+            return GramTask(self._model.pull_async(TABLE, self._model.keys_of(side, own)))
         if self._other is None or self._other.pass_index != terms.pass_index:
             self._other = self._other_side(terms.pass_index, 1 - side)
         lines = self._lines_of(side, terms)
         rows, places, pulls = self._other.places(lines.items)
         idle = self._idle(side, terms.range_index)
-        idle_rows = self._model.pull_async(TABLE, _keys(side, idle)) if len(idle) else None
+        idle_rows = (
+            self._model.pull_async(TABLE, self._model.keys_of(side, idle)) if len(idle) else None
+        )
         return SolveTask(lines, self._other, rows, places, pulls, idle_rows)
 
     def _other_side(self, pass_index: int, side: int) -> OtherSide:
@@ -740,7 +742,9 @@ class RangeTrainer:
         solved = np.flatnonzero(counts)
         values = rows if len(solved) == len(rows) else rows[solved]
         self._model.assign_async(
-            TABLE, _keys(side, first + solved), np.ascontiguousarray(values[:, : self._dim])
+            TABLE,
+            self._model.keys_of(side, first + solved),
+            np.ascontiguousarray(values[:, : self._dim]),
         )
         if task.idle:  # names without lines keep the rows that they have
             rows[counts == 0, : self._dim] = task.idle.wait()
@@ -758,7 +762,7 @@ class RangeTrainer:
 
     def _pull(self, side: int, names: Ids, out: Floats) -> Pending:
         """Pull rows of names into the first columns of `out`."""
-        return self._model.pull_async(TABLE, _keys(side, names), out[:, : self._dim])
+        return self._model.pull_async(TABLE, self._model.keys_of(side, names), out[:, : self._dim])
 
     def _in_threads(self, function: Callable[..., Any], edges: list[int]) -> list[Any]:
         """Call a kernel on ranges of rows, one range a thread; no row depends on another."""
@@ -835,11 +839,6 @@ class RangeTrainer:
 def _side(terms: PassRange) -> int:
     """The side whose rows a pass writes."""
     return ITEM if terms.pass_index <= PREPARING else (terms.pass_index - PREPARING - 1) % 2
-
-
-def _keys(side: int, names: NDArray[np.integer]) -> Keys:
-    keys: Keys = names.astype(np.uint64) + np.uint64(side * KIND_KEY)
-    return keys
 
 
 def _equal_parts(ptr: NDArray[np.int64], parts: int) -> list[int]:

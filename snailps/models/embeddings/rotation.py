@@ -30,13 +30,12 @@ from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.models.embeddings.worker import (
-    KIND_KEY,
     LINES_BYTES,
     TABLE,
     Batch,
     EmbeddingWorker,
 )
-from snailps.models.local_sgd import Floats, Keys
+from snailps.models.local_sgd import Floats
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.shared_blocks import ChunkPlace
@@ -265,7 +264,9 @@ class RatingTrainer(RotationTrainer):
             of_item, stay = np.zeros(0, np.uint16), np.arange(len(counts))
             if block.parts > 1:
                 outputs = outputs_for(block.parts)
-                of_item = assign_by_hash(counts, keys_of_items(stay), outputs).astype(np.uint16)
+                of_item = assign_by_hash(counts, self.model.keys_of(ITEM, stay), outputs).astype(
+                    np.uint16
+                )
                 stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
             self._split = known = of, Split(of_item, items, stay)
@@ -279,7 +280,7 @@ class RatingTrainer(RotationTrainer):
         first, stop = cell_edges(of[1])[block.part : block.part + 2]
         users = np.flatnonzero((self.cells >= first) & (self.cells < stop))
         part = UserPartition(of, users, len(self.cells))
-        keys = np.concatenate([users.astype(np.uint64), keys_of_items(split.stay)])
+        keys = np.concatenate([users.astype(np.uint64), self.model.keys_of(ITEM, split.stay)])
         spare = len(self._counts[ITEM]) - len(split.stay)
         part.inputs = PartitionRows(self.sgd, TABLE, keys, bases=spare > 0, spare=spare)
         self.part = part
@@ -320,7 +321,7 @@ class RatingTrainer(RotationTrainer):
         items = lease.split.items[part % len(lease.split.items)]
         if len(lease.split.stay):
             return Checkout(part, len(batch), begin)
-        places, keys = items + len(lease.part.users), keys_of_items(items)
+        places, keys = items + len(lease.part.users), self.model.keys_of(ITEM, items)
         packed = self.sgd.pull_rows(TABLE, keys).wait()
         self.sgd.in_threads(rows.load, places, packed)
         subtract = partial(self.sgd.in_threads, rows.subtract, places, packed)
@@ -340,12 +341,6 @@ def ranges_of(bounds: NDArray[np.int64], checkouts: int) -> NDArray[np.int64]:
     sweeps = checkouts // (len(bounds) - 1)
     edges = bounds[:-1] + np.diff(bounds) * np.arange(sweeps + 1)[:, None] // sweeps
     return np.stack([edges[:-1].ravel(), edges[1:].ravel()], axis=1)
-
-
-def keys_of_items(items: NDArray[np.int64]) -> Keys:
-    """Keys of the items' rows."""
-    keys: Keys = items.astype(np.uint64) + np.uint64(ITEM * KIND_KEY)
-    return keys
 
 
 def cell_edges(sizes: Sequence[int]) -> list[int]:
