@@ -273,7 +273,7 @@ class Results:
 
 def joined(pieces: Iterable[tuple[Keys, Rows]]) -> Iterator[tuple[Keys, Rows]]:
     """Join small pieces of rows to ones of up to `JOINED_BYTES`: what is done with a piece costs as
-    much for a row as for a thousand, and a table has a piece a fragment, however few rows it has.
+    much for a row as for a thousand, and a table has several pieces, however few rows it has.
     """
     held: list[tuple[Keys, Rows]] = []
     held_bytes = 0

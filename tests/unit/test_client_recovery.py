@@ -63,25 +63,36 @@ def test_cut_in_the_middle_of_scans_gives_each_row_once():
         assert sorted(found) == keys.tolist()
 
 
-def test_scan_that_goes_on_at_another_shard_with_its_rows_elsewhere_gives_each_once():
-    """A standby that was promoted has the same rows, but not where deleted ones left gaps."""
-    keys = np.arange(12_000, dtype=np.uint64)
-    ones = np.ones((len(keys), 64), np.float32)
-    with Shards(frag_num=2) as first, Shards(frag_num=2) as second:
+@pytest.mark.parametrize(
+    ("frag_num", "rows", "dim", "pieces_before"),
+    [(2, 12_000, 64, 1), (32, 6000, 1024, 1), (32, 6000, 1024, 20)],
+)
+def test_scan_that_goes_on_at_another_shard_with_its_rows_elsewhere_gives_each_once(
+    frag_num, rows, dim, pieces_before
+):
+    """A standby that was promoted has the same rows, but not where deleted ones left gaps.
+
+    With 32 fragments each request is for two, and its first piece ends in the second one.
+    """
+    keys = np.arange(rows, dtype=np.uint64)
+    ones = np.ones((len(keys), dim), np.float32)
+    with Shards(frag_num=frag_num) as first, Shards(frag_num=frag_num) as second:
         for cluster, order in ((first, keys), (second, keys[::-1].copy())):
-            cluster.add_table(1, 64, ADD, ZEROS)
+            cluster.add_table(1, dim, ADD, ZEROS)
             cluster.client().push_async(1, order, ones).wait()
         client = first.client()
-        found = []
-        for some, _ in client.scan(1, 64, range(2)):
+        found, ended, pieces = [], [], 0
+        for some, _ in client.scan(1, dim, range(frag_num), ended.append):
             found += some.tolist()
-            if first.ports != second.ports:
+            pieces += 1
+            if pieces == pieces_before:
                 second.take_route(2)
                 first.ports = second.ports
                 client.reroute(2, client.names)
                 client.cut(0)
-    assert len(found) > 4096  # of several pieces
+    assert pieces > max(pieces_before, min(frag_num, SCANS_AHEAD))  # a range has several
     assert sorted(found) == keys.tolist()
+    assert sum(ended) == frag_num
 
 
 def test_scan_of_a_small_table_takes_few_requests_and_counts_all_fragments():
