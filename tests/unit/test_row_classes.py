@@ -263,7 +263,7 @@ def test_rows_of_n_grams_are_counted_with_the_words_that_have_them(goes_on):
     expected = [sum(stored[bucket].values()) for bucket in sorted(stored)]
     assert rows.words.tolist() == expected
     np.testing.assert_allclose(rows.shares, np.array(expected) / len(WORDS))
-    assert rows.of_workers(1) == len(expected)
+    assert rows.in_shares(1) == len(expected)
     assert rows.of_text(1e6) == pytest.approx(len(expected))
     assert rows.of_text(1e-6) == pytest.approx(1e-6 * sum(expected) / len(WORDS))
     assert len(gram_rows(replace(settings, minn=0, maxn=0), words).words) == 0
