@@ -140,9 +140,7 @@ def refuse_other_split(
     if more lines are held out than before: of the same input it has seen some of them.
     """
     path = s.continue_from
-    if not (before.held_out and s.held_out):
-        return
-    for name in decide:
+    for name in decide if before.held_out and s.held_out else ():
         where, value = explicit(name), getattr(before, name)
         if where is not None and getattr(s, name) != value:
             raise ConfigError(
