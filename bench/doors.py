@@ -65,7 +65,10 @@ def main() -> None:
     add("--ways", default=",".join(WAYS), help="of them; plain is always there")
     add("--json", action="store_true", help="one JSON object instead of a table")
     args = parser.parse_args()
-    ways = [way for way in WAYS if way == "plain" or way in args.ways.split(",")]
+    asked = args.ways.split(",")
+    if unknown := [way for way in asked if way not in WAYS]:
+        parser.error(f"unknown way {unknown[0]!r}; known: {', '.join(WAYS)}")
+    ways = [way for way in WAYS if way == "plain" or way in asked]
     found: dict[str, list[float]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -86,9 +89,9 @@ def main() -> None:
         print(json.dumps(medians))
         return
     print("| | words/s | of plain | target |\n|---|---|---|---|")
-    for way, speed_ in medians.items():
+    for way, median in medians.items():
         target = f">= {TARGETS[way]}" if way in TARGETS else ""
-        print(f"| {way} | {speed_:,.0f} | {speed_ / medians['plain']:.3f} | {target} |")
+        print(f"| {way} | {median:,.0f} | {median / medians['plain']:.3f} | {target} |")
 
 
 if __name__ == "__main__":

@@ -441,15 +441,18 @@ def one_run(args: argparse.Namespace, earlier: dict | None) -> dict:
         "sizes": args.sizes,
         "runs": args.runs,
     }
-    steps, figures = args.steps, {}
+    steps, figures, left_out = args.steps, {}, {}
     if earlier is not None:
         if other := [key for key in RESUMED if earlier.get(key) != run[key]]:
             fail(f"the last run is of another {other[0]}: measure anew, without --resume")
-        figures = earlier["figures"]
-        steps = [name for name in steps if name in earlier["left_out"]]
+        figures, left_out = earlier["figures"], earlier["left_out"]
+        steps = [name for name in steps if name in left_out]
+        left_out = {name: why for name, why in left_out.items() if name not in steps}
     with tempfile.TemporaryDirectory(prefix="snailps-bench-") as folder:
         measured = measure(Bench(args, Path(folder)), steps)
-    return {**run, **measured, "figures": {**figures, **measured["figures"]}}
+    measured["figures"] = {**figures, **measured["figures"]}
+    measured["left_out"] = {**left_out, **measured["left_out"]}
+    return {**run, **measured}
 
 
 def keep(file: Path, runs: Sequence[dict]) -> None:

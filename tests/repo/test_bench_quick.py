@@ -308,6 +308,10 @@ def test_a_resumed_run_measures_what_the_last_one_left_out(quick, args, monkeypa
     args()
     with pytest.raises(SystemExit):
         quick.main()
+    args("--resume", "--steps", "good")  # which has its figure
+    quick.main()
+    [last] = map(json.loads, (tmp_path / "history.jsonl").read_text().splitlines())
+    assert (last["figures"], [*last["left_out"]]) == ({SPEED: 1.0}, ["bad"])
     value[0] = 0.5
     args("--resume")
     quick.main()
