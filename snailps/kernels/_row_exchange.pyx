@@ -495,8 +495,8 @@ cdef class RowExchange:
         cdef float *row
         self.check(places, -1, 0, None)
         self.check_bases()
-        if self.parts != 1 or shares.shape[0] != n:
-            raise ValueError(f"expected rows of one part and a share for each of {n} places, got "
+        if self.width > self.dim or shares.shape[0] != n:
+            raise ValueError(f"expected rows without state and a share for each of {n} places, got "
                              f"{self.parts} parts and {shares.shape[0]} shares")
         with nogil:
             for i in range(n):

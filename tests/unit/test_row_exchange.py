@@ -158,7 +158,7 @@ def test_steps_of_others_are_expected_of_rows_without_state_that_have_bases():
         RowExchange(np.zeros((2, 4), np.float32), 4, 1, bases=False).expect(places, shares, 0.0)
     for parts, given_shares in ((2, shares), (1, shares[:1])):
         exchange = RowExchange(np.zeros((2, 4 * parts), np.float32), 4, parts)
-        with pytest.raises(ValueError, match="one part and a share"):
+        with pytest.raises(ValueError, match="rows without state and a share"):
             exchange.expect(places, given_shares, 0.0)
 
 
