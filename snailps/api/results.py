@@ -9,7 +9,6 @@ the client that it reads with; must not know workers or leases.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,11 +70,11 @@ class Results:
         client: Client,
         numbers: Mapping[str, int],
         tables: Mapping[str, Table],
-        shards: Sequence[Sequence[int]],
+        frag_num: int,
         exporting: ExportProgress | None = None,
     ) -> None:
         self.settings, self.summary, self.figures = settings, summary, figures
-        self._client, self._numbers, self._shards = client, numbers, shards
+        self._client, self._numbers, self._frag_num = client, numbers, frag_num
         self.tables = tables
         self.exporting = exporting or ExportProgress()
         self.memo: dict[str, Any] = {}
@@ -254,8 +253,7 @@ class Results:
         ExportCancelled
             The user has interrupted the export.
         """
-        fragments = list(itertools.chain.from_iterable(self._shards))
-        progress = self.exporting
+        fragments, progress = range(self._frag_num), self.exporting
         progress.begin(f"reading table {table}", len(fragments), "fragments")
         pieces = self._client.scan(
             self._numbers[table], self.tables[table].dim, fragments, progress.add

@@ -179,11 +179,6 @@ class Driver(ModelTables, Node):
         assert self._follower.links is not None
         return self._follower.links.route
 
-    def shard_fragments(self) -> list[list[int]]:
-        """The fragments of every shard."""
-        route = self.route
-        return [route.fragments_of(shard).tolist() for shard in range(len(route.shards))]
-
     def cancel(self, *, early: bool = False) -> None:
         """Cancel the job that this process has submitted, or end its training `early`."""
         self._ask(messages.Cancel(early), self.settings.request_timeout)

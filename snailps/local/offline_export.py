@@ -232,7 +232,7 @@ def open_results(path: Path, settings: JobSettings, modules: Collection[str] = (
         StoredTables(files, manifest.frag_num, tables, scratch),  # type: ignore[arg-type]
         {table.name: number for number, table in tables.items()},
         {table.name: table for table in tables.values()},
-        [list(range(manifest.frag_num))],
+        manifest.frag_num,
     )
 
 

@@ -655,7 +655,7 @@ class Cluster:
             self._driver.client,
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},
-            self._driver.shard_fragments(),
+            self._driver.route.frag_num,
         )
 
     def _renew_beside(self) -> None:

@@ -161,5 +161,7 @@ class ClusterSource:
         return results.packed(table, (keys for keys, _ in pieces))
 
     def _results(self, progress: ExportProgress) -> Results:
-        client, shards = self._driver.client, self._driver.shard_fragments()
-        return Results(JobSettings(), b"", {}, client, self._numbers, self.tables, shards, progress)
+        client, frag_num = self._driver.client, self._driver.route.frag_num
+        return Results(
+            JobSettings(), b"", {}, client, self._numbers, self.tables, frag_num, progress
+        )

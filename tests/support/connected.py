@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from attach import attach, attached
-from shards import Shards
+from shards import FRAG_NUM, Shards
 from workers_in_order import AtOnce
 
 from snailps.api.passes import EPOCHS
@@ -50,12 +50,12 @@ def connected(model_class, shards=1):
             model.finish()
 
 
-def results_of(model, summary=b"", ranges=()):
+def results_of(model, summary=b""):
     """The tables of a connected model, as its class loads and exports them."""
     client, numbered = attached(model)
     numbers = {name: number for name, (number, _) in numbered.items()}
     tables = {name: table for name, (_, table) in numbered.items()}
-    return Results(model.settings, summary, {}, client, numbers, tables, list(ranges))
+    return Results(model.settings, summary, {}, client, numbers, tables, FRAG_NUM)
 
 
 def in_order(model):

@@ -175,9 +175,8 @@ def learnt(model, inputs, folder, packed=None, /, **settings):
         figures = job.figures({}, 0.0)
         numbers = {name: number for name, (number, _) in numbered.items()}
         tables = {table.name: table for table in declared}
-        fragments = [range(shards.frag_num)]
         results = Results(
-            job.settings, job.summary or b"", figures, client, numbers, tables, fragments
+            job.settings, job.summary or b"", figures, client, numbers, tables, shards.frag_num
         )
         results.scanned = {}
         exported = job.cls.export(results)

@@ -361,7 +361,6 @@ class _Training:
             worker.time = max(worker.time, min(going, default=worker.time)) + 1e-6
 
     def results(self) -> Results:
-        route = self.cluster.route
         return Results(
             self.job.settings,
             self.job.summary or b"",
@@ -369,7 +368,7 @@ class _Training:
             self.clients[1],
             {name: number for name, (number, _) in self.tables.items()},
             {name: table for name, (_, table) in self.tables.items()},
-            [route.fragments_of(shard).tolist() for shard in range(self.cluster.count)],
+            self.cluster.frag_num,
         )
 
 

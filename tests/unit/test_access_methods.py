@@ -101,7 +101,7 @@ def test_rows_with_moments_are_set_exactly_and_step_on(access, name):
         for seed in range(3):
             client.push_async(1, keys, gradients(20, 3, seed)).wait()
         client.push_async(2, keys[:5], gradients(5, 3, 9)).wait()
-        results = Results(JobSettings(), b"", {}, client, {name: 2}, {name: table}, [])
+        results = Results(JobSettings(), b"", {}, client, {name: 2}, {name: table}, 1)
         results.put_packed(name, [(keys, pull(client, keys, width, state=True))])
         for number in (1, 2):
             client.push_async(number, keys, gradients(20, 3, 4)).wait()

@@ -156,7 +156,7 @@ def results():
         numbers = {table.name: number for number, table in enumerate(tables, 1)}
         by_name = {table.name: table for table in tables}
         client = shards.client()
-        yield Results(WordVectorSettings(dim=4), b"", {}, client, numbers, by_name, [[0]])
+        yield Results(WordVectorSettings(dim=4), b"", {}, client, numbers, by_name, shards.frag_num)
 
 
 @pytest.mark.parametrize("table", ["input", "output"])

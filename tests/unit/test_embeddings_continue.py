@@ -54,7 +54,7 @@ def trained(cls, given, data, output, loads=False):
     summary, begun = surveyor.result(), None
     with connected(cls) as make:
         model = make(settings, summary=summary)
-        results = results_of(model, summary, [[0]])
+        results = results_of(model, summary)
         if loader := cls.loader(settings):
             loader(results)
             begun = [

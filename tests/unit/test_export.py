@@ -52,8 +52,7 @@ class Made:
 def results_of(settings, client, *tables, summary=b""):
     numbers = {table.name: number for number, table in enumerate(tables, 1)}
     by_name = {table.name: table for table in tables}
-    shards = [list(range(PIECES))[shard::2] for shard in range(2)]
-    return Results(settings, summary, {}, client, numbers, by_name, shards)
+    return Results(settings, summary, {}, client, numbers, by_name, PIECES)
 
 
 @pytest.fixture

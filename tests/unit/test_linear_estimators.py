@@ -116,7 +116,7 @@ def finished(cls, settings, keys, rows):
     """The model of a file, of rows as they were trained."""
     tables = {"weights": Table("weights", rows.shape[1])}
     found = {"weights": rows[keys == BIAS_KEY]}
-    results = Results(settings, b"", {}, None, {"weights": 0}, tables, [])
+    results = Results(settings, b"", {}, None, {"weights": 0}, tables, 0)
     results.pull = lambda table, _: found[table]
     extras = cls.decoded_extras(results)
     centred = cls.centred_rows(results)
@@ -1000,7 +1000,7 @@ def test_rows_of_a_file_to_go_on_with_are_checked(tmp_path):
     table = Table("weights", 2, access="ftrl", lr=0.1)
     results = Results(
         SparseSettings(continue_from=str(tmp_path / "m.npz")),
-        b"", {}, None, {"weights": 0}, {"weights": table}, [],
+        b"", {}, None, {"weights": 0}, {"weights": table}, 0,
     )  # fmt: skip
     keys = np.array([3, 5], np.uint64)
     rows = np.ones((2, 5), np.float32)
@@ -1026,7 +1026,7 @@ def test_rows_to_go_on_with_keep_their_weights_with_another_step_size(tmp_path, 
     write_packed(path, {"weights": packed})
     taken = []
     results = Results(
-        SparseSettings(continue_from=path), b"", {}, None, {"weights": 0}, {"weights": table}, []
+        SparseSettings(continue_from=path), b"", {}, None, {"weights": 0}, {"weights": table}, 0
     )
     results.put_packed = lambda name, pieces: taken.extend(pieces)
     put_tables(results)

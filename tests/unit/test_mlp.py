@@ -200,7 +200,7 @@ def test_steps_beyond_what_a_float_counts_are_counted(settings):
         net.client.flush()
         declared = {one.name: one.table() for one in net.model.tables()}
         numbers = {name: number for number, name in enumerate(declared, 1)}
-        results = Results(net.settings, b"", {}, net.client, numbers, declared, [])
+        results = Results(net.settings, b"", {}, net.client, numbers, declared, 0)
         assert trained_steps(results) == (1 << 24) + 3
 
 

@@ -301,7 +301,7 @@ class Stored:
 def test_export_of_rows_that_overflowed_names_table_and_key(tmp_path, state):
     table = Table("w", 3, "adagrad", lr=0.1)
     rows = values(5, INF, 6 * 2 + (5 if state else 1), dim=6)
-    results = Results(JobSettings(), b"", {}, Stored(rows), {"w": 1}, {"w": table}, [[0]])
+    results = Results(JobSettings(), b"", {}, Stored(rows), {"w": 1}, {"w": table}, 1)
 
     class Source:
         tables = results.tables
@@ -326,7 +326,7 @@ def test_pull_for_an_export_of_rows_that_overflowed_is_refused():
         Stored(values(5, NAN, 2 * 4 + 3)),
         {"w": 1},
         {"w": Table("w", 4)},
-        [],
+        0,
     )
     assert results.pull("w", [40, 41]).shape == (2, 4)
     with pytest.raises(NotFinite, match="got nan in row 42, column 3"):

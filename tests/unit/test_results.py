@@ -40,7 +40,7 @@ class Adding:
 def put(rows, wanted, access="add"):
     client = Adding(rows)
     table = Table("t", DIM, access=access, lr=0.1)
-    results = Results(JobSettings(), b"", {}, client, {"t": 0}, {"t": table}, [])
+    results = Results(JobSettings(), b"", {}, client, {"t": 0}, {"t": table}, 1)
     keys = np.arange(len(wanted), dtype=np.uint64)
     kept = wanted.copy()
     results.put("t", keys, wanted)
@@ -107,7 +107,7 @@ class Packing:
 def test_rows_with_state_are_read_and_set_exactly(old):
     table = Table("t", DIM, access="ftrl", lr=0.1)
     client = Packing(np.full((20, 3 * DIM), old))
-    results = Results(JobSettings(), b"", {}, client, {"t": 0}, {"t": table}, [])
+    results = Results(JobSettings(), b"", {}, client, {"t": 0}, {"t": table}, 1)
     wanted = np.random.default_rng(1).standard_normal((20, 3 * DIM)).astype(np.float32)
     keys = np.arange(20, dtype=np.uint64)
     results.put_packed("t", [(keys[:7], wanted[:7]), (keys[7:], wanted[7:])])

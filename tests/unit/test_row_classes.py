@@ -9,7 +9,6 @@ from connected import connected, results_of, train
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
-from shards import FRAG_NUM
 
 from snailps import kernels
 from snailps.data._subwords import assign_bags, number_bags, sign_bags, subwords_csr, sum_bags
@@ -166,7 +165,7 @@ def test_a_file_has_every_row_though_servers_have_one_of_a_class(tmp_path, monke
         for number in range(4):
             train(model, b" ".join(words.words[1:]) * 20, number)
         model.finish()
-        results = results_of(model, summary, [range(FRAG_NUM)])
+        results = results_of(model, summary)
         write_files(results)
         stored = len(np.concatenate([keys for keys, _ in results.scan("input")]))
     saved = read_bin(tmp_path / "out.bin")
@@ -196,7 +195,7 @@ def test_a_model_with_classes_learns_what_one_without_learns(monkeypatch, kind, 
             monkeypatch.setattr(word_rows, "classes_of", lambda *_: None)
         with connected(WordVectors) as make:
             model = make(settings, summary=summary)
-            results = results_of(model, summary, [range(FRAG_NUM)])
+            results = results_of(model, summary)
             first = results.pull("input", leaders)
             if not has_classes:
                 results.put("input", keys, first)

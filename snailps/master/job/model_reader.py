@@ -247,7 +247,6 @@ class ModelReader:
     ) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master, and a function that closes it."""
         links, close = self._connect(reading)
-        route = links.route
         tables = reading.tables
         links.client.know_tables({n: (name, table.finite) for name, (n, table) in tables.items()})
         results = Results(
@@ -257,7 +256,7 @@ class ModelReader:
             links.client,
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},
-            [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
+            links.route.frag_num,
             progress,
         )
         results.memo = job.memo
