@@ -1209,7 +1209,7 @@ def test_command_that_continues_takes_what_the_model_has(saved):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"bias": False}, "--bias: expected True, as in .*m.npz, .* got False"),
+        ({"bias": False}, "--bias: expected true, as in .*m.npz, .* got false"),
         ({"loss": "squared"}, "--loss: expected logistic, as in .*m.npz"),
         ({"optimizer": "sgd"}, "--optimizer: expected ftrl, as in .*m.npz"),
         ({"hash_bits": 9}, "--hash_bits: hash_bits: expected 0, as in .*m.npz"),
