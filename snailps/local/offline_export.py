@@ -124,15 +124,16 @@ class StoredTables:
         return _Pulled(self.pull(number, keys, rows))
 
     def scan(
-        self, number: int, dim: int, fragments: Iterable[int], ended: Callable[[], object]
+        self, number: int, dim: int, fragments: Iterable[int], ended: Callable[[int], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Yield all stored rows of `fragments`, in pieces, in the order of the files."""
+        """Yield all stored rows of `fragments`, in pieces, in the order of the files; `ended` gets
+        the number of fragments that have ended, as in `Client.scan`."""
         method = self._methods.get(number)
         for keys, rows in self._stored(number, fragments, ended):
             yield keys, rows if method is None else np.asarray(method.pull(rows), np.float32)
 
     def scan_with_state(
-        self, number: int, ended: Callable[[], object]
+        self, number: int, ended: Callable[[int], object]
     ) -> Iterator[tuple[Keys, Rows]]:
         """Yield all stored rows like `scan`, each followed by its optimizer's state."""
         method, dim = self._methods.get(number), self._tables[number].dim
@@ -145,7 +146,7 @@ class StoredTables:
         self,
         number: int,
         fragments: Iterable[int],
-        ended: Callable[[], object],
+        ended: Callable[[int], object],
         state: bool = False,
     ) -> Iterator[tuple[Keys, Rows]]:
         """Yield rows as stored, a section at a time.
@@ -171,7 +172,7 @@ class StoredTables:
                     yield from rows_of_piece(section, piece, width)
                 sections_left[fragment] -= 1
                 if sections_left[fragment] == 0:
-                    ended()
+                    ended(1)
 
     def _store(self, tables: Mapping[int, Table]) -> ShardStore:
         """Make a store without rows, which computes initial values."""
@@ -186,7 +187,7 @@ class StoredTables:
         table, every = self._tables[number], range(self._frag_num)
         width = table.dim + (table.state_floats if state or table.in_python else 0)
         with RowSorter(self._scratch / "scratch", width) as sorter:
-            for keys, rows in self._stored(number, every, lambda: None, state=state):
+            for keys, rows in self._stored(number, every, lambda _: None, state=state):
                 sorter.add(keys, rows)
             return _SortedTable(sorter, self._scratch)
 
@@ -252,9 +253,9 @@ class CheckpointSource:
     ) -> Iterator[tuple[Keys, Rows]]:
         progress.begin(f"reading table {table}", self._frag_num, "fragments")
 
-        def ended() -> None:
+        def ended(fragments: int) -> None:
             progress.check()
-            progress.add(1)
+            progress.add(fragments)
 
         number, declared = self._numbers[table], self.tables[table]
         if state:

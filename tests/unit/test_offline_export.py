@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from test_checkpoint_files import FRAG_NUM, LIFE, make_store, write_store
 
-from snailps import Table
+from snailps import JobSettings, Table
+from snailps.api.results import Results
 from snailps.local import offline_export
 from snailps.local.offline_export import StoredTables
 from snailps.store.checkpoint.shard_file import ShardFile
@@ -46,11 +47,11 @@ def test_scans_and_pulls_give_what_the_store_had(store, tables, monkeypatch, num
     monkeypatch.setattr(row_sorter, "RUN_BYTES", 100_000)
     monkeypatch.setattr(offline_export, "_SCAN_ROWS", 1000)
     dim, found, ended = DECLARED[number].dim, {}, []
-    for keys, rows in tables.scan(number, dim, range(FRAG_NUM), lambda: ended.append(1)):
+    for keys, rows in tables.scan(number, dim, range(FRAG_NUM), ended.append):
         found |= dict(zip(keys.tolist(), rows.tolist(), strict=True))
     keys = np.sort(store.keys(number))
     assert found == dict(zip(keys.tolist(), store.pull(number, keys).tolist(), strict=True))
-    assert len(ended) == FRAG_NUM
+    assert sum(ended) == FRAG_NUM
     wanted = np.arange(2 * ROWS, dtype=np.uint64)[::-1].copy()  # half of them were never pushed
     rows = tables.pull(number, wanted, np.empty((2 * ROWS, dim), np.float32))
     assert np.array_equal(rows, store.pull(number, wanted))
@@ -60,14 +61,22 @@ def test_scans_and_pulls_give_what_the_store_had(store, tables, monkeypatch, num
 
 
 def test_only_the_fragments_that_are_asked_for_are_scanned(store, tables):
-    keys = np.concatenate([keys for keys, _ in tables.scan(1, 16, [2, 5], lambda: None)])
+    keys = np.concatenate([keys for keys, _ in tables.scan(1, 16, [2, 5], lambda _: None)])
     mine = np.concatenate([store.scan(1, fragment, 0, 1 << 20)[1] for fragment in (2, 5)])
     assert sorted(keys.tolist()) == sorted(mine.tolist())
 
 
+def test_results_of_a_checkpoint_give_all_rows_and_count_the_fragments(store, tables):
+    """`scan` and `ended` of stored tables and of a client are alike."""
+    results = Results(JobSettings(), b"", {}, tables, {"a": 1}, {"a": DECLARED[1]}, FRAG_NUM)
+    keys = np.concatenate([keys for keys, _ in results.scan("a")])
+    assert sorted(keys.tolist()) == sorted(store.keys(1).tolist())
+    assert f"{FRAG_NUM} of {FRAG_NUM} fragments" in results.exporting.text
+
+
 def test_scan_holds_one_section_in_memory(store, tables, monkeypatch):
     tracemalloc.start()
-    for _ in tables.scan(1, 16, range(FRAG_NUM), lambda: None):
+    for _ in tables.scan(1, 16, range(FRAG_NUM), lambda _: None):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
