@@ -338,7 +338,7 @@ class TripleTrainer(RotationTrainer):
         trained, dim = rows.local[0], self.sgd.layout.dim
         begin = partial(self._begin, runs, trained)
         subtract = partial(self.sgd.in_threads, rows.subtract, places, packed)
-        sample = ends[:, -(CHECKED // block.output_parts) :]
+        sample = ends[:, -max(1, CHECKED // block.output_parts) :]
         return Checkout(
             part,
             last - first,

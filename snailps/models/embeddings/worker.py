@@ -99,7 +99,8 @@ OTHERS_LEAST = 4.0
 least this many for each step of this one."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
-"""Rows of a block that are checked for values beyond `ROW_BOUND`."""
+"""Lines of a block, or of all checkouts of a lease, whose rows are checked for values beyond
+`ROW_BOUND`."""
 ROWS_A_LINE = 16
 """With ssp, copied rows are exchanged after a line for every `ROWS_A_LINE` rows of the block: where
 rows have many lines, copies would be too old at the end of a block."""
