@@ -221,7 +221,7 @@ def _autotune(values: Mapping[str, Any], given: Collection[str]) -> Autotune:
     """Read the arguments of a search; what is given by hand keeps its value."""
     seconds, predictions = values["autotuneDuration"], values["autotunePredictions"]
     for name, value in (("autotuneDuration", seconds), ("autotunePredictions", predictions)):
-        if not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise ParameterError(
                 f"train_supervised: {name}: expected a whole number of at least 1; got "
                 f"{value!r:.80}"

@@ -393,6 +393,11 @@ def test_arguments_are_fasttexts_by_place_by_name_and_by_alias():
             "autotuneMetric: expected f1",
         ),
         (
+            {"input": "t", "autotuneValidationFile": "v", "autotuneDuration": True},
+            ParameterError,
+            "autotuneDuration: expected a whole number",
+        ),
+        (
             {"input": "t", "autotuneValidationFile": "v", "autotuneDuration": 0},
             ParameterError,
             "autotuneDuration: expected a whole number",

@@ -223,6 +223,7 @@ def test_most_similar_of_unknown_word_with_subwords_is_the_official_one(both):
         (("north",), {"topn": 0}, "topn: expected at least 1 neighbour, got 0"),
         (("north",), {"topn": None}, "topn: expected at least 1 neighbour, got None"),
         (("north",), {"topn": True}, "topn: expected at least 1 neighbour, got True"),
+        (("north",), {"topn": np.ones(2, int)}, r"topn: expected at least 1 neighbour, got array"),
         (("north",), {"restrict_vocab": True}, "restrict_vocab: .* got True"),
         (("north",), {"restrict_vocab": 2.0}, "restrict_vocab: .* got 2.0"),
         (("north",), {"restrict_vocab": 0}, "expected at least 1 word, or a list of words, got 0"),
