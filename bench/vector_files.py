@@ -81,7 +81,7 @@ class Model:
         return Results(
             WordVectorSettings(dim=DIM, maxn=0, minn=0, **settings), self._summary, {},
             self._driver.client, {name: number for name, (number, _) in tables.items()},
-            {name: table for name, (_, table) in tables.items()}, [],
+            {name: table for name, (_, table) in tables.items()}, self._driver.route.frag_num,
         )  # fmt: skip
 
 
