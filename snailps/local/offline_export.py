@@ -30,7 +30,9 @@ from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
 from snailps.config.output import refuse_existing
 from snailps.data.atomic import write_error
+from snailps.dataclass import replace
 from snailps.errors import CheckpointError, MisuseError, SnailError
+from snailps.master.job.settings import output_prefix
 from snailps.master.job.state import unpack
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import SectionTable, read_section
@@ -270,7 +272,8 @@ class CheckpointSource:
 def settings_of_checkpoint(
     path: Path, manifest: Manifest, output: str, modules: Collection[str] = ()
 ) -> tuple[Any, JobSettings]:
-    """The model's class, if it can be imported, and its settings with another output."""
+    """The model's class, if it can be imported, and its settings with another output, which may
+    name a result file."""
     try:
         worker_class = str(manifest.job["worker_class"])
         values = dict(manifest.job["settings"])
@@ -279,7 +282,8 @@ def settings_of_checkpoint(
     admit(worker_class, str(path), modules)
     cls = load_class(worker_class, str(path))
     raw = RawConfig.from_mapping({**values, "output": output}, str(path))
-    return cls, raw.build(cls.Settings)
+    settings = raw.build(cls.Settings)
+    return cls, replace(settings, output=output_prefix(cls, settings))
 
 
 def export(

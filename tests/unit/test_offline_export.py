@@ -1,6 +1,8 @@
 """Tables of a checkpoint, read from its files: as the store had them, and never all in memory."""
 
 import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from test_checkpoint_files import FRAG_NUM, LIFE, make_store, write_store
 from snailps import JobSettings, Table
 from snailps.api.results import Results
 from snailps.local import offline_export
-from snailps.local.offline_export import StoredTables
+from snailps.local.offline_export import StoredTables, settings_of_checkpoint
+from snailps.models import CLASSES
 from snailps.store.checkpoint.shard_file import ShardFile
 from snailps.vectors import row_sorter
 
@@ -72,6 +75,13 @@ def test_results_of_a_checkpoint_give_all_rows_and_count_the_fragments(store, ta
     keys = np.concatenate([keys for keys, _ in results.scan("a")])
     assert sorted(keys.tolist()) == sorted(store.keys(1).tolist())
     assert f"{FRAG_NUM} of {FRAG_NUM} fragments" in results.exporting.text
+
+
+@pytest.mark.parametrize("output", ["out/m", "out/m.npz"])
+def test_output_of_a_model_from_a_checkpoint_may_name_its_file(output):
+    job = {"worker_class": CLASSES["logistic"], "settings": {"input": "a.txt"}}
+    _, settings = settings_of_checkpoint(Path("c"), SimpleNamespace(job=job), output)
+    assert settings.output == "out/m"
 
 
 def test_scan_holds_one_section_in_memory(store, tables, monkeypatch):
