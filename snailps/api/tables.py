@@ -202,8 +202,7 @@ class Table:
         below 30 MB/s, else float16; with `Worker.narrow_deltas` their pushes are int8 anywhere.
         `Worker.forward` and `backward` send float16 to several shards.  In a job with clocks
         ``auto`` is float32.  Rows in memory are float32.  Rows with state, rows of ``average``, and
-        a push with values that the type cannot hold always travel
-        as float32.
+        a push with values that the type cannot hold always travel as float32.
     finite : bool
         Whether NaN and infinite values are refused, in pushes and in an export.  False: they are
         numbers like others, for an access method that works with them.

@@ -375,10 +375,13 @@ class Cluster:
     @property
     def answers(self) -> bool:
         """Whether the master answers: that it has ended may not have been noticed yet."""
+        if not self.is_open:
+            return False
         try:
-            return self.is_open and self._driver.newest_job()[0] >= 0
+            self._driver.newest_job()
         except SnailError:
             return False
+        return True
 
     def status(self) -> Status:
         """The master's current status."""

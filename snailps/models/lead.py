@@ -44,5 +44,5 @@ class Lead:
         """Give the part of a delta, made by the last `examples`, that others are to push."""
         begin = self._times[-1] - examples
         steps = self._steps[-1] - np.interp(begin, self._times, self._steps)
-        own = examples / np.maximum(steps, 1e-9)
-        return np.where(examples > 0, 1 - own, 0).clip(0, None).astype(np.float32)
+        pushed_here = examples / np.maximum(steps, 1e-9)
+        return np.where(examples > 0, 1 - pushed_here, 0).clip(0, None).astype(np.float32)

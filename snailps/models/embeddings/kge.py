@@ -95,7 +95,7 @@ class KnowledgeGraph(RotatingWorker):
 
     @classmethod
     def keys_of(cls, kind: int, numbers: NDArray[np.integer[Any]]) -> Keys:
-        """Keys of entities or relations; those of relations from `KIND_KEY` on, near each other."""
+        """Keys of entities, or of relations by `relation_keys`, given their numbers."""
         if kind == ENTITY or not len(numbers):
             return super().keys_of(kind, numbers)
         count = 1 << int(numbers.max()).bit_length()

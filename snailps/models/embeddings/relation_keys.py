@@ -1,4 +1,4 @@
-"""Keys of relations: those of `GROUP` relations are in one shard, so that few requests move them.
+"""Keys of relations: each `GROUP` of relations is in one shard, so that few requests move it.
 
 In a rotation all workers exchange all relations after each checkout.  With keys whose hashes are
 spread each exchange would be a push and a pull at every shard and its standby, for a row or two.

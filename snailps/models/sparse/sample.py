@@ -135,17 +135,17 @@ def all_labels(
     would be read, or some are left out.
     """
     reader, found = _reader(settings), list[tuple[Doubles, Floats]]()
-    left = LABELS_BYTES if most_bytes is None else most_bytes
+    bytes_left = LABELS_BYTES if most_bytes is None else most_bytes
     try:
         for source in files.sources:
             with files.scratch.open(source.path) as file:
                 # Rows have a side by their keys and values: all of them are read.
                 if is_matrix := is_matrix_file(file) and not settings.held_out:
-                    left -= size_of_labels(file, source.path)
-                    if left >= 0:
+                    bytes_left -= size_of_labels(file, source.path)
+                    if bytes_left >= 0:
                         found.append(labels_of_matrix(file, source.path))
-            left -= 0 if is_matrix else source.bytes
-            if left < 0:
+            bytes_left -= 0 if is_matrix else source.bytes
+            if bytes_left < 0:
                 return None
             for at in [] if is_matrix else cut([source], 8 << 20):
                 data = read_block(at.path, at.start, at.stop, unit="line", scratch=files.scratch)
