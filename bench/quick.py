@@ -5,7 +5,7 @@
     figures -> bench/history.jsonl -> docs/bench-history.svg; --fill: the targets of docs/limits.md
     a ratio, its best on such a machine -> red below .9 of that: exit code 1
 
-Sizes `quick` take ten minutes; sizes `limits` are those of the targets, and take twenty minutes.
+Sizes `quick` take ten minutes. Sizes `limits` measure the targets in docs/limits.md, in twenty.
 Each ratio has both of its sides measured in the same run, interleaved, so that runs of different
 days may be compared; the only absolute figures kept are the times of a whole job and of small fits.
 Single ratios differ by a tenth on a noisy machine: a red one says that its script is to be run, at
