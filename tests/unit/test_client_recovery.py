@@ -5,6 +5,7 @@ import gc
 import os
 import queue
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -442,6 +443,21 @@ def test_reply_that_breaks_the_format_costs_only_the_connection(one, reply):
         client = script.client(one)
         assert pull(client, u64([1]), 4)[0, 0] == 3.0
         assert client.counters()["reconnects"] == 1
+
+
+@pytest.mark.parametrize(("fragment", "cursor"), [(0, 0), (2, 0), (1, 7)])
+def test_scan_that_goes_on_nowhere_or_beyond_its_end_is_an_error(one, fragment, cursor):
+    """Of the one fragment there is; the same place would be asked for again without end."""
+
+    def serve(wire):
+        request = wire.next().request
+        body = struct.pack("<QIIII", cursor, fragment, 0, 4, 0)
+        wire.send(Frame(Kind.SCANNED, body, request=request))
+
+    with Script(serve) as script:
+        client = script.client(one)
+        with pytest.raises(ProtocolError, match="SCANNED goes on at fragment"):
+            list(client.scan(1, 4, [0]))
 
 
 def test_shard_that_closes_again_and_again_ends_the_client(one):

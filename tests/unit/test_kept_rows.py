@@ -509,12 +509,8 @@ def test_spans_of_costly_exchanges_are_no_longer_than_all_workers_may_grow_by():
     assert worker.shared.span() == worker.shared.times.now // 250
 
 
-@pytest.mark.parametrize(
-    "rule", [ExchangeRule(growth=0.25), ExchangeRule(growth=9.0, growth_of_all=1.0)]
-)
-def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part(rule):
-    """By this worker's part, or by what all four workers may grow by."""
-    worker = Worker(Store(), workers=4, period_blocks=1000, rule=rule)
+def spans_with_pushes(worker):
+    """Which of 200 spans push, from 1 on, and how much later each is than the one before."""
     exchanged = []
     for number in range(200):
         before = len(worker.client.pushes)
@@ -522,7 +518,16 @@ def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_
         if len(worker.client.pushes) > before:
             exchanged.append(number + 1)
         worker.client.serve(9)
-    apart = np.diff(exchanged) / exchanged[:-1]
+    return exchanged, np.diff(exchanged) / exchanged[:-1]
+
+
+@pytest.mark.parametrize(
+    "rule", [ExchangeRule(growth=0.25), ExchangeRule(growth=9.0, growth_of_all=1.0)]
+)
+def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part(rule):
+    """By this worker's part, or by what all four workers may grow by."""
+    worker = Worker(Store(), workers=4, period_blocks=1000, rule=rule)
+    exchanged, apart = spans_with_pushes(worker)
     assert exchanged[:4] == [1, 2, 3, 4]  # four steps at least, a span at least
     assert apart[8:].min() > 0.1
     assert apart[8:].max() < 0.4
@@ -535,14 +540,7 @@ def test_steep_rows_wait_until_the_examples_have_grown_by_the_least_part():
     """Without it they would be exchanged after each span."""
     rule = ExchangeRule(growth_least=0.25)
     worker = Worker(Store(), workers=4, period_blocks=1000, a_step=0.5, rule=rule)
-    exchanged = []
-    for number in range(200):
-        before = len(worker.client.pushes)
-        worker.train(worker.ask([1]), 1, examples=16)
-        if len(worker.client.pushes) > before:
-            exchanged.append(number + 1)
-        worker.client.serve(9)
-    apart = np.diff(exchanged) / exchanged[:-1]
+    exchanged, apart = spans_with_pushes(worker)
     assert exchanged[:4] == [1, 2, 3, 4]  # a span at least
     assert 0.2 < apart[8:].min() < apart[8:].max() < 0.4
 

@@ -122,7 +122,8 @@ def _scanned(reply, walk, table, dim):
     if len(reply) != (head_bytes + n * (8 + 4 * dim) + 7) & ~7:
         raise ProtocolError(f"SCANNED of {len(reply):,} bytes does not hold {n:,} rows of {dim:,} "
                             "floats", "length")
-    if not walk.fragment <= fragment <= walk.end or (fragment == walk.end and cursor):
+    is_within = walk.fragment <= fragment < walk.end or (fragment == walk.end and not cursor)
+    if not is_within or (fragment, cursor) == (walk.fragment, walk.cursor):     # or would ask for ever
         raise ProtocolError(f"SCANNED goes on at fragment {fragment}, SCAN asked for {walk.fragment} "
                             f"to {walk.end - 1}", "fragment")
     return (fragment, cursor, np.frombuffer(reply, "<u8", n, head_bytes),
