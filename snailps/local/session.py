@@ -322,9 +322,10 @@ class Cluster:
 
         Notes
         -----
-        Tables that are not in the checkpoint are unchanged.  To use the loaded ones, declare them
-        as before, by `table` or a module: rows and optimizers' state are then there.  Pushes of
-        others during the call may be lost.
+        Tables that are not in the checkpoint are unchanged.  Loaded ones belong to the session: no
+        job drops them, and a job that declares the same tables continues to train them.  To use
+        them, declare them as before, by `table` or a module: rows and optimizers' state are then
+        there.  Pushes of others during the call may be lost.
         """
         self._check_open()
         return self._driver.load(os.path.abspath(folder))[1]  # noqa: PTH100 (as it was typed)
@@ -647,7 +648,8 @@ class Cluster:
         job = self._driver.job(of._number)
         if job["tables"] is None:
             raise ClusterError(
-                "the tables of this job are gone, because another job has begun: read the results "
+                "the tables of this job are gone: another job has begun, or another master has "
+                "taken over that may not import their access method ('modules'). Read the results "
                 "of a job before the next one"
             )
         tables = {item["name"]: (number, Table.from_dict(item)) for number, item in job["tables"]}

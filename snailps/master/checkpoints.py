@@ -176,6 +176,8 @@ class Hooks:
     kept: int = 0  # most checkpoints in the folder; 0: by the settings
     # whether restored tables belong to the present job; else they are a session's
     of_job: bool = True
+    # whether tables that a session's last job had are that job's again, for the next one to drop
+    jobs_again: bool = True
     level: int = logging.WARNING  # of the line about what was restored
     advice: str = "Mend one, or begin anew with --fresh"  # where none could be used
 
@@ -705,7 +707,7 @@ class CheckpointController:
         restoring.state, restoring.servers = done.result, self._members.joined("server")
         manifest = candidate.manifest
         tables = [(item["number"], Table.from_dict(item["table"])) for item in manifest.tables]
-        of_job = manifest.job.get("tables_of_job", ())  # of a session's newest
+        of_job = manifest.job.get("tables_of_job", ()) if self._hooks.jobs_again else ()
         if self._hooks.of_job:
             tables = [pair for pair in tables if self._belongs(pair[1].name, manifest)]
             of_job = [table.name for _, table in tables]

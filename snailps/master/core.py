@@ -346,7 +346,8 @@ class MasterCore:
 
         Workers that were at work restart: nobody waits for their results.
         """
-        self.members.table_registry.remake(now)
+        if self.members.table_registry.remake(now):
+            self.job_controller.ended_jobs.forget_tables()
         lost = [number for number, is_lost in self.members.gone.items() if is_lost]
         for number in lost:  # one fence also refuses all numbers below `Membership.below`
             if number >= self.members.below or number == lost[-1]:

@@ -82,7 +82,6 @@ class Membership:
         self.table_registry = TableRegistry(
             lambda: self.joined("server"),
             self.out,
-            lifecycle.fail,
             context.settings.modules,
             sync_journal,
         )

@@ -250,6 +250,7 @@ class SessionRows:
             saved=lambda completed, now: self._answer(_report(completed.path, completed.rows)),
             not_saved=self._not_saved,
             of_job=False,
+            jobs_again=False,  # a driver that loads rows wants them for the jobs that follow
             level=logging.INFO,
             advice="Rows of its tables may be gone here: load another checkpoint",
         )

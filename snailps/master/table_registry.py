@@ -65,13 +65,12 @@ class _Making:
 
 
 class TableRegistry:
-    """All tables of one cluster; `fail` ends the cluster."""
+    """All tables of one cluster."""
 
     def __init__(
         self,
         servers: Callable[[], list[Member]],
         out: Outbox,
-        fail: Callable[[str], None],
         # whose access methods drivers may name; `ANY_MODULE`: all
         modules: Collection[str] = (),
         sync: Callable[[], None] | None = None,  # has the journal's facts on disk; blocks
@@ -79,7 +78,7 @@ class TableRegistry:
         self._sync = sync
         self._modules = modules
         self.tables: dict[str, tuple[int, Table]] = {}
-        self._servers, self._out, self._fail = servers, out, fail
+        self._servers, self._out = servers, out
         self._next_table = 1
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
@@ -122,13 +121,26 @@ class TableRegistry:
             return
         for number in gone:
             self._made.pop(number, None)
-        if gone:
-            self._out.note("drop", {"numbers": sorted(gone)})
-            order = messages.DropTables(sorted(gone))
-            refused = "cannot drop the tables of the last job"
+        self._drop(gone, "cannot drop the tables of the last job", now)
+
+    def _drop(self, numbers: Iterable[int], refused: str, now: float) -> None:
+        """Note that these tables are gone, and have servers drop them."""
+        if gone := sorted(numbers):
+            self._out.note("drop", {"numbers": gone})
+            order = messages.DropTables(gone)
             Broadcast(
                 self._out, self._servers(), order, self._dropped, now, loss="drop", refused=refused
             )
+
+    def _forget(self, number: int) -> Table:
+        """Have neither this table nor, if it is still this one's, its name."""
+        table = self._made.pop(number)
+        if self.tables.get(table.name, (0,))[0] == number:
+            del self.tables[table.name]
+            self._of_job.discard(table.name)
+        if number in self._unnamed:
+            self._unnamed.remove(number)
+        return table
 
     def _dropped(self, broadcast: Broadcast, now: float) -> None:
         if broadcast.error:  # tables that remain cost memory, and nothing else
@@ -139,21 +151,21 @@ class TableRegistry:
         data = fact.data
         if fact.kind == "drop":
             for number in data["numbers"]:
-                dropped = self._made.pop(number, None)
-                if dropped is not None and self.tables.get(dropped.name, (0,))[0] == number:
-                    del self.tables[dropped.name]
-                    self._of_job.discard(dropped.name)
-            self._unnamed = [number for number in self._unnamed if number in self._made]
+                if number in self._made:
+                    self._forget(number)
             return
-        table = Table.from_dict(data["table"])
-        if (earlier := self.tables.get(table.name)) is not None:  # of a job before the last one
-            self._unnamed.append(earlier[0])
-        self.tables[table.name] = (data["number"], table)
-        self._made[data["number"]] = table
-        self._next_table = max(self._next_table, data["number"] + 1)
+        table, number = Table.from_dict(data["table"]), data["number"]
+        earlier, _ = self.tables.get(table.name, (number, table))
+        if earlier != number:  # of a job before the last one
+            self._unnamed.append(earlier)
+        self.tables[table.name] = (number, table)
+        self._made[number] = table
+        self._next_table = max(self._next_table, number + 1)
         if data["of_job"]:
             self._of_job.add(table.name)
             self._used.add(table.name)
+        else:  # perhaps of a job until a driver loaded its rows
+            self._of_job.discard(table.name)
 
     def declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         """Number the tables, have every server make them, then answer. ConfigError if a table is
@@ -185,11 +197,18 @@ class TableRegistry:
     def adopt(
         self, tables: Iterable[Table], on_made: OnMade, now: float, *, of_job: Collection[str]
     ) -> None:
-        """Declare the tables of a checkpoint; `of_job`: names of those that go with a job."""
+        """Declare the tables of a checkpoint; `of_job`: names of those that go with a job. The
+        others belong to the session from now on, even if the last job has made them: whoever loads
+        rows does not expect the next job to drop them."""
+        tables = [*tables]
         try:
-            self._declare([*tables], of_job, on_made, now)
+            self._declare(tables, of_job, on_made, now)
         except SnailError as error:
             on_made(error, now)
+            return
+        for name in sorted(self._of_job & {table.name for table in tables} - set(of_job)):
+            self._of_job.discard(name)
+            self._note(name)
 
     def _declare(
         self, tables: list[Table], of_job: Collection[str], answer: OnMade, now: float
@@ -215,13 +234,12 @@ class TableRegistry:
             if table.name not in self.tables:
                 new[table.name] = (number, table)
             numbers.append(number)
+        self._of_job |= new.keys() & set(of_job)
         for name, (number, table) in new.items():
-            fact = {"number": number, "table": table.to_dict(), "of_job": name in of_job}
-            self._out.note("table", fact)
             self.tables[name] = (number, table)
             self._made[number] = table
+            self._note(name)
         self._next_table += len(new)
-        self._of_job |= new.keys() & set(of_job)
         self._used |= set(of_job)
         if new:
             self._order_when_noted([number for number, _ in new.values()], now)
@@ -243,6 +261,12 @@ class TableRegistry:
             making.waiting.append(partial(ended, making))
         if not awaited:
             answer(messages.Declared(numbers), now)
+
+    def _note(self, name: str) -> None:
+        """Note a table, or that it is another's now."""
+        number, table = self.tables[name]
+        fact = {"number": number, "table": table.to_dict(), "of_job": name in self._of_job}
+        self._out.note("table", fact)
 
     def _order_when_noted(self, numbers: list[int], now: float) -> None:
         """Have every server make these tables, once the journal has them on disk. Servers must not
@@ -277,11 +301,15 @@ class TableRegistry:
         )
 
     def _ordered(self, making: _Making, broadcast: Broadcast, now: float) -> None:
-        """All servers have answered, or one has refused: then the tables do not exist."""
+        """All servers have answered, or one has refused: then the tables do not exist, neither at
+        the servers that have made them nor for the next master."""
+        refused = []
         for number in making.numbers:
             self._making.pop(number, None)
-            if broadcast.error and (table := self._made.pop(number, None)) is not None:
-                self.tables.pop(table.name, None)
+            if broadcast.error and number in self._made:
+                refused.append(number)
+                self._forget(number)
+        self._drop(refused, "cannot drop tables that another server refused", now)
         waiting, making.waiting = making.waiting, []
         for ended in waiting:
             ended(broadcast.error, now)
@@ -294,14 +322,34 @@ class TableRegistry:
         """Number and declaration of all tables, except those of earlier jobs."""
         return [[number, table.to_dict()] for number, table in self.tables.values()]
 
-    def remake(self, now: float) -> None:
-        """Have every server make all tables: a lost master may not have reached every server.
-        Making a table twice is harmless."""
-        if self._made:
-            making = self._begin(list(self._made))
-            making.waiting.append(self._remade)
-            self._send(making, now)
+    def remake(self, now: float) -> list[int]:
+        """Have every server make all tables: a lost master may not have reached every server, nor
+        heard that one refuses. An order each, so that a table that is refused is dropped alone.
+        Making a table twice is harmless.
 
-    def _remade(self, error: str, now: float) -> None:
+        Tables of a job whose access method no module of `modules` has are dropped instead: the
+        job's class admitted it, and a journal alone does not (docs/security.md). The session has
+        its other rows, which waiting for the operator would lose. Returns their numbers."""
+        of_jobs = {*self._unnamed, *self.of_job.values()}
+        strange = [
+            number
+            for number, table in self._made.items()
+            if number in of_jobs and not admits(table, self._modules)
+        ]
+        for number in strange:
+            table = self._forget(number)
+            log.warning(
+                "table %r of a job is dropped: the master that has taken over does not know its "
+                "access method %s. Set 'modules: %s' at the master to keep such tables",
+                table.name, table.access, table.access.partition(":")[0],
+            )  # fmt: skip
+        self._drop(strange, "cannot drop tables of a job", now)
+        for number, table in list(self._made.items()):
+            making = self._begin([number])
+            making.waiting.append(partial(self._remade, table.name))
+            self._send(making, now)
+        return strange
+
+    def _remade(self, name: str, error: str, now: float) -> None:
         if error:
-            self._fail(error)
+            log.warning("table %r is dropped, as the servers do not have it: %s", name, error)

@@ -114,8 +114,18 @@ def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered
             f"{journal.path} is the journal of another job, which has not ended: "
             f"{'; '.join(differ[:3])}. Start it with the settings there, or begin anew with --fresh"
         )
-    tables = [Table.from_dict(fact.data["table"]) for fact in facts if fact.kind == "table"]
-    job.check_methods(tables, str(journal.path))
+    tables = {fact.data["number"]: fact.data for fact in facts if fact.kind == "table"}
+    dropped = {number for fact in facts if fact.kind == "drop" for number in fact.data["numbers"]}
+    is_session = isinstance(job, SessionJob)
+    job.check_methods(
+        [
+            Table.from_dict(table["table"])
+            for number, table in tables.items()
+            # a session drops what its jobs had of classes that it does not admit
+            if number not in dropped and not (is_session and table["of_job"])
+        ],
+        str(journal.path),
+    )
     base, arrays = journal.check(facts)
     log.warning("taking over a run that has not ended: %s", journal.path)
     return Recovered(facts, str(journal.path), base, arrays)

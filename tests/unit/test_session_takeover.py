@@ -325,6 +325,24 @@ def test_driver_loads_rows_into_the_tables_that_there_are():
     assert world.ask(driver, m.Declare([Table("new", 3).to_dict()])).numbers == [2]
 
 
+@pytest.mark.parametrize("writer", [MODEL, "session"])
+def test_loaded_rows_stay_when_a_job_begins(writer):
+    """Whoever wrote the checkpoint, and whether the tables were there as the last job's."""
+    saved = candidate([Table("new", 3), Table("last", 1)])
+    saved.manifest.job.update(worker_class=writer, tables_of_job=["new", "last"])
+    world, driver = with_folder(Folder([saved]))
+    assert world.ask(2, m.Declare([Table("last", 1).to_dict()])).numbers == [2]
+    call = world.call(driver, m.LoadRows("/there"))
+    world.tick(times=2)
+    world.note(1, m.Loaded(3, 7))
+    world.tick(times=2)
+    assert call in world.answers
+    for core in (world.core, after(world).core):
+        registry = core.members.table_registry
+        registry.forget_job(world.now)
+        assert sorted(registry.tables) == ["last", "new", "w"]
+
+
 @pytest.mark.parametrize(("folder", "words"), [
     (Folder([candidate(frag_num=8)]), "frag_num is 1024 here and 8 there.*frag_num=8"),
     (Folder([candidate([Table("w", 9)])]), "'w' is declared in two ways: dim=2, and dim=9"),

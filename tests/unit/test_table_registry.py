@@ -8,6 +8,7 @@ from master_parts import TestOutbox
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
 from snailps.master import table_registry
+from snailps.master.effects import Fact
 from snailps.master.member import Member
 from snailps.master.table_registry import TableRegistry
 from snailps.transport import messages as m
@@ -27,10 +28,8 @@ class World:
         self.servers = [
             SimpleNamespace(number=n, peer=n, name=f"server {n}") for n in range(1, servers + 1)
         ]
-        self.out, self.failed = TestOutbox(), []
-        self.table_registry = TableRegistry(
-            lambda: list(self.servers), self.out, self.failed.append, modules
-        )
+        self.out = TestOutbox()
+        self.table_registry = TableRegistry(lambda: list(self.servers), self.out, modules)
 
     def declare(self, *names, dim=4):
         """A worker declares tables; what it is answered."""
@@ -75,7 +74,7 @@ def test_tables_of_a_job_are_dropped_as_the_next_begins():
     world.table_registry.forget_job(2.0)
     world.servers.clear()
     world.table_registry.forget_job(3.0)
-    assert world.failed == []
+    assert world.table_registry.count == 1
 
 
 def test_tables_that_a_worker_is_still_at_go_with_the_next_jobs():
@@ -125,6 +124,9 @@ def test_a_server_that_refuses_fails_all_who_wait_and_the_table_is_declared_anew
     world.answer(ClusterError("no memory"))
     for (answer,) in answers:
         assert "server 1 cannot make the tables: no memory" in str(answer)
+    # neither servers that have made it nor the next master know it
+    assert world.answer() == [m.DropTables([1])] * 3
+    assert ("drop", {"numbers": [1]}) in world.out.facts
     again = world.declare("rows")
     assert len(world.answer()) == 3
     assert again == [m.Declared([2])]
@@ -154,9 +156,44 @@ def test_tables_of_a_master_before_are_made_again_and_waited_for():
     assert not answers
     assert len(world.answer()) == 3
     assert answers == [m.Declared([1])]
+
+
+def test_table_that_servers_refuse_after_a_takeover_is_dropped_alone():
+    """The master before was lost before it heard of the refusal: no server has the table."""
+    world = World()
+    for name in ("rows", "bad", "bias"):
+        world.declare(name)
+    world.answer()
     world.table_registry.remake(0.0)
-    world.answer(ClusterError("no memory"))
-    assert world.failed
+    answers = world.declare("bad")
+    orders, world.out.orders = world.out.orders, []
+    for _, message, answer in orders:
+        ((number, _),) = message.tables
+        answer(ClusterError("no such module") if number == 2 else m.Ok(), 0.0)
+    assert world.answer() == [m.DropTables([2])] * 3
+    assert [number for number, _ in world.table_registry.made()] == [1, 3]
+    assert ("drop", {"numbers": [2]}) in world.out.facts
+    assert "cannot make the tables: no such module" in str(answers[0])  # who waits hears of it
+
+
+@pytest.mark.parametrize("next_master", [False, True])
+def test_tables_whose_rows_a_driver_loads_are_the_sessions(next_master):
+    world, adopted = World(), []
+    world.declare("rows", "bias")
+    world.answer()
+    registry = world.table_registry
+    made = [Table("rows", 4), Table("new", 4)]
+    registry.adopt(made, lambda answer, now: adopted.append(answer), 0.0, of_job=())
+    world.answer()
+    assert adopted == [m.Declared([1, 3])]
+    if next_master:
+        facts = world.out.facts
+        registry = World().table_registry
+        for fact in facts:
+            registry.replay(Fact(*fact))
+    registry.forget_job(1.0)
+    assert [number for number, _ in registry.made()] == [1, 3]
+    assert sorted(registry.tables) == ["new", "rows"]
 
 
 OWN = Table("w", 2, access="mymethods:Max")
@@ -184,3 +221,25 @@ def test_servers_import_for_a_driver_what_their_operator_names(role, modules, ad
     registry.declare(WORKER, declare, [].append, 0.0)  # the class of a job has it
     world.answer()
     registry.declare(member, declare, [].append, 0.0)
+
+
+@pytest.mark.parametrize("modules", [(), ("mymethods",)])
+def test_another_master_drops_a_jobs_tables_whose_methods_it_does_not_admit(modules):
+    """Only those: it imports nothing that its journal alone names, and the session goes on."""
+    world = World(modules=modules)
+    registry = world.table_registry
+    registry.declare(member_of("driver"), m.Declare([Table("own", 4).to_dict()]), print, 0.0)
+    declare = m.Declare([OWN.to_dict(), Table("rows", 4).to_dict()])
+    registry.declare(WORKER, declare, print, 0.0)
+    world.answer()
+    taken_over = World(modules=modules)
+    for fact in world.out.facts:
+        taken_over.table_registry.replay(Fact(*fact))
+    dropped = taken_over.table_registry.remake(0.0)
+    orders = taken_over.answer()
+    numbers = [1, 2, 3] if modules else [1, 3]
+    assert dropped == [number for number in (1, 2, 3) if number not in numbers]
+    made = [order.tables[0][0] for order in orders if isinstance(order, m.MakeTables)]
+    assert sorted(made) == sorted(numbers * 3)
+    assert (m.DropTables([2]) in orders) == (not modules)
+    assert [number for number, _ in taken_over.table_registry.made()] == numbers

@@ -247,7 +247,7 @@ def test_declaration_that_is_refused_in_part_leaves_no_table():
     out, answers = TestOutbox(), []
     orders = out.orders
     server = Member(1, "server", "h", 1, 1, [])
-    table_registry = TableRegistry(lambda: [server], out, pytest.fail)
+    table_registry = TableRegistry(lambda: [server], out)
     one, other = Table("one", 4), Table("one", 5)
     driver = Member(2, "driver", "h", 1, 2, [])
     declare = messages.Declare([Table("new", 4).to_dict(), one.to_dict(), other.to_dict()])
@@ -260,4 +260,5 @@ def test_declaration_that_is_refused_in_part_leaves_no_table():
     again = messages.Declare([one.to_dict(), Table("new", 4).to_dict()])
     table_registry.declare(driver, again, answers.append, 0.0)
     orders.pop()[2](ClusterError("no memory"), 0.0)
+    assert orders.pop()[1] == messages.DropTables([2])
     assert set(table_registry.tables) == {"one"}  # which the server has

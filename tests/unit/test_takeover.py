@@ -11,6 +11,7 @@ from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
+from snailps.master.job.session import SessionJob
 from snailps.master.journal import Journal
 from snailps.master.takeover import FORMAT, check_results, first_fact, unended
 from snailps.models import CLASSES
@@ -105,7 +106,7 @@ def shard():
         yield listener
 
 
-def left_by(its, folder, shard, tables=(), **about):
+def left_by(its, folder, shard, tables=(), more=(), *, of_job=True, **about):
     """A journal of a run whose shard still listens, or that has formed no cluster; its folder."""
     first = first_fact(7, its, 16, 0.0)
     first.data.update(about)
@@ -120,10 +121,10 @@ def left_by(its, folder, shard, tables=(), **about):
     journal = Journal(folder)
     assert not journal.take()
     facts = [
-        Fact("table", {"number": number, "table": table.to_dict(), "of_job": True})
+        Fact("table", {"number": number, "table": table.to_dict(), "of_job": of_job})
         for number, table in enumerate(tables, 1)
     ]
-    journal.begin([first, *facts, *route])
+    journal.begin([first, *facts, *more, *route])
     journal.close()
     if is_of_0_1:
         (folder / "cluster").rename(folder / "life")
@@ -177,3 +178,17 @@ def test_run_whose_tables_name_a_class_is_taken_over_only_if_the_job_declares_it
     folder = left_by(its, tmp_path / "other", shard, [own, Table("x", 2, access="evil:Any")])
     with pytest.raises(ConfigError, match="other: table 'x' has the access method evil:Any, which"):
         read_again(its, folder)
+
+
+def test_session_is_taken_over_whatever_its_jobs_declared_and_whatever_is_dropped(tmp_path, shard):
+    """Its own tables need their modules; a job's are dropped if the master does not know them."""
+    its = SessionJob(RawConfig([]))
+    own = Table("w", 2, access="python_methods:Momentum", lr=0.1)
+    folder = left_by(its, tmp_path / "jobs", shard, [own])
+    assert read_again(its, folder).facts[0].data["cluster_id"] == 7
+    folder = left_by(its, tmp_path / "own", shard, [own], of_job=False)
+    with pytest.raises(ConfigError, match="'w' has the access method python_methods:Momentum"):
+        read_again(its, folder)
+    drop = Fact("drop", {"numbers": [1]})
+    folder = left_by(its, tmp_path / "gone", shard, [own], [drop], of_job=False)
+    assert read_again(its, folder).facts[0].data["cluster_id"] == 7
