@@ -105,6 +105,7 @@ lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 # Warnings are errors, and so are links that lead nowhere; ARGS='-b linkcheck' asks the web, too.
 docs: $(VENV)/.made-docs ## the documentation as a site, in build/site
 	@$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . build/site $(ARGS) </dev/null
+	@echo "open build/site/index.html"
 
 bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }

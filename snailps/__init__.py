@@ -110,7 +110,9 @@ def __getattr__(name: str) -> object:
             found: object = getattr(importlib.import_module(f"snailps.{home}"), name)
             globals()[name] = found
             return found
-    raise AttributeError(f"module 'snailps' has no attribute {name!r}")
+    message = f"module 'snailps' has no attribute {name!r}"
+    # With these, Python's traceback adds the name that was meant.
+    raise AttributeError(message, name=name, obj=importlib.import_module("snailps"))
 
 
 def __dir__() -> list[str]:

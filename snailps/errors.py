@@ -33,6 +33,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from snailps.outward import outward
@@ -260,6 +261,13 @@ def explain(error: BaseException) -> str:
     if isinstance(error, SnailError):
         return str(error)
     return f"{type(error).__name__}: {words_of(error)}{place_of(error)}"
+
+
+def near_name(typed: str, names: Iterable[str]) -> str:
+    """Return the name that was probably meant, by its spelling; empty if none is near."""
+    from difflib import get_close_matches  # here, because most names are right
+
+    return next(iter(get_close_matches(typed, list(names), 1)), "")
 
 
 def shown_bytes(data: bytes, most: int = WORDS_MAX) -> str:

@@ -237,8 +237,11 @@ def build(
     audit = environment_of(sys.executable, work / "audit", AUDIT)
     out.mkdir(parents=True, exist_ok=True)
     made = []
-    for one in found:
+    for number, one in enumerate(found, 1):
         begun = time.monotonic()
+        print(
+            f"Python {one.version} ({number} of {len(found)}): compiling, minutes ...", flush=True
+        )
         if reuse:  # its own tools: newer ones would have all compiled again
             copy_compiled(ROOT, source, one.version)
             programs = Path(one.path).parent

@@ -47,6 +47,10 @@ html_theme = "furo"
 html_title = f"snailps {release}"
 html_copy_source = False
 html_show_sphinx = False
+html_extra_path = ["root"]
+"""`index.html`, which leads to the first page: that is below docs/."""
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
+"""Pages for users rank before records of measurements."""
 
 
 def keep_text_of_folders(app: Sphinx, page: nodes.document) -> None:

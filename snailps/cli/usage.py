@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import typer
 
+from snailps.errors import near_name
+
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """`UsageError` of the Click that Typer uses: an installed one, or its own."""
 
@@ -68,11 +70,8 @@ def _plain(why: str) -> str:
 
 
 def _near(typed: str, names: Sequence[str]) -> str:
-    # Imported here, because most command lines are right.
-    from difflib import get_close_matches
-
-    best = get_close_matches(typed, names, 1)
-    return f"; did you mean {best[0]}?" if best else ""
+    near = near_name(typed, names)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _as_input(error: Exception, word: str, words: Sequence[str]) -> str:

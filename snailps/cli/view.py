@@ -20,6 +20,8 @@ from snailps.cli.figures import count_text, counted, seconds_text, short_seconds
 from snailps.dataclass import dataclass, field
 from snailps.models import MODELS
 from snailps.node.phrases import (
+    EARLY_ENDS,
+    WHOLE_ENDS,
     Mood,
     lasts,
     not_done,
@@ -42,15 +44,6 @@ ADVISED_S = 2.0
 TESTS_MAX = 4
 OWN_MAX = 12
 """At most this many figures of a user's own `judge` are shown."""
-ENDS = {
-    "interrupt": "ended early by Ctrl-C",
-    "converged": "the loss has stopped falling",
-    "target_loss": "target_loss is reached",
-    "max_steps": "max_steps is reached",
-    "max_seconds": "max_seconds is reached",
-    "stop_after": "no better figure on the validation data",
-}
-"""`ended_by` -> why the training ended before its last epoch."""
 _TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
 _SPARE = ("address", "at", "step", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
 """Columns that a narrow terminal omits, in this order."""
@@ -399,10 +392,10 @@ def ending_of(
         title = f"{name}: {'interrupted' if mood == 'waits' else 'failed'}"
     else:
         mood = "waits" if by == "interrupt" else "good"
-        title = f"{name} is trained" + (f": {ENDS[by]}" if by in ENDS else "")
-        if by in ("converged", "stop_after"):  # `epochs` was only an upper limit
+        title = f"{name} is trained" + (f": {EARLY_ENDS[by]}" if by in EARLY_ENDS else "")
+        if by in WHOLE_ENDS:
             title += f", after {figures['epochs']} epochs"
-        elif by in ENDS and figures.get("progress") is not None:
+        elif by in EARLY_ENDS and figures.get("progress") is not None:
             title += f", {figures['progress']:.0%} done"
     report = figures.get("report") if kept else None
     words, bad, wall_s = (figures.get(key) for key in ("vocabulary", "bad_lines", "wall_s"))

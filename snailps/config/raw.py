@@ -10,7 +10,6 @@ same file, without validating their values.  Must not know roles or models by na
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from snailps.config.files import Entry, read_conf
 from snailps.config.legacy import IGNORED
 from snailps.config.quoting import unquote
 from snailps.dataclass import asdict, dataclass, field, replace
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, near_name
 
 S = TypeVar("S", bound=Settings)
 
@@ -312,8 +311,8 @@ _COUNTS = ("servers", "workers")
 
 def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
     names = sorted({*known, *IGNORED})
-    near = difflib.get_close_matches(entry.key.lower().replace("-", "_"), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists all settings"
+    near = near_name(entry.key.lower().replace("-", "_"), names)
+    hint = f"did you mean {near!r}?" if near else "docs/settings.md lists all settings"
     if entry.key in _COUNTS:
         hint = f"it is an option of `snailps train` and `snailps local`: --{entry.key} N"
     return ConfigError(f"{entry.origin}: unknown setting {entry.key!r}; {hint}")

@@ -9,14 +9,13 @@ objects here.  Must not know models by name, or clusters.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, Setting, settings_of
-from snailps.errors import ConfigError, ParameterError
+from snailps.errors import ConfigError, ParameterError, near_name
 
 _OF_THE_JOB = {"worker_class", "assign", "scratch_bytes", *CHECKPOINT_SETTINGS}
 _UNITS = {"path", "paths", "column"}
@@ -110,9 +109,9 @@ class Parameters:
             meant = _NOT_LR.get(small, meant)
         if meant not in known and (meant or small) == "factors":  # a matrix factorisation says dim
             meant = "dim"
-        near = [meant] if meant in known else difflib.get_close_matches(small, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-        if near == ["l2"] and small == "c":
+        near = meant if meant in known else near_name(small, known)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
+        if near == "l2" and small == "c":
             hint = "did you mean 'l2', 1 / (n C) of n examples?"
         return ParameterError(f"{who}: unknown parameter {name!r}; {hint}")
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from snailps.node.phrases import phase_words, state_words
+from snailps.node.phrases import phase_words, share_done, state_words
 from snailps.node.status import Status
 
 DIGITS = 5
@@ -32,6 +32,7 @@ def trimmed(status: Status) -> dict[str, Any]:
     if loop:
         page["loop"] = plain({k: v for k, v in loop.items() if k not in _LEFT_OUT})
     page["phase_words"] = phase_words(status)
+    page["progress"] = plain(share_done(status))
     page["nodes"] = table(
         [{**node, **dict(zip(("words", "mood"), state_words(node), strict=True))}
          for node in status["nodes"]]

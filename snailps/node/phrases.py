@@ -42,6 +42,19 @@ PHASE_WORDS: dict[Phase, str] = {
 }
 """Phase -> words; "survey" is followed by what is counted, see `phase_words`."""
 
+EARLY_ENDS = {
+    "interrupt": "ended early by Ctrl-C",
+    "converged": "the loss has stopped falling",
+    "target_loss": "target_loss is reached",
+    "max_steps": "max_steps is reached",
+    "max_seconds": "max_seconds is reached",
+    "stop_after": "no better figure on the validation data",
+}
+"""`ended_by` -> why the training ended before its last epoch."""
+
+WHOLE_ENDS = ("converged", "stop_after")
+"""Early ends of a training that is complete: `epochs` was only an upper limit."""
+
 STATE_WORDS: dict[str, tuple[str, Mood]] = {
     "registered": ("starting", "idle"),
     "connecting": ("connecting", "waits"),
@@ -69,7 +82,19 @@ def phase_words(status: Status) -> str:
         return f"{words} {'words' if status['unit'] == 'words' else 'features'}"
     if status["phase"] == "exporting" and status["pass_"].startswith(TESTING):
         return "testing the model"
+    if status["phase"] == "done" and (end := status["figures"].get("ended_by")) in EARLY_ENDS:
+        return EARLY_ENDS[end] if end == "interrupt" else f"{words}: {EARLY_ENDS[end]}"
     return words
+
+
+def share_done(status: Status) -> float:
+    """Share of the run to show: of a run that is over, what it has trained of its epochs."""
+    if status["phase"] != "done":
+        return status["progress"]
+    figures = status["figures"]
+    is_partial = figures.get("ended_by") in EARLY_ENDS.keys() - set(WHOLE_ENDS)
+    share = figures.get("progress") if is_partial else None
+    return share if isinstance(share, float) else 1.0
 
 
 def process_name(role: str, number: int) -> str:

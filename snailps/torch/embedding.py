@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from snailps.api.tables import Keys, Table
-from snailps.errors import ConfigError, MisuseError
+from snailps.errors import ConfigError, MisuseError, near_name
 from snailps.local.session import Cluster
 from snailps.serving.reader import TableReader
 from snailps.serving.row_reader import RowReader
@@ -128,7 +129,9 @@ class TableModule(nn.Module):
         for option in sorted(options.keys() & LACKING.keys()):
             raise ConfigError(f"{option}: {LACKING[option]}")
         for option in options.keys() - OPTIONS:
-            raise ConfigError(f"no option {option!r}; there are {', '.join(sorted(OPTIONS))}")
+            near = near_name(option, OPTIONS.union(inspect.signature(type(self)).parameters))
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(OPTIONS))}"
+            raise ConfigError(f"no option {option!r}; {hint}")
         if optimizer == "adagrad":
             options.setdefault("eps", ADAGRAD_EPS)
         rows = current(cluster)

@@ -9,6 +9,7 @@ import pytest
 
 from snailps.api.at_master import AtMaster
 from snailps.api.configured import Configured
+from snailps.api.results import Results
 from snailps.api.traits import NAMES, TRAITS, trait_of
 from snailps.api.worker import Worker
 
@@ -41,6 +42,12 @@ def test_page_lists_what_a_model_may_override():
         found = listed(heading)
         assert len(found) == len(set(found)), heading
         assert set(found) == set(names), heading
+
+
+def test_page_lists_the_names_of_results():
+    results = Results(None, b"", {}, None, {}, {}, 1)
+    names = {name for name in (*vars(Results), *vars(results)) if not name.startswith("_")}
+    assert sorted(listed("The model at the master: `Results`")) == sorted(names)
 
 
 @pytest.mark.parametrize("trait", TRAITS)

@@ -51,6 +51,22 @@ def test_report_has_the_last_picture_inside(text):
     assert data["machine"] == {"processor": HOSTILE}
 
 
+@pytest.mark.parametrize(
+    ("figures", "words", "share"),
+    [
+        ({"ended_by": "interrupt", "progress": 0.25}, "ended early by Ctrl-C", 0.25),
+        ({"ended_by": "max_steps", "progress": 0.5}, "done: max_steps is reached", 0.5),
+        ({"ended_by": "converged", "progress": 0.5}, "done: the loss has stopped falling", 1.0),
+        ({"ended_by": "epochs", "progress": 1.0}, "done", 1.0),
+        ({}, "done", 1.0),
+    ],
+)
+def test_report_of_a_training_that_ended_early_says_so(figures, words, share):
+    ended = Story({**status(), "phase": "done", "progress": 1.0}, HISTORY, figures=figures)
+    shown = data_of(render(ended, {}, "today").decode())["status"]
+    assert (shown["phase_words"], shown["progress"]) == (words, share)
+
+
 def test_report_makes_no_request(text):
     assert re.search(r"<\w[^>]*\s(src|href)=\"(?!#)", text) is None
     assert "<link" not in text

@@ -93,6 +93,15 @@ def test_option_of_pytorch_is_refused_with_why_it_is_not_needed(store, name):
         EmbeddingBag(embedding_dim=16, **{name: 1})
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("optimiser", "optimizer"), ("padding_index", "padding_idx"), ("row_max", "rows_max")],
+)
+def test_mistyped_option_is_refused_with_the_one_that_is_meant(store, typed, meant):
+    with pytest.raises(ConfigError, match=f"no option '{typed}'; did you mean '{meant}'\\?"):
+        EmbeddingBag(embedding_dim=16, **{typed: 1})
+
+
 def test_weight_is_lacking_with_where_rows_are(store):
     ours = Embedding(DIM, "t")
     with pytest.raises(AttributeError, match=r"Embedding\.weight: rows are at the servers, and no"):

@@ -198,9 +198,9 @@ function showHead(picture, status) {
   setText(byId("about"), [output && `to ${output}`, `master at ${status.address}`, known(status.began_s) && `since ${clock(status.began_s, true)}`,
     `on ${plural(hosts.length, "host")}: ${hosts.slice(0, 8).join(", ")}${hosts.length > 8 ? ", ..." : ""}`].filter(Boolean).join(" · "));
   const over = status.phase === "done";
-  const share = over ? 1 : ["survey", "training", "exporting", "loading"].includes(status.phase) ? status.progress : 0;
+  const share = ["survey", "training", "exporting", "loading", "done"].includes(status.phase) ? status.progress : 0;
   byId("bar-fill").style.transform = `scaleX(${share})`;
-  setAttrs(byId("bar"), { "aria-valuenow": Math.floor(share * 100), class: `bar ${status.phase === "failed" ? "bad" : over ? "good" : ""}` });
+  setAttrs(byId("bar"), { "aria-valuenow": Math.floor(share * 100), class: `bar ${status.phase === "failed" ? "bad" : share === 1 && over ? "good" : ""}` });
   const eta = known(status.eta_s) ? status.eta_s : etaOf(picture, status);
   setText(byId("doing"), [share > 0 && percent(share), !over && status.pass_, known(eta) && !over && share > 0 && `${(status.pass_ || "").includes("at most") ? "at most" : "about"} ${seconds(eta)} left`,
     status.waiting_for && `waits for ${status.waiting_for}`, status.message].filter(Boolean).join(" · "));
