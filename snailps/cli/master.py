@@ -42,7 +42,7 @@ from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, FAILURES, SnailError
-from snailps.master.checkpoint_files import folder_of
+from snailps.master.checkpoint_files import folder_of, newest_of
 from snailps.master.process import Launch, Master
 from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
@@ -227,7 +227,11 @@ def last_of(master: Master) -> dict[str, Any]:
     """Take faults and newest checkpoint from the last status, for the registry and the end."""
     status = master.status()
     events = [event for event in status["events"] if event["kind"] in FAULTS]
-    return {"events": events[-2 * FAULTS_MAX :], "checkpoint": status["checkpoint"]}
+    checkpoint = status["checkpoint"]
+    if checkpoint is None and master.job is not None:  # it had not opened their folder yet
+        with contextlib.suppress(SnailError, OSError):
+            checkpoint = newest_of(master.job.settings)
+    return {"events": events[-2 * FAULTS_MAX :], "checkpoint": checkpoint}
 
 
 def close(

@@ -22,6 +22,7 @@ from snailps.dataclass import replace
 from snailps.errors import CheckpointError, SnailError
 from snailps.master.job.state import JobState, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.node.status import CheckpointStatus
 from snailps.store.checkpoint.disk import OS_DISK, Disk, write_file
 from snailps.store.checkpoint.folder import (
     BEGUN,
@@ -55,8 +56,9 @@ class CheckpointFiles:
     def open(
         self, settings: CheckpointSettings, *, resumes: bool, anyway: bool = False
     ) -> Opened | None:
-        """Open and lock a job's folder; None if the job has no checkpoints. CheckpointError if
-        there are some and all are damaged: to train from the start must be the user's decision."""
+        """Open and lock a job's folder; None if the job has no checkpoints. CheckpointError if it
+        `resumes`, and there are some and all are damaged: to train from the start must be the
+        user's decision."""
         self.release(self._taken, "")
         if not (settings.saves_checkpoints or settings.checkpoint_dir or anyway):
             return None
@@ -79,12 +81,15 @@ class CheckpointFiles:
                     "checkpoint %d is %s: %s", checkpoint.number, checkpoint.state, checkpoint.why
                 )
                 bad.append(checkpoint)
-        if not candidates and any(checkpoint.state == "damaged" for checkpoint in bad):
+        if resumes and not candidates and any(checkpoint.state == "damaged" for checkpoint in bad):
             raise CheckpointError(
                 f"{path}: no checkpoint here can be used, and {bad[0].number} is {bad[0].state}: "
                 f"{bad[0].why}. Mend it, or begin anew with --fresh"
             )
         return Opened(self._taken, str(path), candidates)
+
+    def path_of(self, settings: CheckpointSettings) -> str:
+        return str(folder_of(settings))
 
     def find(self, folder: str) -> Opened:
         """The good checkpoints of a folder, newest first; or the one checkpoint whose folder it is.
@@ -232,6 +237,24 @@ def folder_of(settings: CheckpointSettings) -> Path:
     output = getattr(settings, "output", "")  # a session has none
     default = f"{output}.checkpoints" if output else CHECKPOINTS
     return Path(settings.checkpoint_dir or default).absolute()
+
+
+def newest_of(settings: CheckpointSettings) -> CheckpointStatus | None:
+    """The good checkpoint from which a job with these settings would go on; reads its folder."""
+    if settings.fresh or not (settings.saves_checkpoints or settings.checkpoint_dir):
+        return None
+    folder = CheckpointFolder(folder_of(settings))
+    for checkpoint in folder.candidates():
+        if checkpoint.manifest is not None:
+            share = float(checkpoint.manifest.job["progress"])
+            return {
+                "number": checkpoint.number,
+                "progress": share,
+                "age_s": None,
+                "path": str(folder.path),
+                "writing": False,
+            }
+    return None
 
 
 def folder_of_best(settings: JobSettings, name: str) -> Path:

@@ -27,7 +27,7 @@ from typing import Any
 from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, trait_of
-from snailps.config import CHECKPOINT_SETTINGS
+from snailps.config import CHECKPOINT_SETTINGS, CheckpointSettings
 from snailps.config.fields import settings_of
 from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
@@ -58,6 +58,8 @@ RETRY_S = 10.0
 """Least seconds between a failed save and the next one."""
 SHOWN_CHARS = 60
 """Length to which a setting is cut in an error."""
+NOT_OPEN = -1
+"""Number of a folder's use while the folder could not be opened: the next save tries again."""
 _MAY_DIFFER = {
     *CHECKPOINT_SETTINGS,
     "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
@@ -231,6 +233,32 @@ class CheckpointController:
         if opened is not None:
             self._files.clear()
 
+    def open(
+        self,
+        job: Job | SessionJob,
+        settings: CheckpointSettings,
+        *,
+        resumes: bool,
+        needed: bool = True,
+        anyway: bool = False,
+    ) -> Opened | None:
+        """Open the folder, and refuse the checkpoints of another job; beside the loop. A job that
+        goes on from the journal has not `needed` them: servers have its rows. Then whatever is
+        wrong here is a warning, and the next save opens the folder again."""
+        opened = None
+        try:
+            opened = self._files.open(settings, resumes=resumes, anyway=anyway)
+            self.check_opened(job, opened)
+        except Exception as error:
+            if opened is not None:
+                self._files.release(opened.taken, "")
+            if needed:
+                raise
+            text = "the checkpoints cannot be used: %s. %s, and its next checkpoint tries again"
+            log.warning(text, explain(error), job.goes_on[:1].upper() + job.goes_on[1:])
+            return Opened(NOT_OPEN, self._files.path_of(settings), [])
+        return opened
+
     def opened(
         self, job: Job | SessionJob, opened: Opened | None, now: float, *, resumes: bool
     ) -> None:
@@ -383,9 +411,17 @@ class CheckpointController:
         return bool(self._path) and bool(self._interval_s or self._period)
 
     @property
+    def _good(self) -> tuple[int, float] | None:
+        """Number and share of the checkpoint from which the same command goes on, if any."""
+        candidates = self._candidates if self._restoring is None else self._restoring.left
+        if not candidates:
+            return self._newest
+        return candidates[0].number, float(candidates[0].manifest.job["progress"])
+
+    @property
     def can_resume(self) -> bool:
         """Whether the same command goes on from a complete checkpoint of this job."""
-        return bool(self._path) and self._newest is not None
+        return bool(self._path) and self._good is not None
 
     @property
     def running(self) -> bool:
@@ -470,7 +506,7 @@ class CheckpointController:
     def status(self, now: float) -> CheckpointStatus | None:
         if not self._path:
             return None
-        number, share = self._newest or (0, 0.0)
+        number, share = self._good or (0, 0.0)
         return {
             "number": number,
             "progress": share,
@@ -484,13 +520,9 @@ class CheckpointController:
         checkpoints."""
         if not self._path:
             return ""
-        if self._restoring is not None and self._restoring.left:
-            candidate = self._restoring.left[0]
-            number, share = candidate.number, float(candidate.manifest.job["progress"])
-        elif self._newest is not None:
-            number, share = self._newest
-        else:
+        if self._good is None:
             return "No checkpoint was complete yet"
+        number, share = self._good
         return (
             f"The same command goes on from checkpoint {number}, {share:.0%} of the training, in "
             f"{self._path}"
@@ -523,8 +555,15 @@ class CheckpointController:
         needed = _bytes_of(self._members.joined("server"))
         # Above the number of any failed checkpoint: servers may still report on it.
         above = max(self._number, self.numbers.newest)
-        begin = partial(self._files.begin, above, self._members.cluster_id, needed)
+        begin = partial(self._begin, job, above, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
+
+    def _begin(self, job: Job | SessionJob, above: int, needed: int) -> tuple[Opened | None, Begun]:
+        """Begin a checkpoint beside the loop, in a folder that could not be opened before."""
+        opened = None
+        if self._taken == NOT_OPEN:
+            opened = self.open(job, job.settings, resumes=False)
+        return opened, self._files.begin(above, self._members.cluster_id, needed)
 
     def dump_job(
         self, job: Job | SessionJob, clock: int, now: float
@@ -543,15 +582,21 @@ class CheckpointController:
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
         saving.work = 0
         saving.enter(now)
+        opened, begun = done.result if done.error is None else (None, None)
         if self._saving is not saving:  # given up meanwhile
-            if done.error is None:
-                self._drop(done.result)
+            if begun is not None:
+                self._drop(begun)
+            if opened is not None:
+                self._out.work(partial(self._files.release, opened.taken, ""), _ignored)
             return
-        if done.error is not None:
+        if begun is None:
+            assert done.error is not None
             self._save_failed(saving, done.error, now)
             return
-        saving.begun = done.result
-        self._number = done.result.number
+        if opened is not None:
+            self._taken = opened.taken
+        saving.begun = begun
+        self._number = begun.number
         if self._shares_numbers:
             self.numbers.newest = self._number
         if (slots := saving.job.schedule.slots) is not None:
@@ -682,7 +727,7 @@ class CheckpointController:
         restoring.enter(now)
         restoring.waits = restoring.stopping = False
         if not restoring.left:
-            self._restoring = None
+            self._restoring, self._candidates = None, []
             why = "; ".join(restoring.failures)
             text = f"{self._path}: no checkpoint could be used: {why}. {self._hooks.advice}"
             self._hooks.not_restored(CheckpointError(text))

@@ -117,7 +117,9 @@ class MasterCore:
             self.fail_job,
             opened_before,
         )
-        self.interrupts = Interrupts(context, lifecycle, self.job_controller, self.rows.save_last)
+        self.interrupts = Interrupts(
+            context, lifecycle, self.job_controller, members, self.rows.save_last
+        )
         self.departures = Departures(
             context,
             members,
@@ -389,6 +391,10 @@ class MasterCore:
         """
         job_controller = self.job_controller
         forming = self.lifecycle.forming
+        if self.members.returning and self.interrupts.may_leave:
+            # Nothing of the run is lost: servers have its rows, and the journal the rest.
+            self.interrupts.leave(text, code)
+            return
         if not self.session or job_controller.job is None or forming:
             self.lifecycle.fail(text, code)
             return

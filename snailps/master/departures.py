@@ -27,7 +27,6 @@ from __future__ import annotations
 import logging
 from functools import partial
 from math import inf
-from typing import Protocol
 
 from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_WRONG
 from snailps.master.context import Context
@@ -39,7 +38,7 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, Stay
 from snailps.master.replication.controller import ReplicationController
-from snailps.master.session_rows import SessionRows
+from snailps.master.session_rows import FailJob, SessionRows
 from snailps.node.limits import GOODBYE_S, GRACE_S
 from snailps.node.status import EventKind
 from snailps.transport import messages
@@ -55,12 +54,6 @@ again, and without a pause would do so many times a second."""
 _NO_CHECKPOINTS = (
     "There are no checkpoints (checkpoint_interval), so the same command starts from the beginning"
 )
-
-
-class FailJob(Protocol):
-    """Fail the job of a session, else the cluster."""
-
-    def __call__(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None: ...
 
 
 class Departures:

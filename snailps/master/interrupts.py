@@ -11,6 +11,8 @@
     a second SIGINT before the export      ends the cluster without a result
     the first one during the export        nothing: the model is being saved already
     one more during the export             ends the export; the master leaves if it can
+    each while it takes a run over         leave: servers have the rows, and the journal stays.
+                                           Where nobody could go on, it waits for the members
 
 docs/operations.md has the table, which `tests/cluster/test_signals.py` plays with real processes.
 `now` is monotonic seconds.
@@ -29,6 +31,7 @@ from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
+from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.node.phrases import PHASE_WORDS
 from snailps.node.status import Phase
@@ -48,11 +51,12 @@ class Interrupts:
         context: Context,
         lifecycle: Lifecycle,
         job_controller: JobController,
+        members: Membership,
         save_last: Callable[[Callable[[], None]], None],  # a session's rows, before it ends
     ) -> None:
         self._out, self._nodes_stay = context.out, context.nodes_stay
         self._lifecycle, self._job_controller = lifecycle, job_controller
-        self._save_last = save_last
+        self._members, self._save_last = members, save_last
         self._wait_s = context.settings.master_time_out  # seconds that nodes wait for a master
         self._code = EXIT_INTERRUPTED  # exit code if the master leaves, by the last signal
         self._leave_at: float | None = None  # when the master leaves, after SIGTERM
@@ -100,6 +104,11 @@ class Interrupts:
             self._signals or self._asked or leaves or self._servers_leave
         ):
             return
+        if self._members.returning:
+            due = self._stops if self._leave_at is None else now >= self._leave_at
+            if due and self.may_leave:
+                self.leave("interrupted while it took the run over")
+            return
         phase = self._job_controller.phase
         if phase is JobPhase.EXPORTING:
             self._step_export(now)
@@ -126,13 +135,14 @@ class Interrupts:
         else:
             self._job_controller.interrupt(now)
 
-    def leave(self, why: str) -> None:
-        """End this process alone; another master continues from the journal."""
+    def leave(self, why: str, code: int | None = None) -> None:
+        """End this process alone; another master continues from the journal. The exit code is by
+        the last signal, unless given."""
         text = (
             f"{why}. Servers and workers keep what they have: within {self._wait_s:.0f} s "
             "(master_time_out) the same command goes on"
         )
-        self._lifecycle.leave(self._code, text)
+        self._lifecycle.leave(self._code if code is None else code, text)
 
     def _step_export(self, now: float) -> None:
         """Signals during the export: the first one asks for what is being done; one more cancels

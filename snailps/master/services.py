@@ -75,6 +75,9 @@ class Files(Protocol):
     ) -> Opened | None:
         """Open a job's checkpoint folder; `anyway`: also of a job that makes no checkpoints."""
 
+    def path_of(self, settings: CheckpointSettings) -> str:
+        """Path of a job's checkpoint folder."""
+
     def find(self, folder: str) -> Opened:
         """The good checkpoints in a folder, of whichever job; nothing is written to it."""
 

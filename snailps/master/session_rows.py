@@ -18,9 +18,10 @@ import enum
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
 from snailps.dataclass import dataclass, replace
-from snailps.errors import CheckpointError, ClusterError, SnailError, explain
+from snailps.errors import EXIT_FAILED, CheckpointError, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
@@ -32,6 +33,12 @@ from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
+
+
+class FailJob(Protocol):
+    """Fail the job of a session, else the cluster."""
+
+    def __call__(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None: ...
 
 
 class State(enum.Enum):
@@ -61,7 +68,7 @@ class SessionRows:
         lifecycle: Lifecycle,
         job_controller: JobController,
         submissions: Submissions,
-        fail_job: Callable[[str], None],
+        fail_job: FailJob,
         opened_before: bool = False,  # an earlier master restored them: servers have the rows
     ) -> None:
         self._out, self._services, self._lifecycle = context.out, services, lifecycle
@@ -130,13 +137,12 @@ class SessionRows:
 
     def _find(self) -> Opened | None:
         assert self._job is not None
-        opened = self._files.open(self._job.settings, resumes=not self._opened_before)
-        self.checkpoints.check_opened(self._job, opened)
-        return opened
+        begins = not self._opened_before
+        return self.checkpoints.open(self._job, self._job.settings, resumes=begins, needed=begins)
 
     def _found(self, done: WorkDone, now: float) -> None:
         if done.error is not None:
-            self._lifecycle.fail(explain(done.error), getattr(done.error, "exit_code", 1))
+            self._fail_job(explain(done.error), getattr(done.error, "exit_code", EXIT_FAILED))
             return
         assert self._job is not None
         self.checkpoints.opened(self._job, done.result, now, resumes=not self._opened_before)
@@ -158,7 +164,10 @@ class SessionRows:
         if self._then is not None and idle and not (self.busy or self._last_begun):
             assert self._job is not None
             self._last_begun = True
-            self.checkpoints.begin(self._job, now)
+            if self.checkpoints.writes:
+                self.checkpoints.begin(self._job, now)
+            else:
+                self._then()
         if self._state is not State.FOUND:
             return
         if self.checkpoints.resumes:
@@ -179,7 +188,10 @@ class SessionRows:
     def save_last(self, then: Callable[[], None]) -> None:
         """Make a last checkpoint, if the session makes any, then end the session by `then`. The job
         at work fails: it would take the servers from that checkpoint."""
-        if self._job is None or not (self.is_open and self.checkpoints.writes):
+        # Rows that an earlier master had opened are newer than any checkpoint: wait until they are
+        # open here, too.
+        saves = self.checkpoints.writes if self.is_open else self._opened_before
+        if self._job is None or not saves:
             then()
         elif self._then is None:
             self._then = then
@@ -200,13 +212,7 @@ class SessionRows:
         request = self._take(call, message.folder)
         assert self._job is not None
         settings = replace(self._job.settings, checkpoint_dir=message.folder)
-        job = self._job
-
-        def find() -> Opened | None:
-            opened = request.files.open(settings, resumes=False)
-            request.controller.check_opened(job, opened)
-            return opened
-
+        find = partial(request.controller.open, self._job, settings, resumes=False)
         self._out.work(find, partial(self._ready_to_save, request), "checkpoint")
 
     def _ready_to_save(self, request: _Request, done: WorkDone, now: float) -> None:

@@ -22,19 +22,17 @@ from snailps.api.tables import Table
 from snailps.api.worker import Worker
 from snailps.config import (
     CHECKPOINT_SETTINGS,
-    CheckpointSettings,
     JobSettings,
     MasterSettings,
 )
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
-from snailps.master.checkpoint_files import folder_of
+from snailps.master.checkpoint_files import newest_of
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import SessionJob
 from snailps.master.journal import Journal
-from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.store.route import Route
 from snailps.transport.sockets import is_there
 
@@ -139,16 +137,8 @@ def check_results(cls: type[Worker], settings: JobSettings, *, takes_over: bool)
         return
     files = cls.result_files(settings)
     refuse_folders(files)
-    if not takes_over and not settings.overwrite and not _continues(settings):
+    if not takes_over and not settings.overwrite and newest_of(settings) is None:
         refuse_existing(files)
-
-
-def _continues(settings: CheckpointSettings) -> bool:
-    """Whether there is a checkpoint that the job is to resume from."""
-    if settings.fresh or not (settings.saves_checkpoints or settings.checkpoint_dir):
-        return False
-    candidates = CheckpointFolder(folder_of(settings)).candidates()
-    return any(candidate.state == "good" for candidate in candidates)
 
 
 def _identity(job: Job | SessionJob, frag_num: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from functools import partial
@@ -96,6 +97,30 @@ def test_master_killed_in_the_training_is_taken_over(tmp_path, job):
     assert (figures["examples"], figures["blocks"], figures["progress"]) == (LINES, 10, 1.0)
     assert figures["loss_by_epoch"] == [1.0]
     assert not (tmp_path / "out.journal").exists()
+
+
+@pytest.mark.long(but=["damaged"])
+@pytest.mark.parametrize("how", ["damaged", "no folder"])
+def test_master_that_takes_over_needs_no_checkpoint(tmp_path, job, how):
+    """Servers have the rows: twice in a row the run ended because of files that it did not need."""
+    gates = [Gate(tmp_path / "gates", block) for block in (2, 6)]
+    job |= {"checkpoint_interval": 0.05, "checkpoints_kept": 1}
+    folder = tmp_path / "out.checkpoints"
+
+    def hurt():
+        if folder.is_dir():
+            until(lambda: [c for c in CheckpointFolder(folder).found() if c.state == "good"], "one")
+            for manifest in folder.glob("checkpoint-??????/manifest.json"):
+                manifest.write_bytes(manifest.read_bytes()[:-9])
+        if how == "no folder":
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.write_text("in its place")  # as root no folder is read-only
+
+    with Mortal(tmp_path, job=job, workers=3, servers=2) as cluster:
+        master = cluster.killed_at(*gates, line="took over from the previous master", before=hurt)
+    assert_trained_once(tmp_path)
+    words = "is damaged" if how == "damaged" else "the checkpoints cannot be used: "
+    assert words in master.stderr
 
 
 def await_compacted(tmp_path):

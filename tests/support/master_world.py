@@ -79,16 +79,17 @@ class World:
 
     def __init__(
         self, job=None, past=None, session=False, lasting=False, nodes_stay=True, kept=True,
-        files=None, **settings,
+        files=None, saves=None, slow=False, **settings,
     ):  # fmt: skip
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
-        self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
-        self.works = []
+        self.now, self.effects, self.obey, self.slow = 100.0, [], True, slow
+        self.works, self.earlier = [], []
         self.services, self.answers = Services(files or Files()), {}
         self.last_peer = self._call = 0
         context = Context(
             MasterSettings(**settings), effects.Outbox(kept=kept, session=session), LIFE, self.now,
-            SessionJob(RawConfig([])) if session else None, lasting, nodes_stay,
+            SessionJob(RawConfig.from_mapping(saves or {}, "a test")) if session else None, lasting,
+            nodes_stay,
         )  # fmt: skip
         self.core = MasterCore(context, self.services, past, lambda: 70.0)
         facts = past.facts if past is not None else []
@@ -210,11 +211,11 @@ class World:
         self.tick(times=3)
 
 
-def takes_over(world, job):
+def takes_over(world, job, **how):
     """A master that takes over from the facts of another one."""
     first = Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})
     facts = [first, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *world.facts()]
-    return World(job, Recovered(facts, "journal", world.services.base))
+    return World(job, Recovered(facts, "journal", world.services.base), **how)
 
 
 def rejoin(world, number, servers=1, **state):

@@ -13,10 +13,10 @@ from cluster_models import COUNTER, write_numbers
 from master_parts import TestOutbox
 
 from snailps.api.tables import Table, Tensor
-from snailps.config import JobSettings, RawConfig
+from snailps.config import CheckpointSettings, JobSettings, RawConfig
 from snailps.errors import CheckpointError, ClusterError, ConfigError, ConnectionLost
 from snailps.master.broadcast import Broadcast
-from snailps.master.checkpoint_files import CheckpointFiles
+from snailps.master.checkpoint_files import CheckpointFiles, newest_of
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, Hooks
 from snailps.master.job.job import Job
 from snailps.master.job.state import JobState
@@ -488,6 +488,35 @@ def test_checkpoint_whose_state_cannot_be_read_is_passed_over(world, caplog):
     world.restore()
     assert "checkpoint 8 cannot be used: gone" in caplog.text
     assert {order.folder for _, order, _ in world.orders(m.Load)} == {"checkpoint-7"}
+
+
+def test_checkpoint_that_is_not_restored_yet_is_the_one_to_go_on_from(world):
+    """Interrupted before that, a job said that there is none."""
+    world.opens(candidate(8), candidate(7))
+    assert world.controller.status(world.now)["number"] == 8
+    assert world.controller.can_resume
+    world.restore()
+    world.controller.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
+    assert world.controller.status(world.now)["number"] == 7
+    world.out.do_works(world.now)
+    world.controller.heard(world.servers[0], m.Loaded(7, 5, "damaged"), world.now)
+    assert world.controller.status(world.now)["number"] == 0
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_damaged_checkpoints_are_refused_only_where_rows_are_to_come_from_them(tmp_path, resumes):
+    (tmp_path / "checkpoint-000003").mkdir(exist_ok=True)
+    settings = RawConfig.from_mapping({"checkpoint_dir": str(tmp_path)}, "a test").build(
+        CheckpointSettings
+    )
+    files = CheckpointFiles()
+    if resumes:
+        with pytest.raises(CheckpointError, match="no checkpoint here can be used, and 3 is dam"):
+            files.open(settings, resumes=True)
+    else:
+        assert files.open(settings, resumes=False).candidates == []
+        assert files.begin(0, 7, 0).number == 4
+    assert newest_of(settings) is None
 
 
 def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes(world):

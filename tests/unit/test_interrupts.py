@@ -145,6 +145,38 @@ def test_sigterm_of_a_master_that_still_forms_leaves_its_nodes_waiting(make_job)
     assert not world.sent(server, m.Stop)
 
 
+@pytest.mark.parametrize("back", [(), (1,), (1, 2)], ids=["none", "server", "server and worker"])
+@pytest.mark.parametrize(("number", "code"), [(INT, 130), (HUP, 130), (TERM, 143)])
+def test_signal_during_a_takeover_leaves_the_run_to_the_next_master(make_job, number, code, back):
+    before = World(make_job())
+    _, first, _ = before.forms()
+    assert before.trains(first)
+    world = takes_over(before, make_job())
+    for member in back:
+        rejoin(world, member)
+    send(world, number)
+    world.tick(seconds=LEAVE_S)
+    assert state(world) == (ClusterPhase.LEFT, code)
+    assert "the same command goes on" in world.core.lifecycle.verdict
+    assert not any(isinstance(e, effects.Send) and isinstance(e.message, m.Stop)
+                   for e in world.effects)  # fmt: skip
+    assert {fact.kind for fact in world.facts()}.isdisjoint({"stopped", "early"})
+
+
+def test_signal_during_a_takeover_whose_nodes_end_with_it_saves_the_model(make_job):
+    before = World(make_job(), nodes_stay=False)
+    _, first, _ = before.forms()
+    assert before.trains(first)
+    world = takes_over(before, make_job(), nodes_stay=False)
+    send(world, INT)
+    assert state(world) == (ClusterPhase.FORMING, 0)
+    for member in (1, 2, 3):
+        rejoin(world, member)
+    world.tick(times=4)
+    assert world.core.job_controller.interrupted
+    assert state(world) == (ClusterPhase.FORMED, 0)
+
+
 @pytest.mark.parametrize("number", [INT, TERM, HUP])
 @pytest.mark.parametrize("asked", [False, True])
 def test_first_signal_lets_an_export_finish(make_job, number, asked):
@@ -220,7 +252,10 @@ def test_session_whose_servers_leave_during_a_job_is_saved_after_it(phase):
         phase=phase, interrupt=lambda now: calls.append("early"),
         export=SimpleNamespace(cancelled=False),
     )  # fmt: skip
-    interrupts = Interrupts(context_of(effects.Outbox(kept=True)), lifecycle, job, saved.append)
+    interrupts = Interrupts(
+        context_of(effects.Outbox(kept=True)), lifecycle, job, SimpleNamespace(returning=False),
+        saved.append,
+    )  # fmt: skip
     interrupts.signal(TERM, 100.0)
     interrupts.all_servers_leave("all rows would go", 100.0)
     interrupts.step(100.1)

@@ -323,7 +323,9 @@ def test_job_that_is_given_up_while_its_input_is_found_takes_no_folder_of_checkp
     world = World(session=True)
     world.forms()
     driver, opened = world.join("driver"), []
-    world.services.files.open = lambda settings, resumes: opened.append(settings.checkpoint_dir)
+    world.services.files.open = lambda settings, resumes, anyway=False: opened.append(
+        settings.checkpoint_dir
+    )
     world.slow = True
     world.call(driver, m.Submit({**make_job.values, "checkpoint_dir": "first"}))
     world.handle(WorkDone(world.works[0].number, world.works.pop(0).run()))

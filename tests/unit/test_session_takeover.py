@@ -48,8 +48,10 @@ def after(world, **settings):
     """The next master of a session."""
     first = Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})
     numbers = Fact("numbers", {"until": 1024, "readers_until": 1 << 30})
-    past = Recovered([first, numbers, *world.facts()], "journal")
-    return session(past, expected_node_num=2, **settings)
+    facts = [*world.earlier, *world.facts()]
+    later = session(Recovered([first, numbers, *facts], "journal"), expected_node_num=2, **settings)
+    later.earlier = facts
+    return later
 
 
 def back(world, role, number, **state):
@@ -223,13 +225,92 @@ def test_session_forms_of_two_servers_without_being_told_so():
 # --- saving and loading --------------------------------------------------------------------------
 
 
+class Unusable(Files):
+    """A folder of checkpoints that cannot be opened until it is mended."""
+
+    def __init__(self, error):
+        self.error, self.opened = error, 0
+
+    def path_of(self, settings):
+        return "saved"
+
+    def open(self, settings, *, resumes, anyway=False):
+        if self.error is not None:
+            raise self.error
+        self.opened += 1
+        return Opened(self.opened, "saved", [])
+
+    def begin(self, above, life, needed):
+        return Begun(above + 1, f"part-{above + 1}", "now")
+
+    def complete(self, begun, files, state, **about):
+        return Completed(f"checkpoint-{begun.number}", 12, 345)
+
+
+UNUSABLE = {
+    "damaged": CheckpointError("no checkpoint here can be used"),
+    "full": CheckpointError("saved: cannot be written: No space left on device"),
+    "of another job": ConfigError("is a checkpoint of another job"),
+    "a defect": ValueError("a manifest that no reader expects"),
+}
+
+
+@pytest.mark.parametrize("error", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize("times", [1, 2])
+def test_takeover_goes_on_without_its_checkpoints_and_makes_the_next_one(error, times, caplog):
+    world, _ = formed()
+    for _ in range(times):
+        world = after(world, files=Unusable(error), saves={"checkpoint_interval": "5"})
+        all_back(world)
+        assert world.core.reported_phase == "idle"
+        assert str(error) in caplog.text
+        assert world.ask(3, m.Declare([Table("w", 2).to_dict()])).numbers == [1]
+    world.core.shard_reports.sum = lambda counter: 7  # a driver has pushed
+    world.tick(times=7, seconds=1)
+    assert not world.orders(m.Save)
+    assert "the session goes on unsaved" in caplog.text
+    world.services.files.error = None
+    world.tick(times=12, seconds=1)
+    (order,) = world.orders(m.Save)
+    saved(world, order.message.number)
+    assert world.core.rows.checkpoints.saved == 1
+
+
+@pytest.mark.parametrize("error", UNUSABLE.values(), ids=UNUSABLE)
+def test_first_master_does_not_begin_beside_checkpoints_that_it_cannot_use(error):
+    world = session(files=Unusable(error), saves={"checkpoint_interval": "5"})
+    assert world.core.lifecycle.failed
+    assert str(error) in world.core.lifecycle.verdict
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_signal_before_rows_are_open_again_waits_for_the_last_checkpoint(number):
+    """They are newer than any checkpoint, although this master has not opened its folder yet."""
+    world, _ = formed(nodes_stay=False)
+    files = Unusable(None)
+    world = after(
+        world, files=files, saves={"checkpoint_interval": "500"}, nodes_stay=False, slow=True
+    )
+    all_back(world)
+    assert not world.core.rows.is_open
+    world.handle(events.Signal(number))
+    world.tick(times=4)
+    assert world.core.phase is ClusterPhase.FORMED
+    world.slow = False
+    world.work()
+    world.tick(times=2)
+    (order,) = world.orders(m.Save)
+    saved(world, order.message.number)
+    assert world.core.phase is ClusterPhase.STOPPING
+
+
 class Folder(Files):
     """A folder with checkpoints, and what was done with it."""
 
     def __init__(self, candidates=(), error=None):
         self.candidates, self.error, self.done = list(candidates), error, []
 
-    def open(self, settings, *, resumes):
+    def open(self, settings, *, resumes, anyway=False):
         self.done.append(("open", settings.checkpoint_dir))
         return Opened(1, settings.checkpoint_dir, self.candidates)
 

@@ -177,8 +177,8 @@ class JobController:
         if self.job is not job:  # given up meanwhile: the next job may have opened the folder
             job.close()
             return None
-        opened = self._services.files.open(job.settings, resumes=not self.recovery.begun)
-        self.checkpoints.check_opened(job, opened)
+        begins = not self.recovery.begun
+        opened = self.checkpoints.open(job, job.settings, resumes=begins, needed=begins)
         restores = opened is not None and bool(opened.candidates)
         if not (job.has_survey or restores or self.recovery.begun):
             self._services.keep_base(job.base())
@@ -708,11 +708,9 @@ class JobController:
 
     def _open_folder(self, job: Job) -> Opened | SnailError | None:
         try:
-            opened = self._services.files.open(job.settings, resumes=False, anyway=True)
-            self.checkpoints.check_opened(job, opened)
+            return self.checkpoints.open(job, job.settings, resumes=False, anyway=True)
         except SnailError as error:  # the folder is another job's, or cannot be written
             return error
-        return opened
 
     def _opened_folder(self, job: Job, opened: Opened | SnailError | None, now: float) -> None:
         if isinstance(opened, SnailError):
