@@ -1,4 +1,4 @@
-"""What must not grow again: special cases, questions for policies, stubs in git, words to learn.
+"""What must not grow again: special cases, questions for policies, strays in git, words to learn.
 
     python tools/ratchet.py .        exits with 1, and names the lines, where there are more
 
@@ -23,6 +23,7 @@ ALONE = "questions whether a worker shares its rows"
 POLICIES = "type tests of policies"
 SCHEDULES = "questions for the schedule outside of its policy"
 NOT_ME = "methods of schedules that answer nothing"
+STRAYS = "names at the root that do not belong there"
 PRIVATE = "lines of tests that touch private names"
 PATTERNS = {
     FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
@@ -43,7 +44,14 @@ MOST = {
     PRIVATE: 99,
     "stubs": 0,
     "terms": 110,
+    STRAYS: 0,
 }
+ROOT_NAMES = frozenset(
+    ".ci .dockerignore .github .gitignore ARCHITECTURE.md CHANGELOG.md CODE_OF_CONDUCT.md"
+    " CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md RELEASING.md SECURITY.md bench"
+    " changelog.d config docs examples findings pyproject.toml setup.py snailps tests tools".split()
+)
+"""What belongs at the root: what tools look for there, pages that a visitor opens first, packages."""
 DECIDE = ("snailps/master/leases/", "snailps/config/")
 """Places that define what a schedule is."""
 LEASES = "snailps/master/leases"
@@ -58,6 +66,7 @@ HINTS = {
     PRIVATE: "use what the product's own callers use",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
+    STRAYS: "move it into a folder, add it to .gitignore, or name it in ROOT_NAMES with its reason",
 }
 
 
@@ -165,6 +174,9 @@ def places(root: Path) -> dict[str, list[str]]:
     found[NOT_ME] = silent_methods(root)
     found[PRIVATE] = private_names(root)
     found["stubs"] = git(root, "ls-files", "*.pyi")
+    # Tracked names alone: what lies about in a checkout is its owner's, until it is added.
+    roots = {name.partition("/")[0] for name in git(root, "ls-files")}
+    found[STRAYS] = sorted(roots - ROOT_NAMES)
     glossary = (root / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     found["terms"] = [line.split("|")[1].strip() for line in glossary if line.startswith("| ")][1:]
     return found

@@ -75,6 +75,32 @@ def test_stub_in_git_and_a_term_too_many_are_named(tree, capsys):
     assert "word 7" in found
 
 
+def test_stray_at_the_root_is_named(tree, capsys):
+    """`j.jsonl`, which a benchmark had written, had come in with `git add -A`."""
+    for name in ("j.jsonl", "notes/today.md", "docs/page.md"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("{}\n")
+    assert RATCHET["main"](tree) == 0  # not added: its owner's
+    subprocess.run(["git", "-C", str(tree), "add", "-A"], check=True)
+    assert RATCHET["main"](tree) == 1
+    assert "at most 0: move it into a folder" in (said := capsys.readouterr().out)
+    assert said.endswith("\n  j.jsonl\n  notes\n")
+
+
+def test_names_of_the_root_are_there():
+    assert {name for name in RATCHET["ROOT_NAMES"] if not (ROOT / name).exists()} == set()
+
+
+def test_what_runs_leave_at_the_root_is_ignored():
+    left = ["j.jsonl", "callgrind.out.12", "core.12", "perf.data", ".coverage", "nohup.out",
+            "model.bin", "vectors.npz", "words.vec", "profile.prof",
+            "build/x", "out/x"]  # fmt: skip
+    command = ["git", "-C", str(ROOT), "check-ignore", "--no-index", *left]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.split() == left
+    never = ["git", "-C", str(ROOT), "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(never, capture_output=True, text=True, check=True).stdout == ""
+
+
 def test_lines_of_a_commit_are_counted_by_package(tree):
     (tree / "snailps" / "data").mkdir()
     (tree / "snailps" / "data" / "text.py").write_text("one\ntwo\n")
