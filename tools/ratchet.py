@@ -47,11 +47,14 @@ MOST = {
     STRAYS: 0,
 }
 ROOT_NAMES = frozenset(
-    ".ci .dockerignore .github .gitignore ARCHITECTURE.md CHANGELOG.md CODE_OF_CONDUCT.md"
-    " CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md RELEASING.md SECURITY.md bench"
-    " changelog.d config docs examples findings pyproject.toml setup.py snailps tests tools".split()
-)
-"""What belongs at the root: what tools look for there, pages that a visitor opens first, packages."""
+    {
+        ".ci", ".dockerignore", ".github", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
+        "RELEASING.md", "SECURITY.md", "bench", "changelog.d", "config", "docs", "examples",
+        "findings", "pyproject.toml", "setup.py", "snailps", "tests", "tools",
+    }
+)  # fmt: skip
+"""What tools look for at the root, pages that a visitor opens first, and folders of the rest."""
 DECIDE = ("snailps/master/leases/", "snailps/config/")
 """Places that define what a schedule is."""
 LEASES = "snailps/master/leases"
