@@ -342,7 +342,8 @@ class InRounds:
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
         """Inspect the model after a round (0 is the first), at the master; may write files.
 
-        ``results.figures`` has ``train_s`` (seconds of training so far) and ``workers``.
+        ``results.figures`` has ``train_s`` (seconds of training so far), ``workers``, and ``parts``
+        (how many workers contributed to the round; 0: not known, after a takeover).
 
         Returns
         -------

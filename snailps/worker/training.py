@@ -12,14 +12,16 @@ blocks, too.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from snailps.api.plain_values import is_users
 from snailps.api.traits import Gathered
 from snailps.api.worker import Block, Pending
 from snailps.config.consistency import steps_of
 from snailps.dataclass import dataclass
-from snailps.errors import WaitTimeout
+from snailps.errors import ClusterError, NotFinite, WaitTimeout
 from snailps.transport import messages
 from snailps.transport.messages.terms import PassRange
 from snailps.worker.checkouts import LeaseCheckouts
@@ -124,8 +126,12 @@ class Training:
         if checkouts is not None:
             checkouts.begin()
         self._reports.start_block(block.number)
-        with named(model, "train", block), model._at(block):
-            metrics = numbers_of(model.train(block))
+        try:
+            with named(model, "train", block), model._at(block):
+                metrics = numbers_of(model.train(block))
+        except ClusterError as error:
+            self._report_divergence(block, error)
+            raise
         if block.kernel_s is not None:
             self._tally.work_s += block.prepare_s + block.kernel_s
         if checkouts is not None:
@@ -174,6 +180,17 @@ class Training:
             # master itself applies it, and must know which contributions are at all shards.
             self.seal(block)
         return False
+
+    def _report_divergence(self, block: Block, error: ClusterError) -> None:
+        """Report a loss of NaN if the values to push were not finite.
+
+        Which of the two a model meets first depends on its rows and on how many workers there are:
+        the master ends the job by the same message.  A user's class has the error's own words.
+        """
+        if isinstance(error.__cause__, NotFinite) and not is_users(type(self._model)):
+            self._reports.last_answer()
+            figures = {"loss": math.nan, "examples": 1.0}
+            self._reports.report(messages.Done("train", block.number, 0, 0.0, figures))
 
     def end_range(self) -> bool:
         """Wait for the pushes of the last range, and report it; True: the master wants no other."""

@@ -54,6 +54,43 @@ def test_graph_model_answers_lines(graph):
     assert list(graph.answers([lines], 1)) == [[("one", 0.0)], [("zero", 0.0)], [("one", 0.0)]]
 
 
+def test_relations_of_rotate_are_as_similar_as_their_turns(tmp_path):
+    """A phase of 1 is half a turn, as `scale` is 1; columns 2 and 3 of a relation are not used.
+
+    "same" is "next" and a whole turn more; "back" turns by a quarter and minus a quarter, so that
+    cosines of its turns to those of "next", 0 and a half, are 0 and 0.
+    """
+    rotate = snailps.load(written(
+        tmp_path / "r.npz", KgeSettings(model="rotate", dim=4, scale=1.0),
+        entities=([b"a", b"b"], [[1, 0, 0, 1], [0, 1, 1, 0]]),
+        relations=(
+            [b"next", b"same", b"back", b"far"],
+            [[0, 1, 5, -5], [2, -1, 0, 9], [0.5, -0.5, 1, 1], [1, 0, 0, 0]],
+        ),
+    ))  # fmt: skip
+    assert rotate.score("a", "next", "b") == pytest.approx(rotate.score("a", "same", "b"), abs=1e-6)
+    assert rotate.similarity("next", "same") == pytest.approx(1, abs=1e-6)
+    assert rotate.similarity("next", "back") == pytest.approx(0, abs=1e-6)
+    assert rotate.similarity("next", "far") == pytest.approx(-1, abs=1e-6)
+    assert [name for name, _ in rotate.neighbours("next", kind="relations")] == [
+        "same", "back", "far",
+    ]  # fmt: skip
+
+
+def test_equal_rows_are_equal_answers_of_which_the_more_frequent_is_first(tmp_path):
+    """Wherever they are: a product with a matrix sums in an order that depends on the place."""
+    row = np.random.default_rng(3).normal(0, 1, 37).astype(np.float32)
+    names = [b"i%d" % number for number in range(23)]
+    model = snailps.load(written(
+        tmp_path / "m.npz", MfSettings(dim=37, loss="softmax"), mean=0.0,
+        users=([b"u"], [row[::-1]]), items=(names, np.repeat(row[None], 23, axis=0)),
+    ))  # fmt: skip
+    asked = [model.recommend("u", 23), model.neighbours("i0", 23, "items")]
+    assert [[name for name, _ in best] for best in asked] == [
+        [name.decode() for name in names], [name.decode() for name in names[1:]],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("step", [1, 2, 9])
 def test_each_line_has_its_answer_wherever_lines_are_blank(graph, step):
     """In any pieces: of lines that are read together."""

@@ -309,6 +309,16 @@ def test_training_that_continues_with_weights_of_0_alone_is_refused(tmp_path):
     assert encoded(settings) == settings
 
 
+@pytest.mark.parametrize("content", ["\n\n# nothing\n", "\n", "1 a\n0 b\n"])
+@pytest.mark.parametrize("kind", [LinearSettings, FmSettings, NetSettings])
+@pytest.mark.parametrize("begun", ["", "m.npz"])
+def test_input_without_examples_is_refused(tmp_path, content, kind, begun):
+    (tmp_path / "e.svm").write_text(content)
+    settings = kind(input=(str(tmp_path / "e.svm"),), on_bad_line="skip", continue_from=begun)
+    with pytest.raises(DataError, match=r"^input: expected examples, got none"):
+        encoded(settings)
+
+
 @pytest.mark.parametrize("kind", [LinearSettings, FmSettings, NetSettings])
 @pytest.mark.parametrize("times", [50, 1e6, 1e-6])
 def test_rows_of_weight_0_are_trained_as_if_they_were_not_there(tmp_path, kind, times):

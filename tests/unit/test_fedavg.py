@@ -407,6 +407,17 @@ def test_files_of_rounds_that_another_process_looked_at_are_written_at_the_end(f
     assert [one["round"] for one in read_history(folder / "out.history.jsonl")[1]] == [1, 2]
 
 
+def test_windows_of_a_learner_count_only_rounds_that_its_worker_trained(folder):
+    """Of 4 workers 1, 2, 4 and an unknown number (a quarter is drawn: 1) train: means of all."""
+    settings = settings_of(folder, fraction=0.25, bpe=2, bs=8)
+    evaluator, windows = RoundEvaluator(settings), []
+    for round_, parts in enumerate((1, 2, 4, 0)):
+        tables = Tables(settings, 0.1)
+        tables.figures |= {"workers": 4, "parts": parts}
+        windows.append(evaluator.inspect(tables, round_)["windows_per_learner"])
+    assert windows == [4, 12, 28, 32]
+
+
 def test_data_that_were_prepared_anew_are_read_anew(folder):
     settings = settings_of(folder)
     FedAvg.check(settings)

@@ -47,6 +47,34 @@ def test_filtered_ranks_equal_those_of_loops(metric):
         assert raw[i] == (scores[i] > scores[i, answers[i]]).sum() + 1
 
 
+@pytest.mark.parametrize("dim", [1, 3, 8, 17, 64])
+def test_equal_candidates_share_the_middle_rank_wherever_they_are(dim):
+    """All rows are one row, so each rank is 13 of 25; products of matrices differ in last bits."""
+    rng = np.random.default_rng(dim)
+    rows = np.repeat(rng.normal(0, 1, (1, dim)), 25, axis=0).astype(np.float32)
+    none = np.zeros(0, np.int64)
+    for count in (5, 12, 24, 50, 100):
+        queries = rng.normal(0, 1, (count, dim)).astype(np.float32)
+        answers = (np.arange(count) * 7 % 25).astype(np.int32)
+        ranks = ranking.ranks(
+            lambda at, queries=queries: queries[at], rows, ranking.PRODUCT,
+            np.arange(count), answers, none, none.astype(np.int32),
+        )  # fmt: skip
+        assert (ranks == 13).all()
+
+
+def test_candidates_that_differ_in_the_last_bit_are_no_ties():
+    """Rows e, e less a bit, e and a bit more, e: the first answer has one better and one equal."""
+    row = np.random.default_rng(2).uniform(0.5, 1, 31).astype(np.float32)
+    rows = np.stack([row, row, row, row])
+    rows[1, 7], rows[2, 3] = np.nextafter(row[7], 0), np.nextafter(row[3], 2)
+    ranks = ranking.ranks(
+        lambda at: np.ones((4, 31), np.float32)[at], rows, ranking.PRODUCT, np.arange(4),
+        np.arange(4, dtype=np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32),
+    )  # fmt: skip
+    assert ranks[0].tolist() == [2.5, 4, 1, 2.5]
+
+
 def test_filtered_ranks_of_diverged_rows_are_the_worst():
     rows = np.array([[np.nan], [1], [0]], np.float32)
     ranks = ranking.ranks(

@@ -48,7 +48,8 @@ class Rounds:
         self.closed.append(clock)
         self.rows.clocks_set = False
 
-    def _begin_inspection(self, round_, then, now):
+    def _begin_inspection(self, round_, parts, then, now):
+        self.parts = parts
         self.inspections.append((round_, then))
 
     def train(self, worker=5, now=0.0):
@@ -81,6 +82,7 @@ def test_next_round_is_trained_while_the_last_is_inspected_and_closed_behind_tha
     rounds.apply()
     assert rounds.train()
     assert (rounds.closed, [round_ for round_, _ in rounds.inspections]) == ([0], [0])
+    assert rounds.parts == 1
     assert rounds.control.busy
     rounds.inspected(3.0)
     assert rounds.closed == [0, 1]

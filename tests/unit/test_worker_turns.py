@@ -15,7 +15,7 @@ from waiting import LIMIT_S, until
 
 from snailps.api.traits import Gathered
 from snailps.api.worker import Worker
-from snailps.errors import ClusterError, DataError, WaitTimeout
+from snailps.errors import ClusterError, DataError, NotFinite, WaitTimeout
 from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
 from snailps.pieces import JoinedFile, Layout, Piece
@@ -211,6 +211,29 @@ def test_range_is_reported_after_its_pushes_while_the_next_one_has_trained(parts
         ("train", 1), ("train", 2), ("acknowledged", 1), ("done", 1), ("durable", 1),
         ("acknowledged", 2), ("done", 2), ("durable", 2),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["snailps.models.any", "users"])
+def test_push_that_is_not_finite_is_reported_as_a_loss_that_is_none(monkeypatch, module):
+    """So that a training that diverges ends by one message; a user's class has the error's."""
+
+    def diverge(number):
+        raise NotFinite("table 'rows': expected finite values to push, got nan")
+
+    monkeypatch.setattr(Model, "__module__", module)
+    parts, losses = Parts(Model([], diverge)), []
+    call = parts.master.call_async
+
+    def noted(message, heard):
+        losses.append((message.number, str(message.metrics["loss"])))
+        return call(message, heard)
+
+    parts.master.call_async = noted
+    parts.leases.blocks.put(block(7, -1))
+    parts.master.script.append(messages.Ok())
+    with pytest.raises(ClusterError, match=r"Model\.train failed on block 7.*finite values"):
+        parts.training.train_block(parts.leases.next(False))
+    assert losses == ([(7, "nan")] if module.startswith("snailps.") else [])
 
 
 @pytest.fixture

@@ -323,8 +323,8 @@ class JobController:
                 self._above.fail_job,
             )
 
-    def _inspect(self, job: Job, round_: int, then: OnDone, now: float) -> None:
-        self.inspection.after_round(job, round_, dict(self.figures), then, now)
+    def _inspect(self, job: Job, round_: int, parts: int, then: OnDone, now: float) -> None:
+        self.inspection.after_round(job, round_, {**self.figures, "parts": parts}, then, now)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
         """Set the clock of all shards. Nothing is leased before they have it: a push to a clock

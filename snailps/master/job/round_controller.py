@@ -36,7 +36,7 @@ class RoundController:
         rounds: Rounds,  # of its schedule
         shard_orders: ShardOrders,
         checkpoints: CheckpointController,
-        inspect: Callable[[int, OnDone, float], None],  # ``inspect(round, then, now)``
+        inspect: Callable[[int, int, OnDone, float], None],  # of a round, with so many parts
         fail_job: Callable[[str], None],
     ) -> None:
         self._out, self._job, self._shard_orders = out, job, shard_orders
@@ -48,6 +48,7 @@ class RoundController:
         self.closing = False
         """Servers have the order to apply the round."""
         self._inspected = -1  # the round that is inspected; -1: none
+        self._parts = 0  # contributions to the round that was applied last; 0: not known
         self._saved_in = -1  # the last round in which a checkpoint was made
 
     @property
@@ -63,6 +64,7 @@ class RoundController:
 
     def next(self) -> None:
         """Begin the next round: the previous one is applied."""
+        self._parts = len(self._rounds.done_slots)
         self._rounds.advance()
         self._job.begin_round()
 
@@ -153,7 +155,7 @@ class RoundController:
     def inspect(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""
         self._inspected = round_
-        self._begin_inspection(round_, self._inspection_done, now)
+        self._begin_inspection(round_, self._parts, self._inspection_done, now)
 
     def forget(self) -> None:
         """Ignore the result of an inspection: the job is over."""

@@ -62,6 +62,12 @@ def unit_of(settings: KgeSettings) -> float:
     return float(np.pi / settings.first_scale)
 
 
+def turns(settings: KgeSettings, relations: Rows) -> Rows:
+    """Relations of rotate as complex numbers of length 1, (n, dim)."""
+    phases = np.float32(unit_of(settings)) * relations[:, : settings.dim // 2]
+    return np.concatenate((np.cos(phases), np.sin(phases)), axis=1)
+
+
 def queries(settings: KgeSettings, anchors: Rows, relations: Rows, *, tails: bool) -> Rows:
     """Compute vectors (n, dim) to compare with candidates for the other ends of `anchors`."""
     if settings.model == "transe":

@@ -229,8 +229,7 @@ class NamedRows(ABC):
         model lacks the name or the kind, or if two kinds have the name.
         """
         kind = self.checked(kind) or self.kind_of(name)
-        own = self.vector(kind, name)
-        return self._best(kind, self._cosines(kind, own), k, [name])
+        return self._best(kind, self._cosines(kind, self._direction(kind, name)), k, [name])
 
     def checked(self, kind: str) -> str:
         """Return `kind` if it is empty or one of `kinds`; else raise `DataError`."""
@@ -257,14 +256,14 @@ class NamedRows(ABC):
         return direction
 
     def _factors(self, kind: str) -> Floats:
-        """Return the columns of rows that are compared: all columns."""
+        """Return what is compared of the rows of a kind: all columns."""
         return self._rows[kind]
 
     def _cosines(self, kind: str, own: Floats) -> Floats:
         rows = self._factors(kind)
-        own = own[-rows.shape[1] :]
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(own)
-        found: Floats = rows @ own / np.maximum(lengths, 1e-30)
+        products = ranking.scores(own[None], rows, ranking.PRODUCT)[0]
+        found: Floats = products / np.maximum(lengths, 1e-30)
         return found
 
     def answers(
@@ -323,6 +322,13 @@ class GraphModel(NamedRows):
     def relations(self) -> list[Any]:
         """All relations, the most frequent first."""
         return self._names["relations"]
+
+    def _factors(self, kind: str) -> Floats:
+        """Return rows; of relations of rotate the turns, of which two are alike if they turn an
+        entity alike: phases are equal modulo a full turn, and no score uses the other columns."""
+        if kind == "relations" and self.settings.model == "rotate":
+            return kge.turns(self.settings, self.relation_rows)
+        return super()._factors(kind)
 
     def __repr__(self) -> str:
         return (
@@ -647,7 +653,8 @@ class FactorModel(NamedRows):
         to = _OTHER[of]
         rows = self._rows[to]
         if not self.settings.predicts:
-            return self._best(to, rows @ row, k, without, others)
+            products = ranking.scores(row[None], rows, ranking.PRODUCT)[0]
+            return self._best(to, products, k, without, others)
         pairs = np.zeros((2, len(rows)), np.int32)
         pairs[self.kinds.index(to)] = np.arange(len(rows))
         users, items = (row[None], rows) if to == "items" else (rows, row[None])

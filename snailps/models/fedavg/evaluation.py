@@ -74,12 +74,12 @@ class RoundEvaluator:
         s = self._settings
         if round_ and not self._history:
             self._go_on()
+        self._history = [line for line in self._history if line["round"] < round_ + 1]
         figures = {
             "loss": self.loss(embedding, output),
-            "windows_per_learner": (round_ + 1) * s.bpe * s.bs,
+            "windows_per_learner": self._windows(results.figures, round_),
             "seconds": results.figures["train_s"],
         }
-        self._history = [line for line in self._history if line["round"] < round_ + 1]
         self._history.append({"round": round_ + 1, **figures})
         if s.output and math.isfinite(figures["loss"]):
             self._unsaved = round_ + 1, embedding, output
@@ -88,6 +88,17 @@ class RoundEvaluator:
         elif s.output:
             self._write(math.inf)
         return figures
+
+    def _windows(self, figures: Mapping[str, Any], round_: int) -> int | float:
+        """Windows that a learner has trained so far, a mean of all workers' learners: in a round
+        only those train whose workers were drawn for it, and were not late."""
+        s, workers = self._settings, max(1, figures.get("workers", 1))
+        parts = figures.get("parts") or max(1, round(s.fraction * workers))
+        before = self._history[-1] if self._history else {"round": 0, "windows_per_learner": 0}
+        lacking = round_ - before["round"]  # rounds of which the history has no line
+        share = min(1.0, parts / workers)
+        windows = before["windows_per_learner"] + s.bpe * s.bs * share * (lacking + 1)
+        return int(windows) if windows == int(windows) else round(windows, 3)
 
     def _write(self, seconds: float, history: Callable[[], None] = _nothing) -> None:
         """Start to write a history, and the arrays if they are due after `seconds` of training."""

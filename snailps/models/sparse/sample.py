@@ -185,7 +185,10 @@ def encoded(
                 f"held_out: expected examples that are trained, got none: {settings.held_out:g} of "
                 "the input's lines are held out. Hold out fewer, or give more lines"
             )
-        return settings
+        raise DataError(
+            "input: expected examples, got none: all lines are blank, comments or malformed. Look "
+            "at what writes the input: a filter may have dropped every line"
+        )
     every = sample.labelled() if sample.is_whole else all_labels(settings, files)
     labels, weights = sample.labelled() if every is None else every
     if len(labels) == 0:  # all have weight 0
