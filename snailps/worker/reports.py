@@ -72,6 +72,11 @@ class Reports:
         if durable:
             self._calls.note(messages.Durable(durable))
 
+    @property
+    def are_durable(self) -> bool:
+        """Whether all trained blocks are reported as durable."""
+        return self._progress.is_durable
+
     def note_all_durable(self) -> None:
         """Report all trained blocks as durable: every push is acknowledged."""
         if durable := self._progress.all_durable():  # else the master has heard of all

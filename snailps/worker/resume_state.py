@@ -149,6 +149,12 @@ class ResumeState:
                 self._before.pop(number, None)
             return durable
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the master has heard of all trained blocks that they are durable."""
+        with self._lock:
+            return not (self._unpushed or self._pushed)
+
     def all_durable(self) -> list[int]:
         """Record that every push is acknowledged; returns the blocks that are durable since."""
         with self._lock:

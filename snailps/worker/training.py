@@ -100,6 +100,10 @@ class Training:
 
         The master tests the rows next: no push may be under way.
         """
+        # It may be testing them already. It asks again while a call comes before `Durable`, and a
+        # model has always more to push: of each delta it holds a part back.
+        if self._reports.are_durable:
+            return self._reports.last_answer()
         model = self._model
         if isinstance(model, Gathered):
             with named(model, "push_all"):

@@ -400,6 +400,22 @@ def test_rows_trained_after_the_last_test_are_tested_before_the_best_are_chosen(
     assert world.restored == "epoch at 5"
 
 
+def test_best_rows_are_restored_where_workers_end_after_the_last_test_without_training():
+    """As they end they push what they held back: the servers' rows are not the tested ones."""
+    world = World([0.3], stop_after=2)
+    while not world.job.tested.tests:
+        if (entry := world.schedule.take(1)) is not None:
+            world.schedule.done(entry.number, 1, BlockResult(1))
+            world.schedule.records.make_durable([entry.number], 1)
+        world.tests.step({1}, world.now)
+    world.schedule.close()  # as by max_seconds, or Ctrl-C
+    while not world.tests.ends(world.now):
+        pass
+    assert ([test["epoch"] for test in world.job.tested.tests], world.restored) == (
+        [1], "epoch at 5",
+    )  # fmt: skip
+
+
 def test_error_of_the_first_test_fails_the_job_and_a_later_one_is_tried_again():
     world = World([0.3, 0.2, 0.1], wrong={"test": [DataError("no label")]})
     world.train()

@@ -427,6 +427,23 @@ def test_all_that_was_trained_is_pushed_and_durable_before_the_next_epoch_is_ask
     assert last[0] == "done"
 
 
+def test_nothing_is_pushed_after_the_master_has_heard_that_all_is_durable(trained):
+    """It tests the rows from then on, and had asked more often, or while a period ended anyway."""
+    model, events = trained.model, trained.events
+    model.push_all = lambda: events.append(("push_all",))
+    flush = messages.Leased(-1, flushes=True)
+    blocks = [trained.leases.blocks.get() for _ in range(4)]
+    durable, other, *last = blocks  # a period ends with the first one
+    for lease in (durable, flush, flush, other, flush, flush, *last):
+        trained.leases.blocks.put(lease)
+    trained.master.script += [messages.Ok()] * 4
+    model.between = lambda number: setattr(model, "unpushed", number != durable.number)
+    pushes = [event for event in trained_events(trained) if event[0] in ("train", "push_all")]
+    assert pushes == [
+        ("train", 0), ("train", 1), ("push_all",), ("train", 2), ("train", 3),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [(DataError("line 3"), 2), (ClusterError("a bug of the model"), 1), (ValueError("a bug"), 1)],

@@ -314,9 +314,14 @@ class EpochTests:
         self._course.leases_go_on(now)
 
     def _restore(self, now: float) -> None:
-        """Have servers load the rows of the best epoch, unless they have them."""
+        """Have servers load the rows of the best epoch, unless they have them.
+
+        If the last epoch is the best, they have them where nothing was kept: all workers had ended
+        when it was tested.  Else a worker has pushed, as it ended, what it had held back.
+        """
         tested = self._job.tested
-        if not self._validation.stop_after or not tested.tests or tested.is_last_best:
+        has_rows = tested.is_last_best and not tested.kept
+        if not self._validation.stop_after or not tested.tests or has_rows:
             self._go(Step.OVER)
             return
         self._go(Step.RESTORING)
