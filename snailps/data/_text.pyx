@@ -453,20 +453,42 @@ def hashes_of(words: Sequence[bytes], uint64_t seed) -> NDArray[np.uint64]:
     return hashes
 
 
-def split_lines(const uint8_t[::1] data not None, uint64_t seed, uint64_t least) -> tuple[bytes, bytes]:
+cdef Py_ssize_t without_runs(uint8_t *line, Py_ssize_t size) noexcept nogil:
+    """Make a single blank of each run of blanks, none at either end; returns the new size."""
+    cdef Py_ssize_t at, used = 0
+    for at in range(size):
+        if line[at] != c' ' or (used and line[used - 1] != c' '):
+            line[used] = line[at]
+            used += 1
+    return used - (used > 0 and line[used - 1] == c' ')
+
+
+def split_lines(const uint8_t[::1] data not None, uint64_t seed, uint64_t least, const uint8_t[::1] plain=None) \
+        -> tuple[bytes, bytes]:
     """Split lines by a hash of their bytes: those below `least`, and the others; each in their order.
 
     Equal lines are on the same side, whatever block or file they are in.  Their newline does not count.
+    `plain`: the text whose lines are hashed instead, with blanks for what does not count, and without runs of
+    blanks, as what does not count may be of any length.
     """
-    cdef Py_ssize_t size = data.shape[0], at = 0, end, below = 0, above = 0
+    cdef Py_ssize_t size = data.shape[0], at = 0, end, below = 0, above = 0, length
     lower, upper = np.empty(size, np.uint8), np.empty(size, np.uint8)
-    cdef uint8_t[::1] low = lower, high = upper
+    cdef uint8_t[::1] low = lower, high = upper, hashed
     cdef const uint8_t *newline
+    cdef const uint8_t *line
+    cdef bint is_plain = plain is not None
+    if is_plain:
+        if plain.shape[0] != size:
+            raise ValueError(f"expected a plain text of {size} bytes, got {plain.shape[0]}")
+        hashed = np.array(plain)
     with nogil:
         while at < size:
             newline = <const uint8_t *>memchr(&data[at], c'\n', size - at)
             end = size if newline == NULL else newline - &data[0] + 1
-            if hash_of_text(&data[at], end - at - (newline != NULL), seed) < least:
+            line, length = &data[at], end - at - (newline != NULL)
+            if is_plain:
+                line, length = &hashed[at], without_runs(&hashed[at], length)
+            if hash_of_text(line, length, seed) < least:
                 memcpy(&low[below], &data[at], end - at)
                 below += end - at
             else:

@@ -5,40 +5,72 @@
 
 Equal lines are on the same side, whatever block, file or process reads them, so workers and master
 decide alike.  The rows of a matrix file, which are a table's, are hashed as label, keys, values and
-fields; their weights are not, so equal examples are together whatever they count.
+fields.  Weights are hashed nowhere, so equal examples are together whatever they count.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
+from snailps.data._labelled import WeightError, without_weights
 from snailps.data._text import hashes_of_rows, split_lines
 from snailps.dataclass import dataclass
 
 _DRAWS = 1 << 64
 
 
+def least_draw(share: float) -> int:
+    """The least of 2^64 equally likely draws that a share from 0 to below 1 holds out."""
+    # From above: 1 - share would round the share, and of 1e-17 leave nothing.
+    return min(_DRAWS - 1, _DRAWS - int(share * _DRAWS))
+
+
+def lines_of_share(share: float, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The most lines of each of `counts`, below 2^53, that are no larger share than `share`.
+
+    A product would round a share that has no exact binary fraction: .29 of 100 lines is 29.
+    """
+    lines = np.asarray(share * counts, np.int64)
+    least = np.maximum(counts, 1)
+    lines -= lines / least > share
+    lines += (lines + 1) / least <= share
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A share of the input's lines that is not trained: those whose hash is at least `least`."""
+    """A share of the input's lines that is not trained: those whose hash is at least `least`.
+
+    `weighed`: the prefix of labels that may have weights, which are not hashed; empty: none has.
+    """
 
     least: int
     seed: int
+    weighed: bytes = b""
 
     @classmethod
-    def of(cls, share: float, seed: int) -> HeldOut | None:
+    def of(cls, share: float, seed: int, weighed: bytes = b"") -> HeldOut | None:
         """Hold out a share, 0 to below 1; None: all lines are trained."""
-        return cls(min(_DRAWS - 1, round((1 - share) * _DRAWS)), seed) if share else None
+        return cls(least_draw(share), seed, weighed) if share else None
 
     def trained(self, text: bytes) -> bytes:
         """The lines that are trained."""
-        return split_lines(text, self.seed, self.least)[0]
+        return self._sides(text)[0]
 
     def held(self, text: bytes) -> bytes:
         """The lines that are held out."""
-        return split_lines(text, self.seed, self.least)[1]
+        return self._sides(text)[1]
+
+    def _sides(self, text: bytes) -> tuple[bytes, bytes]:
+        plain = None
+        if self.weighed:
+            with suppress(WeightError):  # the survey says in which file and line
+                plain = without_weights(text, self.weighed)[0]
+        return split_lines(text, self.seed, self.least, plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ KEPT_FEATURES = 1 << 24
 
 def split_of(settings: ClassifierSettings) -> HeldOut | None:
     """The lines that the settings hold out; None: all are trained."""
-    return HeldOut.of(settings.held_out, settings.seed)
+    weighed = settings.label.encode() if settings.has_weights else b""
+    return HeldOut.of(settings.held_out, settings.seed, weighed)
 
 
 class Scored(NamedTuple):

@@ -20,8 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.abi.key_hash import MASK64
+from snailps.abi.key_hash import MASK64, mix64
 from snailps.data._text import hashes_of
+from snailps.data.held_out import least_draw, lines_of_share
 from snailps.data.name_columns import Columns, NameCounts, Names, Values, times_of
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
@@ -33,8 +34,6 @@ _ITEM_SEED = 0x68656C64
 _BOUND = struct.Struct("<d")
 _HEAD = struct.Struct("<QBB")
 _NEVER = float("inf")
-ROUNDING = 1e-9
-"""So that .29 of 100 is 29."""
 
 Draws = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -118,7 +117,7 @@ class HeldOut:
     @property
     def split(self) -> Split:
         """The split of a rule."""
-        least = min(MASK64, round((1 - self.amount) * 2.0**64)) if self.by == "line" else None
+        least = least_draw(self.amount) if self.by == "line" else None
         return Split(self.seed, least, self.since, _NO_DRAWS)
 
 
@@ -177,8 +176,10 @@ def draws_of(lines: Columns, seed: int) -> Draws:
     """A number of each line's user and item, as if drawn, uint64 (n,)."""
     users, items = lines.names
     of_users = hashes_of(users, seed & MASK64)
-    draws: Draws = hashes_of(items, (seed ^ _ITEM_SEED) & MASK64) ^ (of_users * np.uint64(3))
-    return draws
+    of_items = hashes_of(items, (seed ^ _ITEM_SEED) & MASK64)
+    # Mixed after they are combined. The draws that are held out are the largest: a leading bit that
+    # is one of the user and one of the item, combined, would hold out blocks of users x items.
+    return mix64(mix64(of_users) + of_items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +279,8 @@ class DrawnLines:
         rule = self._held_out
         if rule.by == "time":
             times = np.sort(lines.order)
-            since = float(times[len(times) - max(1, int(rule.amount * len(times)))])
+            count = np.array([len(times)])
+            since = float(times[len(times) - max(1, int(lines_of_share(rule.amount, count)[0]))])
             return Split(rule.seed, None, since, _NO_DRAWS)
         pairs = pairs_held_out(lines.users, lines.draws, lines.order, rule.amount)
         return Split(rule.seed, None, _NEVER, pairs)
@@ -311,7 +313,7 @@ def pairs_held_out(users: Ids, draws: Draws, order: Floats, amount: float) -> Dr
     users, draws = users[by], draws[by]
     begins = np.flatnonzero(np.concatenate([[True], users[1:] != users[:-1]])[: len(users)])
     counts = np.diff(np.append(begins, len(users)))
-    wanted = counts * amount + ROUNDING if amount < 1 else np.full(len(counts), amount)
-    chosen = np.minimum(np.maximum(1, wanted.astype(np.int64)), counts - 1)
+    wanted = lines_of_share(amount, counts) if amount < 1 else np.full(len(counts), int(amount))
+    chosen = np.minimum(np.maximum(1, wanted), counts - 1)
     from_end = np.repeat(counts, counts) - (np.arange(len(users)) - np.repeat(begins, counts))
     return np.sort(draws[from_end <= np.repeat(chosen, counts)])
