@@ -15,7 +15,13 @@ import typer
 
 from snailps.cli.figures import counted
 from snailps.cli.model_kinds import kind_of, readable
-from snailps.cli.options import ColumnOption, LabelColumnOption, OverwriteOption
+from snailps.cli.options import (
+    ColumnOption,
+    LabelColumnOption,
+    OverwriteOption,
+    SoftLabelsOption,
+    WeightColumnOption,
+)
 from snailps.cli.printing import JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.config.output import refuse_existing
@@ -54,6 +60,8 @@ def command(
     ] = None,
     column: ColumnOption = "",
     label_column: LabelColumnOption = "",
+    weight_column: WeightColumnOption = "",
+    soft_labels: SoftLabelsOption = False,
     overwrite: OverwriteOption = False,
     as_json: JsonObjectOption = False,
 ) -> None:
@@ -86,7 +94,7 @@ def command(
     with exits_by_signals(), live_line(lambda: "calibrating"):
         report = calibrate(
             model, readable(file), precision=precision, recall=recall, column=column,
-            label_column=label_column,
+            label_column=label_column, weight_column=weight_column, soft_labels=soft_labels,
         )  # fmt: skip
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in report.thresholds]
     if as_json:

@@ -86,6 +86,15 @@ WeightColumnOption = Annotated[
     ),
 ]
 
+SoftLabelsOption = Annotated[
+    bool,
+    typer.Option(
+        "--soft-labels",
+        help="Labels may have weights, as in `__label__a:0.75`; a line has one as `__label__:2`.",
+        metavar="",
+    ),
+]
+
 
 SHORT: dict[str, Any] = {
     "json_log": JsonLogOption, "tensorboard": TensorboardOption, "fresh": FreshOption,

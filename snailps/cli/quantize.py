@@ -14,7 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from snailps.cli.figures import size_text
-from snailps.cli.options import ColumnOption, LabelColumnOption, OverwriteOption
+from snailps.cli.options import (
+    ColumnOption,
+    LabelColumnOption,
+    OverwriteOption,
+    SoftLabelsOption,
+    WeightColumnOption,
+)
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.config.fields import bytes_of
@@ -98,6 +104,8 @@ def command(
     ] = "",
     column: ColumnOption = "",
     label_column: LabelColumnOption = "",
+    weight_column: WeightColumnOption = "",
+    soft_labels: SoftLabelsOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the codebooks and of --retrain.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
     overwrite: OverwriteOption = False,
@@ -121,6 +129,10 @@ def command(
     if not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
     step, share = "quantize", 0.0
+    reading: dict[str, Any] = {
+        "column": column, "label_column": label_column, "weight_column": weight_column,
+        "soft_labels": soft_labels,
+    }  # fmt: skip
 
     def note(name: str, done: float) -> None:
         nonlocal step, share
@@ -128,9 +140,7 @@ def command(
 
     def precision(path: Path) -> float | None:
         note("test", 0.0)
-        return evaluate_labels(
-            LabelModel(path), test, column=column, label_column=label_column
-        ).precision
+        return evaluate_labels(LabelModel(path), test, **reading).precision
 
     def line() -> str:
         return f"{_DOING[step]} {share:.0%}" if share else _DOING[step]
@@ -142,8 +152,7 @@ def command(
         report = quantize(
             model, output, dsub=dsub, qnorm=qnorm, qout=qout, cutoff=cutoff,
             size=bytes_of(size, "--size"), retrain=retrain,
-            epochs=epochs, lr=lr, column=column, label_column=label_column, seed=seed,
-            threads=threads, progress=note,
+            epochs=epochs, lr=lr, seed=seed, threads=threads, progress=note, **reading,
         )  # fmt: skip
         after = {"precision": precision(output)} if test else {}
     if as_json:

@@ -23,14 +23,19 @@ from snailps.cli.model_kinds import (
     print_judgement,
     readable,
 )
-from snailps.cli.options import ColumnOption, LabelColumnOption, WeightColumnOption
+from snailps.cli.options import (
+    ColumnOption,
+    LabelColumnOption,
+    SoftLabelsOption,
+    WeightColumnOption,
+)
 from snailps.cli.printing import Cell, JsonObjectOption, print_json, print_rows
 from snailps.errors import ConfigError
 from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
 
 _OF_TEXTS = dict.fromkeys(
-    ("--threshold", "--column", "--average-precision", "--at-recall"),
+    ("--threshold", "--column", "--soft-labels", "--average-precision", "--at-recall"),
     "{option} is for classifiers of text (.bin): leave it out",
 )
 _NO_LISTS = "-k is for classifiers of text (.bin) and rankings of mf: leave it out"
@@ -79,6 +84,7 @@ def command(
     column: ColumnOption = "",
     label_column: LabelColumnOption = "",
     weight_column: WeightColumnOption = "",
+    soft_labels: SoftLabelsOption = False,
     average_precision: Annotated[
         bool,
         typer.Option(
@@ -117,7 +123,8 @@ def command(
     With a table: snailps test out/stars.bin held-out.parquet --column text --label-column stars
 
     With --weight-column a text or example counts in all figures but lines and predictions as often
-    as its weight says, as with scikit-learn's sample_weight.
+    as its weight says, as with scikit-learn's sample_weight. With --soft-labels labels of texts
+    have weights, too, as in the training.
 
     To find the threshold for a recall of .9: snailps test hq.bin held-out.txt --at-recall .9
 
@@ -141,6 +148,7 @@ def command(
         "--column": column,
         "--label-column": label_column,
         "--weight-column": weight_column,
+        "--soft-labels": soft_labels,
         "--average-precision": average_precision,
         "--at-recall": at_recall is not None,
         "--known": known,
@@ -163,7 +171,8 @@ def command(
         )
     scores = evaluate_labels(
         LabelModel(model), readable(file), k, threshold, column=column, label_column=label_column,
-        weight_column=weight_column, ranking=average_precision, recall=at_recall,
+        weight_column=weight_column, soft_labels=soft_labels, ranking=average_precision,
+        recall=at_recall,
     )  # fmt: skip
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
     if as_json:

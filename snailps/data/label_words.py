@@ -23,9 +23,9 @@ def word_of(label: object) -> str:
     return _ODD.sub(lambda match: f"%{ord(match[0]):02X}%", text) if text else _EMPTY
 
 
-def label_of(word: str) -> str:
-    """The label that `word_of` quoted, without ``__label__``."""
-    text = word.removeprefix(LABEL_PREFIX.decode())
+def label_of(word: str, prefix: str = LABEL_PREFIX.decode()) -> str:
+    """The label that `word_of` quoted, without the prefix."""
+    text = word.removeprefix(prefix)
     if text == _EMPTY:
         return ""
     return _QUOTED.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text)

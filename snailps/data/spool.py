@@ -69,6 +69,7 @@ def spool_text(
     labels: Any = None,
     weights: Any = None,
     has_weights: bool = False,
+    label_prefix: str = LABEL_PREFIX.decode(),
     bytes_max: int = 0,
     column: str = "",
     on_progress: OnProgress | None = None,
@@ -90,6 +91,8 @@ def spool_text(
     has_weights : bool
         The text is read by `_labelled.LineReader` with weights, as it must be with `weights`; a
         unit's labels may then be a mapping from labels to weights.
+    label_prefix : str
+        Before each label.
     column : str
         Column of the texts, if `data` is a table.
     on_progress : callable, optional
@@ -121,7 +124,7 @@ def spool_text(
     heads = None
     if label_elements is not None:
         of_units = None if weights is None else elements_of(weights, what="weights")
-        heads = LineHeads(label_elements, LABEL_PREFIX.decode(), of_units, ":" * has_weights)
+        heads = LineHeads(label_elements, label_prefix, of_units, ":" * has_weights)
     with HostCache(folder, bytes_max).new_file(f"writing {texts.name}") as file:
         units = 0
         for piece, units in SpooledText(texts, heads).pieces():

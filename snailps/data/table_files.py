@@ -74,7 +74,7 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
         if label := reading.label_column:
             weight = reading.weight_column
             heads = LineHeads(
-                elements(label, map(_word, taken(label))),
+                elements(label, map(label_words, taken(label))),
                 reading.label_prefix,
                 elements(weight, taken(weight)) if weight else None,
                 ":" if weight and not reading.soft_labels else "",
@@ -353,13 +353,13 @@ def _number(cell: Any) -> float:
         return math.nan
 
 
-def _word(label: Any) -> Any:
+def label_words(label: Any) -> Any:
     """A label, or each of a list or mapping, as a word of a line; None: missing."""
     label = mapping_of(label)
     if isinstance(label, Mapping):
-        return {_word(name): weight for name, weight in label.items()}
+        return {label_words(name): weight for name, weight in label.items()}
     if isinstance(label, list):
-        return [_word(item) for item in label]
+        return [label_words(item) for item in label]
     if isinstance(label, str):
         return word_of(label) if label else None  # an empty cell is missing
     return label

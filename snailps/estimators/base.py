@@ -73,6 +73,8 @@ class Data:
     column: str = ""
     has_weights: bool = False
     """Whether texts in memory or their labels have weights."""
+    label_prefix: str = "__label__"
+    """Before the labels of texts in memory."""
     continues: bool = False
     """Whether the job starts from the fitted model; False for a model that is not fitted yet."""
     epochs_chosen: bool = False

@@ -21,6 +21,7 @@ from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.file_kinds import CSV_BYTES, refuse_header
 from snailps.data.spool import spool_text
 from snailps.data.unpacking import DAMAGED, is_url, open_content
+from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 from snailps.estimators.base import Source
 
@@ -36,20 +37,21 @@ def corpus(
     labels: Any = None,
     weights: Any = None,
     has_weights: bool = False,
+    label_prefix: str = LABEL_PREFIX.decode(),
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
 ) -> Iterator[Source]:
     """Yield the input of a job: paths, or a scratch file that lasts as long as the context.
 
-    `labels` and `weights` are values for texts in memory; `has_weights` as in `spool_text`.  For
-    tables in files `labels`, `weights` and `column` are names of columns; lines of other files
-    begin with their labels.
+    `labels` and `weights` are values for texts in memory; `has_weights` and `label_prefix` as in
+    `spool_text`.  For tables in files `labels`, `weights` and `column` are names of columns; lines
+    of other files begin with their labels.
     """
     if not is_path(data):
         refuse_names_of_files(data)
         with spool_text(
-            data, labels=labels, weights=weights, has_weights=has_weights, column=column,
-            on_bytes=on_bytes,
+            data, labels=labels, weights=weights, has_weights=has_weights,
+            label_prefix=label_prefix, column=column, on_bytes=on_bytes,
         ) as spooled:  # fmt: skip
             yield Source(spooled)
         return

@@ -29,6 +29,7 @@ from snailps.data.elements import (
     table_of,
 )
 from snailps.data.label_words import label_of
+from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 
 _ROWS = 1 << 10
@@ -277,9 +278,9 @@ def accuracy(predicted: Sequence[Any], values: Sequence[Any], weights: Any = Non
     return float(np.average(right, weights=weights))
 
 
-def known_label(word: str, kind: type) -> Any:
+def known_label(word: str, kind: type, prefix: str = LABEL_PREFIX.decode()) -> Any:
     """Convert a word of a model to a label of type `kind`: str, int, float or bool."""
-    text = label_of(word)
+    text = label_of(word, prefix)
     if kind is str:
         return text
     if kind is bool and text in ("True", "False"):

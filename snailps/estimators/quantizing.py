@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snailps.data.arguments import whole_number
 from snailps.data.atomic import check_target
@@ -21,7 +21,8 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
-from snailps.vectors.label_prediction import LabelModel, text_for
+from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.labelled_lines import LabelledLines, labelled_lines
 from snailps.vectors.quantising import (
     Codebooks,
     pruned,
@@ -70,11 +71,13 @@ def quantize(
     qout: bool = False,
     cutoff: int = 0,
     size: int = 0,
-    retrain: Path_ = "",
+    retrain: Any = "",
     epochs: int = 5,
     lr: float = 0.05,
     column: str = "",
     label_column: str = "",
+    weight_column: str = "",
+    soft_labels: bool = False,
     seed: int = 0,
     threads: int = 0,
     progress: Callable[[str, float], object] = lambda step, share: None,
@@ -103,13 +106,15 @@ def quantize(
         without the n-grams that no word of the model has, if that makes the file smaller.
     size : int
         Largest size of a classifier's file, in bytes, which chooses `cutoff`.  0: no bound.
-    retrain : path, optional
-        Labelled text on which a classifier is trained on after `cutoff` or `size`, in the format
-        of its training: a file, folder, glob or URL.
+    retrain : path, pair of texts and labels, table, or list of str, optional
+        Labelled lines on which a classifier is trained on after `cutoff` or `size`, as in
+        `calibrate`.
     epochs, lr : int, float
         Of `retrain`: epochs, and the learning rate at its start, which falls to 0.
-    column, label_column : str
-        Columns of texts and labels, where `retrain` is a table.
+    column, label_column, weight_column : str
+        Columns of texts, labels and weights of texts, where `retrain` is a table.
+    soft_labels : bool
+        Whether labels in lines of `retrain` may have weights, as in ``__label__a:0.75``.
     seed : int
         Of the codebooks' sample and of `retrain`.
     threads : int
@@ -155,7 +160,7 @@ def quantize(
     if qnorm is None:
         qnorm = not is_classifier
     training = None
-    if retrain:
+    if not isinstance(retrain, str) or retrain:
         from snailps.models.classifier.retraining import Retraining
 
         if not (cutoff or size) or classifier is None:
@@ -163,10 +168,12 @@ def quantize(
                 "retrain: only a classifier whose rows were reduced by cutoff or size is trained "
                 "on: leave it out, or set cutoff"
             )
-        text = os.fsdecode(retrain)
+        lines = labelled_lines(
+            classifier, retrain, column=column, label_column=label_column,
+            weight_column=weight_column, soft_labels=soft_labels,
+        )  # fmt: skip
         training = Retraining(
-            text_for(classifier, text, column, label_column),
-            text,
+            lines,
             epochs,
             lr,
             seed,
@@ -232,7 +239,8 @@ def shrinks_to(size: int, seed: int, threads: int = 1) -> Callable[[BinModel, Pi
     def shrunk(model: BinModel, pieces: Pieces) -> BinModel:
         from snailps.models.classifier.retraining import Retraining
 
-        training = Retraining(pieces, "the input", seed=seed, threads=threads)
+        lines = LabelledLines(LabelModel.of_model(model), "the input", pieces)
+        training = Retraining(lines, seed=seed, threads=threads)
         codebooks = Codebooks(norms=True, seed=seed, threads=threads)
         return quantized(model, codebooks, size=size, training=training)
 

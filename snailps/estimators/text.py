@@ -287,6 +287,7 @@ class TextClassifier(
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[Source]:
         words, X, y = self._words if data.continues else {}, self._whole(data.X, data.y), data.y
+        prefix = to_text(self._model.prefix) if data.continues else _PREFIX
         if is_path(X):
             class_weights, of_texts = self._class_weights(None), {}
         else:
@@ -299,8 +300,8 @@ class TextClassifier(
             soft = soft_labels_of(y, data.classes, X)
             values = values_of(y, X) if soft is None else soft.labels
             every = classes_of(values, [*words]).tolist()
-            words = {label: _PREFIX + word_of(label) for label in every} | words
-            bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
+            words = self._words_of(every, self._model if data.continues else None) | words
+            bare = {label: word.removeprefix(prefix) for label, word in words.items()}
             class_weights = self._class_weights({label: words[label] for label in values})
             texts = len(values) if soft is None else soft.texts
             y = (
@@ -314,10 +315,28 @@ class TextClassifier(
             has_weights = weights is not None or soft is not None
             data = replace(data, sample_weight=weights, has_weights=has_weights)
             of_texts = {"soft_labels": has_weights} if has_weights or self.soft_labels else {}
-        with super()._input_of(replace(data, X=X, y=y)) as source:
+        data = replace(data, X=X, y=y, label_prefix=prefix)
+        with super()._input_of(data) as source:
             settings = {**source.settings, **of_texts, **class_weights}
+            if prefix != _PREFIX:
+                settings["label"] = prefix
             attributes = {**source.attributes, "_words": words}
             yield replace(source, settings=settings, attributes=attributes)
+
+    @staticmethod
+    def _words_of(labels: Sequence[Any], model: LabelModel | None) -> dict[Any, str]:
+        """Return the word of each label; `model` is the one that is continued."""
+        if model is None or model.says_prefix:
+            prefix = _PREFIX if model is None else to_text(model.prefix)
+            return {label: prefix + word_of(label) for label in labels}
+        # Labels of a file that does not say their prefix are those of `classes_`, with it.
+        words, prefix = {label: word_of(label) for label in labels}, to_text(model.prefix)
+        if other := [word for word in words.values() if not word.startswith(prefix)]:
+            raise DataError(
+                f"y: expected labels that begin with {prefix!r:.60}, as all labels of the model "
+                f"do, such as {to_text(model.labels[0])!r:.60}; got {other[0]!r:.60}"
+            )
+        return words
 
     def _class_weights(self, words: Mapping[Any, str] | None) -> dict[str, Any]:
         """Return the setting for `class_weight`; `words` are those of the labels of y, if known."""
@@ -370,10 +389,12 @@ class TextClassifier(
     def _named(model: LabelModel, known: Mapping[Any, str]) -> dict[str, Any]:
         """Return attributes of the labels that a model has, as values of the type of `known`."""
         labels = {word: label for label, word in known.items()}
+        prefix = to_text(model.prefix) if model.says_prefix else _PREFIX
         kind = type(next(iter(known), ""))
         places = {word: place for place, word in enumerate(map(to_text, model.labels))}
         of_words = {
-            labels[word] if word in labels else known_label(word, kind): word for word in places
+            labels[word] if word in labels else known_label(word, kind, prefix): word
+            for word in places
         }
         classes = classes_of(of_words)
         words = {label: of_words[label] for label in classes.tolist()}
@@ -510,8 +531,8 @@ class TextClassifier(
     ) -> dict[str, Any]:
         attributes = super()._saved(path, parameters)
         labels = [] if classes is None else values_of(classes)
-        words = {label: _PREFIX + word_of(label) for label in labels}
-        attributes |= cls._named(attributes["_model"], words)
+        model: LabelModel = attributes["_model"]
+        attributes |= cls._named(model, cls._words_of(labels, model))
         others = [label for label in attributes["classes_"].tolist() if label not in labels]
         if classes is not None and others:
             raise DataError(f"{path}: has the label {others[0]!r:.60}, which is not among classes")

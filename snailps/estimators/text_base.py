@@ -138,7 +138,8 @@ class TextEstimator(Estimator):
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
                 texts = corpus(
                     data.X, labels=data.y, weights=data.sample_weight,
-                    has_weights=data.has_weights, column=column, on_bytes=display.show,
+                    has_weights=data.has_weights, label_prefix=data.label_prefix, column=column,
+                    on_bytes=display.show,
                 )  # fmt: skip
                 source = stack.enter_context(texts)
             start = {} if data.continues else self._first_vectors()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -30,7 +30,8 @@ from snailps.vectors.calibration import Calibration, write_calibration
 from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_large, read_bin
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_meter import Meter
-from snailps.vectors.label_prediction import LabelModel, as_threshold, labelled_text
+from snailps.vectors.label_prediction import LabelModel, as_threshold
+from snailps.vectors.labelled_lines import labelled_lines
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.quantising import Codebooks
 from snailps.vectors.query import Vectors
@@ -243,8 +244,7 @@ class Model:
             from snailps.models.classifier.retraining import LR, Retraining
 
             training = Retraining(
-                partial(labelled_text, os.fsdecode(input)),
-                os.fsdecode(input),
+                labelled_lines(self._classifier, os.fsdecode(input)),
                 epoch or self._bin.header.epochs,
                 lr or self._args.get("lr", LR),
                 threads=thread or 0,
@@ -407,11 +407,12 @@ class Model:
         words: list[bytes] = []
         labels: list[bytes] = []
         reader = self._vectors if self._classifier is None else self._classifier
+        prefix = LABEL_PREFIX if self._classifier is None else self._classifier.prefix
         line = reader.normal_form(to_bytes(text) + b"\n")
         for token in tokens_of(line):
             if token in self._label_numbers:
                 labels.append(token)
-            elif token in self._vectors.index or not token.startswith(LABEL_PREFIX):
+            elif token in self._vectors.index or not token.startswith(prefix):
                 words.append(token)
             if token == b"</s>":
                 break
@@ -508,14 +509,14 @@ class Model:
         }
 
     def _scores(self, path: str | os.PathLike[str], k: int, threshold: float, what: str) -> Any:
-        where = os.fsdecode(path)
-        return self._supervised(what).scores(lambda: labelled_text(where), k, threshold, where)
+        lines = labelled_lines(self._supervised(what), os.fsdecode(path))
+        return lines.model.scores(lines.texts, k, threshold, lines.where)
 
     def get_meter(self, path: str | os.PathLike[str], k: int = -1) -> Meter:
         """Return scores at every threshold, of the `k` best labels of each line; -1: of all."""
-        model, where = self._supervised("get_meter"), os.fsdecode(path)
+        lines = labelled_lines(self._supervised("get_meter"), os.fsdecode(path))
         names = self._labels_as("surrogateescape")
-        return Meter(names, model.answers(labelled_text(where), k, where))
+        return Meter(names, lines.model.answers(lines.texts(), k, lines.where))
 
 
 class Native:

@@ -43,7 +43,7 @@ from snailps.models.classifier.tuning import Effort, Shrink, Tuner
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import BinModel, read_bin
 from snailps.vectors.label_metrics import PRECISION_AT_RECALL, RECALL_AT_PRECISION, Metric
-from snailps.vectors.label_prediction import labelled_text
+from snailps.vectors.labelled_lines import labelled_text
 
 SETTINGS = {
     "dim": "dim",

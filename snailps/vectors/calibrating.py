@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, ModelFileError, shown_bytes
-from snailps.vectors.calibration import Calibration, write_calibration
+from snailps.vectors.calibration import Calibration, refuse_foreign, write_calibration
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
-from snailps.vectors.label_prediction import LabelModel, text_for
+from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.label_scores import Bins, LabelThreshold, check_finite, labelled
+from snailps.vectors.labelled_lines import LabelledLines, labelled_lines, weights_hint
 from snailps.vectors.words import to_text
 
 Path_: TypeAlias = "str | os.PathLike[str]"
@@ -82,12 +83,14 @@ class CalibrationReport:
 
 def calibrate(
     model: Path_,
-    text: Path_,
+    text: Any,
     *,
     precision: float | None = None,
     recall: float | None = None,
     column: str = "",
     label_column: str = "",
+    weight_column: str = "",
+    soft_labels: bool = False,
 ) -> CalibrationReport:
     """Fit a classifier's temperature, and thresholds of its labels, and keep them beside its file.
 
@@ -98,16 +101,19 @@ def calibrate(
     ----------
     model : path
         A .bin or .ftz of snailps or fastText, with the loss softmax, ova or ns.
-    text : path
-        Labelled lines that the model was not trained on, in the format of its training: a file,
-        folder, glob or URL.
+    text : path, pair of texts and labels, table, or list of str
+        Labelled lines that the model was not trained on: a file, folder, glob or URL in the format
+        of its training; texts and their labels; a table; or lines that begin with their labels.  A
+        label may be a list of labels, or a mapping from labels to weights.
     precision : float, optional
         Find for each label the threshold with the best recall whose precision is at least this,
         above 0 to 1.
     recall : float, optional
         Find the threshold with the best precision whose recall is at least this.
-    column, label_column : str
-        Columns of texts and labels, where `text` is a table.
+    column, label_column, weight_column : str
+        Columns of texts, labels and weights of texts, where `text` is a table.
+    soft_labels : bool
+        Whether labels in lines may have weights, as in ``__label__a:0.75``.
 
     Returns
     -------
@@ -120,7 +126,7 @@ def calibrate(
         model.
     ModelFileError
         The model is missing, damaged, no classifier or of hierarchical softmax; or the file cannot
-        be written.
+        be written, or is there and no calibration.
 
     Notes
     -----
@@ -147,47 +153,46 @@ def calibrate(
             raise DataError(f"{name}: expected a share, above 0 to 1, got {share!r:.60}")
     if len(wanted) > 1:
         raise DataError("expected a precision or a recall for the thresholds, got both")
-    where = os.fsdecode(text)
-    return calibrate_on(
-        model, where, lambda plain: text_for(plain, where, column, label_column), wanted
-    )
+    columns = {"column": column, "label_column": label_column, "weight_column": weight_column}
+
+    def lines_for(plain: LabelModel) -> LabelledLines:
+        return labelled_lines(plain, text, **columns, soft_labels=soft_labels)
+
+    return calibrate_on(model, lines_for, wanted)
 
 
 def calibrate_on(
     model: Path_,
-    where: str,
-    texts_for: Callable[[LabelModel], Callable[[], Iterable[bytes]]],
+    lines_for: Callable[[LabelModel], LabelledLines],
     wanted: Mapping[str, float] = MappingProxyType({}),
-    *,
-    reading: Callable[[LabelModel], LabelModel] = lambda model: model,
 ) -> CalibrationReport:
-    """Do what `calibrate` does, on lines that ``texts_for(model)`` yields at each call.
-
-    `where` is what they are, for errors; `wanted` a precision or a recall.  `reading` gives the
-    model a reader of such lines.
-    """
+    """Do what `calibrate` does, on the lines ``lines_for(model)``; `wanted` is a precision or a
+    recall."""
+    refuse_foreign(model)
     opened = open_bin(model, "a classifier (a .bin)", calibrated=False)
-    plain = reading(LabelModel.of_model(opened, model))
+    plain = LabelModel.of_model(opened, model)
     if plain.loss == "hs":
         raise ModelFileError(
             f"{model}: expected the loss softmax, ova or ns, got hs: probabilities of hierarchical "
             "softmax are products along a tree, which a temperature does not calibrate"
         )
-    texts = texts_for(plain)
-    sample = _Sample.of(plain, opened, texts())
+    lines = lines_for(plain)
+    sample = _Sample.of(lines.model, opened, lines.texts())
     if not sample.weights.any():
         more = ", and a weight above 0" if sample.lines else ""
         raise DataError(
-            f"{where}: none of its {sample.lines + sample.skipped:,} lines has both a label and a "
-            f"word that the model knows{more}; its labels look like {shown_bytes(plain.labels[0])}"
+            f"{lines.where}: none of its {sample.lines + sample.skipped:,} lines has both a label "
+            f"and a word that the model knows{more}; its labels look like "
+            f"{shown_bytes(plain.labels[0])}"
+            f"{weights_hint(lines)}"
         )
     fitted = sample.temperature()
     errors = [sample.error(temperature) for temperature in (1.0, fitted)]
     calibration = Calibration(fitted)
     thresholds: list[LabelThreshold] = []
     if wanted:
-        calibrated = reading(LabelModel.of_model(replace(opened, calibration=calibration), model))
-        thresholds = calibrated.thresholds(texts, **wanted)
+        calibrated = LabelModel.of_model(replace(opened, calibration=calibration), model)
+        thresholds = calibrated.reading_like(lines.model).thresholds(lines.texts, **wanted)
     calibration = Calibration(
         fitted,
         {to_text(entry.label): entry.threshold for entry in thresholds},

@@ -14,6 +14,7 @@ import logging
 import mmap
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +28,8 @@ log = logging.getLogger(__name__)
 
 Path_: TypeAlias = "str | os.PathLike[str]"
 
-_FORMAT = "snailps calibration 1"
+_OURS = "snailps calibration"
+_FORMAT = f"{_OURS} 1"
 _BYTES_MAX = 1 << 28
 _MARKED_BYTES = 1 << 16
 """Bytes at each end of a model's file by which it is recognised: header and first words, and the
@@ -96,7 +98,7 @@ def read_calibration(
             raise ValueError(f"expected an object of at most {_BYTES_MAX:,} bytes")
         form = values.get("format")
         if form != _FORMAT:
-            if isinstance(form, str) and form.startswith("snailps calibration"):
+            if isinstance(form, str) and form.startswith(_OURS):
                 raise ValueError(f"format {form!r:.60}: use a newer snailps")
             return None  # a file of someone else
         if values.get("model") != mark_of(model):
@@ -131,15 +133,35 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def refuse_foreign(path: Path_) -> None:
+    """Refuse to write a calibration where another program's file is.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    beside = path_beside(path)
+    values: Any = None
+    # What is no JSON may be a calibration that was cut off, which is replaced.
+    with suppress(OSError, ValueError, RecursionError):
+        values = json.loads(beside.read_bytes())
+    if isinstance(values, dict) and not str(values.get("format")).startswith(_OURS):
+        raise ModelFileError(
+            f"{beside}: expected a calibration or no file, got one that snailps has not written, "
+            "which stays as it is: move it away, or calibrate a copy of the model"
+        )
+
+
 def write_calibration(path: Path_, calibration: Calibration) -> Path:
     """Write a calibration beside a model's file, which must be there; return its path.
 
     Raises
     ------
     ModelFileError
-        The model cannot be read, or the file cannot be written.
+        The model cannot be read, or the file cannot be written or is another program's.
     """
     beside = path_beside(path)
+    refuse_foreign(path)
     try:
         with (
             opened(path) as model,  # unpacked: the mark is of what readers map

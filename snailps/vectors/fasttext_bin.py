@@ -48,6 +48,9 @@ _T_FLORET = 1e-300
 _NORMALISED, _SAMPLE_DIGITS = 0xEB5A17, 5
 """Of a model with a normal form, 24 of the last 32 bits of the sampling threshold are a mark, and
 eight are the parts.  The bits before them hold five digits: fastText keeps it, and prints these."""
+_PREFIXED, _PREFIX_MAX = 0x3F1A36, 200
+"""Of a classifier, which samples no words, 24 of the first 32 bits may be those of 1e-4, and the
+eight after them the length of the labels' prefix; above the maximum are the bits of 1e-4 itself."""
 _ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
@@ -94,7 +97,9 @@ class BinHeader:
     included; 0 stands for the sum of the counts.  `hashes` is floret's number of rows for each word
     and n-gram, whose words (except the first) have no rows of their own; 0: a fastText model.
     `normalize` lists the parts of the normal form of texts (`data.normal_forms.PARTS`), which only
-    snailps reads; `sample` has five digits then, and 1 stands for 0, no subsampling.
+    snailps reads; `sample` has five digits then, and 1 stands for 0, no subsampling.  `prefix` is
+    the length in bytes of a classifier's prefix of labels, which only snailps reads, too; 0: the
+    file does not say.
     """
 
     dim: int
@@ -113,6 +118,7 @@ class BinHeader:
     tokens: int = 0
     hashes: int = 0
     normalize: str = ""
+    prefix: int = 0
 
     @property
     def grams(self) -> tuple[int, int]:
@@ -455,23 +461,33 @@ def _pack_header(path: str | os.PathLike[str], header: BinHeader) -> bytes:
 
 
 def _marked_sample(header: BinHeader) -> float:
-    """Return the sampling threshold; in its last bits are the parts of a normal form."""
-    if not header.normalize:
+    """Return the sampling threshold; in its bits are the parts of a normal form and the length of
+    a prefix of labels."""
+    has_prefix = header.model == "supervised" and 0 < header.prefix <= _PREFIX_MAX
+    if not (header.normalize or has_prefix):
         return header.sample
     # 1 samples no word, like 0, whose other bits would be those of floret's header.
-    bits = struct.pack("<d", header.sample or 1.0)
+    bits = struct.pack("<d", header.sample or 1.0)[4:]
+    if has_prefix:
+        bits = (_PREFIXED << 8 | header.prefix).to_bytes(4, "little")
+    # Without parts, too, so that versions that know no prefix read what they knew.
     mark = (_NORMALISED << 8) | mask_of(header.normalize)
-    value: float = struct.unpack("<d", mark.to_bytes(4, "little") + bits[4:])[0]
+    value: float = struct.unpack("<d", mark.to_bytes(4, "little") + bits)[0]
     return value
 
 
-def _unmarked(path: str | os.PathLike[str], sample: float) -> tuple[float, str]:
-    """Return the sampling threshold, and the parts of a normal form in its last bits."""
-    bits = int.from_bytes(struct.pack("<d", sample)[:4], "little")
-    if bits >> 8 != _NORMALISED:
-        return sample, ""
+def _unmarked(path: str | os.PathLike[str], sample: float, model: str) -> tuple[float, str, int]:
+    """Return the sampling threshold, the parts of a normal form in its last bits, and the length of
+    the labels' prefix."""
+    bits = int.from_bytes(struct.pack("<d", sample), "little")
+    if (bits & 0xFFFFFFFF) >> 8 != _NORMALISED:
+        return sample, "", 0
+    prefix = bits >> 32 & 0xFF
+    if model != "supervised" or bits >> 40 != _PREFIXED or prefix > _PREFIX_MAX:
+        prefix = 0
     try:
-        return float(f"{sample:.{_SAMPLE_DIGITS}g}"), parts_of(bits & 0xFF)
+        parts = parts_of(bits & 0xFF)
+        return 1e-4 if prefix else float(f"{sample:.{_SAMPLE_DIGITS}g}"), parts, prefix
     except ValueError as error:
         raise ModelFileError(
             f"{path}: its texts have a normal form that this version does not know ({error}): use "
@@ -539,7 +555,7 @@ def _unpack_header(
         )
     if version == VERSION_OLDEST and models[model] == "supervised":
         maxn = 0
-    sample, normalize = _unmarked(path, sample)
+    sample, normalize, prefix = _unmarked(path, sample, models[model])
     header = BinHeader(
         dim=dim, bucket=bucket, minn=minn, maxn=maxn, window=window, epochs=epochs,
         min_count=min_count, negatives=negatives, word_ngrams=word_ngrams, loss=losses[loss],
@@ -547,6 +563,7 @@ def _unpack_header(
         sample=sample,
         hashes=hashes if mode == _MODE_FLORET else 0,
         normalize=normalize,
+        prefix=prefix,
     )  # fmt: skip
     if header.hashes and (header.model == "supervised" or not bucket):
         raise ModelFileError(

@@ -1,7 +1,7 @@
 """A trained classifier of text: predicts the labels of lines, and evaluates them.
 
     .bin, .ftz (of snailps or fastText) -> LabelModel -> predict -> labels, probabilities per line
-    labelled text -> evaluate_labels -> `label_scores`, in total and per label
+    labelled lines -> evaluate_labels -> `label_scores`, in total and per label
 
 Must not know training or printing.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any, NamedTuple, TypeVar, overload
@@ -22,12 +21,9 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.arguments import whole_number
-from snailps.data.blocks import files_of
 from snailps.data.extras import optional_module
 from snailps.data.in_order import in_order
 from snailps.data.label_words import prefix_of
-from snailps.data.reading import Reading
-from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError, ModelFileError, shown_bytes
@@ -43,6 +39,7 @@ from snailps.vectors.label_scores import (
     Sums,
     scores_of,
 )
+from snailps.vectors.labelled_lines import labelled_lines, weights_hint
 from snailps.vectors.labelling import labelling_of
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
@@ -97,6 +94,8 @@ class LabelModel:
     calibration : Calibration
         Temperature of its probabilities and thresholds of its labels, from the file beside the
         model's (`snailps.calibrate`): ``temperature`` 1 and no ``thresholds`` without one.
+    prefix : bytes
+        Words of labelled lines that begin with it are labels, known or not.
     loss : {"softmax", "ova", "ns", "hs"}
         With "softmax" and "hs" (hierarchical softmax, a tree of labels) the probabilities
         of all labels sum to 1; with "ova" and "ns" each label has a probability of its own.
@@ -172,6 +171,7 @@ class LabelModel:
         self.loss = header.loss
         if not model.labels:
             raise ModelFileError(f"{path}: a classifier without labels; fetch or export it again")
+        self.prefix = self.reader_prefix = training_prefix(model)
         self._model, self._shown, self._has_warned = model, os.fspath(path), False
         self._words = len(model.words)
         self._pruned = model.pruned
@@ -591,13 +591,29 @@ class LabelModel:
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
-    def reading(self, prefix: bytes, *, weighed: bool) -> LabelModel:
-        """Return the same model, for lines whose labels begin with `prefix`, and that may have
-        weights."""
+    def reading(self, *, prefix: bytes = b"", weighed: bool = False) -> LabelModel:
+        """Return the same model, for lines whose labels begin with `prefix` (by default that of the
+        training), and that may have weights."""
         model = LabelModel.__new__(LabelModel)
         model.__dict__.update(self.__dict__)  # copy.copy would open the file again
+        model.reader_prefix = prefix or self.prefix
         model._reader = line_reader(self._model, prefix, weighed=weighed)
         return model
+
+    def reading_like(self, other: LabelModel) -> LabelModel:
+        """Return the same model with another's reader of lines."""
+        model = self.reading()
+        model.reader_prefix, model._reader = other.reader_prefix, other._reader
+        return model
+
+    @property
+    def says_prefix(self) -> bool:
+        """Whether the file says the prefix of labels, or all labels begin with the usual one."""
+        return bool(self._model.header.prefix) or self.prefix == LABEL_PREFIX
+
+    def labels_in(self, text: bytes) -> int:
+        """Count the labels of the model in some lines."""
+        return len(self._read(text).labels)
 
     def best_and_hidden(
         self, texts: Iterable[bytes]
@@ -684,36 +700,29 @@ class LabelModel:
             uncalibrated_error=before.bins.error,
         )
 
-    def label_prefix(self, first: Callable[[str], Iterable[bytes]]) -> str:
-        """Return the prefix that the model's training put before labels of a column.
 
-        It is the prefix with which most labels of the column are labels of the model; `first`
-        yields the first lines of the table with a given prefix.
-        """
-        usual, common = LABEL_PREFIX.decode(), to_text(prefix_of(self.labels))
-        if common == usual:
-            return usual
-        labels_read = {usual: -1}
-        for size in range(len(common), 0, -1):
-            with suppress(DataError):  # a short prefix may also begin words of the texts
-                text = next(iter(first(common[:size])), b"")
-                labels_read[common[:size]] = len(self._read(text).labels)
-        return max(labels_read, key=lambda prefix: labels_read[prefix])
+def training_prefix(model: BinModel) -> bytes:
+    """Return the prefix of labels in a classifier's training.
+
+    A file that does not say it (fastText's, or one of an older snailps) has what all labels begin
+    with: a longer prefix than the training's, so that no word is taken for a label that was none.
+    """
+    first, size = model.labels[0], model.header.prefix
+    if size and all(label[:size] == first[:size] for label in model.labels):
+        return first[:size]
+    return prefix_of(model.labels) or LABEL_PREFIX
 
 
 def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) -> LineReader:
     """Make the reader of a classifier's lines; ValueError if the file is damaged.
 
-    Without a `prefix` it is the usual one; where texts have a normal form, what all labels begin
-    with: words with the prefix of the training keep their form, else no line would have its labels.
+    Words that begin with the `prefix` are labels, known or not: by default those of the training.
     """
     header = model.header
-    if not prefix:
-        prefix = (header.normalize and prefix_of(model.labels)) or LABEL_PREFIX
     return LineReader(
         model.words,
         model.labels,
-        label_prefix=prefix,
+        label_prefix=prefix or training_prefix(model),
         weighed=weighed,
         word_ngrams=header.word_ngrams,
         minn=header.grams[0],
@@ -751,95 +760,45 @@ def _least_of(calibration: Calibration, names: Sequence[str]) -> NDArray[np.floa
 
 def evaluate_labels(
     model: LabelModel,
-    path: str | os.PathLike[str],
+    source: Any,
     k: int = 1,
     threshold: float | None = None,
     *,
     column: str = "",
     label_column: str = "",
     weight_column: str = "",
+    soft_labels: bool = False,
     ranking: bool = False,
     recall: float | None = None,
 ) -> LabelScores:
-    """Evaluate a model's `k` best labels (-1: all) on a labelled text.
+    """Evaluate a model's `k` best labels (-1: all) on labelled lines (`labelled_lines`).
 
-    `path` is a file, folder, glob or URL, read in pieces.  Lines are as in training; for tables
-    `column`, `label_column` and `weight_column` name the columns of texts, labels and weights of
-    texts, which count as scikit-learn's `sample_weight`.  `ranking`, or a `recall`,
-    adds the scores of `LabelScores` that need the probabilities of all labels.
+    Weights count as scikit-learn's `sample_weight`.  `ranking`, or a `recall`, adds the scores of
+    `LabelScores` that need the probabilities of all labels.
     """
-    where = os.fsdecode(path)
     if recall is not None and not 0 < recall <= 1:
         raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
-    if weight_column and not label_column:
-        raise DataError("weight_column: expected label_column as well, the column of labels")
-    if weight_column and weight_column in (column, label_column):
-        raise DataError(
-            "weight_column: expected another column than column and label_column, got "
-            f"{weight_column}"
-        )
-    prefix = prefix_for(model, where, column, label_column)
-    scores = (model.reading(prefix.encode(), weighed=True) if weight_column else model).scores(
-        partial(labelled_text, where, column, label_column, prefix, weight_column),
+    lines = labelled_lines(
+        model, source, column=column, label_column=label_column, weight_column=weight_column,
+        soft_labels=soft_labels,
+    )  # fmt: skip
+    scores: LabelScores = lines.model.scores(
+        lines.texts,
         k,
         threshold,
-        where,
+        lines.where,
         ranking=ranking or recall is not None,
         recall=recall,
     )
+    hint = weights_hint(lines) if scores.skipped else ""
     if scores.lines == 0:
         raise DataError(
-            f"{path}: none of its {scores.skipped:,} lines has both a label and a word that the "
-            f"model knows; its labels look like {shown_bytes(model.labels[0])}"
+            f"{lines.where}: none of its {scores.skipped:,} lines has both a label and a word that "
+            f"the model knows; its labels look like {shown_bytes(model.labels[0])}{hint}"
         )
+    if hint:
+        log.warning("%s: %s lines are left out%s", lines.where, f"{scores.skipped:,}", hint)
     return scores
-
-
-def text_for(
-    model: LabelModel, where: str, column: str, label_column: str
-) -> Callable[[], Iterator[bytes]]:
-    """Return a function that reads `labelled_text` from its start, with the model's prefix before
-    the labels of `label_column`."""
-    prefix = prefix_for(model, where, column, label_column)
-    return partial(labelled_text, where, column, label_column, prefix)
-
-
-def prefix_for(model: LabelModel, where: str, column: str, label_column: str) -> str:
-    """Return the prefix of the labels of `label_column`; without it the usual one.
-
-    DataError: a column of labels, but none of texts, so that the file would be read as text.
-    """
-    if not label_column:
-        return LABEL_PREFIX.decode()
-    if not column:
-        raise DataError("label_column: expected column as well, the column of texts")
-    return model.label_prefix(partial(labelled_text, where, column, label_column))
-
-
-def labelled_text(
-    where: str,
-    column: str = "",
-    label_column: str = "",
-    prefix: str = LABEL_PREFIX.decode(),
-    weight_column: str = "",
-) -> Iterator[bytes]:
-    """Yield whole lines of files or tables; the names of columns are those of tables."""
-    from snailps.data.formats.text import File as TextFile
-    from snailps.data.table_files import text_of
-
-    reading = Reading(
-        "text",
-        column=column,
-        label_column=label_column,
-        label_prefix=prefix,
-        weight_column=weight_column,
-    )
-    for path in files_of([where]):
-        if reading.takes(path):
-            yield from text_of(reading, path)
-            continue
-        with read_errors(path), TextFile(path) as text:
-            yield from text.lines()
 
 
 def _named(

@@ -278,3 +278,18 @@ def test_put_into_a_table_that_does_not_add_or_of_another_width_is_misuse(result
     results.tables["input"] = replace(results.tables["input"], access="sgd", lr=0.1)
     with pytest.raises(MisuseError, match="needs access 'add'"):
         results.put("input", keys, rows)
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_continued_classifier_has_the_prefix_of_labels_that_its_file_says(tmp_path, prefix):
+    from snailps.models.classifier.model import Classifier
+    from snailps.models.classifier.settings import ClassifierSettings
+
+    path, row = tmp_path / "m.bin", np.ones((1, 2), np.float32)
+    header = BinHeader(dim=2, model="supervised", loss="softmax", prefix=prefix)
+    write_bin(path, header, [b"up"], [1], [row], [row], [b"T_a"], [1])
+    settings = ClassifierSettings(continue_from=str(path))
+    adopted = Classifier.adopt(settings, lambda name: None)
+    assert adopted.label == ("T_" if prefix else "__label__")
+    explicit = {"label": "--label"}.get
+    assert Classifier.adopt(replace(settings, label="x"), explicit).label == "x"

@@ -104,7 +104,10 @@ class Jobs:
         for line in lines:
             for word in line.split()[1:]:
                 rows[words.index(word.encode()), labels.index(line.split()[0].encode())] += 1
-        header = BinHeader(dim=len(labels), model="supervised", loss="softmax", min_count=1)
+        own = len(settings.get("label", ""))
+        header = BinHeader(
+            dim=len(labels), model="supervised", loss="softmax", min_count=1, prefix=own
+        )
         ones = np.ones(len(words), np.int64)
         counts = np.arange(len(labels), 0, -1)
         file = Path(self.folder, "made.bin")
@@ -174,6 +177,25 @@ def test_partial_fit_holds_out_what_fit_did_or_is_refused(jobs):
         model.partial_fit(TEXTS, [1, 0, 0])
     model.set_params(held_out=0.0).partial_fit(TEXTS, [1, 0, 0])
     model.set_params(seed=9, held_out=0.1).partial_fit(TEXTS, [1, 0, 0])  # held none out before
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_partial_fit_continues_a_file_with_a_prefix_of_its_own(jobs, tmp_path, says):
+    eye, labels = 9 * np.eye(2, dtype=np.float32), [b"T_a", b"T_b"]
+    header = BinHeader(dim=2, model="supervised", loss="softmax", prefix=2 * says)
+    write_bin(tmp_path / "m.bin", header, [b"up", b"down"], [2, 1], [eye], [eye], labels, [2, 1])
+    model = TextClassifier.load(tmp_path / "m.bin")
+    start = "" if says else "T_"  # of a file that does not say it nobody knows where it ends
+    assert model.classes_.tolist() == [f"{start}a", f"{start}b"]
+    model.partial_fit(["new", "up"], [f"{start}c", f"{start}a"])
+    assert jobs.texts[-1] == ["T_c new", "T_a up"]
+    assert jobs.asked[-1][1]["label"] == "T_"
+    if says:
+        assert model.classes_.tolist() == ["a", "b", "c"]
+        assert model.predict(["new"]).tolist() == ["c"]
+    else:
+        with pytest.raises(DataError, match="y: expected labels that begin with 'T_'"):
+            TextClassifier.load(tmp_path / "m.bin").partial_fit(["new"], ["c"])
 
 
 def test_partial_fit_adds_labels_and_keeps_the_words_of_the_others(jobs):

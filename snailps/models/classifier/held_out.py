@@ -34,6 +34,7 @@ from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.calibrating import calibrate_on
 from snailps.vectors.label_scores import Sums, labelled, scores_of
+from snailps.vectors.labelled_lines import LabelledLines
 from snailps.vectors.labelling import ONE_LABEL, labelling_of
 
 log = logging.getLogger(__name__)
@@ -148,9 +149,13 @@ def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, Any]:
     try:
         report = calibrate_on(
             path,
-            "held-out lines",
-            lambda model: partial(held_out_texts, s),
-            reading=lambda model: model.reading(s.label.encode(), weighed=s.has_weights),
+            lambda model: LabelledLines(
+                model.reading(prefix=s.label.encode(), weighed=s.has_weights),
+                "held-out lines",
+                partial(held_out_texts, s),
+                s.soft_labels,
+                s.has_weights,
+            ),
         )
     except SnailError as error:
         log.warning("%s is not calibrated: %s. Run snailps calibrate", path, error)

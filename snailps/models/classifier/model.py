@@ -556,7 +556,7 @@ class Classifier(TextModel, Adopted, Reported):
         """Write the `.bin`, from rows that are pulled in pieces."""
         s, words, labels = _unpack(results)
         path = f"{s.output}.bin"
-        header = {"word_ngrams": s.word_ngrams, "loss": s.loss}
+        header = {"word_ngrams": s.word_ngrams, "loss": s.loss, "prefix": s.prefix_bytes}
         results.exporting.plan([len(words) + s.buckets, len(labels)])
         write_model(
             results, path, words, labels, s.buckets, s, bucket_keys, model="supervised", **header

@@ -8,20 +8,23 @@ it.  A thread alone gives the same bits at each run; several train the same rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from snailps import kernels
+from snailps.data._labelled import NO_WEIGHTS
 from snailps.data.arguments import whole_number
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 from snailps.models.classifier.lines import Floats, Steps, begin
 from snailps.models.classifier.outputs import output_rows
+from snailps.models.classifier.weights import weighed
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.label_prediction import line_reader
+from snailps.vectors.labelled_lines import LabelledLines
 
 LR = 0.05
 """fastText's learning rate of a retraining."""
@@ -33,10 +36,7 @@ class Retraining:
 
     Attributes
     ----------
-    pieces : callable
-        Yields the labelled text from its start, in pieces of whole lines.
-    where : str
-        What the text is, for errors.
+    lines : LabelledLines
     epochs : int
     lr : float
     seed : int
@@ -46,8 +46,7 @@ class Retraining:
         Called with the share that is done, 0 to 1.
     """
 
-    pieces: Callable[[], Iterable[bytes]]
-    where: str
+    lines: LabelledLines
     epochs: int = 5
     lr: float = LR
     seed: int = 0
@@ -67,16 +66,18 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
     whole_number(training.epochs, 1, "retrain: expected a whole number of epochs, at least 1")
     if not 0 < training.lr < np.inf:
         raise DataError(f"retrain: expected a learning rate above 0, got {training.lr}")
-    reader = line_reader(model)
+    given = training.lines
+    reader = line_reader(model, given.model.reader_prefix, weighed=given.weighed)
     rows = _padded(model.input, header.dim), _padded(model.output, header.dim)
     of_loss = output_rows(header.loss, model.label_counts, header.negatives)
     threads = training.threads or kernels.cores()
-    size = training.epochs * sum(map(len, training.pieces()))
+    size = training.epochs * sum(map(len, given.texts()))
     done, trained = 0, 0.0
     with ThreadPoolExecutor(threads, "snailps-retrain") as pool:
         for _ in range(training.epochs):
-            for piece in training.pieces():
+            for piece in given.texts():
                 lines = reader.read(piece)
+                lines = weighed(lines, NO_WEIGHTS, header.loss, are_soft=given.are_soft)
                 if model.pruned is not None:
                     lines = model.pruned.keep(lines, len(model.words))
                 line_num = len(lines.label_ptr) - 1
@@ -98,7 +99,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                 training.progress(min(1.0, done / size))
     if not trained:
         raise DataError(
-            f"{training.where}: no line has both a label of the model, such as "
+            f"{given.where}: no line has both a label of the model, such as "
             f"{model.labels[0].decode(errors='replace')}, and a word that it knows"
         )
     if not all(np.isfinite(matrix).all() for matrix in rows):

@@ -13,6 +13,7 @@ from typing import Literal
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.config import JobSettings, setting
 from snailps.data._labelled import GRAM_MAX
+from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.class_weights import class_weights_in
@@ -247,6 +248,11 @@ class ClassifierSettings(JobSettings):
     def has_weights(self) -> bool:
         """Whether lines and labels of the text may have weights."""
         return self.soft_labels or bool(self.weight_column)
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Length of the prefix of labels, as a model's file has it; 0: the usual one."""
+        return 0 if self.label == LABEL_PREFIX.decode() else len(self.label.encode())
 
     @property
     def buckets(self) -> int:

@@ -272,6 +272,7 @@ def as_model(examples: Examples, s: ClassifierSettings, rows: tuple[Floats, Floa
         model="supervised",
         tokens=words.tokens,
         normalize=s.normalize,
+        prefix=s.prefix_bytes,
     )
     return BinModel(
         header,

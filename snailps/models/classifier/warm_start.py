@@ -24,6 +24,8 @@ from snailps.models.packed_tables import opened, with_shape
 from snailps.models.pretrained import first_vectors, with_dim
 from snailps.models.text_model import vocabulary_of
 from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.label_prediction import training_prefix
+from snailps.vectors.words import to_text
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +34,16 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
     """Take the shape of the file that training starts from; the user must not set another."""
     if not s.continue_from:
         return with_dim(s, explicit)
-    path, header = s.continue_from, read_bin(opened(s)).header  # refuses a .ftz
+    model = read_bin(opened(s))  # refuses a .ftz
+    path, header = s.continue_from, model.header
     if header.model != "supervised":
         raise ConfigError(
             f"{path}: continue_from: expected a classifier, got word vectors ({header.model})"
         )
-    adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
+    habits = header.habits
+    if header.prefix:
+        habits["label"] = to_text(training_prefix(model))
+    adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, habits)
     adopted.validate(lambda name: f"{path}: {name}")
     if adopted.held_out and explicit("seed") is None:
         log.warning(
