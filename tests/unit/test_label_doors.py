@@ -94,7 +94,8 @@ def test_figures_are_those_by_hand_by_every_door(tmp_path, loss, case):
     read = labelled_lines(model, file, soft_labels=soft)
     answers = [*read.model.answers(read.texts(), 1, "lines")]
     assert Metric().value(["a", "b"], iter(answers)) == pytest.approx(f1)
-    parts = [Scored(lines, *read.model._chances(lines)) for lines, _ in answers]
+    ((of_lines, (best, _)),) = answers
+    parts = [Scored(of_lines, best[:, 0], read.model.probabilities(text.splitlines()))]
     vocabulary = Vocabulary(read_bin(path).labels, np.array([2, 1]), 3)
     settings = ClassifierSettings(loss=loss, validation=("t",), soft_labels=soft)
     figures = figures_of(parts, vocabulary, settings)
