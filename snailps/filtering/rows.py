@@ -242,7 +242,10 @@ class _SchemaColumns(_Columns):
         return self.table.remarks()
 
     def texts(self, batch: RowBatch) -> _Texts:
-        return _ArrowTexts(_stored(batch.column(self.text_column).data))
+        texts = _stored(batch.column(self.text_column).data)
+        if _arrow().types.is_dictionary(texts.type) and texts.dictionary.null_count:
+            texts = texts.dictionary_decode()  # else a code of null counts as a text
+        return _ArrowTexts(texts)
 
     def values(self, batch: RowBatch, name: str) -> Column:
         if name not in batch.columns:

@@ -332,8 +332,95 @@ def test_old_timestamps_keep_their_dates(model, tmp_path):
     write_parquet(tmp_path / "a.parquet", rows, use_deprecated_int96_timestamps=True)
     keep(model, tmp_path / "a.parquet", tmp_path / "out")
     found = pq.ParquetFile(tmp_path / "out" / "a.parquet")
-    assert found.read().equals(rows)
+    instants = rows.set_column(1, "t", rows["t"].cast(pa.timestamp("us", "UTC")))
+    assert found.read().equals(instants)
     assert found.schema.column(1).physical_type == "INT64"
+
+
+def test_times_of_int96_are_instants_wherever_they_are(model, tmp_path):
+    """INT96 is UTC for its writers; as INT64 without zone Spark would read the time of the wall."""
+    time, kind = datetime(2024, 1, 1, 12, 0, 0, 123456), pa.timestamp("us")
+    rows = pa.table({
+        "n": pa.array([7], pa.int8()), "text": ["up"], "time": pa.array([time], kind),
+        "list": pa.array([[time]], pa.list_(kind)),
+        "large": pa.array([[time]], pa.large_list(kind)),
+        "struct": pa.array([{"n": 1, "t": time}], pa.struct({"n": pa.int8(), "t": kind})),
+        "map": pa.array([[("a", time)]], pa.map_(pa.string(), kind)),
+        "words": pa.array(["up"]).dictionary_encode(),
+    })  # fmt: skip
+    for name, options in (("plain", {"store_schema": False}), ("stored", {})):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(rows, path, use_deprecated_int96_timestamps=True, **options)
+        keep(model, path, tmp_path / name)
+        found = pq.ParquetFile(tmp_path / name / path.name)
+        times = [column for column in map(found.schema.column, range(10))
+                 if column.path.partition(".")[0] in ("time", "list", "large", "struct", "map")
+                 and column.path not in ("struct.n", "map.key_value.key")]  # fmt: skip
+        assert len(times) == 5
+        for column in times:
+            assert column.physical_type == "INT64", column.path
+            assert "isAdjustedToUTC=true" in str(column.logical_type), column.path
+        read = found.read()
+        for column in ("time", "list", "large", "struct", "map"):
+            stored = read[column].combine_chunks()
+            while not pa.types.is_timestamp(stored.type):
+                stored = (
+                    stored.field("t")
+                    if pa.types.is_struct(stored.type)
+                    else (stored.items if pa.types.is_map(stored.type) else stored.flatten())
+                )
+            assert stored.cast("int64").to_pylist() == [1704110400123456], column
+        assert read["n"].type == pa.int8()
+        assert read["words"].to_pylist() == ["up"]
+
+
+SPARK, AVRO = b"org.apache.spark.sql.parquet.row.metadata", b"parquet.avro.schema"
+
+
+def test_other_writers_copies_of_the_schema_have_the_added_columns(model, tmp_path):
+    """Spark and Avro read the columns that their own copy of the schema lists, and no others."""
+    spark = {"type": "struct", "fields": [
+        {"name": "text", "type": "string", "nullable": True, "metadata": {}}]}  # fmt: skip
+    avro = {"type": "record", "name": "r", "fields": [{"name": "text", "type": "string"}]}
+    rows = pa.table({"text": TEXTS})
+    copies = {SPARK: json.dumps(spark), AVRO: json.dumps(avro), b"writer": b"kept"}
+    for name, copy in (("a", copies), ("damaged", {SPARK: b"{", AVRO: b"[]"})):
+        write_parquet(tmp_path / f"{name}.parquet", rows.replace_schema_metadata(copy))
+
+    def copies_of(name, output, **options):
+        keep(model, tmp_path / f"{name}.parquet", tmp_path / output, **options)
+        return pq.read_metadata(tmp_path / output / f"{name}.parquet").metadata
+
+    plain = copies_of("a", "plain")
+    assert (json.loads(plain[SPARK]), json.loads(plain[AVRO])) == (spark, avro)
+    added = copies_of("a", "added", add=[f"score=hq[{LABEL}]", "top=hq.top"])
+    assert json.loads(added[SPARK])["fields"] == [
+        *spark["fields"],
+        {"name": "score", "type": "float", "nullable": True, "metadata": {}},
+        {"name": "top", "type": "string", "nullable": True, "metadata": {}},
+    ]
+    assert json.loads(added[AVRO])["fields"] == [
+        *avro["fields"],
+        {"name": "score", "type": ["null", "float"], "default": None},
+        {"name": "top", "type": ["null", "string"], "default": None},
+    ]
+    assert added[b"writer"] == b"kept"
+    dotted = copies_of("a", "dotted", add=["hq"])  # hq.top is no name in Avro
+    assert AVRO not in dotted
+    assert len(json.loads(dotted[SPARK])["fields"]) == 3
+    damaged = copies_of("damaged", "damaged", add=["hq"])
+    assert damaged is None or not {SPARK, AVRO} & {*damaged}
+
+
+def test_code_of_a_null_is_no_text(model, tmp_path):
+    """A dictionary may have null among its values."""
+    codes = pa.DictionaryArray.from_arrays([0, 1, 0], pa.array(["up", None]))
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file:
+        rows = pa.table({"text": codes})
+        with pa.ipc.new_file(file, rows.schema) as out:
+            out.write_table(rows)
+    done = keep(model, tmp_path / "a.arrow", tmp_path / "out")
+    assert (done["rows"], done["kept"], done["without_text"]) == (3, 2, 1)
 
 
 def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):

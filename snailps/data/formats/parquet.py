@@ -1,6 +1,7 @@
 """Parquet: row groups, read batch by batch; written with the annotations of the file's columns.
 
-Owns what pyarrow would lose on the way: geometries, dictionaries of a bounded size, the codec.
+Owns what pyarrow would lose on the way: geometries, instants, other writers' copies of the schema,
+dictionaries of a bounded size, the codec.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import groupby
@@ -80,6 +81,9 @@ class File(ArrowTable):
 
     def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
         schema = schema_with(_schema_of(self._parquet), added)
+        stored = schema.metadata or {}
+        if (copies := _copies_with(stored, added)) != stored:
+            schema = schema.with_metadata(copies)
         return ParquetTarget(file, schema, _codec_of(self._parquet, column))
 
     def _to_write(self, column: Any) -> Any:
@@ -144,11 +148,17 @@ def _codec_of(parquet: Any, column: str) -> str:
 
 
 def _schema_of(parquet: Any) -> Any:
-    """The schema to write: the file's own, in which geometries keep their annotation and CRS.
+    """The schema to write: the file's own, in which instants and geometries keep their meaning.
 
+    INT96 is an instant for its writers, Spark, Hive and Impala; pyarrow reads a time without zone.
     pyarrow reads a geometry as bytes, and writes one where a column has GeoArrow's extension type.
     """
     schema, types = parquet.schema_arrow, arrow_module().types
+    physical = [parquet.schema.column(leaf).physical_type for leaf in range(len(parquet.schema))]
+    if "INT96" in physical:
+        leaves = iter(physical)
+        fields = [field.with_type(_with_instants(field.type, leaves)) for field in schema]
+        schema = arrow_module().schema(fields, schema.metadata)
     for column in map(parquet.schema.column, range(len(parquet.schema))):
         place = schema.get_field_index(column.path)
         kind = None if place < 0 else schema.field(place).type
@@ -165,6 +175,80 @@ def _schema_of(parquet: Any) -> Any:
             field = schema.field(place).with_type(geometry_type()(kind, text))
             schema = schema.set(place, field.with_metadata(metadata or None))
     return schema
+
+
+def _with_instants(kind: Any, leaves: Iterator[str]) -> Any:
+    """A type in which times that are INT96 in the file have the zone UTC.
+
+    `leaves`: physical types of the file's columns, in the order of the leaves of its Arrow types.
+    """
+    arrow, types = arrow_module(), arrow_module().types
+
+    def inner(field: Any) -> Any:
+        return field.with_type(_with_instants(field.type, leaves))
+
+    if isinstance(kind, arrow.BaseExtensionType):
+        for _ in range(_leaves_of(kind.storage_type)):
+            next(leaves)
+        return kind
+    if types.is_struct(kind):
+        return arrow.struct([inner(field) for field in kind])
+    if types.is_map(kind):
+        return arrow.map_(inner(kind.key_field), inner(kind.item_field), kind.keys_sorted)
+    if types.is_large_list(kind):
+        return arrow.large_list(inner(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return arrow.list_(inner(kind.value_field), kind.list_size)
+    if types.is_list(kind):
+        return arrow.list_(inner(kind.value_field))
+    return arrow.timestamp(kind.unit, "UTC") if next(leaves) == "INT96" else kind
+
+
+def _leaves_of(kind: Any) -> int:
+    """Columns of Parquet that an Arrow type is stored in."""
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    return sum(_leaves_of(field.type) for field in fields) if fields else 1
+
+
+def _copies_with(metadata: Mapping[bytes, bytes], added: Mapping[str, type]) -> dict[bytes, bytes]:
+    """The metadata of a file that gets further columns.
+
+    Spark and Avro believe their own copy of the schema, and not the file's.  A copy that cannot
+    list the columns is left out: then they read the file's.
+    """
+    copies = dict(metadata)
+    for key, extended in _COPIES.items() if added else ():
+        if key in copies:
+            try:
+                copies[key] = json.dumps(extended(json.loads(copies[key]), added)).encode()
+            except (ValueError, KeyError, TypeError, AttributeError):
+                del copies[key]
+    return copies
+
+
+def _spark_schema(schema: Any, added: Mapping[str, type]) -> Any:
+    for name, kind in added.items():
+        kind_name = "float" if kind is float else "string"
+        schema["fields"].append({"name": name, "type": kind_name, "nullable": True, "metadata": {}})
+    return schema
+
+
+def _avro_schema(schema: Any, added: Mapping[str, type]) -> Any:
+    for name, kind in added.items():
+        if not _AVRO_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name in Avro")
+        kind_name = "float" if kind is float else "string"
+        schema["fields"].append({"name": name, "type": ["null", kind_name], "default": None})
+    return schema
+
+
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COPIES: dict[bytes, Callable[[Any, Mapping[str, type]], Any]] = {
+    b"org.apache.spark.sql.parquet.row.metadata": _spark_schema,
+    b"parquet.avro.schema": _avro_schema,
+    b"avro.schema": _avro_schema,
+}
+"""By key of a file's metadata that has a copy of its schema, how columns are added to it."""
 
 
 @cache
