@@ -238,16 +238,36 @@ def is_stream(data: Any) -> bool:
     )
 
 
-def column_of(data: Any, what: str) -> Any:
-    """`whole` data that is meant to be one column.
+def column_of(data: Any, what: str, *, keep_codes: bool = False) -> Any:
+    """`whole` data that is meant to be one column, `decoded` unless `keep_codes`.
 
     If conversion made a table of it, the only column of the table; DataError if it has several.
     """
     converted = whole(data, what)
     table = None if converted is data else table_of(converted)
-    if table is None:
-        return converted
-    return table.column(_only(table.columns, "", a_kind(data), what)).data
+    if table is not None:
+        converted = table.column(_only(table.columns, "", a_kind(data), what)).data
+    return converted if keep_codes else decoded(converted)
+
+
+def decoded(column: Any) -> Any:
+    """An Arrow column in which each row has its own value, in place of a code or a run.
+
+    pyarrow's own conversion to NumPy gives a null among codes the dictionary's last value, and has
+    none for runs.  Data that is no such column is returned unchanged.
+    """
+    kind = str(getattr(column, "type", ""))
+    is_arrow = library_of(column) == "pyarrow"
+    if is_arrow and kind.startswith("dictionary<"):
+        arrow = optional_module("pyarrow", "reading codes", "pyarrow")
+        try:
+            return column.cast(column.type.value_type)
+        except arrow.ArrowException:  # pyarrow cannot cast codes of views
+            return arrow.array(column.to_pylist(), column.type.value_type)
+    if is_arrow and kind.startswith("run_end_encoded<"):
+        compute = optional_module("pyarrow.compute", "reading runs", "pyarrow")
+        return decoded(compute.run_end_decode(column))
+    return column
 
 
 def _of_arrow(data: Any) -> Any:
@@ -428,10 +448,7 @@ class _ArrowColumn(Column):
 
     def _array(self, first: int, last: int) -> NDArray[Any]:
         options = {} if hasattr(self.data, "chunks") else {"zero_copy_only": False}
-        part = self.data.slice(first, last - first)
-        if _ARROW_RUNS.match(str(part.type)):
-            compute = optional_module("pyarrow.compute", "reading runs", "pyarrow")
-            part = compute.run_end_decode(part)
+        part = decoded(self.data.slice(first, last - first))
         return np.asarray(part.to_numpy(**options))
 
     def numbers(self, first: int, last: int) -> NDArray[Any]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.atomic import NewFile, Unfinished
-from snailps.data.elements import column_of, refuse_masked
+from snailps.data.elements import column_of, library_of, refuse_masked
 from snailps.data.feature_rows import RowsSource
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.matrix_file import KEY_LIMIT, Flags, Header, first_not_weight, floats
@@ -375,7 +375,9 @@ def _labels_of(y: Any, source: RowsSource) -> NDArray[Any]:
         return np.zeros(0, np.float32)
     y = column_of(y, "y")
     refuse_masked(y, "y")
-    numbers = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    # pyarrow's own `to_numpy` refuses nulls.
+    is_plain = library_of(y) == "pyarrow" or not hasattr(y, "to_numpy")
+    numbers = np.asarray(y) if is_plain else y.to_numpy()
     if numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]
     if numbers.ndim != 1:

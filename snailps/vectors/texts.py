@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import column_of
+from snailps.data.elements import column_of, decoded
 from snailps.data.file_kinds import READ_BYTES
 from snailps.errors import DataError
 from snailps.vectors.words import to_bytes
@@ -55,7 +55,7 @@ def pieces_of(
     For messages: `what` an item is called, and the number of the `first` one.
     """
     rows = max(1, min(rows, ROWS_MAX))
-    texts = column_of(texts, "texts")
+    texts = column_of(texts, "texts", keep_codes=True)  # `_plain_parts` decodes some rows at a time
     is_row = getattr(texts, "ndim", 1) == 1 and not isinstance(texts, Mapping)
     if isinstance(texts, (str, bytes)):
         raw = to_bytes(texts)
@@ -165,7 +165,8 @@ def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:
         kind = type(texts).__name__
         raise DataError(f"expected one column of texts, got {kind}: {error}") from None
     kinds = arrow.types
-    values = column.type.value_type if kinds.is_dictionary(column.type) else column.type
+    has_codes = kinds.is_dictionary(column.type) or kinds.is_run_end_encoded(column.type)
+    values = column.type.value_type if has_codes else column.type
     is_bytes = any(
         kind(values) for kind in (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
     )
@@ -177,7 +178,7 @@ def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:
     plain = arrow.large_binary() if is_bytes else arrow.large_string()
     for chunk in column.chunks:
         row, count = first, len(chunk)
-        for part in _plain_parts(arrow, chunk, plain):
+        for part in _plain_parts(chunk, plain):
             if part.null_count:
                 missing = row + part.is_null().index(True).as_py()
                 raise DataError(
@@ -189,17 +190,13 @@ def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:
         first += count
 
 
-def _plain_parts(arrow: Any, chunk: Any, plain: Any) -> Iterator[Any]:
+def _plain_parts(chunk: Any, plain: Any) -> Iterator[Any]:
     """Yield a chunk as it is if its texts are contiguous; else convert it, some rows at a time."""
     if _offset_type(chunk) is not None:
         yield chunk
         return
     for first in range(0, len(chunk), ROWS_MAX):
-        part = chunk.slice(first, ROWS_MAX)
-        try:
-            yield part.cast(plain)
-        except arrow.ArrowException:  # pyarrow cannot cast some dictionaries
-            yield arrow.array(part.to_pylist(), plain)
+        yield decoded(chunk.slice(first, ROWS_MAX)).cast(plain)
 
 
 def _offset_type(chunk: Any) -> type | None:

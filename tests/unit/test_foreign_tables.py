@@ -14,7 +14,7 @@ from door import fit_here, of_fit
 
 import snailps
 from snailps import write_matrix
-from snailps.data.elements import elements_of, native, table_of, whole
+from snailps.data.elements import elements_of, is_missing, native, table_of, whole
 from snailps.data.matrices import matrix_of
 from snailps.data.name_rows import NameRows
 from snailps.data.spool import spool_text
@@ -198,6 +198,50 @@ def test_column_is_read_where_one_is_expected(form):
     )
     with pytest.raises(DataError, match=r"y: say which column of an? .* it has 'text', 'b', 'a'"):
         labels_of(forms(TABLE)[form], "X")
+
+
+def coded(values):
+    """Columns of these values as codes of a dictionary, or as runs, in pyarrow, pandas, polars."""
+    plain, compute = pa.array(values), pytest.importorskip("pyarrow.compute")
+    codes, distinct = plain.dictionary_encode(), plain.unique()
+    places = distinct.to_pylist()
+    null_inside = pa.DictionaryArray.from_arrays([places.index(v) for v in values], distinct)
+    yield from (codes, null_inside, compute.run_end_encode(plain))
+    for column in (codes, null_inside, compute.run_end_encode(plain)):
+        yield pa.chunked_array([column])
+    yield pa.chunked_array([codes[:1], codes[1:]])
+    yield from (pd.Series(values, dtype="category"), pd.Categorical(values))
+    yield pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([codes])))
+    if isinstance(values[0], str):
+        views = pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast("string_view"))
+        yield pa.chunked_array([views])
+        yield from (
+            pl.Series(values, dtype=kind) for kind in (pl.Categorical, pl.Enum(places[::2]))
+        )
+
+
+def test_null_among_codes_is_missing(tmp_path):
+    """pyarrow's `ChunkedArray.to_numpy` gives it the dictionary's last value."""
+    names, numbers = ["a", None, "b", "b"], [1.5, None, 2.0, 2.0]
+    for column in coded(names):
+        with pytest.raises(DataError, match="is missing"):
+            labels_of(column, "X")
+        with pytest.raises(DataError, match=r"no text|expected a line of text"):
+            list(pieces_of(column))
+        assert [None if is_missing(v) else v for v in elements_of(column).values] == names
+    for column in coded(numbers):
+        for read in (lambda y: labels_of(y, "X"), lambda y: targets_of(y, "X"),
+                     lambda w: weights_of(w, 4)):  # fmt: skip
+            with pytest.raises(DataError):
+                read(column)
+        for options in ({"y": column}, {"y": [0, 1, 0, 1], "sample_weight": column}):
+            with pytest.raises(DataError):
+                write_matrix(tmp_path / "m", np.eye(4), **options)
+    for column in (pa.array(numbers), *coded(numbers)):
+        if "pyarrow" in type(column).__module__:
+            table = table_of(pa.table({"n": column}))
+            found = table.column("n").numbers(0, 4)
+            np.testing.assert_array_equal(found, [1.5, np.nan, 2.0, 2.0])
 
 
 def test_columns_of_other_libraries_are_columns():
