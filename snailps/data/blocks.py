@@ -35,7 +35,7 @@ from snailps.data.file_kinds import (
     refuse_foreign,
     refuse_header,
 )
-from snailps.data.lakes import files_of_table, kind_of_folder
+from snailps.data.lakes import files_of_table, kind_of_folder, refuse_listed_elsewhere
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     gather,
@@ -412,7 +412,10 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
     if is_driver_file(text):
         return [text]
     if is_url(text):
-        return [marked(url, relative) for url, relative in files_of_url(text)]
+        urls = files_of_url(text)
+        for url, _ in urls:
+            refuse_listed_elsewhere(url)
+        return [marked(url, relative) for url, relative in urls]
     path = Path(home_expanded(text))
     if path.is_dir():
         files = list(_files_below(_absolute(path), tables))
@@ -426,6 +429,8 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
                 f"{file} is in the {table[1]} table {table[0]}, whose list does not have it: an "
                 "earlier version's file, probably. Name the folder"
             )
+        if table is None:
+            refuse_listed_elsewhere(file)
         return [file]
     if not glob.has_magic(text):
         raise DataError(
@@ -444,7 +449,7 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
         file = _absolute(Path(folder, relative))
         table = _table_around(str(Path(file).parent), tables)
         if table is None or file in table[2]:
-            files.append(marked(file, relative))
+            files.append(_listed(file, relative, table))
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
@@ -503,10 +508,18 @@ def _files_below(folder: str, tables: dict[str, Listed | None]) -> Iterator[str]
             files = [str(Path(where) / name) for name in visible if name not in OF_FILTERS]
         for file in files:
             if table is None or file in table[2]:
-                # Folders of an Iceberg table are named after transforms, such as day(at): the
-                # column itself is in the files.
-                is_column = table is None or table[1] != "Iceberg"
-                yield marked(file, os.path.relpath(file, folder)) if is_column else file
+                yield _listed(file, os.path.relpath(file, folder), table)
+
+
+def _listed(file: str, relative: str, table: Listed | None) -> str:
+    """The path of a file that was found by a folder or pattern, marked if folders are columns."""
+    if table is None:
+        refuse_listed_elsewhere(file)
+    # Folders of an Iceberg table are named after transforms, such as day(at): the column itself is
+    # in the files.
+    elif table[1] == "Iceberg":
+        return file
+    return marked(file, relative)
 
 
 def _readable_bytes(path: str, scratch: Scratch) -> int:

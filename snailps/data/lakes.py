@@ -2,6 +2,7 @@
 
     folder -> kind_of_folder -> "Delta", ...
     folder, kind -> files_of_table -> the files of the current version
+    path -> refuse_listed_elsewhere -> DataError: only a list that is not here says if it counts
 
 Such a folder keeps files of earlier versions, whose rows were removed or changed since: reading
 them all would train on deleted rows.  deltalake and pyiceberg read the lists.  Refuses tables whose
@@ -21,7 +22,23 @@ from urllib.parse import unquote, urlsplit
 from snailps.data.extras import optional_module
 from snailps.errors import DataError, SnailError
 
-Kind = Literal["Delta", "Iceberg", "Hudi", "save_to_disk", "splits of save_to_disk"]
+Kind = Literal[
+    "Delta", "Iceberg", "Hudi", "Lance", "Paimon", "Hive ACID", "save_to_disk",
+    "splits of save_to_disk",
+]  # fmt: skip
+NOT_READ = frozenset(("Hudi", "Lance", "Paimon", "Hive ACID"))
+"""Kinds of tables that are recognised, and refused: nothing here reads their lists."""
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LISTED_ELSEWHERE = (
+    ("DuckLake", re.compile(f"ducklake-{_UUID}(-delete)?\\.(parquet|puffin)"),
+     "write its rows by DuckDB, COPY (FROM the table) TO 'rows.parquet'"),
+    ("Iceberg", re.compile(rf"[0-9]{{5}}-[0-9]+-{_UUID}(-[0-9]+)*(-deletes)?\.(parquet|orc)"),
+     "bring its folder `metadata` here, or write its rows as Parquet"),
+    ("Delta", re.compile(rf"deletion_vector_{_UUID}\.bin"),
+     "bring its folder `_delta_log` here, or write its rows as Parquet"),
+)  # fmt: skip
+"""By the names of its files, a kind of table whose list is elsewhere, and what to do."""
+_ACID = re.compile(r"(base_[0-9]+|(delete_)?delta_[0-9]+_[0-9]+)(_.*)?")
 _METADATA = re.compile(r"v?([0-9]+)(-.*)?\.(gz\.)?metadata\.json(\.gz)?")
 
 
@@ -36,6 +53,12 @@ def kind_of_folder(folder: str) -> Kind | None:
             return "Iceberg"
         if (place / ".hoodie").is_dir():
             return "Hudi"
+        if (place / "_versions").is_dir() and any((place / "_versions").glob("*.manifest")):
+            return "Lance"
+        if (place / "snapshot").is_dir() and any((place / "schema").glob("schema-[0-9]*")):
+            return "Paimon"
+        if _ACID.fullmatch(place.name) and any(place.glob("bucket_[0-9]*")):
+            return "Hive ACID"
         if (place / "dataset_dict.json").is_file():
             return "splits of save_to_disk"
         if (place / "state.json").is_file() and (place / "dataset_info.json").is_file():
@@ -51,9 +74,9 @@ def files_of_table(folder: str, kind: Kind) -> list[str]:
     read: dict[str, Callable[[Path], list[str]]] = {
         "Delta": _delta, "Iceberg": _iceberg, "save_to_disk": _saved,
     }  # fmt: skip
-    if kind == "Hudi":
+    if kind in NOT_READ:
         raise DataError(
-            f"{folder} is a Hudi table, a kind that is not read here: write its rows as Parquet, "
+            f"{folder} is a {kind} table, a kind that is not read here: write its rows as Parquet, "
             "and name that folder"
         )
     if kind == "splits of save_to_disk":
@@ -71,6 +94,21 @@ def files_of_table(folder: str, kind: Kind) -> list[str]:
     if not files:
         raise DataError(f"the {kind} table {folder} has no rows in its current version")
     return files
+
+
+def refuse_listed_elsewhere(path: str) -> None:
+    """DataError: by its name a file belongs to a table whose list is not in the folder.
+
+    It may be of an earlier version, and a part of its rows may have been deleted.
+    """
+    name = path.rpartition("/")[2]
+    for kind, pattern, cure in _LISTED_ELSEWHERE:
+        if pattern.fullmatch(name):
+            raise DataError(
+                f"{path} is a file of {_article(kind)} table, and the list of the table's current "
+                f"files is not here: {cure}. If all rows of the files are wanted, deleted ones "
+                "too, rename the files"
+            )
 
 
 def _delta(folder: Path) -> list[str]:

@@ -289,9 +289,8 @@ def test_iceberg_table_has_the_files_of_its_newest_metadata(tmp_path, monkeypatc
     ):
         files_of([f"{folder}/data"])
     opened = iceberg(monkeypatch, [f"{folder}/{data[1]}"])
-    for inputs in (folder, f"{folder}/data", f"{folder}/data/**/*.parquet"):
-        assert files_of([inputs])[0].replace("/./", "/") == f"{folder}/{data[1]}"
-    assert files_of([folder]) == [f"{folder}/{data[1]}"]  # a transform is no column
+    for inputs in (folder, f"{folder}/data", f"{folder}/data/**/*.parquet", f"{folder}/*/*/*"):
+        assert files_of([inputs]) == [f"{folder}/{data[1]}"]  # a transform is no column
     assert opened[0].endswith("00010-b.metadata.json")
     iceberg(monkeypatch, [f"{folder}/{data[1]}"], deletes=("d",))
     with pytest.raises(DataError, match=r"is an Iceberg table .*: it has files of deleted rows"):
@@ -345,14 +344,68 @@ def test_a_folder_above_that_may_not_be_listed_is_no_table(tmp_path, monkeypatch
     assert files_of([file]) == files_of([f"{tmp_path}/bob"]) == [file]
 
 
-def test_hudi_is_refused_by_name(tmp_path):
-    put(tmp_path, "a.parquet", ".hoodie/x.parquet")
-    with pytest.raises(DataError, match="is a Hudi table, a kind that is not read here"):
-        files_of([str(tmp_path)])
+@pytest.mark.parametrize(
+    ("kind", "mark", "data"),
+    [
+        ("Hudi", ".hoodie/x.parquet", "a.parquet"),
+        ("Lance", "_versions/1.manifest", "data/a.parquet"),
+        ("Paimon", "snapshot/snapshot-1", "bucket-0/data-0.parquet"),
+        ("Hive ACID", "delta_0000001_0000001/bucket_00000", "base_0000002/bucket_00000"),
+    ],
+)
+def test_tables_that_are_not_read_are_refused_by_name(tmp_path, kind, mark, data):
+    folder = put(tmp_path / "t", mark, data, "schema/schema-0" if kind == "Paimon" else mark)
+    for name in (folder, str(tmp_path), f"{folder}/**/*", f"{folder}/{data}"):
+        with pytest.raises(DataError, match=f"is a {kind} table, a kind that is not read here"):
+            files_of([name])
+
+
+UUID = "01a22dbf-5940-7f78-9e02-572357b0312b"
 
 
 @pytest.mark.parametrize(
-    ("mark", "kind"), [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")]
+    ("kind", "name"),
+    [
+        ("DuckLake", f"ducklake-{UUID}.parquet"),
+        ("DuckLake", f"ducklake-{UUID}-delete.parquet"),
+        ("Iceberg", f"00000-4-{UUID}-00001.parquet"),
+        ("Iceberg", f"00000-4-{UUID}-0-00001.parquet"),
+        ("Iceberg", f"00001-0-{UUID}.parquet"),
+        ("Iceberg", f"00000-4-{UUID}-00001-deletes.orc"),
+        ("Delta", f"deletion_vector_{UUID}.bin"),
+    ],
+)
+def test_files_whose_list_is_elsewhere_are_refused_by_name(tmp_path, kind, name):
+    """The folder has files of earlier versions too, and nothing in it says which."""
+    folder = put(tmp_path / "main" / "t", f"c=1/{name}")
+    for inputs in (folder, str(tmp_path), f"{folder}/*/*", f"{folder}/c=1/{name}"):
+        with pytest.raises(DataError, match=f"is a file of an? {kind} table, and the list of"):
+            files_of([inputs])
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    try:
+        memory.pipe(f"/elsewhere/{name}", b"x")
+        with pytest.raises(DataError, match=f"is a file of an? {kind} table"):
+            files_of(["memory://elsewhere"])
+    finally:
+        memory.rm("/elsewhere", recursive=True)
+
+
+def test_files_of_other_writers_are_no_tables_of_a_list(tmp_path):
+    names = (f"part-00000-{UUID}-c000.snappy.parquet", f"{UUID}.parquet", "00000-4.parquet",
+             "ducklake.parquet", f"0-{UUID}-0.parquet")  # fmt: skip
+    assert below(put(tmp_path, *names)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("mark", "kind"),
+    [
+        ("_delta_log/0.json", "Delta"),
+        ("metadata/v1.metadata.json", "Iceberg"),
+        (".hoodie/hoodie.properties", "Hudi"),
+        ("_versions/1.manifest", "Lance"),
+        ("schema/schema-0", "Paimon"),
+        ("delta_0000001_0000001_0000/bucket_00000", "Hive ACID"),
+    ],
 )
 def test_url_of_a_table_with_a_list_is_refused_and_columns_are_read(mark, kind):
     memory = pytest.importorskip("fsspec").filesystem("memory")
