@@ -84,7 +84,10 @@ class Piece:
 def dense_piece(
     ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32] | int, columns: int
 ) -> Piece:
-    """Rows with all their values, zeros included; DataError: not enough memory."""
+    """Rows with all their values, zeros included; entries of one key are added.
+
+    DataError: not enough memory.
+    """
     try:
         x = np.zeros((len(ptr) - 1, columns), np.float32)
     except (MemoryError, ValueError):
@@ -92,7 +95,8 @@ def dense_piece(
             f"X: no memory for {len(ptr) - 1:,} dense rows of {columns:,} values: number the "
             "columns from 0 without gaps, or choose an estimator for sparse examples"
         ) from None
-    x[np.repeat(np.arange(len(x)), np.diff(ptr)), keys.astype(np.int64)] = values
+    rows = np.repeat(np.arange(len(x)), np.diff(ptr))
+    np.add.at(x.ravel(), rows * columns + keys.astype(np.int64), values)
     return Piece(None, None, x.ravel(), None, len(x))
 
 

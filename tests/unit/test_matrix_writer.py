@@ -17,6 +17,7 @@ from snailps.data._examples import RowReader, hash_bytes
 from snailps.data.columns import Column, Kind
 from snailps.data.example_files import example_files
 from snailps.data.examples import ExampleReader
+from snailps.data.feature_rows import dense_piece
 from snailps.data.matrix_file import (
     Flags,
     Header,
@@ -576,3 +577,10 @@ def test_labels_beyond_float32_are_refused(tmp_path):
     data = header.pack() + np.array([1e300]).tobytes() + bytes(56) + bytes(64)
     with pytest.raises(DataError, match=r"row 0 has label 1e\+300: expected finite ones within"):
         examples_of(data, "a.mx")
+
+
+def test_index_that_a_row_repeats_is_the_sum_of_its_values():
+    """By hand: 3:1 3:2 is 3:3, as in scipy; other rows keep their values."""
+    ptr, keys = np.array([0, 3, 3, 5]), np.array([3, 0, 3, 1, 2], np.uint32)
+    piece = dense_piece(ptr, keys, np.array([1, 5, 2, 7, 8], np.float32), 4)
+    assert piece.values.reshape(3, 4).tolist() == [[5, 0, 0, 3], [0] * 4, [0, 7, 8, 0]]
