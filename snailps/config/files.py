@@ -19,6 +19,7 @@ from pathlib import Path
 from snailps.config.quoting import cut_comment, unquote
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
+from snailps.pointers import pointer_of
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*:(.*)", re.DOTALL)
 _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
@@ -85,8 +86,11 @@ def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entr
 
 def _lines(path: Path, origin: str) -> list[str]:
     try:
+        raw = path.read_bytes()
+        if pointer := pointer_of(raw):
+            raise ConfigError(f"{path} is {pointer}")
         # Only line feeds end a line (str.splitlines would also split at form feeds and others).
-        return path.read_bytes().decode("utf-8-sig").split("\n")
+        return raw.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise ConfigError(f"{origin}: cannot read {str(path)!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:

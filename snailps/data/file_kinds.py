@@ -20,6 +20,7 @@ from typing import IO
 
 from snailps.data.formats import format_of
 from snailps.errors import DataError
+from snailps.pointers import POINTERS
 
 BOM = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8, which some editors write."""
@@ -96,6 +97,7 @@ _KINDS: tuple[tuple[str, bytes, str], ...] = (
     ("a fastText model", rb"\xba\x16\x4f\x2f", _LOAD),
     ("UTF-32 text", rb"\xff\xfe\0\0|\0\0\xfe\xff", "convert it: iconv -f UTF-32 -t UTF-8"),
     ("UTF-16 text", rb"\xff\xfe|\xfe\xff", "convert it: iconv -f UTF-16 -t UTF-8"),
+    *((pointer.name, pointer.begin, pointer.cure) for pointer in POINTERS),
 )  # fmt: skip
 # Formats that dense and sparse models read, and models of text do not.
 _OURS: tuple[tuple[str, bytes, str], ...] = (

@@ -15,6 +15,7 @@ import glob
 import hashlib
 import io
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError, SnailError
+from snailps.pointers import POINTER_BYTES, pointer_of
 
 STEP_BYTES = 1 << 20
 """Bytes of content read at a time."""
@@ -34,6 +36,11 @@ PACKED_STEP_BYTES = 1 << 11
 2 KiB hold at most 64 MiB, so that a small malicious file cannot fill the memory."""
 PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
 """By file ending in lower case, the program that unpacks it."""
+_MAGIC = {
+    ".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd",
+    ".lz4": b"\x04\x22\x4d\x18",
+}  # fmt: skip
+"""First bytes of a packed file, by its ending."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
 """Errors, besides OSError, of reading a damaged file."""
 _GZIP = zlib.MAX_WBITS | 16
@@ -50,6 +57,9 @@ _LAKES = {
     re.compile(r"(^|/)_delta_log/"): "a Delta",
     re.compile(r"(^|/)metadata/[^/]*metadata\.json"): "an Iceberg",
     re.compile(r"(^|/)\.hoodie/"): "a Hudi",
+    re.compile(r"(^|/)_versions/[^/]*\.manifest"): "a Lance",
+    re.compile(r"(^|/)schema/schema-[0-9]"): "a Paimon",
+    re.compile(r"(^|/)(delete_)?delta_[0-9]+_[0-9]+[^/]*/bucket_[0-9]"): "a Hive ACID",
 }
 _ALWAYS_FILES = ("http://", "https://")
 """A web page is one file: nothing lists the files below it, and `?` begins its query."""
@@ -90,14 +100,34 @@ def open_content(path: str) -> BinaryIO:
     """Open the unpacked content of a file or URL.
 
     Only local files that are not packed can seek.  Reading a damaged file raises OSError or one of
-    `DAMAGED`: read within `read_errors`.
+    `DAMAGED`: read within `read_errors`.  DataError: a pointer of Git LFS.
     """
-    file: IO[bytes] = _open_url(path) if is_url(path) else Path(path).open("rb")  # noqa: SIM115
+    if not is_url(path):
+        file: IO[bytes] = Path(path).open("rb")  # noqa: SIM115
+        is_decoded, head = False, _beginning(file)
+    else:
+        file, is_decoded = _open_url(path)
+        with read_errors(path):
+            head = file.peek(POINTER_BYTES)
     try:
-        return _unpacked(file, path)
+        if pointer := pointer_of(head):
+            raise DataError(f"{path} is {pointer}")
+        packing = packing_of(path)
+        # A server may say that it sends x.gz encoded by gzip: then it is unpacked by now.
+        if is_decoded and packing and not head.startswith(_MAGIC[packing]):
+            packing = ""
+        return _unpacked(file, path, packing)
     except BaseException:
         file.close()
         raise
+
+
+def _beginning(file: IO[bytes]) -> bytes:
+    """The first bytes of a local file, whose position stays; empty for a pipe."""
+    try:
+        return os.pread(file.fileno(), POINTER_BYTES, 0)
+    except OSError:  # a pipe has no byte 0; what else cannot be read is said by who reads on
+        return b""
 
 
 def pieces_of(path: str) -> Iterator[bytes]:
@@ -230,13 +260,17 @@ def _system_of(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def _open_url(url: str) -> IO[bytes]:
+def _open_url(url: str) -> tuple[io.BufferedReader, bool]:
+    """The content of a URL, and whether its server encoded it for the transfer."""
     system, path = _system_of(url)
     # Not every web server supports ranges: read from the beginning.
     options = {"block_size": 0} if url.lower().startswith(_ALWAYS_FILES) else {}
     with read_errors(url):
         # fsspec's own readline has no limit: a file without newlines would fill the memory.
-        return io.BufferedReader(system.open(path, "rb", **options), STEP_BYTES)
+        raw = system.open(path, "rb", **options)
+        headers = getattr(getattr(raw, "r", None), "headers", {})  # of a page's answer
+        is_encoded = headers.get("Content-Encoding", "identity") != "identity"
+        return io.BufferedReader(raw, STEP_BYTES), is_encoded
 
 
 def _of_url(url: str, error: Exception) -> DataError:
@@ -246,9 +280,8 @@ def _of_url(url: str, error: Exception) -> DataError:
     )
 
 
-def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
+def _unpacked(file: IO[bytes], path: str, packing: str) -> BinaryIO:
     """The unpacked content of an open file; closing it closes the file."""
-    packing = packing_of(path)
     if packing == ".gz":
         content = _content(file, lambda: zlib.decompressobj(_GZIP), padding=1)
     elif packing == ".bz2":

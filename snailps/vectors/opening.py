@@ -21,6 +21,7 @@ from snailps.data.atomic import free_bytes, human_bytes
 from snailps.earlier_names import JOURNAL_COPY
 from snailps.errors import ModelFileError
 from snailps.kernels.quota import memory
+from snailps.pointers import POINTER_BYTES, pointer_of
 from snailps.vectors.model_file import refuse_pipe
 
 Path_: TypeAlias = "str | os.PathLike[str]"
@@ -74,11 +75,14 @@ def check_room(path: Path_, copy: IO[bytes], more: int) -> None:
 
 
 def first_bytes(path: Path_) -> bytes:
-    """Read the first two bytes of a file; if it is missing, the error suggests a similar name."""
+    """Read the first bytes of a file; if it is missing, the error suggests a similar name.
+
+    ModelFileError: it is a pointer in the place of the model.
+    """
     refuse_pipe(path)
     try:
         with open(path, "rb") as file:
-            return file.read(2)
+            head = file.read(POINTER_BYTES)
     except FileNotFoundError as error:
         ends = [*SUFFIXES, ".txt", *(f"{end}.gz" for end in (*SUFFIXES, ".txt")), ".weights.npz"]
         beside = [name for end in ends if (name := Path(f"{path}{end}")).is_file()]
@@ -88,6 +92,9 @@ def first_bytes(path: Path_) -> bytes:
         raise ModelFileError(f"{path}: {identify_folder(path)}") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if pointer := pointer_of(head):
+        raise ModelFileError(f"{path} is {pointer}")
+    return head
 
 
 def identify_folder(path: Path_) -> str:

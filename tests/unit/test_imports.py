@@ -19,7 +19,16 @@ SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 # Rooms of the package from the bottom up.  A module may import its own room and those that its
 # room's row names: nothing beside it, nothing above.  A room is the first name below `snailps`.
 BUILDS = {"_kernels", "_kernels_base", "_kernels_avx2", "_kernels_avx512"}
-LEAVES = {"outward", "dataclass", "earlier_names", "errors", "pieces", "_version", "abi"}
+LEAVES = {
+    "outward",
+    "dataclass",
+    "earlier_names",
+    "errors",
+    "pieces",
+    "pointers",
+    "_version",
+    "abi",
+}
 NUMERIC = {*LEAVES, "config", "kernels", *BUILDS, "data", "vectors"}
 PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
@@ -71,7 +80,7 @@ ALLOWED = {
 LAYERS = [
     {"outward"},
     {"dataclass", "earlier_names", "errors"},
-    {"pieces"},
+    {"pieces", "pointers"},
     {"config", "abi", "data", "kernels", "vectors"},
     {"transport", "store"},
     {"api"},

@@ -9,6 +9,8 @@ import types
 
 import pytest
 
+import snailps
+from snailps.config.files import read_conf
 from snailps.data import unpacking
 from snailps.data.blocks import expand, read_block
 from snailps.data.extras import optional_module
@@ -22,7 +24,7 @@ from snailps.data.unpacking import (
     pieces_of,
     version_of,
 )
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, ModelFileError
 
 TEXT = b"some words to pack\n" * 5000
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -269,6 +271,68 @@ def test_pages_are_read_from_their_beginning_as_not_every_server_has_ranges(buck
     assert buckets.options == {"block_size": 0}
     with open_content("toy://b/a.txt"):
         assert buckets.options == {}
+
+
+@pytest.mark.parametrize("ending", ["", *ENDINGS])
+@pytest.mark.parametrize("encoding", [None, "gzip", "identity"])
+def test_page_that_is_unpacked_on_its_way_is_not_unpacked_again(buckets, ending, encoding):
+    """A server may send x.gz as content encoded by gzip, which the client has decoded by now."""
+    sent = TEXT if encoding == "gzip" or not ending else pack(ending, TEXT)
+    plain = buckets.open
+
+    def answer(path, mode, **options):
+        raw = plain(path, mode, **options)
+        page = type("Page", (io.BytesIO,), {})(raw.getvalue())
+        page.r = types.SimpleNamespace(headers={"Content-Encoding": encoding} if encoding else {})
+        return page
+
+    buckets.open = answer
+    for name, data in (("a.txt", sent), ("twice.txt", pack(ending, TEXT) if ending else TEXT)):
+        buckets.files[f"http://h/{name}{ending}"] = data
+        with open_content(f"http://h/{name}{ending}") as file:
+            assert file.read() == TEXT
+    if ending:
+        buckets.files[f"http://h/damaged{ending}"] = TEXT
+        if encoding != "gzip":
+            with pytest.raises(DataError, match="is damaged"):
+                b"".join(pieces_of(f"http://h/damaged{ending}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n", "Git LFS"),
+        (b"version https://hawser.github.com/spec/v1\noid sha256:4d7a\nsize 13\n", "Git LFS"),
+        (b"/annex/objects/SHA256E-s13--4d7a.parquet\n", "git-annex"),
+    ],
+)
+def test_pointer_in_the_place_of_a_file_is_refused_by_name(buckets, tmp_path, text, name):
+    wanted = f"a pointer of {name} in the place of the file: fetch the file"
+    buckets.files["toy://b/x.parquet"] = text
+    buckets.files["b/x.parquet"] = text
+    for path in ("x.txt", "x.txt.gz", "x.parquet", "x.arrow", "x.orc", "x.csv", "x.jsonl", "x.npy"):
+        (tmp_path / path).write_bytes(text)
+        with pytest.raises(DataError, match=wanted):
+            open_content(str(tmp_path / path))
+        with pytest.raises(DataError, match=wanted):
+            expand([str(tmp_path / path)], Scratch(str(tmp_path / "s"), 0))
+    with pytest.raises(DataError, match=wanted):
+        open_content("toy://b/x.parquet")
+    for path in ("m.bin", "m.ftz", "m.npz", "m.vec", "m.vec.gz"):
+        (tmp_path / path).write_bytes(text)
+        with pytest.raises(ModelFileError, match=wanted):
+            snailps.load(tmp_path / path)
+    (tmp_path / "job.conf").write_bytes(text)
+    with pytest.raises(ConfigError, match=wanted):
+        read_conf(str(tmp_path / "job.conf"))
+
+
+def test_text_about_pointers_is_text(tmp_path):
+    (tmp_path / "x.txt").write_text(
+        "see version https://git-lfs.github.com/spec/v1\n/annex/objects/\n"
+    )
+    with open_content(str(tmp_path / "x.txt")) as file:
+        assert file.read(3) == b"see"
 
 
 def test_missing_url_is_said_to_be_missing(buckets, monkeypatch):
