@@ -85,6 +85,7 @@ class MasterCore:
         # until the cluster is formed, or a session's rows are ready. In their sequence.
         self._parked: list[Received] = []
         self._early: list[Received] = []
+        self._waited = False  # the calls that are being taken have waited
 
         facts = past.facts if past is not None else []
         self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
@@ -254,9 +255,10 @@ class MasterCore:
 
     def _take_early(self, now: float) -> None:
         """Take the calls that had to wait; `_waits` may put some of them back."""
-        early, self._early = self._early, []
+        early, self._early, self._waited = self._early, [], True
         for event in early:
             self._received(event, now)
+        self._waited = False
 
     def _step_session(self, now: float) -> None:
         if self.lifecycle.stopping:
@@ -516,7 +518,7 @@ class MasterCore:
             messages.SaveRows: self.rows.save,
             messages.LoadRows: self.rows.load,
             messages.Submit: self.submissions.submit,
-            messages.Cancel: self.submissions.cancel,
+            messages.Cancel: self._cancel,
             messages.AskJob: job_controller.report_job,
             messages.Shutdown: self._shutdown,
         }
@@ -565,10 +567,27 @@ class MasterCore:
             return False
         if isinstance(message, messages.Submit):
             # A checkpoint of the session that is due goes first: with jobs in close succession
-            # there may be no other time for it.
-            self.rows.check(now)
-            return self.rows.busy
-        return self.rows.busy or self.submissions.loading
+            # there may be no other time for it. But one only: if a checkpoint takes longer than its
+            # interval, the next one is due when it ends.
+            if not self._waited:
+                self.rows.check(now)
+            return self.rows.busy or self._rows_are_asked_for
+        return self.rows.busy or self.submissions.loading or self._rows_are_asked_for
+
+    @property
+    def _rows_are_asked_for(self) -> bool:
+        """Whether an earlier call waits for the session's rows: drivers that save or load them in
+        close succession must not keep a job from beginning."""
+        return any(isinstance(event.message, _NEEDS_ROWS) for event in self._early)
+
+    def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
+        """Cancel a driver's job; one that still waits for the rows never begins."""
+        self.submissions.cancel(member, message, call, now)
+        for event in [] if message.early else [*self._early]:
+            if isinstance(event.message, messages.Submit) and event.peer == member.peer:
+                self._early.remove(event)
+                assert event.call is not None
+                self.out.reply(event.call, ClusterError("the job was cancelled"))
 
     def _heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """A server has saved or loaded a checkpoint: of the job, or of the session."""

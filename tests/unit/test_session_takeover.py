@@ -1,5 +1,6 @@
 """A session's master that takes over; what drivers save and load: scripted peers, no process."""
 
+import itertools
 import signal
 from dataclasses import replace
 
@@ -679,3 +680,59 @@ def test_signal_at_a_member_of_an_idle_session_has_that_member_leave(name):
     world.tick(times=4)
     assert (world.core.lifecycle.code, world.core.lifecycle.stopping) == (EXIT_INTERRUPTED, True)
     assert "its rows would go with it" in world.core.lifecycle.verdict
+
+
+def with_rows_that_change(tmp_path, folder):
+    """A session that makes checkpoints while rows are pushed, and a job's settings."""
+    (tmp_path / "in.txt").write_text("0\n" * 10)
+    world = with_own(folder)
+    world.services.more_files = lambda: folder
+    pushes = itertools.count(1)
+    world.core.shard_reports.sum = lambda name: next(pushes)
+    world.join("worker")
+    world.tick(times=4)
+    return world, {"worker_class": MODEL, "input": str(tmp_path / "in.txt")}
+
+
+def test_checkpoint_that_is_due_goes_before_a_job_once(tmp_path):
+    """Each takes longer than its interval, so another one is due when it ends."""
+    world, settings = with_rows_that_change(tmp_path, Folder())
+    driver = world.join("driver")
+    world.tick(6)
+    call = world.call(driver, m.Submit(settings))
+    world.tick(7)
+    assert call not in world.answers
+    saved(world, 1)
+    assert world.answers[call].job == 1
+    assert len(world.orders(m.Save)) == 1
+
+
+def test_drivers_that_save_in_close_succession_keep_no_job_from_beginning(tmp_path):
+    world, settings = with_rows_that_change(tmp_path, Folder())
+    driver, other = world.join("driver"), world.join("driver")
+    world.tick(1)
+    first = world.call(other, m.SaveRows("/there"))
+    job = world.call(driver, m.Submit(settings))
+    second = world.call(other, m.SaveRows("/there"))
+    world.note(1, m.Saved(1, [{"name": "server-1-shard-0.rows"}], ""))
+    assert first in world.answers
+    third = world.call(other, m.SaveRows("/there"))  # at once, as in a loop
+    world.tick(times=2)
+    assert world.answers[job].job == 1
+    for call in (second, third):
+        assert "a job is at work here" in str(world.answers[call])
+    assert len(world.orders(m.Save)) == 1
+
+
+def test_job_that_is_cancelled_while_it_waits_for_a_checkpoint_never_begins(tmp_path):
+    world, settings = with_rows_that_change(tmp_path, Folder())
+    driver, other = world.join("driver"), world.join("driver")
+    world.tick(6)
+    call = world.call(driver, m.Submit(settings))
+    assert isinstance(world.ask(other, m.Cancel()), m.Ok)  # another driver's
+    assert isinstance(world.ask(driver, m.Cancel(early=True)), m.Ok)  # nothing trains yet
+    assert call not in world.answers
+    assert isinstance(world.ask(driver, m.Cancel()), m.Ok)
+    assert "the job was cancelled" in str(world.answers[call])
+    saved(world, 1)
+    assert world.core.reported_phase == "idle"
