@@ -118,7 +118,8 @@ class Series(Course):
 
     def columns(self) -> dict[str, list[float | None]]:
         return {
-            name: [plain(point[place]) for point in self.points] for place, name in enumerate(NAMES)
+            name: [plain(point[place], name) for point in self.points]
+            for place, name in enumerate(NAMES)
         }
 
 

@@ -100,7 +100,10 @@ cdef void copy_out(const char *rows, uint32_t row_bytes, const int64_t *places, 
 cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_bytes, const uint64_t *keys,
                       const char *given, int64_t n, uint32_t now, uint32_t call,
                       int64_t *made) noexcept nogil:
-    """Store rows; returns how many others were evicted.  `made` counts places that were empty."""
+    """Store rows; returns how many others were evicted.  `made` counts places that were empty.
+
+    An answer may overtake one that was asked for later: a newer row stays.
+    """
     cdef int64_t i, gone = 0
     cdef Set *found
     cdef int way, other
@@ -121,6 +124,8 @@ cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_byte
                 made[0] += 1
             else:
                 gone += 1
+        elif found.since[way] > now:
+            continue
         found.keys[way] = keys[i]
         found.since[way] = now
         found.used[way] = call
@@ -195,7 +200,10 @@ cdef class RowCache:
         return found, fresh
 
     def put(self, keys: NDArray[np.uint64], rows: NDArray[np.float32], uint64_t now) -> None:
-        """Store rows float32 (n, dim) of keys uint64 (n,) with the time `now`, at least 1."""
+        """Store rows float32 (n, dim) of keys uint64 (n,) with the time `now`, at least 1.
+
+        Rows with a later time stay as they are.
+        """
         cdef const uint64_t[::1] given = keys
         cdef const float[:, ::1] values = rows
         cdef int64_t n = given.shape[0], made = 0, gone = 0

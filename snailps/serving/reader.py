@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import fragment_of
-from snailps.api.tables import Keys, Rows, Table
+from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.errors import (
     ClusterError,
     ConfigError,
@@ -143,8 +143,12 @@ class FromCluster:
         return self._live.connected
 
     def close(self) -> None:
-        """Leave the cluster; later answers are as if no server answered."""
+        """Leave the cluster; later lookups raise, whatever the cache has."""
         self._finalizer()
+
+    def _check_open(self) -> None:
+        if not self._finalizer.alive:
+            raise ClusterError(f"this {type(self).__name__} is closed: make another one")
 
 
 C = TypeVar("C", bound=FromCluster)
@@ -173,6 +177,12 @@ class TableReader(FromCluster, RowReader):
     def __repr__(self) -> str:
         state = "connected" if self.connected else "not connected"
         return f"<reader of table {self.table.name!r}, rows of {self.table.dim}: {state}>"
+
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
+        self._check_open()
+        return super().pull(keys, out)
+
+    pull.__doc__ = RowReader.pull.__doc__
 
     def stats(self) -> ReaderStats:
         """Return counts of lookups and of the cache."""

@@ -242,6 +242,7 @@ class Recommender(reader.FromCluster):
 
     def refresh(self) -> None:
         """Pull the rows of the items now, whatever their age; raises if they do not come."""
+        self._check_open()
         with self._lock:
             self._snapshot = self._pulled(self._snapshot)
 
@@ -249,6 +250,7 @@ class Recommender(reader.FromCluster):
 
     def _newest(self) -> Snapshot:
         """The rows of items, pulled again if they are too old."""
+        self._check_open()
         with self._lock:
             snapshot = self._snapshot
             if snapshot is not None and self._is_good(snapshot):

@@ -401,3 +401,12 @@ def test_reader_that_is_closed_while_it_joins_again_leaves(monkeypatch):
     rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
     rows.renew()
     assert [driver.ended.is_set() for driver in drivers] == [True, True]
+
+
+@pytest.mark.parametrize("unreachable", ["error", "stale", "first"])
+def test_closed_reader_raises_whatever_is_cached(make, unreachable):
+    rows = make(unreachable)
+    rows.pull([5])
+    rows.close()
+    with pytest.raises(ClusterError, match="this TableReader is closed: make another one"):
+        rows.pull([5])

@@ -26,6 +26,7 @@ from snailps.store.checkpoint.folder import (
     LOCK,
     PASSED,
     CheckpointFolder,
+    found_at,
     open_checkpoint,
     verify,
     write_course,
@@ -403,6 +404,36 @@ def test_folder_with_checkpoints_finds_them_in_order(folder):
     ]  # fmt: skip
     assert [one.number for one in folder.candidates()] == [3, 2, 1]
     assert verify(folder.found()[1].path).rows == store.stats()["rows"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoint-", "checkpoint-monday", "checkpoint-7", "checkpoint-20261130",
+     "checkpoint-000001", "checkpoint-000001.part", "checkpoint-000001.old", "manifest.json.d"],
+)  # fmt: skip
+def test_folder_of_checkpoints_may_have_any_name(tmp_path, name):
+    store, outer = filled_store(40), CheckpointFolder(tmp_path)
+    folder = CheckpointFolder(tmp_path / name)
+    folder.take()
+    path = write_checkpoint(folder, store)
+    assert [(one.path, one.state) for one in found_at(folder.path)] == [(path, "good")]
+    assert [(one.path, one.state) for one in found_at(path)] == [(path, "good")]
+    # a folder beside its own checkpoints is nothing to them, whatever they remove
+    mine = [write_checkpoint(outer, store) for _ in range(3)]
+    assert [one.path for one in found_at(tmp_path)] == mine
+    outer.clear()
+    outer.prune(1)
+    assert [one.path for one in found_at(tmp_path)] == mine[-1:]
+    assert [one.path for one in found_at(folder.path)] == [path]
+    folder.release()
+
+
+def test_checkpoint_may_be_copied_under_any_name_and_takes_no_others_in(folder):
+    path = write_checkpoint(folder, filled_store(40), 5)
+    other = path.rename(path.parent / "monday")
+    assert [(one.number, one.path, one.state) for one in found_at(other)] == [(5, other, "good")]
+    with pytest.raises(CheckpointError, match=r"monday: is a checkpoint itself.*choose another"):
+        CheckpointFolder(other).take()
 
 
 def test_folder_that_does_not_exist_is_empty(tmp_path):

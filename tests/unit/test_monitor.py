@@ -51,12 +51,25 @@ def test_trimmed_status_has_users_words_and_columns():
         ("bad\udcff", "bad\ufffd"),
         ("half \ud83d", "half \ufffd"),  # of a character, in a user's error
         ({"k": (1, [2.0])}, {"k": [1, [2.0]]}),
+        ({"units_per_s": 1796060393.676}, {"units_per_s": 1796100000.0}),
+        ({"began_s": 1796060393.6761}, {"began_s": 1796060393.676}),  # five digits are 11 h off
+        ({"events": [{"at_s": -172812.3456}]}, {"events": [{"at_s": -172812.346}]}),
+        ({"at_s": [172812.3456]}, {"at_s": [172812.346]}),
+        ({"lag_s": 0.000123456}, {"lag_s": 0.00012346}),
         (None, None),
         (True, True),
     ],
 )
 def test_plain_value_becomes_what_json_has(value, expected):
     assert plain(value) == expected
+
+
+def test_columns_of_times_keep_milliseconds():
+    rows = [{"joined_s": 172812.3456, "pulls_per_s": 172812.3456}]
+    assert table(rows)["rows"] == [[172812.346, 172810.0]]
+    series = Series()
+    series.add({**status(), "phase": "training", "elapsed_s": 172812.3456})
+    assert series.columns()["at_s"] == [172812.346]
 
 
 def test_table_without_rows_has_no_columns():

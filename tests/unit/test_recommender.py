@@ -258,3 +258,13 @@ def test_what_a_recommender_cannot_serve_is_named():
     with pytest.raises(ClusterError, match=r"no cluster at 127.0.0.1:1"):
         snailps.recommender("127.0.0.1:1", init_timeout=0.3)
     assert MatrixFactorization.kinds == ("users", "items")
+
+
+def test_closed_recommender_raises_though_it_has_rows(training):
+    shop = training.recommender(unreachable="stale")
+    shop.recommend("u1")
+    shop.close()
+    asks = (lambda: shop.recommend("u1"), lambda: shop.neighbours("i3"), shop.refresh)
+    for ask in asks:
+        with pytest.raises(ClusterError, match="this Recommender is closed: make another"):
+            ask()

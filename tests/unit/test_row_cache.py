@@ -126,3 +126,15 @@ def test_arrays_of_other_shapes_are_refused():
         cache.find(keys.astype(np.int64), 1, rows_of(keys))
     with pytest.raises(MisuseError):
         RowCache(0, 100)
+
+
+def test_answer_that_was_asked_for_earlier_replaces_no_newer_row():
+    cache = RowCache(DIM, 1 << 16)
+    newer, older = np.full((1, DIM), 2, np.float32), np.full((2, DIM), 1, np.float32)
+    keys = np.array([7, 8], np.uint64)
+    cache.put(keys[:1], newer, 100)
+    cache.put(keys, older, 90)  # its answer comes later
+    out = np.empty((2, DIM), np.float32)
+    states, _ = cache.find(keys, 95, out)
+    assert states.tolist() == [FRESH, OLD]
+    assert out[:, 0].tolist() == [2, 1]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -105,16 +105,23 @@ def found_at(path: Path, disk: Disk = OS_DISK) -> list[Checkpoint]:
     except OSError:
         refuse_no_folder(path)
         names = []  # `found` says why it cannot be read
-    is_checkpoint = path.name.startswith("checkpoint-") or NAME in names
-    checkpoints = CheckpointFolder(path.absolute().parent if is_checkpoint else path, disk).found()
-    if is_checkpoint:
-        name = path.absolute().name
-        checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.path.name == name]
+    path = path.absolute()
+    # What is in a folder decides: users give a folder of checkpoints any name, also one like
+    # checkpoint-20261130, and copy a checkpoint under another name.
+    named = _NAME.fullmatch(path.name)
+    if NAME in names or (named is not None and not _holds_checkpoints(names)):
+        number = int(named[1]) if named is not None else None
+        return [CheckpointFolder(path.parent, disk).look(number, path)]
+    checkpoints = CheckpointFolder(path, disk).found()
     if not checkpoints:
         raise DataError(
             f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
         )
     return checkpoints
+
+
+def _holds_checkpoints(names: Iterable[str]) -> bool:
+    return any(_NAME.fullmatch(name) for name in names)
 
 
 class CheckpointFolder:
@@ -128,7 +135,22 @@ class CheckpointFolder:
 
     def found(self) -> list[Checkpoint]:
         """Return all checkpoints in the folder, oldest first; reads no rows."""
-        return [self._look(number, path) for number, path in self._named() if path.suffix != ".old"]
+        checkpoints = [
+            self.look(number, path) for number, path in self._named() if path.suffix != ".old"
+        ]
+        return [
+            checkpoint
+            for checkpoint in checkpoints
+            if checkpoint.state == "good" or not self._is_of_user(checkpoint.path)
+        ]
+
+    def _is_of_user(self, path: Path) -> bool:
+        """Whether a folder with the name of a checkpoint is a user's own, with checkpoints in it:
+        it is never removed from here."""
+        try:
+            return _holds_checkpoints(self._disk.names(path))
+        except OSError:
+            return False
 
     def candidates(self) -> Iterator[Checkpoint]:
         """Yield checkpoints that the job may continue from, newest first, good or not."""
@@ -178,6 +200,12 @@ class CheckpointFolder:
         """Make the folder, and lock it for this process; CheckpointError: another master has it."""
         if self._lock >= 0:
             return
+        with contextlib.suppress(OSError):
+            if NAME in self._disk.names(self.path):
+                raise CheckpointError(
+                    f"{self.path}: is a checkpoint itself, and checkpoints are kept in a folder of "
+                    "their own: choose another folder"
+                )
         try:
             self._made = not self.path.exists()
             self._lock = self._disk.lock(self.path)
@@ -192,7 +220,7 @@ class CheckpointFolder:
     def clear(self) -> None:
         """Remove checkpoints that are unfinished or half removed."""
         for number, path in self._named():
-            if path.suffix in (".part", ".old"):
+            if path.suffix in (".part", ".old") and not self._is_of_user(path):
                 self._cleared = max(self._cleared, number)
                 self._disk.remove_tree(path)
 
@@ -273,16 +301,18 @@ class CheckpointFolder:
         matches = [(name, _NAME.fullmatch(name)) for name in names]
         return sorted((int(match[1]), self.path / name) for name, match in matches if match)
 
-    def _look(self, number: int, path: Path) -> Checkpoint:
+    def look(self, number: int | None, path: Path) -> Checkpoint:
+        """Return the state of a checkpoint; `number`: by its name, None if it has another one."""
         if path.suffix == ".part":
-            return Checkpoint(
-                number, path, "unfinished", "it was never finished: its writer ended too early"
-            )
+            why = "it was never finished: its writer ended too early"
+            return Checkpoint(number or 0, path, "unfinished", why)
         try:
             manifest, _ = open_checkpoint(path, self._disk)
         except CheckpointError as error:
-            return Checkpoint(number, path, "damaged", str(error))
-        if manifest.number != number:
+            return Checkpoint(number or 0, path, "damaged", str(error))
+        if number is None:
+            number = manifest.number
+        elif manifest.number != number:
             why = f"its manifest says that it is checkpoint {manifest.number}"
             return Checkpoint(number, path, "damaged", why)
         return Checkpoint(number, path, "good", "", manifest)
