@@ -15,12 +15,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from snailps import kernels
+from snailps.cli.figures import size_text
 from snailps.cli.known_classes import known_classes
 from snailps.cli.options import OverwriteOption, SetOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
@@ -83,7 +85,7 @@ def command(
             "-k",
             "--predictions",
             min=-1,
-            help="Labels predicted for a line; -1: all. 0: 1 for F1, else all.",
+            help="Labels predicted for a line; -1: all, not with F1. 0: 1 for F1, else all.",
             metavar="N",
             show_default=False,
         ),
@@ -92,7 +94,7 @@ def command(
         str,
         typer.Option(
             help="Largest size of a quantised model (.ftz), such as 2M. Trials are judged by such "
-            "models, and one is written beside the .bin.",
+            "models, and one is written beside the .bin, unless that is too small to be quantised.",
             metavar="BYTES",
             show_default=False,
         ),
@@ -182,7 +184,16 @@ def command(
         model = open_bin(files[0], "the .bin of a classifier")
         small = shrinks_to(bound, base.seed, kernels.cores())
         with exits_by_signals(), live_line(lambda: "quantising"):
-            save_model(files[1], small(model, partial(trained_texts, base)))
+            quantised = small(model, partial(trained_texts, base))
+            if quantised is not model:
+                save_model(files[1], quantised)
+        if quantised is model:
+            Path(files.pop()).unlink(missing_ok=True)  # of an earlier model
+            typer.echo(
+                f"{files[0]} has {size_text(Path(files[0]).stat().st_size)}, and too few rows to "
+                "be quantised: no .ftz is needed",
+                err=True,
+            )
     if as_json:
         print_json({**asdict(tuning), "command": words, "files": files})
         return

@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from snailps import kernels
 from snailps.data.arguments import whole_number
 from snailps.data.atomic import check_target
+from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.fasttext_bin import BinModel, bin_bytes
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.labelled_lines import LabelledLines, labelled_lines
@@ -233,12 +235,19 @@ def quantized(
 def shrinks_to(size: int, seed: int, threads: int = 1) -> Callable[[BinModel, Pieces], BinModel]:
     """Return what makes a model as small as ``quantize(qnorm=True, size=size, retrain=...)`` does.
 
-    Its second argument gives the pieces of the text to retrain on, from the start at each call.
+    Its second argument gives the pieces of the text to retrain on, from the start at each call.  A
+    model with too few rows to quantise stays as it is, if its file has that size.
     """
 
     def shrunk(model: BinModel, pieces: Pieces) -> BinModel:
         from snailps.models.classifier.retraining import Retraining
 
+        # A trial's model lacks the n-grams of no line, which the file will have.
+        rows = len(model.words) + model.header.bucket + len(model.labels)
+        words = [PackedWords.of(words) for words in (model.words, model.labels)]
+        is_small = bin_bytes(words, rows, model.header.dim) <= size
+        if len(model.input) < kernels.CENTROIDS and is_small:
+            return model
         lines = LabelledLines(LabelModel.of_model(model), "the input", pieces)
         training = Retraining(lines, seed=seed, threads=threads)
         codebooks = Codebooks(norms=True, seed=seed, threads=threads)

@@ -143,7 +143,8 @@ class Autotune:
         shrink = self._shrink(tuned)
         if shrink is not None:
             small = shrink(model, partial(labelled_text, tuned.input))
-            model = replace(small, mapped=mmap.mmap(-1, 1))  # else it would be saved as the file
+            if small is not model:
+                model = replace(small, mapped=mmap.mmap(-1, 1))  # else it is saved as the file
         values = {**arguments_in(model.header), "lr": tuned.parameters["lr"]}
         args = {name: value for name, value in values.items() if name in _TUNED}
         return Model.of_bin(model, {**tuned.args, **args})
@@ -202,10 +203,12 @@ def supervised(*args: Any, **kwargs: Any) -> Training:
     }
     if values["loss"] == "ns":
         parameters["negatives"] = values["neg"]
-    if parameters["maxn"] or values["wordNgrams"] > 1:
+    given = {ALIASES.get(name, name) for name in kwargs} | {*SUPERVISED[: len(args)]}
+    # A search may choose n-grams, which then have the rows that are given.
+    may_search = bool(values["autotuneValidationFile"]) and "bucket" in given
+    if parameters["maxn"] or values["wordNgrams"] > 1 or may_search:
         parameters["bucket"] = values["bucket"]
     made = _training(_Supervised, parameters, values)
-    given = {ALIASES.get(name, name) for name in kwargs} | {*SUPERVISED[: len(args)]}
     if values["autotuneValidationFile"]:
         return replace(made, autotune=_autotune(values, given))
     given -= {"autotuneValidationFile"}
@@ -226,6 +229,8 @@ def _autotune(values: Mapping[str, Any], given: Collection[str]) -> Autotune:
                 f"train_supervised: {name}: expected a whole number of at least 1; got "
                 f"{value!r:.80}"
             )
+    if "minn" in given and values["minn"] < 1:  # as in fastText, none then
+        given = {*given, "maxn"}
     return Autotune(
         os.fsdecode(values["autotuneValidationFile"]),
         frozenset(setting for argument, setting in _TUNED.items() if argument in given),

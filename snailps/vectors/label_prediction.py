@@ -591,7 +591,7 @@ class LabelModel:
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
-    def reading(self, *, prefix: bytes = b"", weighed: bool = False) -> LabelModel:
+    def reading(self, prefix: bytes = b"", *, weighed: bool = False) -> LabelModel:
         """Return the same model, for lines whose labels begin with `prefix` (by default that of the
         training), and that may have weights."""
         model = LabelModel.__new__(LabelModel)

@@ -43,7 +43,7 @@ class Reads(Protocol):
     def says_prefix(self) -> bool:
         """Whether `prefix` is the training's for certain."""
 
-    def reading(self: M, *, prefix: bytes = b"", weighed: bool = False) -> M:
+    def reading(self: M, prefix: bytes = b"", *, weighed: bool = False) -> M:
         """Return the model with another reader."""
 
     def labels_in(self, text: bytes) -> int:

@@ -475,6 +475,30 @@ def test_arguments_of_a_search_are_fasttexts():
     assert (made.fixed, str(made.metric), made.effort.seconds, made.size) == (set(), "f1", 300, 0)
 
 
+@pytest.mark.parametrize(
+    ("given", "parameters", "fixed"),
+    [
+        ({"bucket": 1000}, {"bucket": 1000}, {"bucket"}),
+        ({"bucket": 1000, "maxn": 3}, {"bucket": 1000, "maxn": 3, "minn": 1}, {"bucket", "maxn"}),
+        ({"wordNgrams": 2}, {"word_ngrams": 2}, {"word_ngrams"}),
+        ({"epoch": 3, "dim": 7}, {"epochs": 3, "dim": 7}, {"epochs", "dim"}),
+        # As in fastText: without a shortest n-gram there are none.
+        ({"minn": 0}, {"maxn": 0}, {"minn", "maxn"}),
+        ({"minn": 2, "maxn": 4}, {"minn": 2, "maxn": 4}, {"minn", "maxn"}),
+        ({"loss": "ns", "neg": 9}, {"loss": "ns", "negatives": 9}, set()),
+        ({"label": "T_", "minCount": 3}, {"label": "T_", "min_count": 3}, set()),
+        ({"minCountLabel": 2, "normalize": "lower"},
+         {"min_count_label": 2, "normalize": "lower"}, set()),
+    ],
+)  # fmt: skip
+def test_search_keeps_what_is_given(given, parameters, fixed):
+    made = training.supervised("t", autotuneValidationFile="v", **given)
+    assert {name: made.parameters[name] for name in parameters} == parameters
+    assert made.autotune.fixed == fixed
+    if "bucket" not in given:
+        assert made.parameters.get("bucket") in (None, 2_000_000)
+
+
 def test_a_duration_without_a_file_is_warned_of():
     with pytest.warns(UserWarning, match="autotuneDuration, autotuneMetric: no effect without"):
         made = training.supervised("t", autotuneDuration=9, autotuneMetric="f1")

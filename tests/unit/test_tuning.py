@@ -228,6 +228,98 @@ def test_weights_are_refused_where_they_would_not_count(texts):
             Tuner(soft, {}, Metric.of(metric), shrink=shrink)
 
 
+@pytest.mark.parametrize(
+    ("lines", "more", "right"),
+    [
+        # All lines are alike, so every model says `a`: half of them are right.
+        ("__label__a x\n__label__b x\n", {"class_weights": ("b=9",)}, 1 / 2),
+        ("__label__a x\n__label__b x\n", {"class_weights": ("b=9",), "soft_labels": True}, 1 / 2),
+        # One of two labels is found by a guess that is right.
+        ("__label__a __label__b x\n", {}, 2 / 3),
+        ("__label__a __label__b x\n", {"soft_labels": True}, 2 / 3),
+        # Of a weight of 4 the guess has 3.
+        ("__label__a:.75 __label__b:.25 x\n", {"soft_labels": True}, 3 / 4),
+        ("__label__:3 __label__a x\n__label__b x\n", {"soft_labels": True}, 3 / 4),
+    ],
+)
+def test_f1_of_a_trial_is_that_of_every_other_test(tmp_path, lines, more, right):
+    train, valid = tmp_path / "train", tmp_path / "valid"
+    train.write_text("__label__a x\n" * 180 + "__label__b x\n" * 20)
+    valid.write_text(lines * 20)
+    s = ClassifierSettings(
+        input=(str(train),), validation=(str(valid),), dim=16, lr=0.01, epochs=4, maxn=0, **more
+    )
+    if "class_weights" in more:  # else all lines would be `b` by weight
+        train.write_text("__label__a x\n" * 950 + "__label__b x\n" * 50)
+    fixed = {"dim", "lr", "epochs", "maxn", "word_ngrams"}
+    found = Tuner(s, fixed, Metric(), effort=Effort(600, 1, 1)).run()
+    assert found.score == pytest.approx(right)
+
+
+def alike(tmp_path):
+    for name, shares in (("train", (900, 100)), ("valid", (50, 50))):
+        a, b = shares
+        (tmp_path / name).write_text("__label__a x\n" * a + "__label__b x\n" * b)
+    paths = {"input": (str(tmp_path / "train"),), "validation": (str(tmp_path / "valid"),)}
+    return ClassifierSettings(**paths, dim=16, epochs=4, maxn=0, seed=1)
+
+
+def test_settings_whose_whole_training_diverges_are_not_chosen(tmp_path, monkeypatch):
+    s, fixed = alike(tmp_path), {"dim", "epochs", "maxn"}
+    wild = Tuner(replace(s, lr=4.0), {*fixed, "lr"}, Metric(), effort=Effort(600, 8, 1))
+    with pytest.raises(DataError, match="every training diverged: give a lower lr"):
+        wild.run()
+    # A short trial may go well where the whole training does not: all of these have one score.
+    found = Tuner(s, fixed, Metric(), effort=Effort(600, 8, 1)).run()
+    assert found.settings["lr"] < 1
+    assert max(one.settings["lr"] for one in found.trials if one.score == found.score) > 1
+    # Of a single trial, which diverges, the rate is halved.
+    first = Tuner(s, {*fixed, "word_ngrams"}, Metric(), effort=Effort(600, 1, 1)).run()
+    assert first.settings["lr"] < first.trials[0].settings["lr"] / 1.9
+    shares = []
+    train = tuning.trained
+
+    def trained(examples, s, epochs, pool, stop, share=1.0):
+        shares.append(share)
+        return train(examples, s, epochs, pool, stop, share)
+
+    monkeypatch.setattr(tuning, "trained", trained)
+    monkeypatch.setattr(tuning, "VISITS", 2000)
+    Tuner(s, fixed, Metric(), effort=Effort(600, 1, 1)).run()
+    assert shares[:2] == [1.0, 0.5]  # of 4,000 visits
+
+
+def test_loss_that_is_large_before_the_training_does_not_end_it(tmp_path):
+    labels = 200  # of which each has a loss of its own: 139 in all
+    for name in ("train", "valid"):
+        lines = "".join(f"__label__{i} w{i}\n" for i in range(labels))
+        (tmp_path / name).write_text(lines * 2)
+    paths = {"input": (str(tmp_path / "train"),), "validation": (str(tmp_path / "valid"),)}
+    s = ClassifierSettings(**paths, dim=16, epochs=4, maxn=0, loss="ova", lr=0.1)
+    fixed = {"dim", "epochs", "maxn", "lr"}
+    assert Tuner(s, fixed, Metric(), effort=Effort(600, 1, 1)).run().score is not None
+
+
+@pytest.mark.parametrize("metric", ["f1", "f1:l1"])
+def test_f1_of_all_labels_is_refused_because_all_trials_have_it(texts, metric):
+    with pytest.raises(DataError, match=r"\(-k\) with f1, got -1: where each line gets all labels"):
+        Tuner(texts, {}, Metric.of(metric), -1)
+    with pytest.raises(
+        DataError, match=r"expected fewer predictions .* than the input has labels, 3"
+    ):
+        Tuner(texts, {}, Metric.of(metric), LABELS, Effort(600, 1)).run()
+    Tuner(texts, {}, Metric.of("precision-at-recall:.5"), -1)
+
+
+def test_model_that_is_too_small_to_be_quantised_counts_as_it_is(texts):
+    fixed = {"dim": 16, "word_ngrams": 1, "maxn": 0, "minn": 0}
+    s, effort = replace(texts, **fixed), Effort(600, 1, 1)
+    plain = Tuner(s, fixed, Metric(), 0, effort).run().score
+    assert Tuner(s, fixed, Metric(), 0, effort, shrinks_to(100_000, 1)).run().score == plain
+    with pytest.raises(DataError, match=r"autotune: size: the model has .* rows"):
+        Tuner(s, fixed, Metric(), 0, effort, shrinks_to(1_000, 1)).run()
+
+
 def test_few_lines_are_gone_over_more_often_and_many_in_part():
     def first_epochs(lines):
         rungs = []

@@ -36,10 +36,11 @@ from snailps.models.classifier.held_out import (
 )
 from snailps.models.classifier.lines import Floats, Steps, begin, shuffled
 from snailps.models.classifier.model import Classifier, part_of, unpack_summary
-from snailps.models.classifier.outputs import Ints, output_rows
+from snailps.models.classifier.outputs import Ints, Outputs, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import factors_in, weighed
 from snailps.models.ngram_rows import surveyed
+from snailps.models.row_bounds import LOSS_BOUND, are_bounded
 from snailps.models.tested_texts import texts_of
 from snailps.models.text_model import BUCKET_KEY, normal_form_of
 from snailps.vectors.fasttext_bin import BinHeader, BinModel
@@ -47,6 +48,8 @@ from snailps.vectors.labelling import labelling_of
 
 SPAN_FEATURES = 1 << 20
 """Features between two looks at whether to stop: about a tenth of a second."""
+LINES_UNTRAINED = 1 << 8
+"""Lines by which the loss of untrained rows is measured."""
 PIECE_BYTES = 1 << 20
 """Bytes of the input that a thread reads at a time."""
 KEPT_EXAMPLES = 4
@@ -59,6 +62,10 @@ READ = ("word_ngrams", "minn", "maxn", "bucket", "min_count", "min_count_label")
 
 class Stopped(Exception):
     """The training was told to stop."""
+
+
+class Diverged(Exception):
+    """The loss of the training is beyond what a job goes on with."""
 
 
 def joined(parts: Sequence[Lines]) -> Lines:
@@ -170,12 +177,13 @@ class Text:
         words, labels = unpack_summary(summary)
         reader, factors = line_reader(s, words, labels), factors_in(summary)[0]
 
-        def read(piece: bytes) -> Lines:
+        def trained(piece: bytes) -> Lines:
             return weighed(reader.read(piece), factors, s.loss, are_soft=s.soft_labels)
 
+        # Held-out lines have the weights of the text, and none of classes, as in every other test.
         train, held_out = (
             joined(list(in_order(read, pieces, self._threads)))
-            for pieces in (self._train, self._held_out)
+            for read, pieces in ((trained, self._train), (reader.read, self._held_out))
         )
         used, of_train, of_held_out = WordNumbers(reader.space).number(
             train.features, held_out.features
@@ -191,14 +199,17 @@ class Text:
 
 
 def trained(
-    examples: Examples, s: ClassifierSettings, epochs: float, pool: Executor, stop: threading.Event
-) -> tuple[Floats, Floats]:
+    examples: Examples, s: ClassifierSettings, epochs: float, pool: Executor, stop: threading.Event,
+    share: float = 1.0,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Train rows from their first values by one thread of `pool`; the rate falls to 0.
 
     Parameters
     ----------
     epochs : float
         Above 0; with a fraction the last epoch has some of the lines.
+    share : float
+        What is trained of that; the rate falls as if all were.
 
     Returns
     -------
@@ -208,6 +219,8 @@ def trained(
     ------
     Stopped
         `stop` was set.
+    Diverged
+        The loss of some lines is what ends a job.
     """
     inputs = kernels.padded(len(examples.keys), s.dim)
     outputs = kernels.padded(len(examples.labels), s.dim)
@@ -220,9 +233,17 @@ def trained(
     of_loss = output_rows(s.loss, examples.labels.counts, s.negatives)
     number = len(examples.train.label_ptr) - 1
     total, done = epochs * number, 0
-    while done < total:
+
+    def mean_loss(lines: Lines, part: Outputs, span: tuple[int, int], steps: Steps) -> float:
+        tasks = begin(pool.submit, 1, (inputs, outputs), lines, part, span, steps)
+        loss, weight = np.sum([task.result() for task in tasks], axis=0)
+        return float(loss / weight) if weight else 0.0
+
+    most = 0.0
+    while done < total * share:
+        left = round(total * share - done)
         seed = s.seed + 1 + done
-        lines = shuffled(examples.train, seed, max(1, min(number, round(total - done))))
+        lines = shuffled(examples.train, seed, max(1, min(number, left)))
         needed = of_loss.of(lines, seed)
         part = needed.at(needed.rows)
         lines = lines._replace(labels=part.labels)
@@ -231,9 +252,15 @@ def trained(
                 raise Stopped
             rates = [s.lr * max(0.0, 1 - (done + at) / total) for at in (start, end)]
             steps = Steps(s.dim, s.loss, s.negatives, (rates[0], rates[1]), seed)
-            for task in begin(pool.submit, 1, (inputs, outputs), lines, part, (start, end), steps):
-                task.result()
+            if not most:  # a job ends far above the loss of its first block (`loss_watch`)
+                span = 0, min(end, LINES_UNTRAINED)
+                untrained = mean_loss(lines, part, span, steps._replace(rates=(0.0, 0.0)))
+                most = LOSS_BOUND * max(1.0, untrained)
+            if not mean_loss(lines, part, (start, end), steps) <= most:  # NaN, too
+                raise Diverged
         done += number
+    if not (are_bounded(inputs) and are_bounded(outputs)):
+        raise Diverged
     return inputs, outputs
 
 

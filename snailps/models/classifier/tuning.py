@@ -10,6 +10,7 @@ final model by a job.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,17 +19,16 @@ from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from snailps import kernels
 from snailps.data.arguments import whole_number
-from snailps.dataclass import dataclass, field
+from snailps.dataclass import dataclass, field, replace
 from snailps.errors import DataError
 from snailps.models.classifier.held_out import check, has_held_out, held_out_texts
 from snailps.models.classifier.lines import Floats
-from snailps.models.classifier.search import TUNED, Judged, Search, Trial, fixed_of
+from snailps.models.classifier.search import TUNED, VISITS, Judged, Search, Trial, fixed_of
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
+    Diverged,
     Examples,
     Stopped,
     Text,
@@ -43,6 +43,8 @@ from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.quantising import SizeError
 from snailps.vectors.words import to_text
 
+log = logging.getLogger(__name__)
+
 Shrink: TypeAlias = "Callable[[BinModel, Callable[[], Iterable[bytes]]], BinModel]"
 TEXT_BYTES = 1 << 28
 """Bytes of a text that trials train on; of a longer one, pieces spread over all of it."""
@@ -50,6 +52,12 @@ THREADS_MAX = 256
 WAIT_S = 3600.0
 """Longest wait for a trial at a time; a longer one may be beyond what the system can wait."""
 _FROM_FILES = ("pretrained", "continue_from")
+_ALL = (
+    "where each line gets all labels, F1 depends on the lines alone, and all trials have the same. "
+    "Give fewer, or a metric such as precision-at-recall:0.9"
+)
+HALVINGS = 8
+"""Rates that are tried where the whole training of every trial's settings diverges."""
 FEATURE_FLOATS = 32
 """What a feature costs besides its row's floats, in floats: for estimates of time."""
 
@@ -207,6 +215,10 @@ class Tuner:
                 "(soft_labels, weight_column): other metrics and quantising do not read weights. "
                 "Leave metric and size out"
             )
+        if metric.name == F1 and predictions == -1:
+            raise DataError(
+                f"autotune: expected 1 or more predictions (-k) with f1, got -1: {_ALL}"
+            )
         for name in _FROM_FILES:
             if getattr(base, name):
                 raise DataError(
@@ -227,6 +239,7 @@ class Tuner:
         self._judged: list[Judged] = []
         self._costs: dict[tuple[int, int, int], int] = {}
         self._paid: list[tuple[float, float]] = []
+        self._checked: dict[ClassifierSettings, bool] = {}
         self.progress = Progress()
 
     def interrupt(self) -> None:
@@ -265,16 +278,15 @@ class Tuner:
                 self.interrupt()
             finally:
                 self._stop.set()  # else the pools would wait for trials of minutes
-        best = max(self._judged, key=lambda one: one.rank, default=None)
-        if best is None and self._interrupted:
-            raise KeyboardInterrupt
-        if best is None or best.score is None:
+            if not self._judged and self._interrupted:
+                raise KeyboardInterrupt
+            best, settings = self._best(text, kernel_pool)
+        if best is None or best.score is None or settings is None:
             raise DataError(
                 f"autotune: no trial was completed in {self._effort.seconds:g} s: give more time"
-                if best is None
+                if not self._judged
                 else f"autotune: {self._failure or 'every training diverged: give a lower lr'}"
             )
-        settings = best.to_train(self._judged)
         ended = "trials" if self._is_full else "interrupted" if self._interrupted else "time"
         return Tuning(
             str(self._metric),
@@ -284,6 +296,42 @@ class Tuner:
             ended,
             time.monotonic() - began,
         )
+
+    def _best(
+        self, text: Text, pool: ThreadPoolExecutor
+    ) -> tuple[Judged | None, ClassifierSettings | None]:
+        """Return the best trial whose settings do not diverge when they are trained as a whole.
+
+        If all do, the rate of the best one is halved, unless it is fixed.
+        """
+        ranked = sorted(self._judged, key=lambda one: one.rank, reverse=True)
+        good = [judged for judged in ranked if judged.score is not None]
+        candidates = [(judged, judged.to_train(self._judged)) for judged in good]
+        halves = () if "lr" in self._fixed else (2.0**-power for power in range(1, HALVINGS))
+        lower = [(*candidates[0], half) for half in halves if candidates]
+        for judged, settings, factor in [(*one, 1.0) for one in candidates] + lower:
+            s = replace(settings, lr=float(f"{settings.lr * factor:.2g}"))
+            is_known = factor == 1 and judged.trial.epochs >= settings.epochs
+            if is_known or self._goes_well(s, text, pool):
+                if factor < 1:
+                    log.warning(
+                        "with lr %g the whole training diverges: lr %g is chosen", settings.lr, s.lr
+                    )
+                return judged, s
+        return None, None
+
+    def _goes_well(self, s: ClassifierSettings, text: Text, pool: ThreadPoolExecutor) -> bool:
+        """Whether the beginning of a whole training does not diverge: a short trial has high rates
+        for a shorter time."""
+        if s not in self._checked:
+            share = min(1.0, VISITS / max(1, text.lines * s.epochs))
+            try:
+                trained(text.examples(s), s, s.epochs, pool, threading.Event(), share)
+            except (Diverged, MemoryError):
+                self._checked[s] = False
+            else:
+                self._checked[s] = True
+        return self._checked[s]
 
     @property
     def _left(self) -> float:
@@ -355,13 +403,19 @@ class Tuner:
     def _score_of(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> float | None:
         """Train and judge; None: the training diverged."""
         s, examples = trial.settings, text.examples(trial.settings)
+        if self._metric.name == F1 and len(examples.labels) <= self._predictions:
+            raise DataError(
+                f"autotune: expected fewer predictions (-k) with f1 than the input has labels, "
+                f"{len(examples.labels):,}; got {self._predictions:,}: {_ALL}"
+            )
         began = time.monotonic()
-        rows = trained(examples, s, trial.epochs, pool, self._stop)
+        try:
+            rows = trained(examples, s, trial.epochs, pool, self._stop)
+        except Diverged:
+            return None
         seconds = time.monotonic() - began
         self._costs[_features_of(trial)] = examples.features
         self._paid.append((seconds, self._work_of(trial)))
-        if not (np.isfinite(rows[0]).all() and np.isfinite(rows[1]).all()):
-            return None
         labels = [to_text(label) for label in examples.labels.words]
         return self._metric.value(labels, self._answers(examples, s, rows, text))
 
