@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from snailps.api.tables import Table
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -514,7 +515,7 @@ class MasterCore:
             messages.CheckOut: leases.check_out,
             messages.Fetch: leases.fetch,
             messages.Summarise: job_controller.summarise,
-            messages.Declare: self.members.table_registry.declare,
+            messages.Declare: self._declare,
             messages.SaveRows: self.rows.save,
             messages.LoadRows: self.rows.load,
             messages.Submit: self.submissions.submit,
@@ -579,6 +580,13 @@ class MasterCore:
         """Whether an earlier call waits for the session's rows: drivers that save or load them in
         close succession must not keep a job from beginning."""
         return any(isinstance(event.message, _NEEDS_ROWS) for event in self._early)
+
+    def _declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
+        registry = self.members.table_registry
+        if self.session and member.role == "worker":
+            names = [Table.from_dict(table).name for table in message.tables]
+            self.job_controller.ended_jobs.share(registry.of_session(names))
+        registry.declare(member, message, call, now)
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """Cancel a driver's job; one that still waits for the rows never begins."""

@@ -60,7 +60,7 @@ LAST_S = 10.0
 
 _NEWEST = {"numbers", "route"}
 """Kinds of which only the newest fact counts: compaction drops the others."""
-_NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16}
+_NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16, "shared": 1, "restores": 1}
 """Kinds of which only this many of the newest facts count."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "durable", "durable_all", "join", "leave", "retire", "loss",

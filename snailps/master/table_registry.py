@@ -100,6 +100,10 @@ class TableRegistry:
         """Names of the present job's tables, and of drivers' tables that its workers declared."""
         return sorted(self._used)
 
+    def of_session(self, names: Iterable[str]) -> list[str]:
+        """Those of these tables that belong to no job: their rows outlive it."""
+        return [name for name in names if name in self.tables and name not in self._of_job]
+
     def is_of_driver(self, name: str) -> bool:
         """Whether a driver has declared this table and the present job's workers have not."""
         return name in self.tables and name not in self._used

@@ -17,7 +17,7 @@ from snailps.errors import (
 )
 from snailps.master import effects, events
 from snailps.master.effects import Fact
-from snailps.master.job.ended_jobs import MASTER_DIED
+from snailps.master.job.ended_jobs import MASTER_DIED, SHARED
 from snailps.master.job.recovery import Recovered
 from snailps.master.phases import ClusterPhase
 from snailps.master.services import Begun, Candidate, Completed, Opened
@@ -162,6 +162,39 @@ def test_job_that_the_master_died_in_has_failed_may_be_submitted_again_and_its_w
     world.join("worker")
     world.tick(times=4)
     assert world.ask(3, m.Submit(settings)).job == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "declared", "checkpoints", "twice"),
+    [
+        ({}, ["own"], 0, ""), ({}, ["w"], 0, "w"), ({}, ["own", "v", "w"], 0, "v, w"),
+        ({}, ["own"], 1, ""), ({}, ["v", "w"], 1, ""), ({"fresh": "true"}, ["w"], 1, "w"),
+        ({}, ["w", "v"], 2, "v"),  # the newest checkpoint was made before `v` was declared
+    ],
+)  # fmt: skip
+def test_job_is_repeated_only_if_nothing_is_pushed_twice_to_tables_of_the_session(
+    tmp_path, settings, declared, checkpoints, twice
+):
+    (tmp_path / "in.txt").write_text("0\n" * 10)
+    world, driver = formed()
+    world.ask(driver, m.Declare([Table("v", 2).to_dict()]))
+    settings |= {"worker_class": MODEL, "input": str(tmp_path / "in.txt")}
+    settings |= {"checkpoint_dir": str(tmp_path)}
+    assert world.ask(driver, m.Submit(settings)).job == 1
+    world.tick(times=4)
+    saved = world.core.job_controller.checkpoints._hooks.saved
+    for position, name in enumerate(declared):
+        if checkpoints == 2 and position == 1:
+            saved(Completed("checkpoint-1", 12, 345), world.now)
+        assert isinstance(world.ask(2, m.Declare([Table(name, 2).to_dict()])), m.Declared)
+    if checkpoints == 1:
+        saved(Completed("checkpoint-1", 12, 345), world.now)
+    world.tick()
+    world = after(world)
+    all_back(world, started=True)
+    left = world.ask(3, m.AskJob(1)).data
+    assert left["again"] == (not twice)
+    assert left["failure"] == (SHARED.format(twice) if twice else MASTER_DIED)
 
 
 def gone(peer):

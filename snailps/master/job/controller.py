@@ -60,7 +60,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, job_step
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.replication.shard_reports import ShardReports
-from snailps.master.services import Opened, Services
+from snailps.master.services import Completed, Opened, Services
 from snailps.node.effects import OnDone, WorkDone
 from snailps.outward import outward, without_secrets
 from snailps.transport import messages
@@ -133,7 +133,7 @@ class JobController:
         self.expiry = ExpiryClock(out, shard_orders)
         self.checkpoints = CheckpointController(
             out, members, shard_orders, shard_reports, services.files,
-            Hooks(self._restored, lambda error: above.fail_job(str(error))),
+            Hooks(self._restored, lambda error: above.fail_job(str(error)), self._saved),
         )  # fmt: skip
         advice = self.checkpoints.advice
         self.export = Export(members, shard_reports, out, advice, self.ended)
@@ -241,8 +241,14 @@ class JobController:
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
 
+    def _saved(self, completed: Completed | None, now: float) -> None:
+        """The same job would go on from a checkpoint."""
+        if self._session and self.job is not None and not self.job.settings.fresh:
+            self.ended_jobs.saved(self._members.table_registry.used)
+
     def _restored(self, state: JobState, rows: int, now: float) -> None:
         """Resume the training: the servers have the rows of a checkpoint."""
+        self._saved(None, now)
         job = self.job
         if job is not None:
             self._beside(partial(self._keep, job, state), partial(self._kept, job, state))

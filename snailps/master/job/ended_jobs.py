@@ -2,14 +2,15 @@
 
     keep(number, EndedJob) <- the master    ended_jobs[number].report() -> an answer
 
-    facts of an earlier master -> replay: the job that was at work has failed with that master
+    facts of an earlier master -> replay: the job that was at work has failed with that master,
+                                          and may be repeated if nothing would be pushed twice
 
 Keeps the last `ENDED_MAX`, and the calls that wait for the present job. Must not know phases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snailps.api.tables import Table
@@ -25,6 +26,12 @@ ENDED_MAX = 16
 MASTER_DIED = (
     "the master was lost while the job ran, and was started again: what the job had trained is "
     "dropped, unless it has checkpoints. Submit it again"
+)
+SHARED = (
+    "the master was lost while the job ran, and was started again. Tables of the session ({}) keep "
+    "what the job may have pushed to them, and the job is not repeated, as that would apply these "
+    "pushes twice. Submit it again if it only reads these tables, or once they are as they were "
+    "(`Cluster.load`); a job that makes checkpoints goes on from its newest one"
 )
 
 
@@ -83,6 +90,10 @@ class EndedJobs:
         """The job that began last."""
         self.cut_short = False
         """A job was at work when the earlier master died."""
+        # Tables of the session that the newest job's workers have declared; and tables that its
+        # newest checkpoint restores.
+        self._shared: set[str] = set()
+        self._restored: set[str] = set()
 
     def __contains__(self, number: int) -> bool:
         return number in self._jobs
@@ -99,6 +110,19 @@ class EndedJobs:
         """Note the job that has just begun."""
         shown = outward(settings, without_secrets)
         self._out.note("job", {"number": self.newest, "settings": shown})
+        self._shared, self._restored = set(), set()
+
+    def share(self, tables: Iterable[str]) -> None:
+        """Note that the newest job may push to these tables of the session, before it does."""
+        if not self._shared.issuperset(names := {*tables}):
+            self._shared |= names
+            self._out.note("shared", {"job": self.newest, "tables": sorted(self._shared)})
+
+    def saved(self, tables: Iterable[str]) -> None:
+        """Note that the newest job goes on from a checkpoint with these tables."""
+        if self._restored != (names := {*tables}):
+            self._restored = names
+            self._out.note("restores", {"job": self.newest, "tables": sorted(names)})
 
     def replay(self, fact: Fact) -> None:
         """Take a fact of an earlier master; facts of other subjects are skipped."""
@@ -106,6 +130,17 @@ class EndedJobs:
             self.newest, self.cut_short = fact.data["number"], True
             failed = EndedJob(fact.data["settings"], {}, MASTER_DIED, again=True)
             self._jobs[self.newest] = failed
+            self._shared, self._restored = set(), set()
+        elif fact.kind in ("shared", "restores") and fact.data["job"] == self.newest:
+            tables = set(fact.data["tables"])
+            self._shared, self._restored = (
+                (tables, self._restored) if fact.kind == "shared" else (self._shared, tables)
+            )
+            if self.cut_short:
+                twice = sorted(self._shared - self._restored)
+                failed = self._jobs[self.newest]
+                failed.again = not twice
+                failed.failure = SHARED.format(", ".join(twice)) if twice else MASTER_DIED
         elif fact.kind == "ended":
             self.cut_short = False
             self._jobs[fact.data["number"]] = EndedJob.of_report(fact.data["job"])
