@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import SnailError, WaitTimeout
 from snailps.node.run_registry import RunRegistry, trust_at
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.transport.control import Trust, visit
 
 app = typer.Typer(no_args_is_help=True, help="Remove a server from a running cluster.")
@@ -84,9 +84,9 @@ def drain(
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):
         answer = control.call_async(messages.Drain(server))
-        until, shown = time.monotonic() + limit_s, ""
+        until, shown = awake_s() + limit_s, ""
         while not answer.done():
-            if time.monotonic() > until:
+            if awake_s() > until:
                 raise WaitTimeout(
                     f"server {server} has not left within {limit_s:.0f} s: its shards are still "
                     "being moved. snailps status shows the progress"

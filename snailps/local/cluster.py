@@ -15,7 +15,6 @@ import os
 import queue
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -48,6 +47,7 @@ from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
 from snailps.node.limits import END_S
+from snailps.transport._awake import awake_s
 
 __all__ = [
     "Cluster",
@@ -420,7 +420,7 @@ def _start(
     made = driver = None
     limit_s = master.master_time_out + master.init_timeout + MARGIN_S
     try:
-        if not run.start(time.monotonic() + limit_s):
+        if not run.start(awake_s() + limit_s):
             raise ClusterError(
                 f"the master has not begun to listen within {limit_s:.0f} s (master_time_out and "
                 "init_timeout): is the machine overloaded?"

@@ -20,7 +20,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -42,6 +41,7 @@ from snailps.local.fork import may_fork, start
 from snailps.local.fork_server import Forked
 from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK, OWN_ERROR
+from snailps.transport._awake import awake_s
 
 LOOK_S = 0.1
 OWN_CODES = (EXIT_OK, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED, EXIT_INTERRUPTED)
@@ -117,7 +117,7 @@ class Child:
         process = self.process
         for thread, stream in ((self.reader, process.stderr), (self.taker, process.stdout)):
             if thread is not None:  # the thread closes the stream; closing it here would block
-                thread.join(max(0.0, until - time.monotonic()))
+                thread.join(max(0.0, until - awake_s()))
             elif stream is not None:
                 stream.close()
 
@@ -312,12 +312,12 @@ class Launcher:
         unsent, file = memoryview(self._document.dump(own)), pipe.fileno()
         os.set_blocking(file, False)
         with contextlib.suppress(BrokenPipeError), pipe:  # the child has ended
-            until = time.monotonic() + SEND_S
+            until = awake_s() + SEND_S
             while unsent and not give_up():
                 if _ready(file, LOOK_S, select.POLLOUT):
                     unsent = unsent[os.write(file, unsent) :]
-                    until = time.monotonic() + SEND_S
-                elif time.monotonic() > until:
+                    until = awake_s() + SEND_S
+                elif awake_s() > until:
                     raise ClusterError(
                         f"the {role} does not read its settings: {len(unsent):,} bytes of them "
                         f"were not taken within {SEND_S:.0f} s. Is the process stopped, or does "
@@ -380,7 +380,7 @@ class Launcher:
                 return False
             self.children[index] = self.children.pop()
             self.children[index].again = True
-            dead.end_reading(time.monotonic() + READ_S)
+            dead.end_reading(awake_s() + READ_S)
             self.listen_to(self.children[index])
             if index == 0:
                 return bool(self._hear_address(pipe, give_up))
@@ -497,7 +497,7 @@ class Launcher:
             if child.process.poll() is None:
                 child.process.kill()
                 child.process.wait()
-        until = time.monotonic() + READ_S
+        until = awake_s() + READ_S
         for child in self.children:
             child.end_reading(until)
         self._show_held()
@@ -642,7 +642,7 @@ def _wait(process: Process, limit_s: float) -> None:
     """
     if process.poll() is not None:
         return
-    until = time.monotonic() + limit_s
+    until = awake_s() + limit_s
     with contextlib.suppress(OSError):  # no descriptor is free, or the kernel lacks the call
         ended = os.pidfd_open(process.pid)
         try:
@@ -650,10 +650,10 @@ def _wait(process: Process, limit_s: float) -> None:
         finally:
             os.close(ended)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(max(0.0, until - time.monotonic()))
+        process.wait(max(0.0, until - awake_s()))
 
 
 def wait_all(processes: Sequence[Process], limit_s: float) -> None:
-    until = time.monotonic() + limit_s
+    until = awake_s() + limit_s
     for process in processes:
-        _wait(process, max(0.01, until - time.monotonic()))
+        _wait(process, max(0.01, until - awake_s()))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from snailps.local.launcher import Launcher
 from snailps.node.limits import END_S
 from snailps.node.status import Status
 from snailps.node.status_line import StatusLine
+from snailps.transport._awake import awake_s, watch
 from snailps.transport.control import Trust
 
 LOCAL = {"master_addr": "127.0.0.1:16831", "listen_addr": "127.0.0.1:0"}
@@ -66,7 +66,8 @@ class Run:
 
         Gives up after an interrupt, and at the monotonic time `until`.
         """
-        self.launcher.start(lambda: self.interrupts > 0 or time.monotonic() > until)
+        watch()
+        self.launcher.start(lambda: self.interrupts > 0 or awake_s() > until)
         return bool(self.launcher.address)
 
     def wait(
@@ -82,7 +83,7 @@ class Run:
         """
         launcher, asked = self.launcher, 0
         status: Status | None = None
-        heard_at = time.monotonic()
+        heard_at = awake_s()
         lost_at: float | None = None
         trust = Trust.of(settings, secret=launcher.secret)
         with contextlib.closing(StatusLine(launcher.address, trust)) as line:
@@ -98,7 +99,7 @@ class Run:
                     asked += 1
                     launcher.interrupt()
                 turn()
-                now = time.monotonic()
+                now = awake_s()
                 try:
                     status = line.look(LOOK_S)
                 except WaitTimeout:
@@ -115,7 +116,7 @@ class Run:
                         return
                     launcher.wait(LOOK_S)
                     continue
-                heard_at, lost_at = time.monotonic(), None
+                heard_at, lost_at = awake_s(), None
                 if status["phase"] in STARTING:
                     launcher.check()
                 if status["phase"] not in ("stopping", "done", "failed"):

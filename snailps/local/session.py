@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -44,6 +43,7 @@ from snailps.local.session_tables import ClusterSource, LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
 from snailps.local.table_export import Format, export_tables
 from snailps.node.status import Status
+from snailps.transport._awake import awake_s
 
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
 """Seconds between two reads of the status: at first short, because small jobs end soon."""
@@ -494,7 +494,7 @@ class Cluster:
     ) -> JobResult:
         self._check_open()
         path, source = _path_of(model)
-        begun, until = time.monotonic(), _until(timeout_s)
+        begun, until = awake_s(), _until(timeout_s)
         with (
             self.in_turn(until),
             self._hushed(quiet) as hold,
@@ -557,7 +557,7 @@ class Cluster:
 
         Waits for earlier jobs until the monotonic time `until`.
         """
-        left_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
+        left_s = min(max(0.0, until - awake_s()), threading.TIMEOUT_MAX)
         if not self._turn.acquire(timeout=left_s):
             raise ClusterError(
                 "another thread's job has not ended within the time limit, so this job has not "
@@ -571,12 +571,12 @@ class Cluster:
     def _submit(self, texts: Mapping[str, str], source: bytes, begun: float, until: float) -> int:
         """Submit the job; return its number."""
         key = self._launcher.source_key if self._launcher is not None else ""
-        limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
+        limit_s = None if until == math.inf else max(0.0, until - awake_s())
         try:
             return self._driver.submit(texts, source, key, limit_s)
         except WaitTimeout:
             raise ClusterError(
-                f"the job is not done after {time.monotonic() - begun:.0f} s (timeout_s): the "
+                f"the job is not done after {awake_s() - begun:.0f} s (timeout_s): the "
                 "master is still importing its class, or looking for its input; the job was "
                 "cancelled"
             ) from None
@@ -604,7 +604,7 @@ class Cluster:
                 ending = True
                 self._driver.cancel(early=True)
         raise ClusterError(
-            f"the job is not done after {time.monotonic() - begun:.0f} s (timeout_s): "
+            f"the job is not done after {awake_s() - begun:.0f} s (timeout_s): "
             f"{status['phase']}, {status['progress']:.0%}; it was cancelled"
         )
 
@@ -687,11 +687,11 @@ class Cluster:
         if self._launcher is None:
             self._wait_until_idle(until)
             return
-        begun = time.monotonic()
+        begun = awake_s()
         for status in self._watch(until):  # the master expels workers that do not leave
             if status["phase"] != "stopping":
                 break
-            if time.monotonic() - begun > HANG_S:
+            if awake_s() - begun > HANG_S:
                 self._launcher.kill(
                     node["pid"] for node in status["nodes"] if node["state"] == "stopping"
                 )
@@ -725,7 +725,7 @@ class Cluster:
 
     def _wait_until_idle(self, until: float) -> None:
         """Wait until all workers of a failed job have restarted; an error if none is ready."""
-        begun = time.monotonic()
+        begun = awake_s()
         for status in self._watch(until):
             workers = [node for node in status["nodes"] if node["role"] == "worker"]
             coming = status["session"]["coming"] if status["session"] else 0
@@ -738,7 +738,7 @@ class Cluster:
                     "wait until status()['phase'] is 'idle'"
                 )
             limit_s = RENEW_S if coming else self._driver.settings.init_timeout
-            if time.monotonic() - begun > limit_s:
+            if awake_s() - begun > limit_s:
                 break
         if coming:
             raise ClusterError(
@@ -771,7 +771,7 @@ class Cluster:
             yield status
             if heard:
                 news = None  # it comes only once
-            if time.monotonic() > until:
+            if awake_s() > until:
                 return
             wait_s = LOOK_JOB_S if news is not None else min(LOOK_S, 1.5 * wait_s or LOOK_FIRST_S)
         raise self._why_ended()
@@ -783,10 +783,11 @@ class Cluster:
             text = self._launcher.master_end(ENDING_S) or text
             if ends := self._launcher.unusual_ends(text):
                 text += f" ({ends})"
-        return ClusterError(
-            f"{text.rstrip('.')}. This cluster has ended, with its tables and what it was "
-            "training: start or connect to another one"
-        )
+        what = "This cluster has ended, with its tables and what it was training: start or connect "
+        what += "to another one"
+        if self._driver.begins_anew:
+            what = "The cluster goes on, with its tables: connect to it again"
+        return ClusterError(f"{text.rstrip('.')}. {what}")
 
     def _check_open(self) -> None:
         self._driver.check_process()
@@ -857,7 +858,7 @@ def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
 
 
 def _until(limit_s: float | None) -> float:
-    return math.inf if limit_s is None else time.monotonic() + limit_s
+    return math.inf if limit_s is None else awake_s() + limit_s
 
 
 def _path_of(model: type[Worker] | str) -> tuple[str, bytes]:

@@ -8,7 +8,6 @@ for the master's loop; other threads only run a work's `run`, and call `wake`.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -16,6 +15,7 @@ from typing import Any
 
 from snailps.node.background import in_thread
 from snailps.node.effects import Work, WorkDone
+from snailps.transport._awake import awake_s
 
 
 class BackgroundTasks:
@@ -73,9 +73,9 @@ class BackgroundTasks:
 
     def wait_all(self, limit_s: float, lane: str = "") -> None:
         """Wait up to `limit_s` for all works of a lane, or all that run; ignore their results."""
-        until = time.monotonic() + limit_s
+        until = awake_s() + limit_s
         while self.has(lane) if lane else self._running:
-            left_s = until - time.monotonic()
+            left_s = until - awake_s()
             if left_s <= 0:
                 return
             futures = [f for n, f in self._running.items() if self._lane_of.get(n, "") == lane]

@@ -146,14 +146,17 @@ class Departures:
         `why` and `after` (what follows on its loss) reach its own log, if it can still be reached.
         """
         after = after or ("start it again" if self._lifecycle.forming else "others do its work")
+        if member.role == "driver":
+            after = "it may connect again"
         text = f"the master declared it lost, {why}; {after}"
         self._members.send(member, self._stop(member, text))
         self._members.disconnect(member)
         self.lose(member, why, now)
 
     def _stop(self, member: Member, text: str) -> messages.Stop:
-        """A Stop for this member; a worker of a lasting session restarts after it."""
-        return messages.Stop(True, text, again=self._lasting and member.role == "worker")
+        """A Stop for this member. In a lasting session it may come back: a worker restarts, and a
+        driver may connect again."""
+        return messages.Stop(True, text, again=self._lasting and member.role != "server")
 
     def lose(self, member: Member, why: str, now: float) -> None:
         """Handle a member that is gone: orderly after Bye, else lost.

@@ -50,7 +50,9 @@ class HeartbeatMonitor:
         self._stepped_at = now
 
     def heard(self, event: Heartbeats, now: float) -> None:
-        """Expel silent members; not while the cluster stops, when members leave by themselves."""
+        """Expel silent members; not while the cluster stops, when members leave by themselves. A
+        driver that is only silent stays: nobody waits for it, and it may be stopped (Ctrl-Z, a
+        debugger, a paused container). TCP closes its connection if its machine is gone."""
         self.step(now)
         self._silences, self._heard_at = event.silences, now
         if now < self._deaf_until or self._lifecycle.stopping:
@@ -67,7 +69,7 @@ class HeartbeatMonitor:
                     "other (heartbeat_timeout)",
                     now,
                 )
-            elif silence_s > limit_s:
+            elif silence_s > limit_s and member.role != "driver":
                 self._departures.expel(
                     member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now
                 )

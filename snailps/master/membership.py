@@ -260,10 +260,12 @@ class Membership:
                 "of this cluster. Start it anew"
             )
         if number in self.gone or (member is not None and not member.away):
-            raise ClusterError(
+            error = ClusterError(
                 f"{message.role} {number} was given up: its connection was lost, and others do its "
                 "work. Start it anew"
             )
+            error.code = messages.GIVEN_UP
+            raise error
         in_journal = member is not None
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Generic, TypeVar
 
 from snailps.errors import ClusterError
+from snailps.transport._awake import awake_s
 
 NO_THREADS = (
     "This user or container has as many processes and threads as it may have: end some, or raise "
@@ -60,9 +60,9 @@ class Backlog(Generic[Item]):
 
     def close(self, timeout_s: float) -> None:
         """Have the thread end after the queued items; wait at most `timeout_s`."""
-        until = time.monotonic() + timeout_s
+        until = awake_s() + timeout_s
         try:
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:
             return
-        wait([self._end], max(0.0, until - time.monotonic()))
+        wait([self._end], max(0.0, until - awake_s()))

@@ -32,7 +32,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import TYPE_CHECKING, Any
@@ -63,6 +62,7 @@ from snailps.node.signals import ending_signals
 from snailps.node.status import EVENT_REPORTED
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
+from snailps.transport._awake import awake_s, watch
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import (
     Address,
@@ -145,13 +145,13 @@ def _own_host(settings: ClusterSettings) -> str:
     In Docker and Kubernetes a name exists only while its process runs, and the master may start
     last. ConnectionLost: no name within `init_timeout`, or no route."""
     master = parse_addr(settings.master_addr, "master_addr")
-    until = time.monotonic() + settings.init_timeout
+    until = awake_s() + settings.init_timeout
     waits = False
     while True:
         try:
             return route_host(master)
         except ConnectionLost as error:
-            left_s = until - time.monotonic()
+            left_s = until - awake_s()
             if left_s <= 0:
                 raise
             if not waits:
@@ -195,6 +195,7 @@ class Node:
     """A process that belongs to a master. `secret`: from the launcher, if that made the cluster."""
 
     def __init__(self, role: Role, settings: ClusterSettings, secret: bytes = b"") -> None:
+        watch()
         self.role = role
         self.settings = settings
         self.trust = (
@@ -247,14 +248,14 @@ class Node:
         return welcome
 
     def _join(self, limit_s: float) -> messages.Welcome:
-        until = time.monotonic() + limit_s
+        until = awake_s() + limit_s
         while self.welcome is None:
             try:
-                self._register(max(0.1, until - time.monotonic()))
+                self._register(max(0.1, until - awake_s()))
             except ConnectionLost:
                 # The master died before it registered us: nothing was begun, so try again. A
                 # driver does not: its caller gets the error, and decides.
-                over = self.ended.is_set() or time.monotonic() > until
+                over = self.ended.is_set() or awake_s() > until
                 if over or self.role == Role.DRIVER:
                     raise
         self._beat(limit_s)
@@ -370,14 +371,14 @@ class Node:
         us = self.welcome
         if us is None or not us.patience_s or self.ended.is_set():
             return None
-        until = time.monotonic() + us.patience_s
+        until = awake_s() + us.patience_s
         log.warning(
             "the master at %s is gone: %s. Continuing with work in progress; waiting %.0f s for "
             "it to be started again",
             self._master, why, us.patience_s, extra=EVENT_REPORTED,
         )  # fmt: skip
         while not self.ended.is_set():
-            left_s = until - time.monotonic()
+            left_s = until - awake_s()
             sock = None
             try:
                 sock = self._dial(Channel.CONTROL, left_s)
@@ -385,9 +386,10 @@ class Node:
                 assert isinstance(answer, messages.Welcome)
                 self._beat(max(0.1, left_s))
             except (RemoteError, ProtocolError) as error:
+                self._stop_again |= self.role == Role.DRIVER and error.code == messages.GIVEN_UP
                 self.end(EXIT_FAILED, f"the master at {self._master} refuses this process: {error}")
             except (SnailError, OSError) as error:
-                if time.monotonic() >= until:
+                if awake_s() >= until:
                     self.end(
                         EXIT_FAILED,
                         f"the master at {self._master} is gone: {why}. It was not started again "
@@ -471,9 +473,9 @@ class Node:
 
     def hear_stop(self, limit_s: float) -> None:
         """After a failure of this process: wait for the master's Stop, which names the cause."""
-        until = time.monotonic() + limit_s
+        until = awake_s() + limit_s
         while not (self.control.away or self._stopped.wait(WATCH_S)):
-            if time.monotonic() > until:
+            if awake_s() > until:
                 return
 
     def leave(self, figures: Mapping[str, float]) -> None:
@@ -545,9 +547,9 @@ class Node:
 
     def on_signal(self, number: int) -> None:
         self._signalled = True
-        until = time.monotonic() + AWAY_S
+        until = awake_s() + AWAY_S
         # The master may have registered us already: leave by telling it, else it takes us for lost.
-        while self._control is not None and self.welcome is None and time.monotonic() < until:
+        while self._control is not None and self.welcome is None and awake_s() < until:
             if self.ended.wait(WATCH_S / 4):
                 break
         if self.welcome is not None and not self.ended.is_set():
@@ -559,8 +561,8 @@ class Node:
 
     def _leave_on(self, name: str) -> None:
         """After a signal: ask the master to let this process leave; without a master just leave."""
-        until = time.monotonic() + AWAY_S
-        while self.control.away and time.monotonic() < until:  # the master may be about to return
+        until = awake_s() + AWAY_S
+        while self.control.away and awake_s() < until:  # the master may be about to return
             if self.ended.wait(WATCH_S / 4):
                 return
         if self.control.away:
@@ -602,7 +604,9 @@ class Node:
             warned = silent
         # The main thread may hang in a model. A driver runs in the user's process: leave it alone.
         if self.role != Role.DRIVER:
-            threading.Event().wait(GRACE_S)
+            until = awake_s() + GRACE_S
+            while awake_s() < until:
+                threading.Event().wait(WATCH_S)
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")
             sys.stderr.flush()
             if self.begins_anew and self.begin_anew is not None:

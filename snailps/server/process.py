@@ -14,7 +14,6 @@ import math
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -45,6 +44,7 @@ from snailps.server.events import Address
 from snailps.server.performer import Performer
 from snailps.shard.shard_thread import ShardThread
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.transport.control import AnswerOrFuture, Listener, dial
 from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
@@ -146,11 +146,11 @@ class Server(Node):
             return
         self._inbox.put(events.End())
         self._control_thread.join(STOP_S + END_S)
-        until = time.monotonic() + STOP_S
+        until = awake_s() + STOP_S
         for shard in list(self.performer.shards.values()):
             shard.stop(0.0)
         for shard in list(self.performer.shards.values()):
-            shard.stop(max(0.0, until - time.monotonic()))
+            shard.stop(max(0.0, until - awake_s()))
 
     # --- the control thread ----------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Server(Node):
             while not core.over:
                 event = self._next_event(core.due)
                 with self._core_lock:
-                    wanted = core.handle(event, time.monotonic())
+                    wanted = core.handle(event, awake_s())
                     self.route_epoch = core.route_epoch
                 self.performer.perform(wanted)
         except Exception as error:
@@ -172,7 +172,7 @@ class Server(Node):
         if due == math.inf:
             return self._inbox.get()
         try:
-            return self._inbox.get(timeout=max(0.0, due - time.monotonic()))
+            return self._inbox.get(timeout=max(0.0, due - awake_s()))
         except queue.Empty:
             return Tick()
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
@@ -41,6 +40,7 @@ from snailps.local.driver import Driver
 from snailps.node.process import End
 from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options
 from snailps.serving.row_reader import RowReader, Unreachable
+from snailps.transport._awake import awake_s
 
 CACHE_BYTES = 64 << 20
 MAX_AGE_S = 60.0
@@ -284,14 +284,14 @@ class LiveRows:
         if self.closed.is_set():
             return come, ClusterError("this reader is closed")
         self._joined[0].check_process()
-        until = time.monotonic() + self.limit_s
+        until = awake_s() + self.limit_s
         if not self.connected and not self._wait_joined(until):
             return come, self._why_lost()
         driver, number = self._joined
         why: SnailError | None = None
         under_way = []
         for shard, places in self._by_shard(driver, keys):
-            if not self._patient and self._avoided.get(shard, 0.0) > time.monotonic():
+            if not self._patient and self._avoided.get(shard, 0.0) > awake_s():
                 why = why or WaitTimeout(f"shard {shard} has not answered just now")
                 continue
             part = np.empty((len(places), rows.shape[1]), np.float32)
@@ -303,7 +303,7 @@ class LiveRows:
                 why = self._note_loss(driver, shard, error)
         for shard, places, pull in under_way:
             try:
-                rows[places] = pull.wait(max(0.0, until - time.monotonic()))
+                rows[places] = pull.wait(max(0.0, until - awake_s()))
                 come[places] = True
                 self._vain = 0
                 self._avoided.pop(shard, None)
@@ -324,7 +324,7 @@ class LiveRows:
     def _note_loss(self, driver: Driver, shard: int, error: SnailError) -> SnailError:
         """Decide by an error whether to avoid the shard or to rejoin; return the error."""
         if isinstance(error, WaitTimeout):
-            self._avoided[shard] = time.monotonic() + AGAIN_S
+            self._avoided[shard] = awake_s() + AGAIN_S
         elif isinstance(error, RemoteError) and error.code not in (_OTHER_TABLE, _SHUT_OUT):
             pass  # only this lookup is refused
         elif driver is self._joined[0]:  # else an error of a driver that is already replaced
@@ -340,7 +340,7 @@ class LiveRows:
     def _wait_joined(self, until: float) -> bool:
         """Return whether the cluster is joined; a patient lookup waits for that until its limit."""
         while self._patient and not self.connected and not self.closed.is_set():
-            remaining_s = until - time.monotonic()
+            remaining_s = until - awake_s()
             if remaining_s <= 0:
                 break
             self.closed.wait(min(remaining_s, AGAIN_S / 20))
@@ -354,9 +354,9 @@ class LiveRows:
                 driver.join_again()
             else:
                 driver.join()
-            until = time.monotonic() + self._settings.init_timeout
+            until = awake_s() + self._settings.init_timeout
             while not driver.routed.wait(AGAIN_S / 10):
-                if self.closed.is_set() or time.monotonic() > until:
+                if self.closed.is_set() or awake_s() > until:
                     raise ClusterError(f"the cluster at {self._address} is not complete yet")
             if driver.ended.is_set():
                 raise ClusterError(driver.verdict.text)
@@ -381,7 +381,7 @@ class LiveRows:
         Only the keeper thread calls it.
         """
         self._joined[0].close()
-        if time.monotonic() - self._joined_at > AGAIN_S_MAX:
+        if awake_s() - self._joined_at > AGAIN_S_MAX:
             self._vain = 0
         pause_s = min(AGAIN_S * 2.0 ** (self._vain - 1), AGAIN_S_MAX) if self._vain else 0.0
         if self.closed.wait(pause_s):
@@ -398,7 +398,7 @@ class LiveRows:
                 f"table {table.name!r} has rows of {table.dim} now, it had {self.table.dim}"
             )
         self._joined, self.table, self._why = (driver, number), table, ""
-        self._joins, self._joined_at = self._joins + 1, time.monotonic()
+        self._joins, self._joined_at = self._joins + 1, awake_s()
         self._avoided.clear()
         self._lost.clear()
         # `clear` may have undone a `set` for this very driver: look again.

@@ -31,6 +31,7 @@ from snailps.torch.backward import BackwardPass, tensors_in, this_pass
 from snailps.torch.exchange import check_finite
 from snailps.torch.rows import RowClient, current
 from snailps.torch.server_vector import Buffers, ServerVector
+from snailps.transport._awake import awake_s
 from snailps.transport.client._client import Pending
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam")
@@ -455,9 +456,9 @@ class Ranks:
         return f"rank {slow}, which has made {steps_in(rows[slow].tolist())} steps"
 
     def _until(self, done: Any, what: Any) -> None:
-        until, pause_s = time.monotonic() + self._timeout_s, LOOK_FIRST_S
+        until, pause_s = awake_s() + self._timeout_s, LOOK_FIRST_S
         while not done():
-            if time.monotonic() > until:
+            if awake_s() > until:
                 raise WaitTimeout(
                     f"rank {self.rank} has waited {self._timeout_s:g} s for {what()}: does it run?"
                 )

@@ -17,10 +17,12 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from snailps.errors import MisuseError
+from snailps.transport._awake import watch
 
+from snailps.transport._awake cimport now_s, slept_s
 from snailps.transport._frame cimport FRAME_HEADER_BYTES, KIND_HEARTBEAT, FrameHeader, fill_head
 from snailps.transport._posix cimport (
-    MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, c_close, c_recv, c_send, load_flag, now_s,
+    MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, c_close, c_recv, c_send, load_flag,
     poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
     pthread_mutex_unlock, store_flag,
 )
@@ -28,6 +30,7 @@ from snailps.transport._posix cimport (
 cdef enum:
     TURN_MS = 50                # how soon a new peer gets its first heartbeat
     READS_MAX = 4               # of a peer in a turn: a peer that floods us must not delay the others
+    STOP_S = 1                  # a shorter stop may be a wait for a core, and forgives nobody
 
 
 cdef struct Peer:
@@ -44,6 +47,7 @@ cdef struct Heart:
     uint32_t count
     uint32_t cap
     double interval_s
+    double slept                # seconds for which this process was stopped so far
     int stop
 
 
@@ -63,9 +67,21 @@ cdef void _listen_to(Heart *heart, uint32_t i, double now) noexcept nogil:
         reads += 1
 
 
+cdef double _waking(Heart *heart) noexcept nogil:
+    """The time. After a stop of this process silences count from its waking: the others may have been stopped too."""
+    cdef uint32_t i
+    cdef double slept = slept_s()
+    cdef double now = now_s()
+    if slept - heart.slept >= STOP_S:
+        for i in range(heart.count):
+            heart.peers[i].heard = now
+    heart.slept = slept
+    return now
+
+
 cdef void _turn(Heart *heart, const FrameHeader *beat) noexcept nogil:
     cdef uint32_t i
-    cdef double now = now_s()
+    cdef double now = _waking(heart)
     poll(heart.fds, heart.count, 0)
     for i in range(heart.count):
         if not heart.peers[i].closed and heart.fds[i].revents & (POLLIN | POLLERR | POLLHUP):
@@ -102,6 +118,8 @@ cdef class HeartbeatThread:
         self.thread = threading.Thread(target=self._loop, name="snailps-pulse", daemon=True)
 
     def start(self) -> None:
+        watch()
+        self.heart.slept = slept_s()
         self.thread.start()
 
     def stop(self) -> None:
@@ -146,10 +164,11 @@ cdef class HeartbeatThread:
     def silences(self) -> dict[int, float]:
         """Return the seconds since each peer was last heard, on any of its sockets, closed ones included."""
         cdef uint32_t i
-        cdef double now = now_s()
+        cdef double now
         cdef double silence
         result = {}
         self._lock()
+        now = _waking(self.heart)
         for i in range(self.heart.count):
             silence = max(0.0, now - self.heart.peers[i].heard)
             number = self.heart.peers[i].number

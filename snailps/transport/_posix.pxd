@@ -1,6 +1,8 @@
 # What the compiled side of the transport needs from the system: sockets, epoll, clock, mutexes.
-# Each is declared once, here.  Two conversions of the clock and an atomic flag are the only code.
+# Each is declared once, here.  A conversion of the clock and an atomic flag are the only code.
 from libc.stdint cimport uint32_t, uint64_t
+
+from snailps.transport._awake cimport slept_s
 
 cdef extern from "<sys/epoll.h>" nogil:
     enum: EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
@@ -57,7 +59,6 @@ cdef extern from "<time.h>" nogil:
     struct timespec:
         long tv_sec
         long tv_nsec
-    int clock_gettime(int clock, timespec *t)
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -93,14 +94,8 @@ cdef extern from *:
     void store_flag "snail_flag_store"(int *flag, int value) nogil
 
 
-cdef inline double now_s() noexcept nogil:
-    """Monotonic time, seconds."""
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return t.tv_sec + t.tv_nsec * 1e-9
-
-
 cdef inline void time_of(double when_s, timespec *t) noexcept nogil:
-    """Monotonic time in the form that pthread wants."""
+    """A time of `now_s` in the form that pthread wants: of the monotonic clock."""
+    when_s += slept_s()
     t.tv_sec = <long>when_s
     t.tv_nsec = <long>((when_s - <double>t.tv_sec) * 1e9)

@@ -6,8 +6,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
+from snailps.transport._awake cimport now_s
 from snailps.transport._posix cimport (
-    MSG_DONTWAIT, MSG_NOSIGNAL, c_recv, c_send, epoll_event, epoll_wait, now_s, sched_yield,
+    MSG_DONTWAIT, MSG_NOSIGNAL, c_recv, c_send, epoll_event, epoll_wait, sched_yield,
 )
 
 # Sleeping and being woken costs both sides more than a short wait.  So look for a while before sleeping, and

@@ -13,12 +13,12 @@ import errno
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from snailps.config.addresses import Address, format_addr
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
+from snailps.transport._awake import awake_s
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
 from snailps.transport.handshake import NONCE_BYTES, Channel, ClientSession, Hello, Role
 from snailps.transport.security.refusals import HANDSHAKE_LIMIT_S
@@ -140,21 +140,21 @@ def dial(
     RemoteError, ProtocolError: it refused, or the handshake failed, and another attempt would not
     help.
     """
-    begin = time.monotonic()
+    begin = awake_s()
     peer = f"{peer_name} at {show(address)}"
     pause_s, shown_at = 0.05, begin
 
     def wait(reason: str) -> None:
         nonlocal pause_s, shown_at
-        if time.monotonic() - shown_at > SAY_S:
-            shown_at = time.monotonic()
+        if awake_s() - shown_at > SAY_S:
+            shown_at = awake_s()
             left_s = max(0.0, limit_s - (shown_at - begin))
             on_wait(f"waiting for {peer} ({reason}), {left_s:.0f} s left")
         threading.Event().wait(pause_s)
         pause_s = min(pause_s * 1.5, 1.0)
 
     while True:
-        left = limit_s - (time.monotonic() - begin)
+        left = limit_s - (awake_s() - begin)
         try:
             sock = _connected(address, max(0.1, min(left, 5.0)))
         except OSError as error:
@@ -238,7 +238,7 @@ def set_options(sock: socket.socket) -> None:
 
 def receive(sock: socket.socket, count: int, until: float) -> bytes:
     """Receive up to `count` bytes, until a time in monotonic seconds; TimeoutError then."""
-    left_s = until - time.monotonic()
+    left_s = until - awake_s()
     if left_s <= 0:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
     sock.settimeout(left_s)
@@ -246,7 +246,7 @@ def receive(sock: socket.socket, count: int, until: float) -> bytes:
 
 
 def _shake(sock: socket.socket, session: ClientSession, limit_s: float) -> None:
-    until = time.monotonic() + limit_s
+    until = awake_s() + limit_s
     sock.settimeout(limit_s)
     decoder = FrameDecoder(HANDSHAKE_BODY_MAX)
     sock.sendall(encode_frame(session.start()))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Protocol
@@ -27,6 +26,7 @@ from snailps.errors import (
     trace_of,
 )
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.worker.user_code import Ended
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class MasterCalls:
         WaitTimeout
             A master is there, and has not answered within `timeout_s`.
         """
-        begin = time.monotonic()
+        begin = awake_s()
         while not self._ended.is_set():
             if not future.done():
                 wait({future}, 0.2)
@@ -99,8 +99,8 @@ class MasterCalls:
                     break
                 return future.result()
             if self._control.away:
-                begin = time.monotonic()
-            if timeout_s is not None and time.monotonic() - begin > timeout_s:
+                begin = awake_s()
+            if timeout_s is not None and awake_s() - begin > timeout_s:
                 raise WaitTimeout(
                     f"the master has not answered {type(message).__name__} for "
                     f"{timeout_s:g} s: look at its log"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from snailps.errors import ClusterError, MisuseError
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import numbers_of
 
@@ -73,7 +74,7 @@ class LeaseCheckouts:
         answer = self._ask(messages.CheckOut(self._number), None, self._heard)
         assert isinstance(answer, messages.CheckedOut)
         if answer.part >= 0:
-            self._since[answer.part] = time.monotonic()
+            self._since[answer.part] = awake_s()
             return answer.part
         self._over = True
         self.cut = self.cut or answer.ends
@@ -81,14 +82,14 @@ class LeaseCheckouts:
 
     def encode_again(self, index: int) -> None:
         """Implement `api.rotation.Checkouts`."""
-        since, times = self._lost.get(index, (time.monotonic(), 0))
+        since, times = self._lost.get(index, (awake_s(), 0))
         if times >= AGAIN_MAX:
             raise ClusterError(
                 f"block {index} of the chunk was encoded {times} times, and servers do not have it"
             )
         if self._encode_again(self._number, index):
-            since, times = time.monotonic(), times + 1
-        elif time.monotonic() - since > AGAIN_S:
+            since, times = awake_s(), times + 1
+        elif awake_s() - since > AGAIN_S:
             raise ClusterError(
                 f"servers have lost block {index} of the chunk, and no worker has encoded it again "
                 f"within {AGAIN_S:.0f} s"
@@ -108,6 +109,6 @@ class LeaseCheckouts:
             raise MisuseError(f"check_in({part}): this lease does not hold that partition")
         units = int(metrics.pop("units", metrics.get("examples", 0)))
         # A partition that was checked out ahead is trained once the one before is done.
-        now = time.monotonic()
+        now = awake_s()
         seconds, self._last = now - max(self._last, self._since.pop(part, now)), now
         self._note(messages.CheckIn(self._number, part, units, seconds, metrics, durable))

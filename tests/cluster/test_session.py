@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,7 +142,7 @@ def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text, monkeypa
     def monotonic():
         return time.monotonic() + (LIMIT_S if hangs.exists() else 0.0)
 
-    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(session_module, "awake_s", monotonic)
     with pytest.raises(ClusterError, match=r"not done after \d+ s .*it was cancelled"):
         session.train(models.Hangs, input=text, epochs=1, timeout_s=LIMIT_S)
     assert trains(session, text)

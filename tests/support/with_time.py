@@ -18,6 +18,7 @@ from pathlib import Path
 from snailps.cli.entry import main
 from snailps.master import core
 from snailps.master.heartbeats import HeartbeatMonitor
+from snailps.transport import _awake
 
 CLOCK = "clock"  # of a folder
 LOOK_S = 0.02
@@ -81,6 +82,10 @@ def let_pass(path):
     HeartbeatMonitor.heard = later
     core.AWAY_S = float("inf")  # its time passes by leaps, and it was not stopped
     time.monotonic = lambda: _now() + ahead.stat().st_size
+    awake_s = _awake.awake_s
+    for module in [*sys.modules.values()]:
+        if getattr(module, "awake_s", None) is awake_s:
+            module.awake_s = lambda: awake_s() + ahead.stat().st_size
     threading.Timer = Timer
 
 

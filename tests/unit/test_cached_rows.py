@@ -374,7 +374,7 @@ def test_reader_whose_table_is_gone_joins_less_and_less_often(monkeypatch, error
 def test_reader_that_asks_nothing_for_years_is_back_at_once_after_each_restart(monkeypatch):
     reached, now = Reached(), [100.0]
     monkeypatch.setattr(reader.LiveRows, "join", lambda *args, **named: reached(*args, **named))
-    monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reader, "awake_s", lambda: now[0])
     rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
     rows.close()  # its own thread
     rows.closed = Waits()

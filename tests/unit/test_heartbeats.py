@@ -20,6 +20,7 @@ from snailps.master.events import Heartbeats
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.node.process import Node
 from snailps.transport import messages
+from snailps.transport._awake import awake_s, watch
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, listen
 from snailps.transport.handshake import Role
@@ -135,7 +136,9 @@ class Ears:
 
     def __init__(self, timeout_s):
         since = time.monotonic()
-        member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=since)
+        member = SimpleNamespace(
+            number=1, role="worker", away=False, missed="", state="ready", since=since
+        )
         settings = MasterSettings(heartbeat_interval=0.05, heartbeat_timeout=timeout_s)
         self.expelled = []
         self.thread = HeartbeatThread(settings.heartbeat_interval)
@@ -192,7 +195,9 @@ def test_member_that_comes_back_with_another_heartbeat_connection_stays(ears):
 
 def test_master_that_was_stopped_itself_expels_no_member_at_once():
     """It read no heartbeat while it was stopped; a member that is gone has no connection."""
-    member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=0.0)
+    member = SimpleNamespace(
+        number=1, role="worker", away=False, missed="", state="ready", since=0.0
+    )
     expelled, out = [], Outbox()
     monitor = monitor_of(
         MasterSettings(heartbeat_timeout=10.0), member, lambda member, *why: expelled.append(why),
@@ -207,6 +212,20 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
     assert [why for why, _ in expelled] == ["silent for 20 s (heartbeat_timeout)"]
     assert out.take() == [Forget(2)]
     assert monitor.silence_s(1, 20.1) == 21.0
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_driver_that_is_only_silent_stays(closed):
+    """It may be stopped, as by Ctrl-Z; TCP closes its connections if its machine is gone."""
+    driver = SimpleNamespace(number=1, role="driver", away=False, since=0.0)
+    expelled = []
+    monitor = monitor_of(
+        MasterSettings(heartbeat_timeout=10.0),
+        driver,
+        lambda member, why, now: expelled.append(why),
+    )
+    monitor.heard(Heartbeats({1: 3600.0}, frozenset({1} if closed else ())), 3600.0)
+    assert bool(expelled) == closed
 
 
 def test_signal_before_the_answer_to_register_asks_the_master_too(monkeypatch):
@@ -239,3 +258,10 @@ def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process
         assert asked.wait(LIMIT_S)
         hearing.join(LIMIT_S)
         assert not node.ended.is_set()
+
+
+def test_clock_never_goes_back():
+    watch()
+    watch()
+    times = [awake_s() for _ in range(10_000)]
+    assert times == sorted(times)

@@ -35,7 +35,7 @@ class Launcher:
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.now))
+    monkeypatch.setattr(module, "awake_s", lambda: now.now)
     return now
 
 

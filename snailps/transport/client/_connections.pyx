@@ -42,11 +42,12 @@ from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
 from snailps.abi._wire_types cimport WireOps
+from snailps.transport._awake cimport now_s
 from snailps.transport._frame cimport KIND_PULL
 from snailps.transport._posix cimport (
     CLOCK_MONOTONIC, EFD_CLOEXEC, EFD_NONBLOCK, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT,
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, SHUT_RDWR, c_close, c_read, c_write, epoll_create1,
-    epoll_ctl, epoll_event, epoll_wait, eventfd, load_flag, now_s, pthread_cond_broadcast,
+    epoll_ctl, epoll_event, epoll_wait, eventfd, load_flag, pthread_cond_broadcast,
     pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_timedwait,
     pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_trylock,

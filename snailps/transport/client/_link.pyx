@@ -7,6 +7,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row_far
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
+from snailps.transport._awake cimport now_s
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, KIND_BACKWARD, KIND_ERROR, KIND_FORWARD, KIND_PULL,
     KIND_PUSH, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_LR_SCALE, OPTION_WIRE_SHIFT, PART_BYTES,
@@ -14,7 +15,7 @@ from snailps.transport._frame cimport (
     write_narrow_keys,
 )
 from snailps.transport._posix cimport (
-    load_flag, now_s, pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock, store_flag,
+    load_flag, pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock, store_flag,
 )
 from snailps.transport._socket_io cimport (
     SOCKET_BUSY, SOCKET_GONE, Buffer, buffer_held, buffer_receive, buffer_reserve, buffer_send,

@@ -27,11 +27,12 @@ from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
 from snailps.abi._wire_types cimport WIRE_FLOAT16, WIRE_FLOAT32, WireOps, is_wire, wire_row_bytes
+from snailps.transport._awake cimport now_s
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
     OPTION_ASSIGN, OPTION_LR_SCALE, OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
 )
-from snailps.transport._posix cimport load_flag, now_s, store_flag
+from snailps.transport._posix cimport load_flag, store_flag
 from snailps.transport.client._error_feedback cimport owing_of
 from snailps.transport.client._link cimport Core
 from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import CancelledError, Future, wait
 
 from snailps.config.addresses import Address
 from snailps.dataclass import dataclass
 from snailps.errors import ConnectionLost, ProtocolError, RemoteError, SnailError, WaitTimeout
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
     Frame,
@@ -75,7 +75,7 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
     RemoteError: refused.  ProtocolError: something other than an answer came.  OSError: the
     connection broke, or no answer came within `limit_s`.
     """
-    until = time.monotonic() + limit_s
+    until = awake_s() + limit_s
     sock.settimeout(limit_s)
     decoder = FrameDecoder(CONTROL_BODY_MAX)
     sock.sendall(encode_frame(Frame(Kind.CALL, messages.encode(message), request=1), pack=True))
@@ -186,12 +186,14 @@ class ControlClient:
         self, future: Future[messages.Message], timeout_s: float | None, what: str
     ) -> messages.Message:
         """Wait for the answer of `call_async`; errors of `call`."""
-        try:
-            return future.result(timeout_s)
-        except FutureTimeout:
+        until = math.inf if timeout_s is None else awake_s() + timeout_s
+        while not future.done() and (left_s := until - awake_s()) > 0:
+            wait({future}, None if timeout_s is None else left_s)
+        if not future.done():
             raise WaitTimeout(
                 f"{self._peer_name} has not answered {what} for {timeout_s:.0f} s: look at its log"
-            ) from None
+            )
+        return future.result()
 
     def note(self, message: messages.Message) -> None:
         """Send a message without an answer; nothing happens if the master is gone."""

@@ -28,6 +28,7 @@ from snailps.config.addresses import Address
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.transport.control.encoded import Encoded
 from snailps.transport.control.send_queue import SendQueue
 from snailps.transport.frame import (
@@ -126,7 +127,7 @@ class ControlServer:
         on_message: Callable[[Peer, messages.Message, Reply | None], None],
         on_lost: Callable[[Peer, str], None],
         on_pulse: Callable[[Hello, socket.socket], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = awake_s,
     ) -> None:
         self._listener = listener
         self._role, self._trust, self._job = role, trust, job

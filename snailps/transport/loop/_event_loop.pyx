@@ -8,6 +8,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove
 
+from snailps.transport._awake cimport now_s
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, FRAME_MAGIC, HANDSHAKE_BODY_MAX, KIND_BACKWARD, KIND_ERROR,
     KIND_HEARTBEAT, KIND_PULL, KIND_PUSH, KIND_PUSHED, KIND_REACH, KIND_REPLICATE, KIND_REPLICATED,
@@ -17,7 +18,7 @@ from snailps.transport._frame cimport (
 from snailps.transport._posix cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
     RLIMIT_NOFILE, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, c_close, c_read, c_send,
-    epoll_ctl, epoll_event, epoll_wait, getrlimit, now_s, rlimit, shutdown,
+    epoll_ctl, epoll_event, epoll_wait, getrlimit, rlimit, shutdown,
 )
 from snailps.transport._socket_io cimport (
     SOCKET_BUSY, SOCKET_GONE, Looks, buffer_held, buffer_receive, buffer_reserve, buffer_send, wait_events,

@@ -19,6 +19,7 @@ from snailps.transport.messages.codec import (
     encode,
 )
 from snailps.transport.messages.membership import (
+    GIVEN_UP,
     Ask,
     Bye,
     Content,
@@ -92,6 +93,7 @@ from snailps.transport.messages.work import (
 )
 
 __all__ = [
+    "GIVEN_UP",
     "JSON_BYTES_MAX",
     "Again",
     "Alone",

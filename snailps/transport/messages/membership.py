@@ -190,6 +190,10 @@ class Welcome(Message):
     patience_s: Seconds = 0.0
 
 
+GIVEN_UP = "given-up"
+"""Code of the refusal of a `Rejoin` whose sender the cluster goes on without."""
+
+
 @message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Rejoin(Message):

@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 import logging
 import resource
-import time
 from collections.abc import Callable
+
+from snailps.transport._awake import awake_s
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class RefusalLog:
     refused, a plural for messages; `number`: of all refusals; `last`: the newest, in words."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, what: str = "attempts to get in"
+        self, clock: Callable[[], float] = awake_s, what: str = "attempts to get in"
     ) -> None:
         self._clock, self._what = clock, what
         self._since = clock()

@@ -19,12 +19,12 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from snailps.config.addresses import Address
+from snailps.transport._awake import awake_s
 from snailps.transport.security.refusals import (
     ACCEPT_PAUSE_S,
     HANDSHAKE_LIMIT_S,
@@ -126,7 +126,7 @@ class TlsRelay:
             if self._closed:
                 return
             self._closed = True
-            self._closing_at = time.monotonic()
+            self._closing_at = awake_s()
             os.eventfd_write(self._wake, 1)
         self._thread.join(2 * FLUSH_S)
 
@@ -156,7 +156,7 @@ class TlsRelay:
         """Whether `close` was called and nothing is left to be sent."""
         if self._closing_at is None:
             return False
-        if time.monotonic() - self._closing_at > FLUSH_S:
+        if awake_s() - self._closing_at > FLUSH_S:
             return True
         return not self._adopted and not any(
             link.up or not link.near_ended for link in self._links.values()
@@ -190,7 +190,7 @@ class TlsRelay:
 
     def _look(self) -> None:
         """Apply time limits."""
-        now = time.monotonic()
+        now = awake_s()
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S / 4
@@ -211,7 +211,7 @@ class TlsRelay:
                 self._drop(link)
 
     def _new(self, far: ssl.SSLSocket, address: Address) -> TlsLink:
-        link = TlsLink(next(self._numbers), far, address, time.monotonic())
+        link = TlsLink(next(self._numbers), far, address, awake_s())
         self._links[link.number] = link
         return link
 
@@ -225,7 +225,7 @@ class TlsRelay:
         except OSError as error:
             self._attempts.note("a connection", f"cannot accept it yet: {error.strerror or error}")
             self._epoll.unregister(self._listener)
-            self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
+            self._accept_at = awake_s() + ACCEPT_PAUSE_S
             return
         sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -273,7 +273,7 @@ class TlsRelay:
             return
         except OSError as error:
             self._note(link, f"no TLS handshake: {words(error)}")
-            link.refused, link.wants_write, link.since = True, False, time.monotonic()
+            link.refused, link.wants_write, link.since = True, False, awake_s()
             with contextlib.suppress(OSError):
                 if words(error) == NO_TLS:
                     socket.socket.send(link.far, self._farewell, socket.MSG_NOSIGNAL)
