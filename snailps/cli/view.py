@@ -24,6 +24,7 @@ from snailps.node.phrases import (
     WHOLE_ENDS,
     Mood,
     lasts,
+    left_out,
     not_done,
     phase_words,
     process_name,
@@ -514,7 +515,18 @@ def _quality(figures: Mapping[str, Any]) -> list[str]:
     judged = [_figure(name, figures[name]) for name in names]
     if len(judged) > OWN_MAX:
         judged[OWN_MAX:] = [f"{len(judged) - OWN_MAX} more with --json"]
-    return [", ".join([*texts, *judged])] if texts or judged else []
+    return [", ".join([*texts, *judged]), *_judged(test)] if texts or judged else []
+
+
+def _judged(test: Any) -> list[str]:
+    """Say of how many users the figures of a test are, and which lines are in none of them."""
+    counts = test if isinstance(test, Mapping) else {}
+    texts = left_out(counts)
+    if users := counts.get("users", 0):
+        others = counts.get("users_without", 0)
+        more = f", {others:,} more had nothing to find" if others else ""
+        texts.insert(0, f"of {counted(users, 'user')}{more}")
+    return ["; ".join(texts)] if texts else []
 
 
 def _figure(name: str, value: float | str) -> str:

@@ -30,6 +30,7 @@ from snailps.data.file_kinds import (
     BOM,
     CSV_BYTES,
     HEAD_BYTES,
+    SHOWING_BYTES,
     UNIT_BYTES_MAX,
     first_line_of,
     refuse_foreign,
@@ -204,7 +205,8 @@ def head_of(path: str, line_bytes: int = STEP_BYTES) -> bytes:
 
 
 def read_head(path: str, scratch: Scratch) -> bytes:
-    """The beginning of a file up to its `first_line_of`, which says how to read all of its lines.
+    """The beginning of a file: its `first_line_of`, which says how to read all of its lines, and
+    `SHOWING_BYTES` of what follows, which say whether that line names columns.
 
     A block in the middle of the file cannot tell its format by itself.
     """
@@ -214,8 +216,8 @@ def read_head(path: str, scratch: Scratch) -> bytes:
             data += step
             line = first_line_of(data)
             end = data.find(b"\n", data.index(line)) if line else -1
-            if end >= 0:
-                return data[:end]
+            if end >= 0 and len(data) > end + SHOWING_BYTES:
+                return data[: end + 1 + SHOWING_BYTES]
             if len(data) > UNIT_BYTES_MAX:
                 raise DataError(f"{path} has no line in {len(data):,} bytes: is it text?")
         return data

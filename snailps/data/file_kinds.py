@@ -36,6 +36,8 @@ READ_BYTES = 1 << 20
 threads."""
 CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
 """By format: the separator, and `RowReader`'s value for quotes; `blank` is for files of names."""
+SHOWING_BYTES = 4096
+"""Bytes after the first line of a file that show whether that line names columns."""
 OVER_LINES = 2
 """`RowReader`'s value for quotes that may span lines: CSV read in whole rows."""
 SHOWN_CHARS = 80

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from snailps.data._examples import first_row
 from snailps.data._text import NameTable
 from snailps.data.columns import Column, Kind, as_float, is_number
+from snailps.data.driver_files import is_driver_file
 from snailps.data.examples import ExampleReader, format_of_rows, lines_before
-from snailps.data.file_kinds import CELLS, first_line_of
+from snailps.data.file_kinds import CELLS, SHOWING_BYTES, first_line_of
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
@@ -33,6 +34,8 @@ _HEAD = struct.Struct("<QQ")
 _KINDS = struct.Struct("<Q")
 _VALUES = struct.Struct("<6d")
 _COLONS = b"::"
+_TITLE = rb"%ss?([ _-]?(id|name|index))?"
+_WHOLE = re.compile(rb"[ \t]*-?[0-9]+[ \t\r]*")
 _ZONE = re.compile(rb"\+|T.*-")
 """An offset of a time zone, which NumPy's dates do not have."""
 _MALFORMED = "a survey's part is no list of names and counts"
@@ -153,13 +156,15 @@ class NameColumns:
 
     `expected`: what the columns are, for messages.  `valued`: a number may follow the names, and
     further columns, which are ignored, may follow it; if a file's first line has no number at that
-    place, the line is a header.  `time`: the column with the time of a line, counted from 1; in the
-    place of the value, there is no value.  0: times are not read.
+    place, the line is a header; without such a column `are_titles` decides.  `time`: the column
+    with the time of a line, counted from 1; in the place of the value, there is no value.  0: there
+    is none.  Without `reads_times` that column is ignored, and lines may lack it.
     """
 
     expected: tuple[str, ...]
     valued: bool = False
     time: int = 0
+    reads_times: bool = True
 
     def read(
         self, data: bytes, path: str, start: int, head: bytes, *, may_lack: bool = False
@@ -170,11 +175,13 @@ class NameColumns:
         DataError: another number of columns, or an empty name unless `may_lack`.
         """
         line = first_line_of(head)
+        following = _after(head, line)
         format = format_of_rows(line, self._fits, tuple(CELLS))
         cells, _ = first_row(line, *CELLS[format])
         width, names = len(cells), len(self.expected)
         if not self._fits(width) and _COLONS in line:
-            data, head = (text.replace(_COLONS, b"\t") for text in (data, head))
+            texts = (text.replace(_COLONS, b"\t") for text in (data, head, following))
+            data, head, following = texts
             line, format = line.replace(_COLONS, b"\t"), "tsv"
             cells, _ = first_row(line, *CELLS[format])
             width = len(cells)
@@ -187,17 +194,23 @@ class NameColumns:
         columns = [Column(f"name of {what}", Kind.TEXT) for what in self.expected]
         for place in range(names, width):
             if place == self.time - 1:
-                columns.append(Column("time", Kind.TEXT))
+                columns.append(Column("time", Kind.TEXT if self.reads_times else Kind.IGNORE))
             elif place == names:
                 columns.append(Column("value", Kind.LABEL))
             else:
                 columns.append(Column(f"column {place}", Kind.IGNORE))
         has_values = width > names and self.time != names + 1
         first = 0
-        has_names = width > names and cells[names].strip() and not is_number(cells[names])
-        if has_names and not has_values:
-            has_names = len(times_of([cells[names]])) == 0
-        if start <= head.index(line) and has_names:
+        if width == names:
+            # Rows of a driver have none: a first pair of odd names would be lost.
+            may_have = not is_driver_file(path)
+            has_titles = may_have and are_titles(cells, self.expected, following, CELLS[format])
+        else:
+            cell = cells[names]
+            has_titles = bool(cell.strip()) and not is_number(cell)
+            if has_titles and not has_values:
+                has_titles = len(times_of([cell])) == 0
+        if start <= head.index(line) and has_titles:
             first = data.index(line) + len(line) if line in data else len(data)
         reader = ExampleReader(format, columns=columns, needs_labels=False, may_skip=False)
         try:
@@ -215,7 +228,7 @@ class NameColumns:
                     )
         values = examples.labels if has_values else np.zeros(0)
         times = np.zeros(0)
-        if self.time:
+        if self._is_timed:
             cells_of_times = examples.cells[names]
             times = times_of(cells_of_times)
             if len(times) < len(cells_of_times):
@@ -224,20 +237,55 @@ class NameColumns:
                 raise DataError(
                     f"{where}: expected a time in column {self.time}, a number or a date such as "
                     "2024-05-31 or 2024-05-31T18:00:00, got "
-                    f"{repr(cells_of_times[row])[1:]:.60}. Set time_column to the column with times"
+                    f"{repr(cells_of_times[row])[1:]:.60}. Set time_column (--time-column) to the "
+                    "column with times"
                 )
         return Columns(examples.cells[:names], np.asarray(values, np.float64), times)
 
     def _fits(self, cells: int) -> bool:
-        if self.time:
+        if self._is_timed:
             return cells >= max(self.time, len(self.expected) + 1)
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
 
     @property
+    def _is_timed(self) -> bool:
+        return self.time > 0 and self.reads_times
+
+    @property
     def _shape(self) -> str:
         shape = " ".join(self.expected) + (" [value]" if self.valued else "")
-        times = f" with a time in column {self.time}" if self.time else ""
-        return f"lines of {shape}{times}, separated by tabs, commas, blanks or ::"
+        times = f" with a time in column {self.time}" if self._is_timed else ""
+        option = " (--time-column says which)" if times else ""
+        return f"lines of {shape}{times}{option}, separated by tabs, commas, blanks or ::"
+
+
+def _after(head: bytes, line: bytes) -> bytes:
+    """The whole lines of a head after its first line, as far as they show what that line is.
+
+    The same of each head that begins a file, however much of the file it has.
+    """
+    begin = head.index(line) + len(line)
+    following = head[begin : begin + SHOWING_BYTES]
+    is_cut = len(head) > begin + SHOWING_BYTES
+    return following[: following.rfind(b"\n") + 1] if is_cut else following
+
+
+def are_titles(
+    cells: Sequence[bytes], expected: Sequence[str], following: bytes, format: tuple[bytes, int]
+) -> bool:
+    """Whether the first line of a file, all of whose columns are names, names the columns.
+
+    So it is, if others follow, where they are called `expected` (``user_id,item_id``), or if two
+    columns of whole numbers begin with a name that is none.
+    """
+    titles = (_TITLE % what.encode() for what in expected)
+    words = (cell.strip().lower() for cell in cells)
+    if following.strip() and all(map(re.fullmatch, titles, words)):
+        return True
+    rows = [first_row(line, *format)[0] for line in following.splitlines(keepends=True)]
+    columns = list(zip(*(row for row in rows if len(row) == len(cells)), strict=True))
+    whole = [place for place, column in enumerate(columns) if all(map(_WHOLE.fullmatch, column))]
+    return len(whole) >= 2 and not any(_WHOLE.fullmatch(cells[place]) for place in whole)
 
 
 def times_of(cells: Sequence[bytes]) -> NDArray[np.float64]:

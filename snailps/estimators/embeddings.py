@@ -71,11 +71,17 @@ class NameEstimator(Estimator):
             return
         finds_values = data.continues and y is None
         times = data.times if self._reads_times(X, data.times) else None
+        if getattr(self, "time_column", 0) == 3 and data.times is None and y is None:
+            raise DataError(
+                "times: expected them beside rows in memory, as time_column: 3 says that these have"
+                " times and no values: give pairs and times=, or leave time_column out"
+            )
         rows = self._rows_of(
             X, y, columns=columns, usual=before, finds_values=finds_values, times=times
         )
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
-            choices = self._lines.valued and self.loss not in ("auto", "squared")
+            valued, has_times = self._lines.valued, times is not None
+            choices = valued and self.loss not in ("auto", "squared")
             weighs = getattr(self, "weights", "one") == "values"
             choices = choices and not weighs
             spooled, whole, values = spool_names(rows, choices=choices, on_bytes=display.show)
@@ -93,7 +99,7 @@ class NameEstimator(Estimator):
             has_values = bool(values.number) and not choices
             yield Source(
                 spooled,
-                {} if times is None else {"time_column": 3 + has_values},
+                {"time_column": 3 if has_times and not has_values else 4} if valued else {},
                 attributes=self._of_columns(whole, tuple(rows.chosen()) or before, data.continues),
                 remarks=[
                     f"{type(self).__name__}: {text}"
@@ -269,7 +275,8 @@ class NameEstimator(Estimator):
                 chosen = choices_of(piece, weighted=weighted) if choices else piece
                 yield chosen.names, chosen.values, None
             return
-        for lines, where in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
+        paths = paths_of(X, f"rows are {self._shape}")
+        for lines, where in files.columns_of(self._model.lines, paths):
             if choices:
                 lines = lines.weighted() if weighted else lines.choices()
             names = [list(map(to_text, column)) for column in lines.names]

@@ -89,7 +89,7 @@ MODELS: Mapping[str, Model] = {
         "snailps.models.embeddings.settings:MfSettings",
         "Matrix factorisation: ratings, or rankings of what users chose.",
         "--train ratings.csv --test held-out.csv --output out/ratings",
-        ask="predict {} FILE -k 5",
+        ask="recommend {} -k 5",
         reader="snailps.models.embeddings.queries:FactorModel",
     ),
     "fedavg": Model(

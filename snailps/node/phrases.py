@@ -132,10 +132,14 @@ def untested(figures: Mapping[str, Any]) -> str:
         return ""
     if figures.get("held_out") == 0:
         return "no line was held out"
+    return f"nothing is left: {' and '.join(left_out(figures)) or 'it has no lines'}"
+
+
+def left_out(figures: Mapping[str, Any]) -> list[str]:
+    """Which lines of a test of names are in no figure, or count as average, and why."""
     reasons = {
         "unknown": ("has unknown names", "have unknown names"),
         "seen": ("is in the training, and left out", "are in the training, and left out"),
     }
     counts = [(figures.get(name, 0), reason) for name, reason in reasons.items()]
-    texts = [f"{count:,} of its lines {reason[count > 1]}" for count, reason in counts if count]
-    return f"nothing is left: {' and '.join(texts) or 'it has no lines'}"
+    return [f"{count:,} of its lines {reason[count > 1]}" for count, reason in counts if count]

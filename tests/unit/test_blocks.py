@@ -29,7 +29,7 @@ from snailps.data.blocks import (
     strands,
 )
 from snailps.data.examples import ExampleReader
-from snailps.data.file_kinds import first_line_of
+from snailps.data.file_kinds import SHOWING_BYTES, first_line_of
 from snailps.data.joined import (
     join,
     open_parts,
@@ -89,14 +89,18 @@ BLANK, LONG = b"\n" * STEP_BYTES, b"a" * STEP_BYTES
 @pytest.mark.parametrize(
     ("data", "head", "line"),
     [
-        (b"one\ntwo\n", b"one", b"one"),
+        (b"one\ntwo\n", b"one\ntwo\n", b"one"),
         (b"one", b"one", b"one"),
-        (b"\xef\xbb\xbf\r\n \t\n\tone, \r\ntwo", b"\xef\xbb\xbf\r\n \t\n\tone, \r", b"\tone, "),
-        (BLANK + LONG + b"\nb", BLANK + LONG, LONG),
+        (b"one\n" + LONG, b"one\n" + LONG[:SHOWING_BYTES], b"one"),
+        (b"\xef\xbb\xbf\r\n \t\n\tone, \r\n", b"\xef\xbb\xbf\r\n \t\n\tone, \r\n", b"\tone, "),
+        (BLANK + LONG + b"\nb", BLANK + LONG + b"\nb", LONG),
+        (LONG + b"\n" + LONG, LONG + b"\n" + LONG[:SHOWING_BYTES], LONG),
         (b"\n \n", b"\n \n", b""),
     ],
 )  # fmt: skip
-def test_read_head_ends_with_the_first_line_that_is_not_blank(tmp_path, scratch, data, head, line):
+def test_read_head_has_the_first_line_that_is_not_blank_and_some_of_what_follows(
+    tmp_path, scratch, data, head, line
+):
     found = read_head(write(tmp_path / "x", data), scratch)
     assert found == head
     assert first_line_of(data) == first_line_of(found) == line

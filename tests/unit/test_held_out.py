@@ -414,3 +414,54 @@ def test_cell_that_is_no_time_is_refused_with_its_line(cell):
         TIMED.read(data, "x", 0, data)
     with pytest.raises(DataError, match="with a time in column 4"):
         TIMED.read(b"u,i,3\n", "x", 0, b"u,i,3\n")
+
+
+@pytest.mark.parametrize(
+    "split",
+    [{}, {"held_out": 0.2, "held_out_by": "user"}, {"held_out": 0.2, "held_out_by": "time"}],
+)
+def test_column_of_times_is_no_value_whatever_is_held_out(tmp_path, split):
+    path = tmp_path / "log.csv"
+    path.write_text("".join(f"u{n % 9},i{n % 7},{1_700_000_000 + n}\n" for n in range(200)))
+    settings = MfSettings(input=(str(path),), time_column=3, **split)
+    adopted = MatrixFactorization.adopt(settings, lambda name: None)
+    assert adopted.loss == "als"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert not len(MatrixFactorization(adopted, 1).read(next(blocks_of(lines, 1))).values)
+    (tmp_path / "test.csv").write_text("u1,i1,-5\nu2,i2,-6\n")  # times before 1970
+    texts = {"loss": "als", "time_column": 3, "test": tmp_path / "test.csv"}
+    _, figures = files_of_training(tmp_path, texts, lines, 1)
+    assert figures["test"]["seen"] + figures["test"].get("users", 0) == 2
+
+
+def rated_file(folder, values):
+    path = folder / "rated.csv"
+    path.write_text("".join(f"u{n % 9},i{n},{value}\n" for n, value in enumerate(values)))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "loss"),
+    [
+        ([1] * 50, "als"),
+        ([5] * 50, "als"),
+        ([1, 2] * 25, "squared"),
+        ([1] * 30_000 + [2], "squared"),  # not among the first lines
+        ([0] * 50, "squared"),
+        ([-1] * 50, "squared"),
+    ],
+)
+def test_values_that_are_all_equal_are_choices(tmp_path, values, loss):
+    settings = MfSettings(input=(rated_file(tmp_path, values),))
+    assert MatrixFactorization.adopt(settings, lambda name: None).loss == loss
+
+
+def test_ratings_that_are_all_equal_are_warned_of(tmp_path, caplog):
+    lines = [b"u%d,i%d,3\n" % (n % 9, n) for n in range(50)]
+    surveyed(RATED, lines)
+    assert "all 50 values are 3, so that all predictions are, too: if lines are choices" in (
+        caplog.text
+    )
+    caplog.clear()
+    surveyed(RATED, [*lines, b"u1,i1,4\n"])
+    assert not caplog.text

@@ -8,6 +8,7 @@ import pytest
 
 from snailps.data._text import NameTable
 from snailps.data.blocks import read_block, read_head
+from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.name_columns import NameColumns, NameCounts, Names, Values
 from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import Scratch
@@ -305,3 +306,87 @@ def test_parts_that_are_no_survey_are_refused():
         NameCounts(3).merge(counts.dump())
     with pytest.raises(DataError, match="no list of names and counts: a name comes twice"):
         Names(counts.dump().replace(b"a\nb", b"a\na")).numbers(0, [b"a"])
+
+
+# --- titles of columns ------------------------------------------------------------------------
+
+PAIRS = NameColumns(("user", "item"), valued=True)
+UNREAD_TIMES = NameColumns(("user", "item"), valued=True, time=3, reads_times=False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "rest", "are_titles"),
+    [
+        (PAIRS, b"user_id,item_id", b"1,10\n2,20\n", True),
+        (PAIRS, b"user_id,item_id", b"ann,jaws\n", True),
+        (PAIRS, b"customer,product", b"1,10\n2,20\n", True),
+        (PAIRS, b"customer\tproduct", b"1\t10\r\n2\t-20\r\n", True),
+        (PAIRS, b"customer::product", b"1::10\n2::20\n", True),
+        (PAIRS, b"User", b"1,10\n", None),  # one column: refused
+        (PAIRS, b"customer,product", b"ann,jaws\n", False),  # names like others
+        (PAIRS, b"customer,product", b"1,jaws\n2,heat\n", False),
+        (PAIRS, b"customer,product", b"1,10\n2,x\n", False),
+        (PAIRS, b"7,product", b"1,10\n2,20\n", False),
+        (PAIRS, b"user,item", b"", False),  # nothing follows
+        (UNREAD_TIMES, b"user,item,when", b"ann,jaws,2024-05-31\n", True),
+        (UNREAD_TIMES, b"user_id,item_id", b"1,2\n", True),
+        (UNREAD_TIMES, b"ann,jaws,2024-05-30", b"ann,jaws,2024-05-31\n", False),
+        (TRIPLES, b"head,relation,tail", b"ann,likes,jaws\n", True),
+        (TRIPLES, b"Head_ID\tRelation\tTail_ID", b"1\tlikes\t2\n", True),
+        (TRIPLES, b"from,what,to", b"1,likes,2\n3,likes,2\n", True),
+        (TRIPLES, b"from,what,to", b"1,2,3\n", True),
+        (TRIPLES, b"ann,likes,jaws", b"bob,likes,heat\n", False),
+    ],
+)
+def test_first_line_that_names_the_columns_is_no_line_of_names(columns, first, rest, are_titles):
+    end = b"\r\n" if b"\r" in rest else b"\n"
+    data = first + end + rest
+    if are_titles is None:
+        with pytest.raises(DataError, match="expected lines of user item"):
+            read(columns, data)
+        return
+    names = [cell.strip() for cell in first.replace(b"::", b",").replace(b"\t", b",").split(b",")]
+    found = read(columns, data)
+    assert len(found) == rest.count(b"\n") + (not are_titles)
+    assert (found.names[0][0] == names[0]) is not are_titles
+    later = read(columns, rest or data, start=len(first) + len(end), head=data)
+    assert len(later) == (rest or data).count(b"\n")  # a later block has no titles
+
+
+def test_titles_are_the_same_for_each_block_and_head(tmp_path):
+    path = tmp_path / "pairs.csv"
+    for odd in (0, 300, 1000):  # the line that has names which are no numbers; 0: none
+        lines = [b"%d,%d\n" % (n, n) for n in range(10_000)]
+        lines[odd:odd] = [b"x,y\n"] * (odd > 0)
+        path.write_bytes(b"customer,product\n" + b"".join(lines))
+        with Scratch("", 0) as scratch:
+            data, head = path.read_bytes(), read_head(str(path), scratch)
+        assert len(head) < 5000
+        counts = {
+            len(PAIRS.read(data[:size], str(path), 0, known)) - data[:size].count(b"\n")
+            for size in (17, data.index(b"\n", 200) + 1, len(data))
+            for known in (head, data)
+        }
+        assert counts == ({0} if odd == 300 else {-1})  # 300 is among the lines that decide
+
+
+def test_rows_of_a_driver_have_no_titles():
+    path = f"{PREFIX}none/1/2"
+    assert is_driver_file(path)
+    assert len(PAIRS.read(b"user,item\n1,2\n", path, 0, b"user,item\n1,2\n")) == 2
+
+
+def test_times_that_are_not_read_are_no_values():
+    read_times = NameColumns(("user", "item"), valued=True, time=3)
+    data = b"u,i,1700000000\nv,j,1700000001\n"
+    for columns in (read_times, UNREAD_TIMES):
+        found = read(columns, data)
+        assert len(found.values) == 0
+        assert [list(column) for column in found.names] == [[b"u", b"v"], [b"i", b"j"]]
+    assert len(read(read_times, data).times) == 2
+    assert len(read(UNREAD_TIMES, data).times) == 0
+    assert len(read(UNREAD_TIMES, b"u,i\nv,j\n")) == 2  # other files may lack them
+    rated = read(
+        NameColumns(("user", "item"), valued=True, time=4, reads_times=False), b"u,i,3,x\n"
+    )
+    assert rated.values.tolist() == [3]

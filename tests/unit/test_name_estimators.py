@@ -331,3 +331,12 @@ def test_files_of_other_models_are_refused(graph, tmp_path):
         snailps.MatrixFactorization.load(tmp_path / "graph.npz")
     with pytest.raises(ModelFileError):
         graph.save(tmp_path / "missing" / "graph.npz")
+
+
+def test_times_of_files_are_no_values_of_rows_in_memory(jobs):
+    """`time_column: 3` says what lines of files are; rows in memory have their times beside."""
+    model = snailps.MatrixFactorization(dim=1, loss="als", time_column=3)
+    with pytest.raises(DataError, match=r"time_column: 3 says .*: give pairs and times="):
+        model.fit(RATINGS)
+    model = snailps.MatrixFactorization(dim=1, time_column=5).fit(RATINGS)
+    assert jobs.asked[-1][1]["time_column"] == 4

@@ -310,6 +310,34 @@ def test_end_tells_the_faults_that_the_run_survived(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"users": 72, "users_without": 793, "seen": 0, "unknown": 4137, "held_out": 5541},
+         ", of 72 users, 793 more had nothing to find; 4,137 of its lines have unknown names"),
+        ({"users": 1, "users_without": 0, "seen": 1, "unknown": 0},
+         ", of 1 user; 1 of its lines is in the training, and left out"),
+        ({"unknown": 3}, ", 3 of its lines have unknown names"),
+        ({"unknown": 0}, ""),
+    ],
+)  # fmt: skip
+def test_end_says_of_how_many_users_and_lines_its_figures_are(counts, said):
+    ending = ending_of({"test": {"recall_at_10": 0.20612, **counts}}, job="mf")
+    (quality,) = [line for line in end_lines(ending) if line.startswith("quality")]
+    assert quality == f"quality: recall at 10 0.2061{said}"
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("mf", "recommend m.npz -k 5"), ("kge", "predict m.npz FILE -k 5"),
+        ("fm", "predict m.npz FILE"), ("fasttext", "nn m.npz WORD"),
+    ],
+)  # fmt: skip
+def test_end_names_the_command_that_suits_the_model(job, said):
+    assert dict(ending_of({"files": ["m.npz"]}, job=job).facts)["next"] == [f"snailps {said}"]
+
+
 def test_end_interrupted_says_what_was_saved_and_how_to_go_on():
     figures = FIGURES | {"ended_by": "interrupt", "progress": 0.45}
     checkpoint = {"number": 3, "progress": 0.4, "age_s": 1.0, "path": "ck", "writing": False}

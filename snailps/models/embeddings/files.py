@@ -83,17 +83,35 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
         raise DataError(f"{setting}: {str(error).removeprefix('input ')}") from None
 
 
-def have_values(columns: NameColumns, paths: Sequence[str]) -> bool:
-    """Whether the first lines have values; True where they cannot be read, which `check_heads`
-    reports."""
+def choices_say(columns: NameColumns, settings: JobSettings) -> str:
+    """Why the lines of the input are choices, and no ratings: they have no values, or the same
+    value above 0; empty: they are ratings, or cannot be read, which `check_heads` reports.
+
+    Reads the first lines, and all of them only while their values are equal.
+    """
+    value = None
     try:
-        for path in files_of(paths)[:HEADS_MAX] if paths else ():
-            head = head_of(path, UNIT_BYTES_MAX)
-            if len(lines := columns.read(head, path, 0, head)):
-                return bool(len(lines.values))
+        for head in _heads_of(columns, settings.input):
+            if not len(head.values):
+                return "lines have no values"
+            value = head.values[0] if value is None else value
+            if value <= 0 or (head.values != value).any():
+                return ""
+        more = settings.scratch_dir, settings.scratch_bytes
+        for lines, _ in columns_of(columns, settings.input, *more):
+            if (lines.values != value).any():
+                return ""
     except DataError:
-        pass
-    return True
+        return ""
+    return "" if value is None else f"all values are {value:g}, which says what was chosen"
+
+
+def _heads_of(columns: NameColumns, paths: Sequence[str]) -> Iterator[Columns]:
+    """The first lines of the first files that have any."""
+    for path in files_of(paths)[:HEADS_MAX] if paths else ():
+        head = head_of(path, UNIT_BYTES_MAX)
+        if len(lines := columns.read(head, path, 0, head)):
+            yield lines
 
 
 def _refuse_table(path: str, columns: NameColumns) -> None:

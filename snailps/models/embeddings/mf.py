@@ -174,7 +174,12 @@ class MatrixFactorization(RotatingWorker, Ranged):
     def columns_of(cls, settings: Any) -> NameColumns:
         held_out = HeldOut.of(settings)
         reads_times = held_out is not None and held_out.reads_times
-        return replace(cls.columns, time=settings.time_column) if reads_times else cls.columns
+        return replace(cls.columns, time=settings.time_column, reads_times=reads_times)
+
+    @classmethod
+    def columns_asked(cls, settings: Any) -> NameColumns:
+        """The columns of other files, such as `test`: those of the input, without their times."""
+        return replace(cls.columns, time=settings.time_column, reads_times=False)
 
     def read(self, block: Block) -> Columns:
         """Read lines; refuse those without the values that are needed, in a file that `check` has
@@ -237,7 +242,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
         assert isinstance(settings, MfSettings)
         known = partial(warm_start.known_names, cls, settings)
         if not ranks(settings):
-            return NameSurveyor(len(cls.kinds), known, cls.held_out(settings))
+            return RatingSurveyor(len(cls.kinds), known, cls.held_out(settings))
         surveyor = WeightSurveyor if settings.weighs else ChoiceSurveyor
         return surveyor(settings, len(cls.kinds), known)
 
@@ -267,14 +272,17 @@ class MatrixFactorization(RotatingWorker, Ranged):
     def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
         """Take the settings of a continued model, then choose what ``loss: auto`` means.
 
-        It is `squared` if the first lines of the input have values, unless these are weights
+        It is `squared` if the lines of the input have values that differ, unless these are weights
         (``weights: values``); else `als`, whose ``dim: auto`` depends on the number of lines.
         """
         adopted: Any = warm_start.adopt(cls, settings, explicit)
         if adopted.loss == "auto":
-            columns = cls.columns_of(adopted)
-            rated = adopted.weights == "one" and files.have_values(columns, adopted.input)
-            adopted = replace(adopted, loss="squared" if rated else "als")
+            why = "weights: values"
+            if adopted.weights == "one":
+                why = files.choices_say(cls.columns_of(adopted), adopted)
+            if "all values" in why:
+                log.info("loss: auto is als: %s", why)
+            adopted = replace(adopted, loss="als" if why else "squared")
         chosen: JobSettings = adopted if adopted.solves else adopted.decided(lines=0)
         return chosen
 
@@ -310,7 +318,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
             least_squares.check(settings)
         else:
             EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
-        files.check_heads(cls.columns, "test", settings.test)
+        files.check_heads(cls.columns_asked(settings), "test", settings.test)
         if cls.held_out(settings) is None:
             refuse_untested(settings, str, ("held_out", "test"))
         by = settings.held_out_by
@@ -323,7 +331,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
         if why := _values_needed(settings):
             cls._check_values(cls.columns_of(settings), "input", settings.input, why)
             if settings.predicts:
-                cls._check_values(cls.columns, "test", settings.test, why)
+                cls._check_values(cls.columns_asked(settings), "test", settings.test, why)
 
     @classmethod
     def _check_values(cls, columns: NameColumns, name: str, paths: Sequence[str], why: str) -> None:
@@ -430,8 +438,9 @@ class MatrixFactorization(RotatingWorker, Ranged):
         """Read the lines to test on, and what lists leave out: pairs of this training and of the
         model that it continues."""
         reading = Reading(
-            cls.columns, cls.columns_of(s), cls.kind_of_column, partial(selected, s), ranks(s)
-        )
+            cls.columns_asked(s), cls.columns_of(s), cls.kind_of_column, partial(selected, s),
+            ranks(s),
+        )  # fmt: skip
         split = Split.of(cls.held_out(s), names.rest)
         tested = LinesTested.read(reading, s, names, split, progress)
         if s.continue_from:
@@ -478,6 +487,20 @@ class MatrixFactorization(RotatingWorker, Ranged):
         s = results.settings
         assert isinstance(s, MfSettings)
         return s if ranks(s) else replace(s, encoding=encoding_of(names, s).text)
+
+
+class RatingSurveyor(NameSurveyor):
+    """Counts names; warns of ratings that are all equal, from which no user or item differs."""
+
+    def result(self) -> bytes:
+        """All names, the most frequent first."""
+        if self.values.number > 1 and not self.values.squares:
+            log.warning(
+                "loss squared: all %s values are %g, so that all predictions are, too: if lines are"
+                " choices, set loss: als",
+                f"{self.values.number:,.0f}", self.values.mean,
+            )  # fmt: skip
+        return super().result()
 
 
 class RankingSurveyor(NameSurveyor):

@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ class NamedRows(ABC):
 
     kinds: tuple[str, ...] = ()
     columns: tuple[Any, ...] = ()
-    lines: ClassVar[NameColumns]
+    lines: NameColumns
     """The columns of a line of questions."""
 
     def __init__(
@@ -410,7 +410,6 @@ class FactorModel(NamedRows):
     """
 
     kinds = ("users", "items")
-    lines = mf.MatrixFactorization.columns
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         settings, arrays = files.read(path, "a matrix factorisation", MfSettings, self.kinds)  # type: ignore[arg-type]
@@ -438,6 +437,7 @@ class FactorModel(NamedRows):
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
         self.settings = settings
+        self.lines = mf.MatrixFactorization.columns_asked(settings)
         super().__init__(path, settings, arrays)
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]

@@ -238,7 +238,7 @@ class MfSettings(EmbeddingSettings):
         help="Loss of ratings or rankings. `squared` predicts the value of each line, with biases; "
         "the others rank items. `als` solves alternating least squares over all pairs; `softmax` "
         "(cross entropy) and `pairwise` (BPR) compare with drawn negatives. `auto`: `squared` if "
-        "lines have values, else `als`.",
+        "lines have values that differ, else `als`.",
         when="`als` if lines with values are clicks, plays or purchases.",
     )
     weights: Literal["one", "values"] = setting(
@@ -345,7 +345,7 @@ class MfSettings(EmbeddingSettings):
     time_column: int = setting(
         4,
         help="Column with the time of a line, counted from 1: a number, or a date in ISO 8601, in "
-        "UTC. Only read to hold out by time. 3: lines have no value.",
+        "UTC. Only read to hold out by time. 3: lines have no value, whatever is held out.",
         when="Times are not in the column after the value.",
         unit="column number",
         low=3,
