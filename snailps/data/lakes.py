@@ -2,6 +2,7 @@
 
     folder -> kind_of_folder -> "Delta", ...
     folder, kind -> files_of_table -> the files of the current version
+    path -> columns_around -> the columns of its table, though older files lack some
     path -> refuse_listed_elsewhere -> DataError: only a list that is not here says if it counts
 
 Such a folder keeps files of earlier versions, whose rows were removed or changed since: reading
@@ -11,6 +12,7 @@ rows are not simply what the files have: rows deleted by marks beside the files,
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -111,6 +113,57 @@ def refuse_listed_elsewhere(path: str) -> None:
             )
 
 
+def columns_around(path: str) -> dict[str, str]:
+    """Columns, with their types as the list has them, of the table whose list has this file.
+
+    Empty: no folder above it has a list that knows columns.  A file that was written before a
+    column was added lacks it: the column is null there.  Needs neither deltalake nor pyiceberg, so
+    that any worker can ask.
+    """
+    read = {"Delta": _delta_schema, "Iceberg": _iceberg_schema}
+    for folder in Path(path).parents:
+        if (kind := kind_of_folder(str(folder))) in read:
+            try:
+                fields = read[str(kind)](folder)
+                return {field["name"]: _type_of(field["type"]) for field in fields}
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise DataError(f"cannot read the {kind} table {folder}: {error}") from error
+    return {}
+
+
+def _type_of(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def _delta_schema(folder: Path) -> Any:
+    """The fields of the newest schema in a Delta table's log."""
+    log = folder / "_delta_log"
+    checkpoints = sorted(log.glob("[0-9]*.checkpoint*.parquet"), reverse=True)
+    oldest = checkpoints[0].name.partition(".")[0] if checkpoints else ""
+    for path in sorted(log.glob("[0-9]*.json"), reverse=True):
+        if path.name.partition(".")[0] < oldest:
+            break
+        for line in path.read_bytes().splitlines():
+            if b'"metaData"' in line and (metadata := json.loads(line).get("metaData")):
+                return json.loads(metadata["schemaString"])["fields"]
+    parquet = optional_module("pyarrow.parquet", f"reading {folder}", "snailps[data]")
+    for path in checkpoints:
+        for metadata in parquet.read_table(path, columns=["metaData"])["metaData"].to_pylist():
+            if metadata:
+                return json.loads(metadata["schemaString"])["fields"]
+    raise ValueError("its log has no schema")
+
+
+def _iceberg_schema(folder: Path) -> Any:
+    """The fields of the current schema in an Iceberg table's metadata."""
+    raw = _metadata_of(folder)[0].read_bytes()
+    metadata = json.loads(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw)
+    if "schemas" not in metadata:  # of version 1
+        return metadata["schema"]["fields"]
+    current = metadata["current-schema-id"]
+    return next(s["fields"] for s in metadata["schemas"] if s["schema-id"] == current)
+
+
 def _delta(folder: Path) -> list[str]:
     module = optional_module(
         "deltalake", f"{folder} is a Delta table, and reading its log", "snailps[lakes]"
@@ -158,6 +211,9 @@ def _iceberg(folder: Path) -> list[str]:
                 raise _not_in_files(
                     folder, "Iceberg", f"its column {field.name!r} was renamed or dropped"
                 )
+            if getattr(field, "initial_default", None) is not None:
+                why = f"older files lack its column {field.name!r}, whose default they have"
+                raise _not_in_files(folder, "Iceberg", why)
     tasks = list(table.scan().plan_files())
     if any(task.delete_files for task in tasks):
         raise _not_in_files(folder, "Iceberg", "it has files of deleted rows")

@@ -235,7 +235,7 @@ def label_kind(paths: Sequence[str], label: str) -> Kind:
     path = paths[0]
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
-        if label in table.folders:
+        if label in table.folders and label not in table.later_columns:
             return kinds_of_folders(paths).get(label, Kind.CATEGORICAL)
         kinds = table.kinds([name for name in table.names if name != label])
         if label not in kinds:

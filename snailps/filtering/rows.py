@@ -208,7 +208,9 @@ class _SchemaColumns(_Columns):
         self._check_once(self.text_column)
         # Reading no values can fail too: pyarrow lacks some types.
         with table_errors(self.path):
-            texts = _stored(self.table.no_values(self.text_column))
+            texts = self._nulls(0)
+            if self.text_column in self.table.own_names:
+                texts = _stored(self.table.no_values(self.text_column))
         try:
             if not _arrow().types.is_null(texts.type):
                 list(pieces_of(texts))
@@ -217,7 +219,7 @@ class _SchemaColumns(_Columns):
 
     def check_added(self, added: Mapping[str, type]) -> None:
         for name in added:
-            if name in self.table.own_names or name in columns_of_folders(self.path):
+            if name in self.table.names:
                 raise ConfigError(
                     f"--add {name}: {self.path} has a column of that name: choose another name, "
                     "NAME=..."
@@ -234,14 +236,14 @@ class _SchemaColumns(_Columns):
         added: Mapping[str, type],
         first_rows: Callable[[], TextRows | None],
     ) -> list[str]:
-        folders = columns_of_folders(self.path)
         for name in columns:
-            if name not in folders:
-                self._check_once(name)
+            self._check_once(name)
         self.check_added(added)
         return self.table.remarks()
 
     def texts(self, batch: RowBatch) -> _Texts:
+        if self.text_column not in batch.columns:
+            return _ArrowTexts(self._nulls(batch.rows))
         texts = _stored(batch.column(self.text_column).data)
         if _arrow().types.is_dictionary(texts.type) and texts.dictionary.null_count:
             texts = texts.dictionary_decode()  # else a code of null counts as a text
@@ -249,7 +251,7 @@ class _SchemaColumns(_Columns):
 
     def values(self, batch: RowBatch, name: str) -> Column:
         if name not in batch.columns:
-            return _column_of_folders(self.path, name, batch.rows, batch.columns)
+            return _constant_column(self.path, self.table.folders, name, batch)
         values, types = _stored(batch.column(name).data), _arrow().types
         if types.is_dictionary(values.type):
             values = values.dictionary_decode()
@@ -269,11 +271,15 @@ class _SchemaColumns(_Columns):
             f"{self.path}: column {name!r} has type {values.type}: expected numbers or texts"
         )
 
+    def _nulls(self, rows: int) -> Any:
+        """Texts of rows of a file that was written before its table got the column."""
+        return _arrow().nulls(rows, "string")
+
     def _check_once(self, name: str) -> None:
         """DataError: the file has no such column, or several."""
-        count = self.table.own_names.count(name)
+        count = self.table.names.count(name)
         if not count:
-            raise no_column(self.path, name, self.table.own_names)
+            raise no_column(self.path, name, self.table.names)
         if count > 1:
             raise DataError(f"{self.path} has {count} columns {name!r}: rename all but one")
 
@@ -319,8 +325,8 @@ class _JsonColumns(_Columns):
         )
 
     def values(self, batch: RowBatch, name: str) -> Column:
-        if name not in batch.columns and name in columns_of_folders(self.path):
-            return _column_of_folders(self.path, name, batch.rows, batch.columns)
+        if name not in batch.columns and name in (folders := columns_of_folders(self.path)):
+            return _constant_column(self.path, folders, name, batch)
         values: list[Any] = batch.column(name).data
         present = np.fromiter((value == value and value is not None for value in values), bool)
         types = {type(value) for value in values} - {type(None)}
@@ -355,15 +361,17 @@ class _NoColumns(_Columns):
         raise DataError(f"{self.path} is text, which has no column {name!r}")
 
 
-def _column_of_folders(path: str, name: str, rows: int, names: Sequence[str]) -> Column:
-    """A column in the names of folders (``day=7/``): one value for all rows of a file.
+def _constant_column(
+    path: str, folders: Mapping[str, str | None], name: str, batch: RowBatch
+) -> Column:
+    """A column in the names of folders (``day=7/``), or null: one value for all rows of a file.
 
     A value that reads as a number is one, and a text where it is compared with a text: the name
     of a folder has no type.  DataError: no folder has this name either.
     """
-    folders = columns_of_folders(path)
+    rows = batch.rows
     if name not in folders:
-        raise no_column(path, name, [*names, *folders])
+        raise no_column(path, name, [*batch.columns, *folders])
     text = folders[name]
     texts = Column(np.full(rows, text, object), np.full(rows, text is not None), are_texts=True)
     if text is None or not is_number(text):

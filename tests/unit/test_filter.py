@@ -16,7 +16,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from test_folders import put
+from test_folders import grown_delta, put
 
 import snailps
 from snailps.cli import printing
@@ -372,6 +372,26 @@ def test_times_of_int96_are_instants_wherever_they_are(model, tmp_path):
             assert stored.cast("int64").to_pylist() == [1704110400123456], column
         assert read["n"].type == pa.int8()
         assert read["words"].to_pylist() == ["up"]
+
+
+def test_column_that_a_table_got_later_is_null_in_conditions(model, tmp_path, monkeypatch):
+    """A comparison with null is neither true nor false; a kept row has what its file has."""
+    grown_delta(tmp_path / "t", monkeypatch, True, False)
+
+    def kept(condition, column="text"):
+        options = {"overwrite": True, "column": column}
+        done = keep(model, tmp_path / "t", tmp_path / "out", condition, **options)
+        return done["kept"], done["rows"], done["without_text"]
+
+    assert kept("n >= 6 and hq.p >= 0") == (1, 4, 2)  # the older file's rows have no text
+    put(tmp_path / "t", "a.parquet", table=pa.table({"text": ["up", "up"], "x": [1.0, 2.0]}))
+    assert kept("n >= 6 and hq.p >= 0") == (1, 4, 0)
+    assert kept("not (n >= 6) and hq.p >= 0") == (1, 4, 0)
+    assert kept("x >= 2 and hq.p >= 0") == (3, 4, 0)
+    with pytest.raises(ConfigError, match="has a column of that name"):
+        keep(model, tmp_path / "t", tmp_path / "added", add=["n=hq.p"])
+    with pytest.raises(DataError, match=r"has no column 'z', but .*"):
+        kept("z > 1 and hq.p >= 0")
 
 
 SPARK, AVRO = b"org.apache.spark.sql.parquet.row.metadata", b"parquet.avro.schema"

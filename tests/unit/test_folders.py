@@ -1,5 +1,6 @@
 """Folders of tables as the field reads them: hidden names, columns in names, lists of files."""
 
+import gzip
 import json
 import sys
 from itertools import pairwise
@@ -11,9 +12,10 @@ from door import reached
 
 from snailps.data import lakes
 from snailps.data.blocks import files_of
+from snailps.data.columns import Kind, columns_by_name
 from snailps.data.formats.table import open_table
 from snailps.data.partitions import columns_of_folders
-from snailps.data.table_files import complete, label_kind
+from snailps.data.table_files import complete, label_kind, read_rows
 from snailps.errors import ConfigError, DataError
 from snailps.estimators.files import matrix_of_files
 
@@ -431,3 +433,112 @@ def test_real_tables_have_their_rows_of_today(tmp_path):
     assert sorted(columns_of_folders(path)["c"] for path in files) == ["a b", "c"]
     assert sorted(pq.ParquetFile(path).read()["x"].to_pylist()[0] for path in files) == [1, 2]
     assert lakes.kind_of_folder(str(tmp_path / "d")) == "Delta"
+    wider = table.append_column("n", [[True, False]])
+    options = {"mode": "append", "schema_mode": "merge", "partition_by": ["c"]}
+    deltalake.write_deltalake(str(tmp_path / "d"), wider, **options)
+    columns = {"x": "long", "c": "string", "n": "boolean"}
+    assert lakes.columns_around(files[0]) == columns
+    deltalake.DeltaTable(str(tmp_path / "d")).create_checkpoint()
+    for commit in (tmp_path / "d" / "_delta_log").glob("*.json"):
+        commit.unlink()
+    assert lakes.columns_around(files[0]) == columns
+
+
+# --- columns that a table got later --------------------------------------------------------------
+
+
+OLD = pa.table({"x": [1.0, 2.0], "y": [0, 1]})
+NEW = pa.table({"n": [5, 6], "x": [3.0, 4.0], "y": [1, 0], "text": ["a", "b"]})
+
+
+def grown_delta(folder, monkeypatch, old_first, checkpoint):
+    """A Delta table whose log has two schemas; `checkpoint`: the newest is in a checkpoint only."""
+    old, new = ("a.parquet", "b.parquet") if old_first else ("b.parquet", "a.parquet")
+    put(folder, old, table=OLD)
+    put(folder, new, table=NEW)
+    kinds = {"x": "double", "y": "long", "n": "long", "text": "string", "at": "timestamp"}
+
+    def schema(*names):
+        fields = [{"name": name, "type": kinds[name]} for name in names]
+        return {"schemaString": json.dumps({"type": "struct", "fields": fields})}
+
+    newest = schema("n", "x", "y", "text")
+    (folder / "_delta_log").mkdir()
+    commits = [{"metaData": schema("x", "y")}, {"metaData": newest}, {"add": {}}]
+    for number, commit in enumerate(commits[:1] if checkpoint else commits):
+        (folder / f"_delta_log/{number:020}.json").write_text(f"{json.dumps(commit)}\n")
+    if checkpoint:
+        at = f"_delta_log/{7:020}.checkpoint"
+        put(folder, f"{at}.parquet", table=pa.table({"metaData": [None, newest], "add": [1, 2]}))
+    delta(monkeypatch, files=(old, new))
+    return str(folder)
+
+
+def grown_iceberg(folder, monkeypatch, old_first, version):
+    old, new = ("a.parquet", "b.parquet") if old_first else ("b.parquet", "a.parquet")
+    put(folder, old, table=OLD)
+    put(folder, new, table=NEW)
+    kinds = {"x": "double", "y": "long", "n": "int", "text": "string"}
+    fields = [{"id": number, "name": name, "type": kind}
+              for number, (name, kind) in enumerate(kinds.items())]  # fmt: skip
+    metadata = {"schema": {"fields": fields}}
+    if version == 2:
+        schemas = [{"schema-id": 0, "fields": fields[:2]}, {"schema-id": 1, "fields": fields}]
+        metadata = {"current-schema-id": 1, "schemas": schemas}
+    (folder / "metadata").mkdir()
+    raw = json.dumps(metadata).encode()
+    name = "v1.gz.metadata.json" if version == 2 else "v1.metadata.json"
+    (folder / "metadata" / name).write_bytes(gzip.compress(raw) if version == 2 else raw)
+    iceberg(monkeypatch, [f"{folder}/{old}", f"{folder}/{new}"])
+    return str(folder)
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [(grown_delta, False), (grown_delta, True), (grown_iceberg, 1), (grown_iceberg, 2)],
+)
+def test_column_that_a_table_got_later_is_null_in_older_files(
+    tmp_path, monkeypatch, make, form, old_first
+):
+    """Whatever file comes first; by hand: the older file's rows have no entry for n and text."""
+    folder = make(tmp_path / "t", monkeypatch, old_first, form)
+    paths = files_of([folder])
+    declared = complete(paths, [], "y")
+    assert sorted(declared) == ["n:numeric", "text:categorical", "x:numeric", "y:label"]
+    assert label_kind(paths, "text") is Kind.CATEGORICAL
+    entries = {}
+    for path in paths:
+        with open_table(path) as table:
+            assert sorted(table.names) == ["n", "text", "x", "y"]
+            (batch,) = table.batches(["n", "text", "x"])
+            rows = [batch.column(name).values(0, 2) for name in ("n", "text", "x")]
+        columns = columns_by_name(declared, "y")
+        (piece,) = (piece for piece, _ in read_rows(path, columns, "y"))
+        entries[rows[2][0]] = np.diff(piece.ptr).tolist()
+        assert rows[:2] == ([[None] * 2] * 2 if rows[2][0] == 1 else [[5, 6], ["a", "b"]])
+    assert entries == {1.0: [1, 1], 3.0: [3, 3]}
+
+
+def test_column_of_an_odd_type_that_a_table_got_later_is_named(tmp_path, monkeypatch):
+    folder = grown_delta(tmp_path / "t", monkeypatch, True, False)
+    log = tmp_path / "t" / f"_delta_log/{1:020}.json"
+    log.write_text(log.read_text().replace('\\"string\\"', '\\"timestamp\\"'))
+    with pytest.raises(DataError, match="column 'text' has type timestamp: expected numbers"):
+        complete(files_of([folder]), [], "y")
+    assert "text:ignore" in complete(files_of([folder]), ["text:ignore"], "y")
+    log.write_text("{")
+    (tmp_path / "t" / f"_delta_log/{0:020}.json").write_text("")
+    with pytest.raises(DataError, match=r"cannot read the Delta table .*: its log has no schema"):
+        complete(files_of([folder]), [], "y")
+
+
+def test_iceberg_default_of_older_files_is_refused(tmp_path, monkeypatch):
+    """Older files lack the column, and its value there is not null."""
+    folder = put(tmp_path, "a.parquet", "metadata/v1.metadata.json")
+    iceberg(monkeypatch, [f"{folder}/a.parquet"])
+    module = sys.modules["pyiceberg.table"]
+    table = module.StaticTable.from_metadata("")
+    table.metadata.schemas[0].fields[0].initial_default = 7
+    with pytest.raises(DataError, match="older files lack its column 'x', whose default they have"):
+        files_of([folder])

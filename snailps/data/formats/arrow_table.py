@@ -86,10 +86,7 @@ class ArrowTable(TableFile):
             elif _TEXT.fullmatch(type_name):
                 kinds[field.name] = Kind.CATEGORICAL
             elif type_name != "null":
-                raise DataError(
-                    f"{self.path}: column {field.name!r} has type {type_name}: expected numbers or "
-                    f"texts. Declare {field.name}:ignore in columns, or convert it"
-                )
+                raise self.odd_type(field.name, type_name)
         return kinds
 
     def rows(

@@ -29,6 +29,7 @@ from snailps.data.columns import MISSING, TRUTH, Column, Kind, as_float, is_numb
 from snailps.data.elements import DataTable, table_of_lists
 from snailps.data.formats import FORMATS, format_of
 from snailps.data.host_cache import Make
+from snailps.data.lakes import columns_around
 from snailps.data.partitions import columns_of_folders
 from snailps.data.unpacking import is_url, open_content, read_errors
 from snailps.dataclass import dataclass, replace
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="TableFile")
 CODEC = ("utf-8", "surrogateescape")
+_LISTED_TYPES = {
+    "string": Kind.CATEGORICAL,
+    **dict.fromkeys(
+        ("byte", "short", "int", "integer", "long", "float", "double", "decimal", "boolean"),
+        Kind.NUMERIC,
+    ),
+}
+"""Kinds of columns by their types in the lists of Delta and Iceberg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +143,21 @@ class TableFile(ABC):
 
     @cached_property
     def folders(self) -> dict[str, str | None]:
-        """Columns in the names of folders, with their values; a column of the file wins."""
-        in_folders = columns_of_folders(self.path).items()
-        return {name: text for name, text in in_folders if name not in self.own_names}
+        """Columns with one value for all rows: in the names of folders, or null where the file's
+        table got the column later.  A column of the file wins.
+        """
+        constant: dict[str, str | None] = dict.fromkeys(self.later_columns)
+        constant |= columns_of_folders(self.path)
+        return {name: text for name, text in constant.items() if name not in self.own_names}
+
+    @cached_property
+    def later_columns(self) -> dict[str, str]:
+        """Columns, with their types, that the file's table got after the file was written."""
+        if not self.is_typed or is_url(self.path):
+            return {}
+        columns = columns_around(self.path).items()
+        taken = (*self.own_names, *columns_of_folders(self.path))
+        return {name: kind for name, kind in columns if name not in taken}
 
     @cached_property
     def names(self) -> list[str]:
@@ -155,7 +176,21 @@ class TableFile(ABC):
         DataError: a column holds neither numbers nor texts.  Columns in the names of folders are
         left out: their kind depends on all files (`kinds_of_folders`).
         """
-        return self._kinds([*but, *self.folders])
+        kinds = self._kinds([*but, *self.folders])
+        for name, type_name in self.later_columns.items():
+            if name in but:
+                continue
+            if not (kind := _LISTED_TYPES.get(type_name.partition("(")[0])):
+                raise self.odd_type(name, type_name)
+            kinds[name] = kind
+        return kinds
+
+    def odd_type(self, name: str, type_name: str) -> DataError:
+        """The error that a column holds neither numbers nor texts."""
+        return DataError(
+            f"{self.path}: column {name!r} has type {type_name}: expected numbers or texts. "
+            f"Declare {name}:ignore in columns, or convert it"
+        )
 
     @abstractmethod
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
