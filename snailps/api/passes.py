@@ -3,6 +3,10 @@
     epochs: auto -> Cut.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
 
 A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Cut.passes`.
+
+A training that continues a model trains new lines alone, and each epoch has rows forget more of
+the lines before.  It trains one, or as many as its share of what is new beyond what the model has
+learnt; the file says how much that is (`JobSettings.learnt`).
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from snailps.config import JobSettings
+from snailps.data.input_files import InputFiles
 from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
@@ -22,7 +28,8 @@ EPOCHS_FALLING = 50
 EPOCHS_AUTO: Mapping[str, Any] = {
     "help": "Training passes over the input. `auto`: by its size, 5 for large inputs; more for "
     "small ones, at most 300. If the step size does not fall over the job, small inputs train "
-    "until the mean loss of an epoch stops falling (docs/training.md).",
+    "until the mean loss of an epoch stops falling. A model that is continued: 1, unless there "
+    "is more new input than it has learnt (docs/training.md).",
     "when": "More if the report says that the loss is still falling; fewer to save time.",
     "low": 1,
     "high": 1_000_000,
@@ -52,13 +59,31 @@ class Passes:
 
     @classmethod
     def by_size(
-        cls, total: int, enough: int, *, ends: bool = True, relative: bool = False
+        cls,
+        total: int,
+        enough: int,
+        *,
+        ends: bool = True,
+        relative: bool = False,
+        share: float = 1.0,
     ) -> Passes:
-        """Choose `enough` / `total` epochs, from `EPOCHS` to `EPOCHS_MAX`.
+        """Choose `enough` / `total` epochs, from `EPOCHS` to `EPOCHS_MAX`; of these a `share`, 1 at
+        least.
 
         With `ends`, epochs beyond `EPOCHS` are trained only while the loss falls.  Without, all are
         trained, `EPOCHS_FALLING` at most.
         """
         most = EPOCHS_MAX if ends else EPOCHS_FALLING
         epochs = max(EPOCHS, min(most, enough // max(1, total)))
-        return cls(epochs, EPOCHS if ends else epochs, relative)
+        epochs = max(1, round(share * epochs))
+        return cls(epochs, min(EPOCHS, epochs) if ends else epochs, relative)
+
+
+def share_of_new(settings: JobSettings, files: InputFiles) -> float:
+    """The share of the epochs of a first training: 1, or what is new beyond what was learnt.
+
+    0 where that is more, or not known: by a file of an earlier version.
+    """
+    if not getattr(settings, "continue_from", ""):
+        return 1.0
+    return max(0.0, 1 - settings.learnt / max(1, files.total_bytes)) if settings.learnt else 0.0

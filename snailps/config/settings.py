@@ -505,6 +505,14 @@ class JobSettings(CheckpointSettings):
         low=0,
         high=2**32 - 1,
     )
+    learnt: int = setting(
+        0,
+        help="Input that the model has learnt, this training's with it. 0: not known.",
+        when="Never; it comes from the file that the training continues from.",
+        unit="bytes",
+        low=0,
+        hidden=True,
+    )
     block_bytes: int = setting(
         0,
         help="Size of a block of input. 0: chosen such that an epoch has at least ten blocks.",

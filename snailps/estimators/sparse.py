@@ -163,6 +163,7 @@ class SparseEstimator(Estimator):
                 settings["class_weights"] = _balanced(spooled.path, split, target.balances)
             remarks, attributes = [], dict(target.attributes)
             if data.continues:
+                settings["learnt"] = self._model.settings.learnt
                 remarks = self._remarks_on_sizes(spooled.path)
             else:
                 attributes |= {**self._shape_of(matrix), "_kinds": None}

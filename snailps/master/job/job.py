@@ -220,12 +220,21 @@ class Job:
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
             self._is_whole = passes.least == passes.most
+        self._add_learnt()
         if not self.clocked:  # the slots of a step are as many for one worker
             limited = trait_of(self.cls, Limited)
             self.concurrency = limited.workers_at_once(self.settings, self.input.found)
             self._check_returned(self.concurrency, Concurrency, "workers_at_once")
         self._ask_for_validation()
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
+
+    def _add_learnt(self) -> None:
+        """Count the input as learnt, for the model's file; of a continued model only if its file
+        says what it had learnt: a part would be taken for all."""
+        s = self.settings
+        if s.learnt or not getattr(s, "continue_from", ""):
+            learnt = s.learnt + self.input.found.total_bytes
+            self.settings = dataclasses.replace(s, learnt=learnt)
 
     def _ask_for_validation(self) -> None:
         """Ask how the model is tested after each epoch."""

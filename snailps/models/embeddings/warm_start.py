@@ -101,7 +101,7 @@ def adopt(cls: type[Continued], s: Any, explicit: Callable[[str], str | None]) -
             f"{path}: continue_from: the file has rows without the state of their optimizer, from "
             "which training cannot go on: train that model with keep_state: always"
         )
-    shape = {name: getattr(before, name) for name in before.shape}
+    shape = {name: getattr(before, name) for name in (*before.shape, "learnt")}
     habits = {name: getattr(before, name) for name in habits_of(cls.Settings, before.shape)}
     adopted = with_shape(s, shape, path, explicit, habits)
     if adopted.method != before.method:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from snailps.abi.key_hash import MASK64
 from snailps.abi.memory import release_memory
-from snailps.api.passes import Passes
+from snailps.api.passes import Passes, share_of_new
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows, Table
 from snailps.api.traits import Adopted, Reported, SurveyPart, is_clocked
@@ -339,7 +339,8 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
         """Small inputs get the epochs that `ENOUGH_BYTES` allows; all are trained: rates fall."""
-        return Passes.by_size(files.total_bytes, ENOUGH_BYTES, ends=False)
+        share = share_of_new(settings, files)
+        return Passes.by_size(files.total_bytes, ENOUGH_BYTES, ends=False, share=share)
 
     @classmethod
     def adopt(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
-from snailps.api.passes import Passes
+from snailps.api.passes import Passes, share_of_new
 from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Tensor
 from snailps.api.traits import Adopted, Cut, Limited, Reported, Surveyed, Surveyor
@@ -54,6 +54,7 @@ from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.shared_settings import check_optimizer
 from snailps.models.sparse.clipping import counts_of, judged
+from snailps.vectors.model_file import HEADER
 
 ENOUGH = 32 << 20
 """Numbers in all epochs of a small input."""
@@ -99,6 +100,11 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def adopt(cls, settings: MlpSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        if settings.continue_from and explicit("learnt") is None:
+            with opened_model(settings) as model:
+                has_header = f"{HEADER}.npy" in model.members
+                learnt = int(model.settings().get("learnt", 0)) if has_header else 0
+            settings = replace(settings, learnt=learnt)
         return adopted(settings)
 
     @classmethod
@@ -131,7 +137,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
         """Small inputs get the epochs that `ENOUGH` allows, while the loss falls."""
         numbers = sum(math.prod(read_header(source.path).shape) for source in files.sources)
-        return Passes.by_size(numbers, ENOUGH)
+        return Passes.by_size(numbers, ENOUGH, share=share_of_new(settings, files))
 
     @classmethod
     def pieces(

@@ -113,7 +113,7 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
     if not s.continue_from or (saved := _saved(cls, s)) is None:
         return s
     before, job = saved.settings, settings_of(JobSettings)
-    shape = {name: getattr(before, name) for name in (*cls.shape, "hash_bits")}
+    shape = {name: getattr(before, name) for name in (*cls.shape, "hash_bits", "learnt")}
     shape["optimizer"] = before.method
     if explicit("encoding") is None:  # else it was adopted before, where the command began
         encoding = saved.encoding

@@ -26,7 +26,7 @@ import numpy as np
 
 from snailps import kernels
 from snailps.api.counting import Counted
-from snailps.api.passes import EPOCHS, Passes
+from snailps.api.passes import EPOCHS, Passes, share_of_new
 from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, Reported, Surveyor
@@ -235,7 +235,8 @@ class SparseWorker(SparseModel, Adopted, Reported):
         )
         numbers = files.numbers(reader, enough // EPOCHS)
         of_numbers = LOSSES[settings.loss].degree > 0
-        return Passes.by_size(numbers, enough, ends=ends, relative=of_numbers)
+        share = share_of_new(settings, files)
+        return Passes.by_size(numbers, enough, ends=ends, relative=of_numbers, share=share)
 
     @classmethod
     def keeps_rows(cls, settings: SparseSettings) -> bool:
