@@ -14,6 +14,7 @@ import numpy as np
 import official_fasttext
 import pyarrow as pa
 import pytest
+import rounding
 from typer.testing import CliRunner
 
 import snailps
@@ -32,7 +33,6 @@ KINDS = {
     "characters": {"minn": 2, "maxn": 4, "bucket": 300},
     "both": {"wordNgrams": 2, "minn": 3, "maxn": 3, "bucket": 2000, "loss": "ova"},
 }
-TABLE_STEP = 0.008  # fastText reads the logistic function from a table
 UNSEEN = ["", "completely unseen words", "日本 größer", "ka lo </s> mi", "__label__l1 ka"]
 
 
@@ -73,6 +73,11 @@ def official(request, officials):
 
 def assert_same_predictions(ours, theirs, lines):
     exact = ours.loss == "softmax"
+    sizes = np.abs(theirs.get_input_matrix()).max(0)
+    features = max(len(line.encode()) for line in lines) * 4  # of characters, words, n-grams
+    way = "softmax" if exact else "each"
+    bound = 2 * rounding.of_chances(sizes, features, theirs.get_output_matrix(), way)
+    bound += 0 if exact else rounding.of_table()
     found = ours.predict("".join(f"{line}\n" for line in lines).encode(), k=len(ours.labels))
     assert len(found) == len(lines)
     for line, mine in zip(lines, found, strict=True):
@@ -82,7 +87,7 @@ def assert_same_predictions(ours, theirs, lines):
         assert {p.label.decode() for p in mine} == set(expected)
         for label, chance in mine:
             other = expected[label.decode()] - 1e-5
-            assert chance == pytest.approx(other, abs=2e-6 if exact else TABLE_STEP)
+            assert chance == pytest.approx(other, abs=bound)
         if exact:
             assert [p.label.decode() for p in mine] == list(expected)
 
@@ -170,7 +175,7 @@ def test_only_label_of_a_model_has_the_official_probability(tmp_path):
         model.save_model(str(tmp_path / "m.bin"))
         ((expected, _),) = model.f.predict("ka lo\n", 1, 0.0, "strict")
         ((found,),) = LabelModel(tmp_path / "m.bin").predict("ka lo")
-        assert found.probability == pytest.approx(expected - 1e-5, abs=TABLE_STEP)
+        assert found.probability == pytest.approx(expected - 1e-5, abs=2e-6 + rounding.of_table())
         assert (found.probability < 0.9) == (loss == "ova")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import rounding
 from twins import labels as twin
 
 from snailps import kernels
@@ -61,6 +62,28 @@ class Case:
         found[np.diff(self.ptr) == 0] = np.nan
         return found
 
+    def bounds(self, inputs=None, steps=0):
+        """How far the probabilities of each line may be off, and the entries of its mean row, whose
+        rows take so many steps."""
+        rows = np.abs(self.inputs if inputs is None else inputs)
+        sizes = twin.hidden_of(rows, self.ptr, self.features)
+        counts = np.diff(self.ptr) + steps
+        way = "softmax" if self.softmax else "each"
+        depth = 1 if self.children is None else max(1, len(self.children))
+        chances = [
+            rounding.of_chances(size, count, self.outputs, way, depth)
+            for size, count in zip(sizes, counts, strict=True)
+        ]
+        means = sizes * np.array([rounding.gamma(count + 1) for count in counts])[:, None]
+        return np.array(chances).reshape(-1, 1), means
+
+
+def assert_within(found, wanted, bound):
+    """As numpy's `assert_allclose`, with a bound for each entry."""
+    np.testing.assert_allclose(
+        (found - wanted) / bound, np.where(wanted == wanted, 0, np.nan), atol=1
+    )
+
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("way", ["softmax", "each", "tree"])
@@ -72,15 +95,15 @@ def test_probabilities_and_the_best_are_those_of_the_twin(build, way, labels, di
     case = Case(labels, dim, lines, way)
     made, wanted = case.labelling(build), case.chances()
     found_best, found = made.chances(case.ptr, case.features)
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    bounds, of_means = case.bounds()
+    assert_within(found, wanted, bounds)
     one, chance = (answer[:, 0] for answer in made.best(case.ptr, case.features, 1))
     np.testing.assert_array_equal(found_best, one)
     known = np.flatnonzero(one >= 0)
     np.testing.assert_array_equal(found[known, one[known]], chance[known])
     hidden = made.hidden(case.ptr, case.features)
-    np.testing.assert_allclose(
-        hidden, twin.hidden_of(case.inputs, case.ptr, case.features), atol=1e-5
-    )
+    means = twin.hidden_of(case.inputs, case.ptr, case.features)
+    assert (np.abs(hidden - means) <= of_means).all()
     for k in (1, 3, labels + 2, 40):
         best, chances = made.best(case.ptr, case.features, k)
         assert best.shape == chances.shape == (lines, k)
@@ -93,8 +116,8 @@ def test_probabilities_and_the_best_are_those_of_the_twin(build, way, labels, di
             assert (best[line, n:] == -1).all()
             assert len(set(best[line, :n].tolist())) == n
             own = wanted[line]
-            np.testing.assert_allclose(chances[line, :n], own[best[line, :n]], atol=2e-6)
-            np.testing.assert_allclose(chances[line, :n], np.sort(own)[::-1][:n], atol=2e-6)
+            assert_within(chances[line, :n], own[best[line, :n]], bounds[line])
+            assert_within(chances[line, :n], np.sort(own)[::-1][:n], bounds[line])
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -119,7 +142,7 @@ def test_quantised_rows_are_put_together_from_their_centroids(build, dim, length
     given = (codes, centroids, width, *((norm_codes, norms) if lengths else (None, None)))
     made = case.labelling(build, given)
     _, found = made.chances(case.ptr, case.features)
-    np.testing.assert_allclose(found, case.chances(rows), atol=2e-6)
+    assert_within(found, case.chances(rows), case.bounds(rows, steps=1)[0])  # times the length
 
 
 @pytest.mark.parametrize("build", BUILDS)
