@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-night test-torch test-browser test-debian test-hosts test-wheels wheels sanitize lint docs bench bench-quick clean
+.PHONY: help demo check test test-all test-night test-torch test-browser test-debian test-hosts test-numbers test-wheels wheels sanitize lint docs bench bench-quick clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,6 +55,9 @@ test-all: $(VENV)/.made-test ## those, more clusters, and tests of faults, fuzzi
 # For hours: parts of up to 40 minutes, which can be resumed.  ARGS=--list names them.
 test-night: $(VENV)/.made-test ## what .ci/run leaves out: rounds under load, walks, storms, fuzzing
 	@NIGHT_PYTEST='$(PYTEST)' NIGHT_TESTS='--smoke $(SHORT)' $(BIN)/python -m tests.night $(ARGS) </dev/null
+
+test-numbers: $(VENV)/.made-test ## bounds of floats as on an old processor; of 15 in ARGS='numbers' of test-night
+	@$(BIN)/python -m tests.night.numbers short build/numbers/short -- $(PYTEST) $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
 test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)

@@ -28,6 +28,7 @@ import budget
 import cases
 import hypothesis
 import pytest
+import shares
 import skips
 import waiting
 
@@ -81,11 +82,17 @@ def pytest_addoption(parser):
         "--ci", action="store_true", help="no test is skipped for want of the extra `test`"
     )
     group.addoption(
+        "--shares", metavar="FOLDER",
+        help="write there how much of its bound each comparison of floats takes (shares.py)",
+    )  # fmt: skip
+    group.addoption(
         "--no-budget", action="store_true", help="tests/unit may take longer (sanitizers)"
     )
 
 
 def pytest_configure(config):
+    if config.getoption("shares"):
+        shares.begin()
     cases.factor = config.getoption("more")
     same = hypothesis.settings.get_profile("same")
     drawn = hypothesis.settings(same, max_examples=40 * cases.factor)
@@ -130,6 +137,8 @@ def draw_text(text):
 
 
 def pytest_unconfigure(config):
+    if config.getoption("shares"):
+        shares.save(config.getoption("shares"))
     faulthandler.cancel_dump_traceback_later()
     with contextlib.suppress(KeyError, OSError):
         os.close(config.stash[_stacks_fd])

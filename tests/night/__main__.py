@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.night import rounds
+from tests.night import numbers, rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "night"
@@ -133,6 +133,12 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("wheels", 20, (*make, "wheels", "test-wheels")),
         Part("dependencies", 25, (python, "tests/dependencies/lowest.py")),
         Part("arm64", 30, (*make, "test-arm64")),
+        *(
+            Part(f"numbers/{name}", 4, (
+                python, "-m", "tests.night.numbers", name, "{folder}", "--", *pytest,
+            ))
+            for name in (*map(str, range(len(numbers.combinations()))), "together")
+        ),
         *(
             Part(f"debian/{release}", 30, (*make, "test-debian", f"ARGS={release}"))
             for release in ("bookworm", "trixie", "forky")
