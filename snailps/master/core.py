@@ -351,8 +351,10 @@ class MasterCore:
 
         Workers that were at work restart: nobody waits for their results.
         """
-        if self.members.table_registry.remake(now):
+        registry = self.members.table_registry
+        if registry.drop_strange(now):
             self.job_controller.ended_jobs.forget_tables()
+        registry.remake(now)
         lost = [number for number, is_lost in self.members.gone.items() if is_lost]
         for number in lost:  # one fence also refuses all numbers below `Membership.below`
             if number >= self.members.below or number == lost[-1]:

@@ -326,14 +326,13 @@ class TableRegistry:
         """Number and declaration of all tables, except those of earlier jobs."""
         return [[number, table.to_dict()] for number, table in self.tables.values()]
 
-    def remake(self, now: float) -> list[int]:
-        """Have every server make all tables: a lost master may not have reached every server, nor
-        heard that one refuses. An order each, so that a table that is refused is dropped alone.
-        Making a table twice is harmless.
+    def drop_strange(self, now: float) -> bool:
+        """Drop tables of a session's jobs whose access method no module of `modules` has, as another
+        master takes over; whether there were any.
 
-        Tables of a job whose access method no module of `modules` has are dropped instead: the
-        job's class admitted it, and a journal alone does not (docs/security.md). The session has
-        its other rows, which waiting for the operator would lose. Returns their numbers."""
+        The job's class admitted them, and a journal alone does not (docs/security.md). The session
+        has its other rows, which waiting for the operator would lose.
+        """
         of_jobs = {*self._unnamed, *self.of_job.values()}
         strange = [
             number
@@ -348,11 +347,16 @@ class TableRegistry:
                 table.name, table.access, table.access.partition(":")[0],
             )  # fmt: skip
         self._drop(strange, "cannot drop tables of a job", now)
+        return bool(strange)
+
+    def remake(self, now: float) -> None:
+        """Have every server make all tables: a lost master may not have reached every server, nor
+        heard that one refuses. An order each, so that a table that is refused is dropped alone.
+        Making a table twice is harmless."""
         for number, table in list(self._made.items()):
             making = self._begin([number])
             making.waiting.append(partial(self._remade, table.name))
             self._send(making, now)
-        return strange
 
     def _remade(self, name: str, error: str, now: float) -> None:
         if error:

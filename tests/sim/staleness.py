@@ -41,8 +41,9 @@ class Staleness:
     def lease(self, node, number, schedule):
         """Notes a lease; a line of text if it is too early, else None."""
         self._promised[node, number] = {other: len(seen) for other, seen in self.done.items()}
-        held = schedule.records.count_of(node) - 1
-        mine = self._clock(node, schedule) + held
+        # A worker that comes back to another master may have reported a block that is leased yet.
+        held = set(schedule.records.held_by(node)) - self.done.get(node, set())
+        mine = self._clock(node, schedule) + len(held) - 1
         for other in schedule.workers:
             if other == node or not (schedule.records.count_of(other) or schedule.has_left(other)):
                 continue
