@@ -40,22 +40,45 @@ class FactorizationEstimator(SparseEstimator):
 
     def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:
         fitted = self._fitted_fields
-        if use in ("predict", "score"):
+        if use == "fit":
+            return self._fields(matrix)
+        # Of a model whose examples named their fields, no column has a known one.
+        are_named = fitted is not None and not len(fitted)
+        has_names = matrix.by_name or (matrix.files is not None and matrix.files.has_fields)
+        if use == "partial_fit" or (are_named and not has_names):
+            fields = self._fields(matrix)
+        else:
             return fitted
-        fields = self._fields(matrix)
+        if are_named and fields is not None:
+            self._refuse_more(fields)
+            return fields
+        if matrix.by_name and fitted is not None and fields is not None:
+            return fields  # each column has its own, in files and in memory
         wanted, before = ([] if array is None else array.tolist() for array in (fields, fitted))
-        if use == "partial_fit" and wanted != before:
+        if wanted != before:
             raise ParameterError(
                 f"{type(self).__name__}: fields: the fitted model has others: partial_fit "
                 "continues that model; call fit to train a new one"
             )
         return fields
 
-    def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
-        """Return the number of fields."""
+    def _refuse_more(self, fields: NDArray[np.int64]) -> None:
+        """Refuse fields of columns for which the model has no factors."""
+        count = self._model.settings.fields
+        if len(fields) and fields.max() >= count:
+            raise ParameterError(
+                f"{type(self).__name__}: fields: expected fields 0 to {count - 1:,}, as the model "
+                f"has, for {len(fields):,} columns that name none, got {self.fields!r:.80}: "
+                "set_params(fields=[...]) says which field each column has"
+            )
+
+    def _settings_of_columns(self, matrix: Matrix, *, continues: bool) -> dict[str, Any]:
+        """Return the number of fields; a model that goes on keeps its number."""
         fields = matrix.fields
         if fields is None:
             return {}
+        if continues:
+            return {"fields": self._model.settings.fields}
         if len(fields) == 0:
             assert matrix.files is not None
             return {"fields": matrix.files.field_num}
@@ -71,6 +94,8 @@ class FactorizationEstimator(SparseEstimator):
             fields = attributes["_fitted_fields"] = np.array(about["fields"], np.int64)
             is_numbered = fields.size and not attributes["_hashed"]
             attributes["fields"] = fields.tolist() if is_numbered else "columns"
+        elif model.settings.fields:  # a file of `snailps train`: its examples named their fields
+            attributes |= {"_fitted_fields": np.empty(0, np.int64), "fields": "columns"}
         return attributes
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:

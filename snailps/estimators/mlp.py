@@ -75,7 +75,7 @@ class MLPClassifier(
     def _tensors(settings: MlpSettings) -> Sequence[Tensor]:
         return settings.tensors
 
-    def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
+    def _settings_of_columns(self, matrix: Matrix, *, continues: bool) -> dict[str, Any]:
         """Return the number of inputs."""
         return {"inputs": matrix.columns}
 

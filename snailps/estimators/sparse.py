@@ -149,7 +149,8 @@ class SparseEstimator(Estimator):
                 y, sample_weight = _labels_and_weights(matrix, data.y, data.sample_weight)
                 data = replace(data, y=y, sample_weight=sample_weight)
             target = self._target(data, matrix.rows)
-            settings = {**target.settings, **self._settings_of_columns(matrix)}
+            of_columns = self._settings_of_columns(matrix, continues=data.continues)
+            settings = {**target.settings, **of_columns}
             self._checked(settings, ("epochs",))  # before they are written; epochs were
             numbers, weights = target.numbers, target.weights
             if files:
@@ -227,7 +228,7 @@ class SparseEstimator(Estimator):
         """Return the field of each column; empty: entries of files name theirs; None: no fields."""
         return None
 
-    def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
+    def _settings_of_columns(self, matrix: Matrix, *, continues: bool) -> dict[str, Any]:
         """Return settings that the columns decide."""
         return {}
 

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 from completing import completed
+from emulated import trained
 from twins.kernels import ftrl_weights
 
 import snailps
@@ -974,6 +975,74 @@ def test_machine_goes_on_with_the_fields_that_it_has(machines):
     for other in ([1, 0], None):
         with pytest.raises(ParameterError, match="fields: the fitted model has others"):
             model.set_params(fields=other).partial_fit(X, [1, 0, 1, 0])
+
+
+PAIRS = [(n % 20, 20 + n // 20) for n in range(200)]
+FIELD_OF_COLUMN = [0] * 20 + [1] * 10
+
+
+def trained_by_command(folder, kind):
+    """A field-aware machine as ``snailps train fm`` writes it; its file of examples, and figures."""
+    labels = [(user + item) % 2 for user, item in PAIRS]
+    entries = pytest.importorskip("scipy.sparse").csr_matrix(
+        (np.ones(2 * len(PAIRS), np.float32), np.array(PAIRS).ravel(), np.arange(0, 401, 2)),
+        shape=(len(PAIRS), 30),
+    )
+    path, more = folder / f"d.{kind}", {}
+    if kind == "ffm":
+        lines = zip(labels, PAIRS, strict=True)
+        path.write_text("".join(f"{y} 0:{u}:1 1:{v}:1\n" for y, (u, v) in lines))
+    elif kind == "mx":
+        fields = np.array(FIELD_OF_COLUMN, np.int32)
+        snailps.write_matrix(str(path), entries, labels, fields=fields)
+    else:
+        lines = zip(labels, PAIRS, strict=True)
+        path.write_text("".join(f"{y},u{u},v{v}\n" for y, (u, v) in lines))
+        more = {"columns": "y:label, u:categorical, v:categorical", "format": "csv"}
+    words = {
+        "worker_class": "snailps.models.sparse.fm:FactorizationMachine", "input": path,
+        "test": path, "output": folder / "m", "epochs": 2, "fields": 2, "keep_state": "always",
+        **more,
+    }  # fmt: skip
+    with trained({name: str(value) for name, value in words.items()}, 1) as (cls, results):
+        figures = cls.judge(results)["test"]
+        cls.export(results)
+    return path, entries, labels, figures["log_loss"]
+
+
+@pytest.mark.parametrize("kind", ["ffm", "mx", "csv"])
+def test_machine_of_a_command_reads_fields_where_its_examples_have_them(tmp_path, kind):
+    path, entries, labels, log_loss = trained_by_command(tmp_path, kind)
+    model = snailps.FMClassifier.load(tmp_path / "m.npz")
+    assert model.fields == "columns"
+    if kind == "csv":
+        rows = [{"u": f"u{u}", "v": f"v{v}"} for u, v in PAIRS]
+        assert model.evaluate(rows, labels)["log_loss"] == pytest.approx(log_loss, abs=1e-6)
+        return
+    model.save(tmp_path / "again.npz")
+    for asked in (model, snailps.FMClassifier.load(tmp_path / "again.npz")):
+        assert asked.evaluate(str(path))["log_loss"] == pytest.approx(log_loss, abs=1e-6)
+        with pytest.raises(ParameterError, match=r"fields 0 to 1, as the model has, for 30 colum"):
+            asked.predict(entries)
+        asked.set_params(fields=FIELD_OF_COLUMN)
+        assert asked.evaluate(entries, labels)["log_loss"] == pytest.approx(log_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ffm", "mx", "csv"])
+def test_machine_of_a_command_goes_on_with_its_number_of_fields(
+    machines, monkeypatch, tmp_path, kind
+):
+    path, entries, labels, _ = trained_by_command(tmp_path, kind)
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    X, y, parameters = str(path), None, {}
+    if kind == "csv":
+        X, y = [{"u": "u1", "v": "v20"}, {"u": "u2", "v": "v21"}], [0, 1]
+    elif kind == "mx":
+        X, y, parameters = entries, labels, {"fields": FIELD_OF_COLUMN}
+    model = snailps.FMClassifier.load(tmp_path / "m.npz", **parameters)
+    with contextlib.suppress(TypeError, AttributeError, ValueError):  # of the made-up model
+        model.partial_fit(X, y)
+    assert machines.asked[-1][1]["fields"] == 2
 
 
 def test_machine_of_lines_with_fields_goes_on_when_it_is_loaded(machines, monkeypatch, tmp_path):
