@@ -44,6 +44,17 @@ OTHER_ENVIRONMENT = {
 }
 
 
+_SERVICE_LINK = re.compile(
+    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
+    r"|(\w+_)?PORT=[a-z]+://.*|NAME=/[^/]+/[^/]+",
+)
+"""Variables, without their prefix, that Kubernetes and Docker set for a service called snailps.
+
+Kubernetes sets them in every pod of the namespace that starts later, unless the pod has
+`enableServiceLinks: false`.
+"""
+
+
 class _Name(NamedTuple):
     """What a key means: a setting, and the alias if the key is one."""
 
@@ -141,6 +152,8 @@ class RawConfig:
         winners: dict[str, Entry] = {}
         called: dict[str, str] = {}  # setting -> the name that it was assigned under
         for entry in self.entries:
+            if entry.key not in known and _is_service_link(entry):
+                continue
             while entry.key not in known and (other := next(rest, None)) is not None:
                 known = _names_of([other]) | known
             if entry.key not in known:
@@ -324,6 +337,15 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
             key = name[len(ENVIRONMENT_PREFIX) :].lower()
             yield Entry(key, environ[name], f"environment {name}", _ENVIRONMENT, shared=True)
+
+
+def _is_service_link(entry: Entry) -> bool:
+    """Whether a variable is of a service: SNAILPS_PORT or SNAILPS_MASTER_PORT=tcp://...
+
+    Ask it of unknown settings only: a model of a user's may have one of such a name.
+    """
+    text = f"{entry.key.upper()}={entry.value}"
+    return entry.source == _ENVIRONMENT and _SERVICE_LINK.fullmatch(text) is not None
 
 
 def _from_override(text: str) -> Entry:
