@@ -515,7 +515,8 @@ class JobSettings(CheckpointSettings):
     )
     block_bytes: int = setting(
         0,
-        help="Size of a block of input. 0: chosen such that an epoch has at least ten blocks.",
+        help="Size of a block of input, a tenth of the input at most (in `async` jobs of several "
+        "epochs, a fiftieth of all epochs if that is more). 0: chosen.",
         when="Smaller for fresher parameters, larger for less traffic.",
         unit="bytes",
         low=0,

@@ -164,10 +164,16 @@ def test_output_may_be_the_name_of_a_file_that_the_model_writes(model, output, p
 
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [("0", 10), ("100", 28), ("1G", 10)])
-def test_job_with_block_bytes_cuts_at_least_ten_blocks(begun, block_bytes, blocks):
+def test_job_with_block_bytes_cuts_at_least_ten_blocks(begun, block_bytes, blocks, caplog):
+    """A size that is not taken is said: in `bsp` a step is a number of blocks."""
     job = begun(block_bytes=block_bytes)
     assert job.schedule.size == 2 * blocks
     assert job.input.total_bytes == 2800
+    said = [record.message for record in caplog.records if "block_bytes" in record.message]
+    assert len(said) == (block_bytes == "1G")
+    for text in said:
+        assert "1.1 GB is too much for an input of 2.8 kB: its blocks have 280 B" in text
+        assert "an epoch has 10." in text
 
 
 def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock):

@@ -7,6 +7,7 @@ Keeps unpacked copies of the input while the job lasts. Must not know leases or 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.config.quoting import split_list
+from snailps.data.atomic import human_bytes
 from snailps.data.blocks import HEAD, Source, Unit, cut, expand, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.input_files import InputFiles
@@ -32,6 +34,7 @@ from snailps.master.job.state import JobState
 from snailps.outward import distinct_names, without_secrets
 from snailps.pieces import Layout, Piece
 
+log = logging.getLogger(__name__)
 BLOCKS_LEAST = 50
 """Least number of blocks a worker in an async job with few epochs (a lease takes about 1 ms)."""
 
@@ -95,6 +98,13 @@ class JobInput:
         self.order = settings.seed if is_drawn else None
         if pieces is None:
             self._cut(max(1, min(size, most)))
+            if size > most and settings.block_bytes:
+                log.warning(
+                    "block_bytes: %s is too much for an input of %s: its blocks have %s, so that "
+                    "an epoch has %d. With a step of several blocks, set micro_batches by that",
+                    human_bytes(size), human_bytes(self.total_bytes), human_bytes(most),
+                    len(self.blocks),
+                )  # fmt: skip
         else:
             self.blocks = [self._piece(piece) for piece in pieces]
 
