@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+from snailps.config.fields import current_folder
 from snailps.errors import ConfigError, explain, is_own_code, place_of
 
 T = TypeVar("T")
@@ -123,7 +124,8 @@ _named = _Named()
 
 def search_here(module: str) -> None:
     """Look for a module in the current folder first, and for its own imports there last."""
-    here = str(Path.cwd())
+    if not (here := current_folder()):
+        return
     _named.folders[module.partition(".")[0]] = here
     if _named not in sys.meta_path:
         sys.meta_path.insert(0, _named)

@@ -37,7 +37,7 @@ from snailps.config import (
     ServerSettings,
     WorkerSettings,
 )
-from snailps.config.fields import Settings, settings_of
+from snailps.config.fields import Settings, current_folder, settings_of
 from snailps.errors import EXIT_INTERRUPTED, EXIT_STOPPED, FAILURES, ConfigError, SnailError
 from snailps.node.phrases import NAME_MARK, process_name
 from snailps.outward import outward
@@ -174,7 +174,7 @@ def set_up_logging(level: str, name: str) -> None:
     root.propagate = False
 
 
-def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int]) -> None:
+def _begin_anew(folder: str, environment: dict[str, str], signals: Iterable[int]) -> None:
     """Replace this process by a new run of its command (``exec``), so that it can join again.
 
     Nothing that the user's code has imported, allocated or changed remains: not the current
@@ -229,7 +229,7 @@ def run_node(
     json_lines.call(lambda: name_of(node))
     node.catch_signals()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    begin_anew = partial(_begin_anew, Path.cwd(), dict(os.environ), signals)
+    begin_anew = partial(_begin_anew, current_folder() or "/", dict(os.environ), signals)
     node.begin_anew = begin_anew
     try:
         code = node.run()

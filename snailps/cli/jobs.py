@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from snailps.cli.figures import count_text
-from snailps.config.fields import home_expanded
+from snailps.config.fields import current_folder, home_expanded
 from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK, ConfigError
 from snailps.node.phrases import phase_words
 from snailps.node.run_registry import Run, RunRegistry
@@ -195,7 +195,7 @@ def shown(path: str) -> str:
     if not path:
         return ""
     with contextlib.suppress(ValueError, OSError):
-        return str(Path(path).relative_to(Path.cwd()))
+        return str(Path(path).relative_to(current_folder()))
     return path
 
 
@@ -266,7 +266,7 @@ def _onward(run: Run) -> list[str]:
     """How to continue a run that has not ended well, and from where."""
     if not run.command:
         return []
-    folder = "" if run.folder == str(Path.cwd()) else f"cd {shlex.quote(run.folder)} && "
+    folder = "" if run.folder in ("", current_folder()) else f"cd {shlex.quote(run.folder)} && "
     line = f"{folder}{run.command}"
     newest = _newest_checkpoint(run.checkpoints)
     if run.journal and not run.launcher and _has_files(run.journal):

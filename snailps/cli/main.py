@@ -24,6 +24,7 @@ from snailps.cli import COMPLETE, PATHS
 from snailps.cli.conversions import spare_conversions
 from snailps.cli.help import HELP_ALL, HelpInGroups
 from snailps.cli.usage import UsageError, usage_line
+from snailps.config.fields import current_folder
 from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
 from snailps.local import LAUNCHED
 
@@ -192,6 +193,13 @@ def main() -> None:
         typer.echo(f"snailps: error: {what}: {limits}", err=True)
         sys.exit(1)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not current_folder():
+            typer.echo(
+                "snailps: error: the current folder was removed: go to another one, or name all "
+                "paths from / on",
+                err=True,
+            )
+            sys.exit(EXIT_WRONG)
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
             raise
         if error.errno != errno.EPIPE:

@@ -41,6 +41,7 @@ from snailps.cli.options import (
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
+from snailps.config.fields import current_folder
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, FAILURES, SnailError
 from snailps.master.checkpoint_files import folder_of, newest_of
 from snailps.master.process import Launch, Master
@@ -209,7 +210,7 @@ def run_of(
         pid=os.getpid(),
         address=address,
         model="session",
-        folder=str(Path.cwd()),
+        folder=current_folder(),
         command=command,
         config=_absolute(config),
         secret_file=_absolute(settings.secret_file),

@@ -433,6 +433,17 @@ def format_value(value: Any) -> str:
     return float.__repr__(value) if isinstance(value, float) else str(value)
 
 
+GONE = "a folder that was removed"
+
+
+def current_folder(removed: str = "") -> str:
+    """The current folder; `removed` if it was removed, as folders for temporary files are."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return removed
+
+
 def home_expanded(path: str) -> str:
     """Expand ``~`` or ``~user`` at the start of a path; unchanged if there is no such user."""
     return os.path.expanduser(path)  # noqa: PTH111 (pathlib's raises for an unknown user)

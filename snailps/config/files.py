@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from snailps.config.fields import GONE, current_folder
 from snailps.config.quoting import cut_comment, unquote
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
@@ -50,7 +51,7 @@ def read_conf(path: str | Path) -> list[Entry]:
     path = Path(path)
     if not path.exists():
         raise ConfigError(
-            f"configuration file {str(path)!r} not found (current folder: {Path.cwd()}); "
+            f"configuration file {str(path)!r} not found (current folder: {current_folder(GONE)}); "
             f"check the path given with -c"
         )
     if path.is_dir():

@@ -31,7 +31,18 @@ def check_output(output: str) -> None:
             f"output: {output}: expected a prefix of the result files' paths, got a folder; write "
             f"{example}, for example"
         )
-    make_folder(Path(output).absolute().parent, f"output: {output}", "output")
+    make_folder(absolute(output).parent, f"output: {output}", "output")
+
+
+def absolute(path: str) -> Path:
+    """An absolute path; ConfigError: it is relative to a current folder that was removed."""
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path} is named from the current folder, which was removed: name it from / on, or go "
+            "to another folder"
+        ) from None
 
 
 def make_folder(folder: Path, where: str, what: str = "folder", mode: int = 0o777) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
-from snailps.config.fields import home_expanded
+from snailps.config.fields import GONE, current_folder, home_expanded
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import (
     BOM,
@@ -436,7 +436,7 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
         return [file]
     if not glob.has_magic(text):
         raise DataError(
-            f"input not found: {text} does not exist (seen from {Path.cwd()}). "
+            f"input not found: {text} does not exist (seen from {current_folder(GONE)}). "
             "Correct the path, or mount its folder here"
         )
     matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
@@ -453,7 +453,7 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
         if table is None or file in table[2]:
             files.append(_listed(file, relative, table))
     if not files:
-        raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
+        raise DataError(f"the pattern {text} matches no file (seen from {current_folder(GONE)})")
     return files
 
 

@@ -11,12 +11,11 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import glob, has_magic
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from snailps.config.fields import home_expanded
+from snailps.config.fields import GONE, current_folder, home_expanded
 from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.file_kinds import CSV_BYTES, refuse_header
 from snailps.data.spool import spool_text
@@ -116,7 +115,7 @@ def paths_of(data: Any, otherwise: str) -> list[str]:
     if whole and (os.path.exists(whole) or glob(whole, recursive=True)):  # noqa: PTH110, PTH207
         return [path]
     shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
-    seen = f"seen from {Path.cwd()}"
+    seen = f"seen from {current_folder(GONE)}"
     if has_magic(path):
         raise DataError(f"the pattern {shown!r} matches no file ({seen})")
     also = "" if isinstance(data, os.PathLike) else f". A str is taken as a path; {otherwise}"

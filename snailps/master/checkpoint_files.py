@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from snailps.config import CheckpointSettings, JobSettings
+from snailps.config.output import absolute
 from snailps.dataclass import replace
 from snailps.errors import CheckpointError, SnailError
 from snailps.master.job.state import JobState, pack, unpack
@@ -236,7 +237,7 @@ class CheckpointFiles:
 def folder_of(settings: CheckpointSettings) -> Path:
     output = getattr(settings, "output", "")  # a session has none
     default = f"{output}.checkpoints" if output else CHECKPOINTS
-    return Path(settings.checkpoint_dir or default).absolute()
+    return absolute(settings.checkpoint_dir or default)
 
 
 def newest_of(settings: CheckpointSettings) -> CheckpointStatus | None:

@@ -25,7 +25,7 @@ from snailps.config import (
     JobSettings,
     MasterSettings,
 )
-from snailps.config.output import refuse_existing, refuse_folders
+from snailps.config.output import absolute, refuse_existing, refuse_folders
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import newest_of
 from snailps.master.effects import Fact
@@ -52,7 +52,7 @@ def journal_path(settings: MasterSettings, job: Job | SessionJob) -> Path | None
 def journal_at(settings: MasterSettings, output: str) -> Path | None:
     """Folder of the journal of a job with this output: `journal_dir`, else beside the output."""
     path = settings.journal_dir or (f"{output}.journal" if output else "")
-    return Path(path).absolute() if path else None
+    return absolute(path) if path else None
 
 
 def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, begun: float) -> Fact:

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from snailps.api.class_loading import search_here
 from snailps.config import Document, Entry, RawConfig, Settings, setting, to_mapping
+from snailps.config.fields import current_folder
 from snailps.config.files import read_conf
+from snailps.config.output import check_output
 from snailps.config.quoting import cut_comment, quote, split_list, unquote
-from snailps.errors import ConfigError
+from snailps.data.blocks import files_of
+from snailps.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,3 +394,36 @@ def test_read_conf_keeps_order_and_origin(tmp_path):
         Entry("a", "2", f"{path}:3"),
         Entry("b", "x#y", f"{path}:4"),
     ]
+
+
+@pytest.mark.parametrize("service", ["", "_MASTER", "_WEB"])
+def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(service):
+    """In each pod of its namespace; Docker's links have the same names."""
+    port = f"SNAILPS{service}_PORT"
+    links = {
+        f"SNAILPS{service}_SERVICE_HOST": "10.0.0.1", f"SNAILPS{service}_SERVICE_PORT": "16831",
+        f"SNAILPS{service}_SERVICE_PORT_RPC": "16831", port: "tcp://10.0.0.1:16831",
+        **{f"{port}_16831_{kind}{part}": "tcp" for kind in ("TCP", "UDP", "SCTP")
+           for part in ("", "_PROTO", "_PORT", "_ADDR")},
+        "SNAILPS_NAME": "/web/snailps",
+    }  # fmt: skip
+    assert build(**links, SNAILPS_DIM="3").dim == 3
+    for name in ("SNAILPS_PORT", "SNAILPS_SERVICE", "SNAILPS_PORT_TCP", "SNAILPS_LINK"):
+        assert f"{name}: unknown setting" in refused(None, **{name: "16831"})
+
+
+def test_current_folder_that_was_removed_is_said_and_asks_for_whole_paths(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert current_folder() == ""
+    check_output(f"{tmp_path}/out/model")
+    assert (tmp_path / "out").is_dir()
+    with pytest.raises(ConfigError, match="out/model is named from the current folder, which was"):
+        check_output("out/model")
+    with pytest.raises(ConfigError, match="current folder: a folder that was removed"):
+        RawConfig.load(Path("job.conf"), environ={})
+    with pytest.raises(DataError, match="seen from a folder that was removed"):
+        files_of(["t.txt"])
+    search_here("a_module")  # is looked for elsewhere
