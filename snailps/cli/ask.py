@@ -22,7 +22,7 @@ from snailps.cli.printing import JsonRowsOption, print_json, print_rows
 from snailps.dataclass import dataclass
 from snailps.errors import EXIT_WRONG, ConfigError, DataError
 from snailps.vectors.files import load, load_model, open_bin
-from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.label_prediction import LabelModel, training_prefix
 from snailps.vectors.words import Words, to_text
 
 if TYPE_CHECKING:
@@ -115,10 +115,12 @@ def ask_nn(
     _ask_each("nn", words, answer)
 
 
-def _ask_each(command: str, questions: list[str] | None, answer: Callable[[str], None]) -> None:
-    """Answer the questions of the command line, or each line of standard input."""
+def _ask_each(
+    command: str, questions: list[str] | None, answer: Callable[[str], None], *, blank: bool = False
+) -> None:
+    """Answer the questions of the command line, or lines of standard input, if `blank` all."""
     all_known = True
-    for question in questions or _input_words():
+    for question in questions or _input_words(blank=blank):
         try:
             answer(question)
         except DataError as error:
@@ -132,7 +134,7 @@ def _ask_each(command: str, questions: list[str] | None, answer: Callable[[str],
         raise typer.Exit(EXIT_WRONG)
 
 
-def _input_words() -> Iterator[str]:
+def _input_words(*, blank: bool) -> Iterator[str]:
     stream = typer.get_binary_stream("stdin")
     ask = sys.stdin.isatty()
     while True:
@@ -141,7 +143,7 @@ def _input_words() -> Iterator[str]:
         line = stream.readline()
         if not line:
             return
-        if word := line.strip():
+        if (word := line.strip()) or blank:
             yield to_text(word)
 
 
@@ -260,7 +262,8 @@ def ask_vector(
             named = [(word, rows.sentence_vector(word) if sentences else rows.vector(word))]
         _print_vectors(named, with_names=not sentences, as_json=as_json)
 
-    _ask_each("vector", words, answer)
+    # The vector of a sentence is its line's: `paste` puts it beside the line, an empty one too.
+    _ask_each("vector", words, answer, blank=sentences)
 
 
 def _print_vectors(named: list[tuple[str, Any]], *, as_json: bool, with_names: bool = True) -> None:
@@ -282,7 +285,7 @@ def ask_dump(
         typer.Argument(
             help="args: arguments of the training, by fastText's names. dict: words and labels "
             "with their counts. input: the rows of words, then of n-grams. output: the rows of "
-            "labels, or of words as contexts."
+            "labels, or of words as contexts; with the loss hs of the nodes of its tree, by number."
         ),
     ],
     as_json: JsonRowsOption = False,
@@ -292,7 +295,7 @@ def ask_dump(
     For example: snailps dump out/sections.bin dict
 
     In a pipe: columns are separated by tabs. Rows of input and output begin with their word, or
-    their number if they are of n-grams.
+    their number if they are of n-grams or of a tree's nodes.
     """
     from snailps.fasttext.arguments import arguments_in
 
@@ -304,6 +307,8 @@ def ask_dump(
         rows = [(name, getattr(value, "name", value)) for name, value in values]
         if fitted.header.normalize:  # no argument of fastText's
             rows.append(("normalize", fitted.header.normalize))
+        if fitted.header.prefix:
+            rows.append(("label", to_text(training_prefix(fitted))))
         print_rows(("argument", "value"), rows, as_json=as_json)
     elif part == "dict":
         words = zip(names, fitted.counts.tolist(), strict=True)
@@ -316,7 +321,9 @@ def ask_dump(
     else:
         is_output = part == "output"
         matrix = fitted.output if is_output else fitted.input
-        if is_output and fitted.header.model == "supervised":
+        if is_output and fitted.header.loss == "hs":
+            names = ()  # a row is of an inner node, and the last one of none
+        elif is_output and fitted.header.model == "supervised":
             names = labels
         for start in range(0, len(matrix), _ROWS_TOGETHER):
             piece = np.array(matrix[start : start + _ROWS_TOGETHER])

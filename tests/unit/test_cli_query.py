@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import snailps
 from snailps.cli.main import app_for
 from snailps.cli.printing import print_rows
 from snailps.errors import ConfigError, DataError, ModelFileError
@@ -292,6 +293,34 @@ def test_analogies_of_standard_input(run, model):
     assert result.stdout == run("analogy", model, "king", "man", "woman", "-k", 1).stdout
     assert "expected three words, A - B + C, got 2: 'two words'" in result.stderr
     assert isinstance(run("analogy", model, "king", "man").exception, DataError)
+
+
+@pytest.mark.parametrize("text", ["king\n\nman\n", "\n", "\n \n\t\nking", "king\r\n\r\n"])
+def test_sentences_have_a_vector_a_line(run, model, subwords, text):
+    classifier = subwords.with_name("c.bin")
+    header, rows = BinHeader(dim=3, model="supervised", loss="softmax"), ROWS[:1]
+    write_bin(classifier, header, [b"king"], [1], [rows], [rows], [b"__label__x"], [1])
+    for path in (model, subwords, classifier):
+        found = run("vector", path, "--sentences", input=text)
+        assert found.exit_code == 0
+        vectors = [list(map(float, line.split("\t"))) for line in found.stdout.splitlines()]
+        wanted = [snailps.load(path).sentence_vector(line) for line in text.splitlines()]
+        assert np.float32(vectors).tolist() == np.float32(wanted).tolist()
+    words = run("vector", subwords, input=text).stdout.splitlines()  # a word a line
+    assert len(words) == len(text.split())
+
+
+@pytest.mark.parametrize("kind", ["supervised", "skipgram"])
+def test_dump_numbers_the_nodes_of_a_tree(run, tmp_path, kind):
+    header, rows = BinHeader(dim=2, model=kind, loss="hs"), np.float32([[1, 2], [3, 4], [0, 0]])
+    labels = [b"__label__x", b"__label__y", b"__label__z"] if kind == "supervised" else []
+    words = [b"a", b"b", b"c"]
+    counts = [3, 2, 1]
+    more = (labels, counts[: len(labels)])
+    write_bin(tmp_path / "m.bin", header, words, counts, [rows], [rows], *more)
+    lines = run("dump", tmp_path / "m.bin", "output").stdout.splitlines()
+    assert lines == ["0\t1.0\t2.0", "1\t3.0\t4.0", "2\t0.0\t0.0"]
+    assert run("dump", tmp_path / "m.bin", "input").stdout.startswith("a\t1.0")
 
 
 def test_dump_prints_each_part_of_a_file(run, tmp_path):
