@@ -75,7 +75,8 @@ def command(
     metric: Annotated[
         str,
         typer.Option(
-            help="f1, precision-at-recall:R or recall-at-precision:P; with :LABEL of one label.",
+            help="f1, precision-at-recall:R or recall-at-precision:P, with :LABEL of one label; "
+            "macro-f1, accuracy.",
             metavar="METRIC",
         ),
     ] = "f1",

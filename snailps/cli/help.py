@@ -30,7 +30,7 @@ LINES_BELOW = 2
 
 _GROUP_OF = {
     "Basics": "input train test validation output overwrite epochs lr formats set json ui verbose",
-    "Stopping": "stop_after max_steps max_seconds target_loss",
+    "Stopping": "stop_after stop_by max_steps max_seconds target_loss",
     "Checkpoints": "checkpoint_interval checkpoint_dir fresh",
     "Cluster": "servers workers threads consistency wire",
 }

@@ -495,7 +495,10 @@ def _validation(figures: Mapping[str, Any]) -> list[str]:
     best = figures.get("best_epoch")
     words = ""
     if best is not None:
-        words = ", the best one" if best == saved else f"; epoch {best:g} was better, and is lost"
+        by = next((name for name in test if name not in FIGURED_AT), "")
+        words = f", the best one by {by.replace('_', ' ')}" if by else ", the best one"
+        if best != saved:
+            words = f"; epoch {best:g} was better, and is lost"
     return [f"{figures_text(test)}: saved is epoch {saved:g}{words} ({len(tests):,} tested)"]
 
 

@@ -144,7 +144,7 @@ class FMClassifier(
     ----------
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
-    held_out, stop_after
+    held_out, stop_after, stop_by
         As in `LogisticRegression`.
     fields : sequence of int, "columns" or None
         Field of each column, from 0 on, which makes the machine field-aware.  "columns": each
@@ -187,7 +187,7 @@ class FMRegressor(
     ----------
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
-    held_out, stop_after
+    held_out, stop_after, stop_by
         As in `LogisticRegression`.
     fields
         As in `FMClassifier`.

@@ -134,6 +134,9 @@ class LogisticRegression(
         Epochs in a row without a smaller loss on these rows after which the training ends; the
         model is then the one of the best epoch, ``figures_["best_epoch"]``.  0: all epochs are
         trained.
+    stop_by : str
+        Another figure than the loss: ``"accuracy"``; of two classes ``"auc"``; of numbers
+        ``"mae"``.
     class_weight : mapping from label to number, "balanced" or None
         Factor for the weights of a label's examples; labels that are not in it have 1.
         "balanced": inversely proportional to the label's total weight in the rows that are
@@ -174,7 +177,7 @@ class LinearRegression(
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
-    held_out, stop_after
+    held_out, stop_after, stop_by
         As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.
@@ -206,7 +209,7 @@ class PoissonRegressor(
     ----------
     lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
-    held_out, stop_after
+    held_out, stop_after, stop_by
         As in `LogisticRegression`.
     cluster, workers, callbacks, verbose
         As in `FastText`.

@@ -36,7 +36,7 @@ from snailps.models.mlp.settings import entries_of
 class MLPClassifier(
     NetEstimator,
     settings=MlpSettings,
-    without=("hidden", "classes", "stop_after"),  # nothing is held out
+    without=("hidden", "classes", "stop_after", "stop_by"),  # nothing is held out
     extra={**hidden_of(100), **CLASS_WEIGHT},
 ):
     """Multilayer perceptron on dense data, for two or more classes.

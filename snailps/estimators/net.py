@@ -78,7 +78,7 @@ class SparseNetClassifier(
         Widths of the hidden layers; the first is the length of a feature's row.
     activation, lr, batch_size, init_scale, min_count, optimizer, epochs, ...
         Settings of the training, described with their ranges in docs/settings.md.
-    held_out, stop_after
+    held_out, stop_after, stop_by
         As in `LogisticRegression`.
     class_weight : mapping, "balanced" or None
         As in `LogisticRegression`.

@@ -82,8 +82,11 @@ class TextClassifier(
         Share of the texts that is not trained, on which the model is tested after each epoch.
         ``figures_["tests"]`` has the figures.
     stop_after : int
-        Epochs in a row without a better F1 on these texts after which the training ends; the model
-        is then the one of the best epoch, ``figures_["best_epoch"]``.  0: all epochs are trained.
+        Epochs in a row without a better figure on these texts after which the training ends; the
+        model is then the one of the best epoch, ``figures_["best_epoch"]``.  0: all epochs are
+        trained.
+    stop_by : str
+        The figure: a metric of `autotune`, or ``"loss"``.  Empty: F1 of all labels together.
     cluster, workers, callbacks, verbose
         As in `FastText`.
 
@@ -229,7 +232,8 @@ class TextClassifier(
             Labelled lines that judge each training.  None: the share `held_out` of X.
         metric : str
             ``"f1"``, ``"precision-at-recall:R"`` or ``"recall-at-precision:P"``, R and P from 0 to
-            1; for one label with ``:LABEL`` after it, such as ``"f1:__label__sport"``.
+            1; for one label with ``:LABEL`` after it, such as ``"f1:__label__sport"``; or
+            ``"macro-f1"`` or ``"accuracy"``.
         predictions : int
             Labels predicted for a line, -1: all.  0: 1 for F1, else all.
         seconds : float

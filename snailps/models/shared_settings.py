@@ -92,6 +92,11 @@ STOP_AFTER: Mapping[str, Any] = {
     "aliases": ["n_iter_no_change", "patience"],
 }
 """`stop_after` of models that are tested after each epoch."""
+STOP_BY: Mapping[str, Any] = {
+    "when": "The usual figure hides what matters: accuracy, where one class is rare.",
+    "unit": "figure",
+}
+"""`stop_by` of these models (`stopping.py`); a model says which figures it has."""
 TESTED_ON = ("validation", "held_out")
 """Settings that say what a model with both is tested on after each epoch."""
 ACTIVATION: Mapping[str, Any] = {
@@ -147,10 +152,20 @@ def refuse_both(settings: Any, where: Callable[[str], str]) -> None:
         )
 
 
+def refuse_stop_by(settings: Any, where: Callable[[str], str]) -> None:
+    """Refuse `stop_by` without `stop_after`."""
+    if settings.stop_by and not settings.stop_after:
+        raise ConfigError(
+            f"{where('stop_by')}: expected stop_after as well, the epochs without a better "
+            f"{settings.stop_by} after which the training ends"
+        )
+
+
 def refuse_untested(
     settings: Any, where: Callable[[str], str], names: Collection[str], *, adopts: bool = False
 ) -> None:
-    """Refuse `stop_after` without what the model is tested on: none of the settings `names`.
+    """Refuse `stop_by` without `stop_after`, and that without what the model is tested on: none of
+    the settings `names`.
 
     Of `validation` and `held_out` refuse both.  `adopts`: a file that is not read yet may have the
     settings.
@@ -160,6 +175,8 @@ def refuse_untested(
             f"{where('held_out')}: expected 0 with validation (from {where('validation')}), got "
             f"{settings.held_out:g}: leave one of them out"
         )
+    if not adopts:
+        refuse_stop_by(settings, where)
     if settings.stop_after and not adopts and not any(getattr(settings, name) for name in names):
         raise ConfigError(
             f"{where('stop_after')}: expected {tested_on(names)} as well: without lines to test on "

@@ -34,7 +34,7 @@ HEADER = "about"
 VERSION = 1
 OF_THE_RUN = {
     "input", "output", "test", "valid", "labels", "test_labels", "scratch_dir", "scratch_bytes",
-    "continue_from", "validation", "validation_labels", "stop_after",
+    "continue_from", "validation", "validation_labels", "stop_after", "stop_by",
     *CHECKPOINT_SETTINGS,
 }  # fmt: skip
 """Settings of a run that do not describe the model; a header leaves them out."""

@@ -282,7 +282,7 @@ def test_end_says_which_epoch_is_saved_though_some_were_not_tested():
     figures = FIGURES | {"tests": tests}
     for more, said in (
         ({}, "5 (3 tested)"),
-        ({"saved_epoch": 5, "best_epoch": 5}, "5, the best one (3 tested)"),
+        ({"saved_epoch": 5, "best_epoch": 5}, "5, the best one by log loss (3 tested)"),
         ({"saved_epoch": 5, "best_epoch": 2}, "5; epoch 2 was better, and is lost (3 tested)"),
     ):
         lines = end_lines(ending_of(figures | more, job="logistic"))

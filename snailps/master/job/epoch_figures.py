@@ -89,4 +89,10 @@ class EpochFigures:
 
 def deciding(test: Mapping[str, Any]) -> float:
     """The figure of a test by which epochs are compared; NaN without one."""
-    return next((float(value) for name, value in test.items() if name not in FIGURED_AT), math.nan)
+    return deciding_in(test)[1]
+
+
+def deciding_in(test: Mapping[str, Any]) -> tuple[str, float]:
+    """The name and the value of that figure."""
+    figures = ((name, float(value)) for name, value in test.items() if name not in FIGURED_AT)
+    return next(figures, ("figure", math.nan))

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from snailps.errors import EXIT_FAILED, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.effects import Outbox
+from snailps.master.job.epoch_figures import deciding_in
 from snailps.master.job.inspection import Inspection
 from snailps.master.job.job import Job
 from snailps.master.member import Member
@@ -305,8 +306,12 @@ class EpochTests:
         if job.tested.is_enough:
             text = "no figure is a number: the last rows are saved"
             if job.tested.best >= 0:
-                epoch = job.tested.best_test["epoch"]
-                text = f"no better figure since epoch {epoch}, whose rows are saved"
+                best = job.tested.best_test
+                name, figure = deciding_in(best)
+                text = (
+                    f"no better {name} since epoch {best['epoch']}, {figure:.4g}: the rows of that "
+                    "epoch are saved"
+                )
             self._out.say(text)
             self._course.end_early(job, "stop_after", now)
             return
@@ -351,7 +356,11 @@ class EpochTests:
         self._go(Step.OVER)
         self._job.tested.is_restored = True
         best = self._job.tested.best_test
-        self._out.say(f"the servers have the rows of epoch {best['epoch']} again, {rows:,} rows")
+        name, figure = deciding_in(best)
+        self._out.say(
+            f"the servers have the rows of epoch {best['epoch']} again, {rows:,} rows: its {name}, "
+            f"{figure:.4g}, is the best"
+        )
 
 
 def _ignored(done: WorkDone, now: float) -> None:

@@ -30,12 +30,15 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import DataError, SnailError, shown_bytes
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import refuse_wrong
+from snailps.models.stopping import Figures
 from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.calibrating import calibrate_on
+from snailps.vectors.label_metrics import ACCURACY, F1, LOSS, MACRO_F1, Metric
 from snailps.vectors.label_scores import Sums, labelled, scores_of
 from snailps.vectors.labelled_lines import LabelledLines
 from snailps.vectors.labelling import ONE_LABEL, labelling_of
+from snailps.vectors.words import to_text
 
 log = logging.getLogger(__name__)
 
@@ -295,6 +298,14 @@ def figures_of(
         No line has both a label and a word that the training text has, or all of them weigh 0.
     """
     sums, loss, terms = Sums(len(labels)), 0.0, 0.0
+    metric, meter = Metric.of(settings.stop_by or F1), None
+    if metric.level:
+        parts = list(parts)
+        ranked = (np.argsort(-chances, axis=1, kind="stable") for _, _, chances in parts)
+        meter = [
+            (lines, (order.astype(np.int32), np.take_along_axis(chances, order, 1)))
+            for order, (lines, _, chances) in zip(ranked, parts, strict=True)
+        ]
     for lines, best, chances in parts:
         top = np.take_along_axis(chances, np.maximum(best, 0)[:, None].astype(np.int64), 1)
         sums.add(lines, best[:, None], top, 0.0)
@@ -344,4 +355,22 @@ def figures_of(
         "recall_at_1": scores.recall or 0.0,
         "loss": loss / terms if terms else 0.0,
     }
+    if (name := figures_for(settings).get(settings.stop_by, ("loss",))[0]) not in figures:
+        names = [to_text(label) for label in labels.words]
+        try:
+            figures[name] = metric.value(names, meter) if meter else metric.of_sums(sums, names)
+        except DataError as error:
+            raise DataError(f"stop_by: {str(error).removeprefix('metric: ')}") from None
     return {name: round(value, 6) for name, value in figures.items()}
+
+
+def figures_for(settings: ClassifierSettings) -> Figures:
+    """The figures of `figures_of` by which epochs may be compared, by their name in `stop_by`."""
+    by = settings.stop_by
+    return {
+        F1: ("f1_at_1", "higher"),
+        LOSS: ("loss", "lower"),
+        ACCURACY: ("precision_at_1", "higher"),
+        MACRO_F1: ("macro_f1_at_1", "higher"),
+        **({by: (by, "higher")} if ":" in by else {}),
+    }

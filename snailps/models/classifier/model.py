@@ -70,6 +70,7 @@ from snailps.models.pace import Pace, of_workers
 from snailps.models.pretrained import counted
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
+from snailps.models.stopping import decided_by
 from snailps.models.text_model import (
     TextModel,
     WordPart,
@@ -528,7 +529,9 @@ class Classifier(TextModel, Adopted, Reported):
     def validation(cls, settings: ClassifierSettings) -> Validation | None:
         if not held_out.has_held_out(settings):
             return None
-        return Validation(cls._test, settings.stop_after)
+        by = settings.stop_by
+        figures = held_out.figures_for(settings)
+        return decided_by(by, figures, cls._test, settings.stop_after)
 
     @classmethod
     def _test(cls, results: Results) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from snailps.config import JobSettings, setting
 from snailps.data._labelled import GRAM_MAX
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass, replace
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, DataError
 from snailps.models.class_weights import class_weights_in
 from snailps.models.ngram_rows import AUTO
 from snailps.models.shared_settings import (
@@ -28,6 +28,7 @@ from snailps.models.shared_settings import (
     PRETRAINED,
     SHUFFLE,
     STOP_AFTER,
+    STOP_BY,
     SUBWORD,
     TESTED_ON,
     VALIDATION,
@@ -35,6 +36,7 @@ from snailps.models.shared_settings import (
     refuse_untested,
     tested_on,
 )
+from snailps.vectors.label_metrics import Metric
 
 AUTO_MAXN = -1
 """Value of `maxn: auto`, which depends on the text."""
@@ -144,6 +146,14 @@ class ClassifierSettings(JobSettings):
     )
     held_out: float = setting(0.0, **HELD_OUT, when="There is no file of validation lines: 0.1.")
     stop_after: int = setting(0, **STOP_AFTER)
+    stop_by: str = setting(
+        "",
+        help="Figure by which `stop_after` compares epochs: `f1` of all labels together, "
+        "`macro-f1` (the mean over labels), `accuracy`, `loss`, `precision-at-recall:R`, "
+        "`recall-at-precision:P`; `f1:LABEL` and the last two with `:LABEL` are of one label. "
+        "Empty: `f1`.",
+        **STOP_BY,
+    )
     calibrate: bool = setting(
         False,
         help="Whether to calibrate the finished model on the held-out lines, like `snailps "
@@ -196,6 +206,17 @@ class ClassifierSettings(JobSettings):
         JobSettings.validate(self, where)
         refuse_both(self, where)
         refuse_untested(self, where, TESTED_ON)
+        if self.stop_by:
+            try:
+                metric = Metric.of(self.stop_by)
+            except DataError as error:
+                expected = str(error).removeprefix("metric: ")
+                raise ConfigError(f"{where('stop_by')}: {expected}") from None
+            if self.has_weights and not metric.reads_weights:
+                raise ConfigError(
+                    f"{where('stop_by')}: expected f1, macro-f1, accuracy or loss where texts or "
+                    f"labels have weights, which {metric.name} does not read; got {self.stop_by}"
+                )
         if self.calibrate and not (self.validation or self.held_out):
             raise ConfigError(
                 f"{where('calibrate')}: expected {tested_on(TESTED_ON)} as well: a temperature is "

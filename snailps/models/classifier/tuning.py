@@ -38,7 +38,7 @@ from snailps.models.classifier.trials import (
     trained_texts,
 )
 from snailps.vectors.fasttext_bin import BinModel
-from snailps.vectors.label_metrics import F1, Answers, Metric
+from snailps.vectors.label_metrics import F1, LOSS, MACRO_F1, Answers, Metric
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.quantising import SizeError
 from snailps.vectors.words import to_text
@@ -56,6 +56,7 @@ _ALL = (
     "where each line gets all labels, F1 depends on the lines alone, and all trials have the same. "
     "Give fewer, or a metric such as precision-at-recall:0.9"
 )
+_COUNTED = (F1, MACRO_F1)
 HALVINGS = 8
 """Rates that are tried where the whole training of every trial's settings diverges."""
 FEATURE_FLOATS = 32
@@ -209,15 +210,19 @@ class Tuner:
                 "autotune: expected lines to judge trials by: give validation, a file of labelled "
                 "lines, or held_out, a share of the input"
             )
-        if base.has_weights and (shrink is not None or metric.name != F1):
+        if base.has_weights and (shrink is not None or not metric.reads_weights):
             raise DataError(
                 "autotune: expected the metric f1 and no size where texts or labels have weights "
-                "(soft_labels, weight_column): other metrics and quantising do not read weights. "
-                "Leave metric and size out"
+                "(soft_labels, weight_column): of the others only macro-f1 and accuracy read "
+                "weights, and a quantised model is judged without. Leave metric and size out"
             )
-        if metric.name == F1 and predictions == -1:
+        if metric.name == LOSS:
             raise DataError(
-                f"autotune: expected 1 or more predictions (-k) with f1, got -1: {_ALL}"
+                "metric: expected a figure of 0 to 1, such as f1 or macro-f1; loss is for stop_by"
+            )
+        if metric.name in _COUNTED and predictions == -1:
+            raise DataError(
+                f"autotune: expected 1 or more predictions (-k) with {metric.name}, got -1: {_ALL}"
             )
         for name in _FROM_FILES:
             if getattr(base, name):
@@ -403,10 +408,10 @@ class Tuner:
     def _score_of(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> float | None:
         """Train and judge; None: the training diverged."""
         s, examples = trial.settings, text.examples(trial.settings)
-        if self._metric.name == F1 and len(examples.labels) <= self._predictions:
+        if self._metric.name in _COUNTED and len(examples.labels) <= self._predictions:
             raise DataError(
-                f"autotune: expected fewer predictions (-k) with f1 than the input has labels, "
-                f"{len(examples.labels):,}; got {self._predictions:,}: {_ALL}"
+                f"autotune: expected fewer predictions (-k) with {self._metric.name} than the "
+                f"input has labels, {len(examples.labels):,}; got {self._predictions:,}: {_ALL}"
             )
         began = time.monotonic()
         try:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ from snailps.models.packed_tables import refuse_other_split
 from snailps.models.rotation import shared_blocks
 from snailps.models.rows import Ids
 from snailps.models.shared_settings import refuse_untested
+from snailps.models.stopping import Figures, decided_by
 
 log = logging.getLogger(__name__)
 
@@ -380,8 +381,11 @@ class MatrixFactorization(RotatingWorker, Ranged):
         """With `stop_after` it is tested after each epoch; else beside the training."""
         if not settings.stop_after:
             return None
-        better: Literal["higher", "lower"] = "higher" if ranks(settings) else "lower"
-        return Validation(cls._validated, settings.stop_after, better)
+        figures: Figures = {"rmse": ("rmse", "lower"), "loss": ("rmse", "lower")}
+        if ranks(settings):
+            shown = ("ndcg", "recall")
+            figures = {name: (f"{name}_at_{settings.top}", "higher") for name in shown}
+        return decided_by(settings.stop_by, figures, cls._validated, settings.stop_after)
 
     @classmethod
     def _validated(cls, results: Results) -> Mapping[str, float]:

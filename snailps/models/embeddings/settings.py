@@ -15,7 +15,7 @@ from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
-from snailps.models.shared_settings import KEEP_STATE, STOP_AFTER, TEST
+from snailps.models.shared_settings import KEEP_STATE, STOP_AFTER, STOP_BY, TEST, refuse_stop_by
 
 ADAGRAD = {"method": ("adagrad",)}
 RANKINGS = {"loss": ("softmax", "pairwise")}
@@ -327,6 +327,12 @@ class MfSettings(EmbeddingSettings):
         aliases=["validation_fraction", "test_size"],
     )
     stop_after: int = setting(0, **STOP_AFTER)
+    stop_by: str = setting(
+        "",
+        help="Figure by which `stop_after` compares epochs: of ratings `rmse`, of rankings `ndcg` "
+        "or `recall`. Empty: the first of these.",
+        **STOP_BY,
+    )
     held_out_by: Literal["line", "user", "user_time", "user_order", "time"] = setting(
         "line",
         help="Which lines are held out. `line`: drawn from all lines. `user`: drawn from each "
@@ -359,6 +365,10 @@ class MfSettings(EmbeddingSettings):
     )
 
     shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "weights", "encoding")
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        EmbeddingSettings.validate(self, where)
+        refuse_stop_by(self, where)
 
     def decided(self, lines: int) -> MfSettings:
         """The settings with ``dim: auto`` decided for an input of so many lines."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,6 +55,7 @@ from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.shared_settings import check_optimizer
 from snailps.models.sparse.clipping import counts_of, judged
+from snailps.models.stopping import Figures, decided_by
 from snailps.vectors.model_file import HEADER
 
 ENOUGH = 32 << 20
@@ -174,7 +176,9 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def validation(cls, settings: MlpSettings) -> Validation | None:
-        return Validation(_validated, settings.stop_after) if settings.validation else None
+        if not settings.validation:
+            return None
+        return decided_by(settings.stop_by, _FIGURES, _validated, settings.stop_after)
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
@@ -362,6 +366,11 @@ def trained_steps(results: Results) -> int:
 def _tested(results: Results) -> Mapping[str, float]:
     figures = figures_of_test(results, JUDGED)
     return {name: round(figures[name], 4) for name in ("accuracy", "log_loss")}
+
+
+_FIGURES: Figures = MappingProxyType(
+    {"accuracy": ("accuracy", "higher"), "loss": ("log_loss", "lower")}
+)
 
 
 def _validated(results: Results) -> Mapping[str, float]:

@@ -29,6 +29,7 @@ from snailps.models.shared_settings import (
     CONTINUE_FROM,
     SHUFFLE,
     STOP_AFTER,
+    STOP_BY,
     VALIDATION,
     refuse_untested,
 )
@@ -82,6 +83,12 @@ class MlpSettings(JobSettings):
         unit="paths",
     )
     stop_after: int = setting(0, **STOP_AFTER)
+    stop_by: str = setting(
+        "",
+        help="Figure by which `stop_after` compares epochs: `accuracy` or `loss`. Empty: "
+        "`accuracy`.",
+        **STOP_BY,
+    )
     hidden: tuple[str, ...] = setting(
         ("100",),
         help="Widths of the hidden layers.",

@@ -28,6 +28,7 @@ from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import Batch, BatchReader, batch_reader
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
+from snailps.models.stopping import decided_by
 from snailps.models.tested_texts import BLOCK_BYTES, texts_of, warn_of_trained
 
 if TYPE_CHECKING:
@@ -167,8 +168,8 @@ def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validatio
             )
         return {name: value for name, value in figures.items() if isinstance(value, float)}
 
-    # Each judge's first figure is a mean loss.
-    return Validation(test, settings.stop_after, "lower")
+    compared = LOSSES[settings.loss].judge().compared
+    return decided_by(settings.stop_by, compared, test, settings.stop_after)
 
 
 def evaluate(

@@ -9,10 +9,13 @@ Pure functions of arrays in float64; no files, no rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from snailps.models.stopping import Figures
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -68,6 +71,9 @@ def auc(
 class Judge(ABC):
     """Accumulates labels and scores, and computes metrics from them."""
 
+    compared: ClassVar[Figures]
+    """Figures by which epochs may be compared; the first one is a mean loss."""
+
     def __init__(self) -> None:
         self._examples, self._sums = 0, np.zeros(1)
 
@@ -97,6 +103,14 @@ class Judge(ABC):
 
 class YesNo(Judge):
     """Labels above 0 mean yes, scores are log odds; 16 bytes an example stay in memory."""
+
+    compared = MappingProxyType(
+        {
+            "loss": ("log_loss", "lower"),
+            "accuracy": ("accuracy", "higher"),
+            "auc": ("auc", "higher"),
+        }
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,6 +156,10 @@ def reliability(
 class Real(Judge):
     """Labels and scores are real numbers."""
 
+    compared: ClassVar[Figures] = MappingProxyType(
+        {"loss": ("rmse", "lower"), "rmse": ("rmse", "lower"), "mae": ("mae", "lower")}
+    )
+
     def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
         said, true = scores[:, 0].astype(np.float64), labels.astype(np.float64)
         wrong = said - true
@@ -162,6 +180,8 @@ class Real(Judge):
 class Counts(Real):
     """Labels are counts, scores the logarithms of their means."""
 
+    compared = MappingProxyType({**Real.compared, "loss": ("deviance", "lower")})
+
     def __init__(self) -> None:
         super().__init__()
         self._deviances = 0.0
@@ -178,6 +198,8 @@ class Counts(Real):
 
 class Classes(Judge):
     """Labels are class numbers; scores are one a class."""
+
+    compared = MappingProxyType({"loss": ("log_loss", "lower"), "accuracy": ("accuracy", "higher")})
 
     def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
         """A label that is no class counts as wrong, with the largest possible loss."""

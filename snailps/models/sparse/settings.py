@@ -28,6 +28,7 @@ from snailps.models.shared_settings import (
     KEEP_STATE,
     SHUFFLE,
     STOP_AFTER,
+    STOP_BY,
     TEST,
     TESTED_ON,
     VALIDATION,
@@ -54,6 +55,12 @@ class SparseSettings(JobSettings):
     )
     held_out: float = setting(0.0, **HELD_OUT, when="There is no file of validation examples: 0.1.")
     stop_after: int = setting(0, **STOP_AFTER)
+    stop_by: str = setting(
+        "",
+        help="Figure by which `stop_after` compares epochs: `loss` (log loss, RMSE or deviance), "
+        "of classes also `accuracy`, of two classes `auc`, of numbers `mae`. Empty: `loss`.",
+        **STOP_BY,
+    )
     format: Literal["auto", "libsvm", "libffm", "csv", "tsv"] = setting(
         "auto",
         help="Format of the examples. `auto`: detected from the first line, and matrix files of "
