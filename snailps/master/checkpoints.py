@@ -63,9 +63,10 @@ NOT_OPEN = -1
 _MAY_DIFFER = {
     *CHECKPOINT_SETTINGS,
     "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
-    "max_seconds", "target_loss", "rounds", "target", "deadline",
+    "max_seconds", "target_loss", "rounds", "target", "deadline", "learnt",
 }  # fmt: skip
-"""Settings that may differ when a job resumes. Instead of `input` the files found are compared."""
+"""Settings that may differ when a job resumes. Instead of `input`, from which `learnt` follows, the
+files found are compared."""
 
 
 @dataclass(eq=False, slots=True)

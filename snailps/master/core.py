@@ -118,6 +118,7 @@ class MasterCore:
             self.submissions,
             self.fail_job,
             opened_before,
+            next((fact.data["folder"] for fact in reversed(facts) if fact.kind == "load"), ""),
         )
         self.interrupts = Interrupts(
             context, lifecycle, self.job_controller, members, self.rows.save_last

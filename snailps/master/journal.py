@@ -58,7 +58,7 @@ GROWN_SHARE = 4
 LAST_S = 10.0
 """Seconds that the end waits for a compaction under way."""
 
-_NEWEST = {"numbers", "route"}
+_NEWEST = {"numbers", "route", "load"}
 """Kinds of which only the newest fact counts: compaction drops the others."""
 _NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16, "shared": 1, "restores": 1}
 """Kinds of which only this many of the newest facts count."""

@@ -52,12 +52,13 @@ class State(enum.Enum):
 class _Request:
     """A driver's call to save or load rows, while it is carried out."""
 
-    call: int
+    call: int  # 0: the call was made to an earlier master
     folder: str
     controller: CheckpointController
     files: Files
     taken: int = 0
     path: str = ""
+    loads: bool = False  # rows change from now on
 
 
 class SessionRows:
@@ -70,13 +71,14 @@ class SessionRows:
         submissions: Submissions,
         fail_job: FailJob,
         opened_before: bool = False,  # an earlier master restored them: servers have the rows
+        cut_load: str = "",  # folder that an earlier master was lost over, as it loaded rows
     ) -> None:
         self._out, self._services, self._lifecycle = context.out, services, lifecycle
         self._job_controller, self._submissions = job_controller, submissions
         self._fail_job = fail_job
         # None: the master runs a job of its own, and nothing is done here
         self._job = job = context.session
-        self._opened_before = opened_before
+        self._opened_before, self._cut_load = opened_before, cut_load
         self._state = State.OPENING if job is not None else State.OPEN
         self._files = services.more_files() if job is not None else services.files
         hooks = Hooks(
@@ -152,6 +154,8 @@ class SessionRows:
         """Servers have the rows of the checkpoint, or there is none."""
         self._state = State.OPEN
         self._out.note("open", {})
+        if self._cut_load:  # its driver may be lost, too, and tables have a part of their rows
+            self._load(0, self._cut_load)
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -221,12 +225,15 @@ class SessionRows:
             request.controller.begin(self._job, now)
 
     def load(self, member: Member, message: messages.LoadRows, call: int, now: float) -> None:
-        request = self._take(call, message.folder)
+        self._load(call, message.folder)
+
+    def _load(self, call: int, folder: str) -> None:
+        request = self._take(call, folder)
         job = self._job
         assert job is not None
 
         def find() -> Opened:
-            opened = request.files.find(message.folder)
+            opened = request.files.find(folder)
             for candidate in opened.candidates:
                 request.controller.check_rows(job, candidate)
             return opened
@@ -237,6 +244,8 @@ class SessionRows:
         if self._begins(request, done, now, resumes=True):
             request.path = done.result.candidates[0].path
             self._pushes = -1  # whether it succeeds or not, rows change
+            request.loads = True
+            self._out.note("load", {"folder": request.folder})
             request.controller.restore(now)
 
     def _take(self, call: int, folder: str) -> _Request:
@@ -286,9 +295,24 @@ class SessionRows:
         """End a driver's request."""
         request, self._request = self._request, None
         assert request is not None
-        self._out.reply(request.call, answer)
+        if request.loads or not request.call:
+            self._out.note("load", {"folder": ""})
+        if request.call:
+            self._out.reply(request.call, answer)
+        else:
+            self._say_reloaded(request.folder, answer)
         release = partial(request.files.release, request.taken, "")
         self._out.work(release, _ignored, "checkpoint")
+
+    def _say_reloaded(self, folder: str, answer: messages.Message | SnailError) -> None:
+        text = f"the master was lost while a driver loaded the rows of {folder}"
+        if isinstance(answer, SnailError):
+            text += f", and they cannot be loaded again: tables have a part of them. {answer}"
+            log.error("%s", text)
+        else:
+            text += ": they are loaded again"
+            log.warning("%s", text)
+        self._out.happened("warning", "", text)
 
 
 def _report(path: str, rows: int) -> messages.Report:

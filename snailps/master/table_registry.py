@@ -327,8 +327,8 @@ class TableRegistry:
         return [[number, table.to_dict()] for number, table in self.tables.values()]
 
     def drop_strange(self, now: float) -> bool:
-        """Drop tables of a session's jobs whose access method no module of `modules` has, as another
-        master takes over; whether there were any.
+        """As another master takes over a session: drop tables of its jobs whose access method no
+        module of `modules` has; whether there were any.
 
         The job's class admitted them, and a journal alone does not (docs/security.md). The session
         has its other rows, which waiting for the operator would lose.

@@ -458,6 +458,37 @@ def test_loaded_rows_stay_when_a_job_begins(writer):
         assert sorted(registry.tables) == ["last", "new", "w"]
 
 
+@pytest.mark.parametrize(
+    ("why", "words"), [("", "they are loaded again"), ("its checksum is wrong", "a part of them")]
+)
+def test_load_that_a_lost_master_had_begun_is_done_by_the_next_one(why, words):
+    """Its driver may be lost, too: tables would have a part of the rows, without a word."""
+    folder = Folder([candidate([Table("w", 2)])])
+    world, driver = with_folder(folder)
+    world.call(driver, m.LoadRows("/there"))
+    world.tick(times=2)
+    assert len(world.orders(m.Load)) == 1
+    world = after(world)
+    world.services.more_files = lambda: folder
+    back(world, "server", 1)
+    back(world, "worker", 2)
+    world.tick(times=4)
+    (load,) = world.orders(m.Load)
+    assert load.message == m.Load(3, "there/checkpoint-000003", [[5, 1]])
+    assert [fact.kind for fact in world.facts()].count("load") == 1
+    world.note(1, m.Loaded(3, 7 if not why else 0, why))
+    world.tick(times=2)
+    (said,) = [
+        effect.text
+        for effect in world.effects
+        if isinstance(effect, effects.StatusEvent) and effect.kind == "warning"
+        and "while a driver loaded" in effect.text
+    ]  # fmt: skip
+    assert words in said
+    assert [fact.data for fact in world.facts() if fact.kind == "load"][-1] == {"folder": ""}
+    assert world.core.reported_phase == "idle"
+
+
 @pytest.mark.parametrize(("folder", "words"), [
     (Folder([candidate(frag_num=8)]), "frag_num is 1024 here and 8 there.*frag_num=8"),
     (Folder([candidate([Table("w", 9)])]), "'w' is declared in two ways: dim=2, and dim=9"),

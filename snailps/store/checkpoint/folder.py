@@ -212,6 +212,11 @@ class CheckpointFolder:
         except OSError as error:
             raise write_error(self.path / LOCK, error) from error
         except FolderTaken as taken:
+            if taken.is_own:
+                raise CheckpointError(
+                    f"{self.path}: this master itself, and not another master ({taken}), keeps "
+                    "checkpoints here, of its session or of a job: choose another folder"
+                ) from None
             raise CheckpointError(
                 f"{self.path}: another master keeps its checkpoints here ({taken}): "
                 "choose another checkpoint_dir, or wait for its end"

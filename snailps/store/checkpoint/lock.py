@@ -13,7 +13,16 @@ LOCK = "lock"
 
 
 class FolderTaken(Exception):
-    """Another process has the folder; the text says which."""
+    """The folder is in use; the text says by which process."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process itself has it, for other files."""
+        return str(self) == _own_name()
+
+
+def _own_name() -> str:
+    return f"process {os.getpid()} on {os.uname().nodename}"
 
 
 def take_folder(path: Path) -> int:
@@ -31,7 +40,7 @@ def take_folder(path: Path) -> int:
         raise
     try:
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        os.pwrite(lock, f"{_own_name()}\n".encode(), 0)
     except OSError:  # the disk is full
         (path / LOCK).unlink(missing_ok=True)
         os.close(lock)
