@@ -36,8 +36,12 @@ _VALUES = struct.Struct("<6d")
 _COLONS = b"::"
 _TITLE = rb"%ss?([ _-]?(id|name|index))?"
 _WHOLE = re.compile(rb"[ \t]*-?[0-9]+[ \t\r]*")
-_ZONE = re.compile(rb"\+|T.*-")
-"""An offset of a time zone, which NumPy's dates do not have."""
+_DATE = re.compile(
+    r"\s*(?P<date>\d{4}(?:-\d\d){0,2}(?:[T ]\d\d(?::\d\d){0,2}(?:\.\d+)?"
+    r"(?: ?(?P<zone>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?))?)?)\s*",
+    re.ASCII,
+)
+"""A date in ISO 8601: the zone of its time counts alike after T and after a blank."""
 _MALFORMED = "a survey's part is no list of names and counts"
 Counted = tuple[Sequence[bytes], NDArray[np.int64]]
 """Names, and how often each has come."""
@@ -289,9 +293,10 @@ def are_titles(
 
 
 def times_of(cells: Sequence[bytes]) -> NDArray[np.float64]:
-    """Convert times to numbers: as they are, or seconds since 1970 of dates in ISO 8601, UTC.
+    """Convert times to numbers: as they are, or seconds since 1970 of dates in ISO 8601.
 
-    Each cell by itself, whatever is beside it.  Empty if a cell is neither.
+    A date is in UTC if it names no zone.  Each cell by itself, whatever is beside it.  Empty if a
+    cell is neither.
     """
     texts = list(cells)
     try:
@@ -307,16 +312,26 @@ def times_of(cells: Sequence[bytes]) -> NDArray[np.float64]:
 
 
 def _seconds_of(dates: Sequence[bytes]) -> NDArray[np.float64]:
-    """Convert dates to seconds since 1970; NaN for all if one is malformed or has a time zone."""
+    """Convert dates to seconds since 1970; NaN for all if one is malformed."""
     none = np.full(len(dates), np.nan)
-    if any(map(_ZONE.search, dates)):
+    matches = [_DATE.fullmatch(date.decode("latin-1")) for date in dates]
+    zones = [match["zone"] or "" for match in matches if match]
+    if len(zones) < len(dates):
         return none
+    # NumPy warns of zones, or refuses them.
+    named = [match["date"].removesuffix(match["zone"] or "") for match in matches if match]
     try:
-        named = [date.decode("ascii").strip().removesuffix("Z") for date in dates]
-        moments = np.array(named, "datetime64[us]")
-    except ValueError:
+        moments = np.array([date.strip() for date in named], "datetime64[us]")
+    except ValueError:  # such as a thirteenth month
         return none
-    return np.where(np.isnat(moments), none, moments.astype(np.float64) / 1e6)
+    return moments.astype(np.float64) / 1e6 - [_offset_of(zone) for zone in zones]
+
+
+def _offset_of(zone: str) -> int:
+    """Seconds of a zone before UTC: ``+05:30``, ``-0800``, ``+01``; 0 for ``Z`` and no zone."""
+    digits = zone.strip("Z+-").replace(":", "")
+    seconds = 3600 * int(digits[:2] or 0) + 60 * int(digits[2:] or 0)
+    return -seconds if zone.startswith("-") else seconds
 
 
 def lines_of_rows(data: bytes, rows: int) -> list[int]:

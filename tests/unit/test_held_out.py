@@ -406,7 +406,33 @@ def test_third_column_may_have_the_time_in_the_place_of_a_value():
         assert (len(read.values), np.diff(read.times).tolist()) == (0, [86400])
 
 
-@pytest.mark.parametrize("cell", [b"", b"soon", b"nan", b"inf", b"2024-05-31T00:00:00+02:00"])
+@pytest.mark.parametrize("between", [b"T", b" "])
+@pytest.mark.parametrize(
+    ("zone", "seconds"),
+    [
+        (b"", 1717156800), (b"Z", 1717156800), (b"+00:00", 1717156800),
+        (b"+05:30", 1717137000), (b"+0530", 1717137000), (b" +0530", 1717137000),
+        (b"-05:00", 1717174800), (b"-05", 1717174800),
+    ],
+)  # fmt: skip
+def test_zone_of_a_time_counts_alike_after_t_and_after_a_blank(between, zone, seconds):
+    """By hand: 2024-05-31 12:00 in UTC, less the zone's hours."""
+    for text in (b"12:00:00", b"12:00"):
+        assert times_of([b"2024-05-31" + between + text + zone]).tolist() == [seconds]
+    fraction = times_of([b"2024-05-31" + between + b"12:00:00.25" + zone, b"1970"])
+    assert fraction.tolist() == [seconds + 0.25, 1970]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [b"2024-05-31+05:00", b"2024-05-31T+05", b"2024-05-31T12:00+5", b"2024-05-31T12:00+05:60",
+     b"2024-13-31T12:00", b"2024-05-31T12:00Z+01", b"2024-05-31T25:00"],
+)  # fmt: skip
+def test_malformed_date_or_zone_is_no_time(cell):
+    assert not len(times_of([cell]))
+
+
+@pytest.mark.parametrize("cell", [b"", b"soon", b"nan", b"inf", b"2024-05-31T00:00:00+24:00"])
 def test_cell_that_is_no_time_is_refused_with_its_line(cell):
     assert not len(times_of([b"1", cell]))
     data = b"u,i,3,5\nv,j,4," + cell + b"\n"

@@ -351,7 +351,8 @@ class MfSettings(EmbeddingSettings):
     time_column: int = setting(
         4,
         help="Column with the time of a line, counted from 1: a number, or a date in ISO 8601, in "
-        "UTC. Only read to hold out by time. 3: lines have no value, whatever is held out.",
+        "UTC if it names no zone. Only read to hold out by time. 3: lines have no value, whatever "
+        "is held out.",
         when="Times are not in the column after the value.",
         unit="column number",
         low=3,
