@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.columns import TRUTH, as_float, is_number
+from snailps.data.elements import decoded
 from snailps.data.extras import optional_module
 from snailps.data.formats.table import (
     RowBatch,
@@ -245,16 +246,15 @@ class _SchemaColumns(_Columns):
         if self.text_column not in batch.columns:
             return _ArrowTexts(self._nulls(batch.rows))
         texts = _stored(batch.column(self.text_column).data)
-        if _arrow().types.is_dictionary(texts.type) and texts.dictionary.null_count:
-            texts = texts.dictionary_decode()  # else a code of null counts as a text
+        has_codes = _arrow().types.is_dictionary(texts.type)
+        if not has_codes or texts.dictionary.null_count:  # a code of null would count as a text
+            texts = decoded(texts)
         return _ArrowTexts(texts)
 
     def values(self, batch: RowBatch, name: str) -> Column:
         if name not in batch.columns:
             return _constant_column(self.path, self.table.folders, name, batch)
-        values, types = _stored(batch.column(name).data), _arrow().types
-        if types.is_dictionary(values.type):
-            values = values.dictionary_decode()
+        values, types = decoded(_stored(batch.column(name).data)), _arrow().types
         present = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
         if types.is_null(values.type):
             return Column(np.zeros(batch.rows), present)

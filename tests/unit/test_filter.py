@@ -27,6 +27,7 @@ from snailps.data.formats import table as table_module
 from snailps.data.formats.arrow import codec_of_messages
 from snailps.data.formats.lines import LineTarget
 from snailps.data.formats.table import TableFile
+from snailps.data.table_files import complete
 from snailps.errors import ConfigError, DataError
 from snailps.filtering import job, scores, tasks
 from snailps.filtering.job import Command, FilterJob, settings_for
@@ -1234,3 +1235,32 @@ def test_text_column_of_a_type_without_values_is_data_error(tmp_path):
     (task,) = tasks_of([path], "text", 1 << 20)
     with pytest.raises(DataError, match=r"cannot read .*a\.arrow: .* Write it again"):
         Source(task, "text")
+
+
+def test_runs_of_arrow_are_read_kept_and_trained_on(model, tmp_path):
+    """Run-end encoding is the type of what is written again; by hand: n >= 2 is the last two."""
+    encode = pytest.importorskip("pyarrow.compute").run_end_encode
+    rows = pa.table({
+        "text": encode(pa.array(["up", "up", "up", None])), "n": encode(pa.array([1, 1, 2, None])),
+        "m": encode(pa.array([1.5, None, None, 2.5])), "y": [0, 1, 0, 1],
+    })  # fmt: skip
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
+        pa.ipc.new_file(file, rows.schema) as o,
+    ):
+        o.write_table(rows)
+    done = keep(model, tmp_path / "a.arrow", tmp_path / "out", "n >= 2 and hq.p >= 0")
+    assert (done["kept"], done["without_text"]) == (1, 1)
+    found = pa.ipc.open_file(str(tmp_path / "out" / "a.arrow")).read_all()
+    assert found.schema == rows.schema
+    assert found.to_pylist() == [{"text": "up", "n": 2, "m": None, "y": 0}]
+    assert sorted(complete([str(tmp_path / "a.arrow")], [], "y")) == [
+        "m:numeric", "n:numeric", "text:categorical", "y:label",
+    ]  # fmt: skip
+
+
+def test_time_of_orc_that_pyarrow_cannot_read_is_said(model, tmp_path):
+    times = pa.array([datetime(9999, 12, 31), datetime(1, 1, 1)], pa.timestamp("us"))
+    orc.write_table(pa.table({"text": ["up", "up"], "t": times}), tmp_path / "a.orc")
+    with pytest.raises(DataError, match="pyarrow reads times of ORC from 1677 to 2262 only"):
+        keep(model, tmp_path / "a.orc", tmp_path / "out")

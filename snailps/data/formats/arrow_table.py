@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.columns import Kind
-from snailps.data.elements import ARROW_NUMBER, table_of
+from snailps.data.elements import ARROW_NUMBER, decoded, table_of
 from snailps.data.extras import optional_module
 from snailps.data.formats.table import RowBatch, TableFile, Target, table_errors
 from snailps.data.host_cache import Make
@@ -30,6 +30,7 @@ from snailps.errors import DataError
 
 GROUP_BYTES = 64 << 20
 """Bytes of rows, as they are in memory, written together: a row group of Parquet, say."""
+_RUNS = re.compile(r"run_end_encoded<run_ends: int[0-9]+, values: (.*)>")
 _TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
 
 
@@ -45,7 +46,8 @@ class ArrowTable(TableFile):
             self._file = self._copied(make)
         self._open()
         self._plain = _plain(self.schema)
-        self._has_codes = any("dictionary<" in str(field.type) for field in self.schema)
+        codes = ("dictionary<", "run_end_encoded<")
+        self._has_codes = any(code in str(field.type) for field in self.schema for code in codes)
 
     @abstractmethod
     def _open(self) -> None:
@@ -80,7 +82,7 @@ class ArrowTable(TableFile):
         for field in self.schema:
             if field.name in but:
                 continue
-            type_name = str(field.type)
+            type_name = _RUNS.sub(r"\1", str(field.type))
             if ARROW_NUMBER.fullmatch(type_name):
                 kinds[field.name] = Kind.NUMERIC
             elif _TEXT.fullmatch(type_name):
@@ -131,7 +133,8 @@ class ArrowTable(TableFile):
     ) -> Any:
         arrow, record = arrow_module(), batch.raw
         with table_errors(self.path):
-            columns = [self._to_write(column.take(arrow.array(rows))) for column in record.columns]
+            places = arrow.array(rows)
+            columns = [self._to_write(_taken(column, places)) for column in record.columns]
         arrays = [*columns, *map(_of_array, added.values())]
         return arrow.record_batch(arrays, names=[*record.schema.names, *added])
 
@@ -176,6 +179,14 @@ class ArrowTarget(Target):
         self._writer.write_table(table)
 
 
+def _taken(column: Any, places: Any) -> Any:
+    """Values at these places, in the column's type; pyarrow takes none from runs."""
+    if not arrow_module().types.is_run_end_encoded(column.type):
+        return column.take(places)
+    compute = optional_module("pyarrow.compute", "reading runs", "snailps[data]")
+    return compute.run_end_encode(decoded(column).take(places), column.type.run_end_type)
+
+
 def _plain(schema: Any) -> Any:
     """A schema of the same values from which rows can be taken; None: this one will do."""
     if all(_plain_type(field.type) == field.type for field in schema):
@@ -218,6 +229,8 @@ def _plain_bytes(column: Any) -> int:
     if arrow_module().types.is_dictionary(column.type):
         values = column.dictionary
         size = column.indices.nbytes + len(column) * values.nbytes // max(len(values), 1)
+    elif arrow_module().types.is_run_end_encoded(column.type):
+        size = len(column) * column.values.nbytes // max(len(column.values), 1)
     return size
 
 

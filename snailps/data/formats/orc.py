@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import IO, Any
 
 from snailps.data.extras import optional_module
-from snailps.data.formats.arrow_table import ArrowTable, ArrowTarget, schema_with
+from snailps.data.formats.arrow_table import ArrowTable, ArrowTarget, arrow_module, schema_with
 from snailps.data.formats.table import Target
+from snailps.errors import DataError
 
 
 class File(ArrowTable):
@@ -28,7 +29,15 @@ class File(ArrowTable):
         # it reads all, and the wanted ones are selected here.
         plain = names is not None and not any("." in name for name in self.own_names)
         for stripe in range(*(part or (0, self._orc.nstripes))):
-            batch = self._orc.read_stripe(stripe, list(names or ()) if plain else None)
+            try:
+                batch = self._orc.read_stripe(stripe, list(names or ()) if plain else None)
+            except arrow_module().ArrowInvalid as error:
+                if "out of range for nanosecond" not in str(error):
+                    raise
+                raise DataError(
+                    f"{self.path}: {error}: pyarrow reads times of ORC from 1677 to 2262 only. "
+                    "Write the table as Parquet, or without that column"
+                ) from None
             yield batch if names is None or plain else batch.select(list(names))
 
     def cuts(self, part_bytes: int) -> list[tuple[tuple[int, int], int]]:
