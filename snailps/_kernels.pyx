@@ -342,9 +342,12 @@ cdef class Kernels:
         if last < 0:
             last = bag_num
         check_span("bags", first, last, bag_num)
+        # Compared before they are subtracted: differences of any numbers wrap, and a few huge steps end
+        # within the entries again.
         with nogil:
             for w in range(first, last):
-                bad |= bag_ptr[w + 1] - bag_ptr[w] < least
+                bad |= bag_ptr[w + 1] < bag_ptr[w] or \
+                    <uint64_t>bag_ptr[w + 1] - <uint64_t>bag_ptr[w] < <uint64_t>least
         if bad:
             raise ValueError(f"{ptr} must rise by at least {least} from one to the next")
         # Between these two bags all rise; they may still lie outside.

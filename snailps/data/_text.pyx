@@ -515,10 +515,11 @@ def hashes_of_rows(const double[::1] labels not None, const int64_t[::1] ptr not
     cdef uint64_t[::1] out = hashes
     with nogil:
         for i in range(rows):
-            begin, size = ptr[i], ptr[i + 1] - ptr[i]
-            if begin < 0 or size < 0 or ptr[i + 1] > entries:
+            begin = ptr[i]
+            if not 0 <= begin <= ptr[i + 1] <= entries:
                 fits = False
                 break
+            size = ptr[i + 1] - begin
             mixed = hash_of_text(<const uint8_t *>&labels[i], 8, seed)
             if size:
                 mixed = hash_of_text(<const uint8_t *>&keys[begin], 8 * size, mixed)

@@ -88,7 +88,7 @@ cdef class Labelling:
         self.job.codes = &of_rows[0, 0] if self.row_num else NULL
         self.job.centroids = &of_parts[0]
         self.job.part_num = <int>parts
-        self.job.part_width = <int>width
+        self.job.part_width = <int>min(width, dim)
         if norms is not None and self.row_num:
             self.job.norm_codes = &lengths[0]
             self.job.norms = &of_lengths[0]
@@ -105,7 +105,7 @@ cdef class Labelling:
         if lines == 0:
             return
         if ptr[lines] and (self.row_num == 0 or not self.table.in_range(
-                &features[0], ptr[lines], 0, <int32_t>(self.row_num - 1))):
+                &features[0], ptr[lines], 0, <int32_t>min(self.row_num - 1, 0x7fffffff))):
             raise ValueError(f"features must lie in 0..{self.row_num - 1}, the rows of inputs")
         job.ptr = &ptr[0]
         job.features = &features[0] if features.shape[0] else NULL

@@ -58,9 +58,11 @@ def pack(const int32_t[::1] numbers not None, int bits) -> NDArray[np.float32]:
 def unpack(const float[::1] words not None, int bits, int64_t first, int32_t[::1] out not None) -> None:
     """Fill `out` with the numbers from place `first` on.  ValueError: there are too few words."""
     check_bits(bits)
-    cdef int64_t n = out.shape[0], i, bit = first * bits, size = 4 * words.shape[0], whole
-    if first < 0 or (first + n) * bits > 8 * size:
-        raise ValueError(f"expected {first + n} numbers of {bits} bits, got {words.shape[0]} words")
+    cdef int64_t n = out.shape[0], i, bit, size = 4 * words.shape[0], whole
+    if not 0 <= first <= 8 * size // bits - n:      # `first * bits` may wrap
+        raise ValueError(f"expected {n} numbers of {bits} bits from place {first} on, got "
+                         f"{words.shape[0]} words")
+    bit = first * bits
     if n == 0:
         return
     cdef const uint8_t *base = <const uint8_t *>&words[0]

@@ -110,6 +110,12 @@ cdef inline uint8_t *filled(const uint8_t *base, uint8_t *to) noexcept nogil:
     return to
 
 
+cdef object check_count(Py_ssize_t n):
+    """Refuse pairs whose number does not fit into the head of a piece, nor their places into int32."""
+    if n >= <int64_t>1 << 31:
+        raise ValueError(f"expected fewer than 2^31 pairs, got {n}")
+
+
 def pack(const int64_t[::1] first, const int64_t[::1] second, const float[::1] weights,
          const int64_t[::1] bounds) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Pack pairs by ranges of their first number, ``bounds[i]`` to ``bounds[i + 1] - 1``.
@@ -120,11 +126,13 @@ def pack(const int64_t[::1] first, const int64_t[::1] second, const float[::1] w
     """
     cdef Py_ssize_t n = first.shape[0], ranges = bounds.shape[0] - 1, i, j
     cdef bint has_weights = weights.shape[0] > 0
+    check_count(n)
     if second.shape[0] != n or (has_weights and weights.shape[0] != n):
         raise ValueError(f"expected {n} pairs, got {second.shape[0]} and {weights.shape[0]} weights")
     part_of_array = np.repeat(np.arange(ranges, dtype=np.int32), np.diff(bounds))
     cdef const int32_t[::1] part_of = part_of_array
-    cdef Py_ssize_t numbers = part_of.shape[0]
+    # A step between first numbers must be one that `unpack` takes.
+    cdef Py_ssize_t numbers = min(part_of.shape[0], NUMBER_MAX >> 2)
     order_array, counts_array = np.empty(n, np.int32), np.zeros(ranges + 1, np.int64)
     room_array = np.empty(n * PAIR_BYTES + ranges * HEAD_BYTES, np.uint8)
     ends_array = np.empty(ranges, np.int64)
@@ -173,8 +181,16 @@ def pack_sorted(const int64_t[::1] ptr, const int32_t[::1] seconds, const float[
     """Pack pairs in order, as `unpack` gives them, as one piece."""
     cdef Py_ssize_t numbers = ptr.shape[0] - 1, n = seconds.shape[0], i, j
     cdef bint has_weights = weights.shape[0] > 0
+    cdef bint fits = numbers <= NUMBER_MAX >> 2
+    check_count(n)
     if ptr[0] != 0 or ptr[numbers] != n or (has_weights and weights.shape[0] != n):
         raise ValueError(f"expected {ptr[numbers]} pairs, got {n} and {weights.shape[0]} weights")
+    for i in range(numbers):
+        fits &= ptr[i] <= ptr[i + 1]
+    for j in range(n):
+        fits &= 0 <= seconds[j] < NUMBER_MAX >> 2
+    if not fits:
+        raise ValueError(f"expected numbers below {NUMBER_MAX >> 2}, and pointers that rise")
     room_array = np.empty(n * PAIR_BYTES + HEAD_BYTES, np.uint8)
     cdef uint8_t[::1] room = room_array
     cdef uint8_t *base = &room[0]
@@ -356,11 +372,15 @@ def unpack(const float[::1] words, const int64_t[::1] sizes, int64_t firsts, int
     `firsts`, `seconds`: what all numbers are below.  ValueError: the bytes are no such pairs.
     """
     cdef Pieces pieces
-    cdef int64_t n, words_in_all = np.sum(sizes, dtype=np.int64), i
+    cdef int64_t n, left = words.shape[0], i
     cdef int ordered
-    cdef bint sound
-    if words_in_all != words.shape[0] or (sizes.shape[0] and np.min(sizes) < 0):
-        raise ValueError(f"expected {words_in_all} words, got {words.shape[0]}")
+    for i in range(sizes.shape[0]):
+        if not 0 <= sizes[i] <= left:       # before it is added: a sum of any numbers may wrap
+            raise ValueError(f"expected pieces of {words.shape[0]} words, got one of {sizes[i]} "
+                             f"where {left} are left")
+        left -= sizes[i]
+    if left:
+        raise ValueError(f"expected {words.shape[0] - left} words, got {words.shape[0]}")
     pieces.bytes = <const uint8_t *>&words[0] if words.shape[0] else NULL
     pieces.sizes = &sizes[0] if sizes.shape[0] else NULL
     pieces.count, pieces.has_weights = sizes.shape[0], has_weights

@@ -117,9 +117,11 @@ def in_order(const int32_t[:, ::1] triples, int64_t first, int64_t stop, const i
     cdef int32_t number, head, tail
     cdef int16_t output
     cdef bint fits = (place_of.shape[0] == entities and triples.shape[0] == 3 and run_lines > 0
-                      and 0 <= first <= stop <= triples.shape[1])
+                      and 0 <= first <= stop <= triples.shape[1] < <int64_t>1 << 31
+                      and 0 <= outputs < 1 << 15)
     if not fits:
-        raise ValueError(f"expected triples (3, n) from 0 to n, and as many places as outputs, got "
+        raise ValueError(f"expected triples (3, n) from 0 to n, fewer than 2^31, fewer than 2^15 "
+                         f"output partitions, got {outputs}, and as many places as outputs, got "
                          f"{triples.shape[0]} by {triples.shape[1]}, {first} to {stop}, "
                          f"{place_of.shape[0]} places and {entities} outputs")
     order_array, key_array = np.empty(n, np.int32), np.empty(n, np.int32)

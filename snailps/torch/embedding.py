@@ -736,7 +736,7 @@ def bag_starts(input: Any, offsets: Any, include_last_offset: bool = False) -> N
             raise MisuseError(f"the last offset is {starts[-1]}, and there are {len(input)} ids")
         starts = starts[:-1]
     wrong = len(starts) and (
-        starts[0] != 0 or starts[-1] > len(input) or bool((np.diff(starts) < 0).any())
+        starts[0] != 0 or starts[-1] > len(input) or bool((starts[1:] < starts[:-1]).any())
     )
     if wrong or (len(input) and not len(starts)):
         raise MisuseError(

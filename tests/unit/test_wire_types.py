@@ -293,7 +293,8 @@ def test_finite_rows_of_every_length_find_a_bad_value_at_every_place(build):
             assert build.finite_rows(0, rows.view(np.uint8), length) == place
             assert build.fitting_rows(0, rows) == place
             halves = np.zeros((1, length), np.float16)
-            halves[0, place] = BAD[place % len(BAD)]
+            with np.errstate(invalid="ignore"):  # arm64 reports the cast of a NaN, x86 does not
+                halves[0, place] = BAD[place % len(BAD)]
             assert build.finite_rows(FLOAT16, halves.view(np.uint8), length) == place
 
 

@@ -542,7 +542,8 @@ class Known:
             ptr.shape == (users + 1,)
             and items.ndim == 1
             and weights.shape in ((0,), items.shape)
-            and ptr[0] == 0 <= np.diff(ptr).min(initial=0)
+            and ptr[0] == 0
+            and bool((ptr[:-1] <= ptr[1:]).all())
             and ptr[-1] == len(items)
             and items.min(initial=0) >= 0
             and items.max(initial=-1) < item_num
