@@ -1,6 +1,6 @@
 """``snailps calibrate``: makes a classifier's probabilities true, and finds thresholds of labels.
 
-    MODEL.bin, labelled text -> MODEL.bin.json -> temperature, error before and after; thresholds
+    MODEL.bin, labelled text -> MODEL.bin.json -> temperature, shift, errors; thresholds
 
 Parses and prints; `snailps.vectors.calibrating` does the work.
 """
@@ -67,9 +67,10 @@ def command(
 ) -> None:
     """Make a classifier's probabilities say how often its labels are right.
 
-    Writes MODEL.json beside the model: a temperature, by which scores are divided, and with
-    --precision or --recall a threshold for each label. All commands read it with the model, whose
-    file does not change: copy both.
+    Writes MODEL.json beside the model: a temperature, by which scores are divided; a shift, where
+    each label is judged by itself; and with --precision or --recall a threshold for each label. All
+    commands read it with the model, whose file does not change: copy both. Nothing is written if
+    the error would rise.
 
     For example: snailps calibrate out/sections.bin held-out.txt
 
@@ -106,8 +107,10 @@ def command(
         print_rows(columns, [tuple(row[name] for name in columns) for row in labels])
     error, after = report.calibration_error_before, report.calibration_error_after
     some = f"{report.sampled:,} of " if report.sampled < report.lines else ""
+    shift = f", shift {report.shift:.4g}" if report.shift else ""
+    done = f"wrote {report.path}" if report.path else "nothing was written"
     typer.echo(
-        f"temperature {report.temperature:.4g}: expected calibration error {error:.4f} -> "
-        f"{after:.4f} on {some}{counted(report.lines, 'line')}; wrote {report.path}",
+        f"temperature {report.temperature:.4g}{shift}: expected calibration error {error:.4f} -> "
+        f"{after:.4f} on {some}{counted(report.lines, 'line')}; {done}",
         err=True,
     )

@@ -172,6 +172,9 @@ typedef struct { /* labels of lines, by a trained classifier: nothing is changed
     int64_t label_num;
     int64_t dim, stride;
     int loss; /* softmax, or each label for itself */
+    int apart; /* softmax: a label's probability is a logistic function of the odds of its share */
+    float slope; /* of these odds */
+    float shift, others; /* added to them, and to scores of labels for themselves: best label, others */
     const int64_t *ptr; /* lines' features */
     const int32_t *features;
     int64_t first, last; /* lines first..last-1 */

@@ -172,6 +172,10 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t dim
         int64_t stride
         int loss
+        int apart
+        float slope
+        float shift
+        float others
         const int64_t *ptr
         const int32_t *features
         int64_t first

@@ -21,15 +21,19 @@ enum {
     SNAIL_ROWS_AHEAD = 24,  /* how many features ahead rows are prefetched */
     SNAIL_CODES_ONCE = 64,  /* features whose quantised rows are added together: their codes stay near */
     SNAIL_PARTS_ONCE = 8,   /* parts of quantised rows that are summed in registers */
-    SNAIL_LABELS_ONCE = 64 /* rows of labels that are multiplied with 16 lines at a time */
+    SNAIL_LABELS_ONCE = 64, /* rows of labels that are multiplied with 16 lines at a time */
+    SNAIL_FALL = 256 /* two factors above 2^-256 have a product that is a normal double */
 };
 
 /* A float of the file, and rows of them. */
 typedef float snail_filed __attribute__((aligned(1), may_alias));
 
-typedef struct { /* a node of the tree of labels that is still to be seen */
+/* A node of the tree of labels with its probability, chance * 2^(-SNAIL_FALL * falls): a product of many
+ * small numbers, which no float holds. */
+typedef struct {
     int32_t node;
-    float chance;
+    int32_t falls;
+    double chance;
 } snail_branch;
 
 typedef struct {
@@ -37,7 +41,8 @@ typedef struct {
     float *hidden;       /* [GROUP, stride] */
     float *across;       /* [stride, GROUP] */
     float *scores;       /* [label_num, GROUP] */
-    snail_branch *stack; /* [label_num + 1] */
+    snail_branch *stack; /* [label_num + 1], of nodes that are still to be seen */
+    snail_branch *top;   /* [k], the best labels so far */
 } snail_labelling;
 
 /* ---- the mean of rows ------------------------------------------------------------------------- */
@@ -166,23 +171,37 @@ SNAIL_INLINE float snail_share(float x) {
     return x == x ? found : x;
 }
 
-/* The probability that follows from a score, the most and the total of a line's; NaN of NaN. */
-SNAIL_INLINE float snail_chance(const snail_labelling_job *job, float score, float most, float total) {
+/* What the probability of a label follows from, beside its score. */
+typedef struct {
+    float most;  /* of the line's scores */
+    float total; /* of exp(score - most) */
+    float rest;  /* the same without the best label: 1 minus its probability, times `total` */
+} snail_sums;
+
+/* The probability of a label; NaN of NaN. */
+SNAIL_INLINE float snail_chance(const snail_labelling_job *job, float score, const snail_sums *sums,
+                                int is_best) {
     if (score != score) return score;
-    if (job->loss != SNAIL_SOFTMAX) return snail_likely(score);
-    return snail_share(score - most) / total;
+    const float shift = is_best ? job->shift : job->others;
+    if (job->loss != SNAIL_SOFTMAX) return snail_likely(score + shift);
+    const float share = snail_share(score - sums->most);
+    if (!job->apart) return share / sums->total;
+    /* The odds of its probability, without 1 - p, which loses digits near 1. */
+    const float others = is_best ? sums->rest : sums->total - share;
+    const float odds = score - sums->most - snail_log(others > 1e-35f ? others : 1e-35f);
+    return snail_likely(job->slope * odds + shift);
 }
 
 static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
     const snail_labelling_job *job = s->job;
     const int64_t label_num = job->label_num;
     const float *scores = s->scores;
-    float most[SNAIL_GROUP], total[SNAIL_GROUP];
+    float most[SNAIL_GROUP], total[SNAIL_GROUP], rest[SNAIL_GROUP];
     int32_t first[SNAIL_GROUP];
     for (int i = 0; i < SNAIL_GROUP; i++) {
         most[i] = -__builtin_inff();
         first[i] = -1;
-        total[i] = 0;
+        total[i] = rest[i] = 0;
     }
     for (int64_t label = 0; label < label_num; label++) {
         const float *row = scores + label * SNAIL_GROUP;
@@ -195,12 +214,15 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
         for (int64_t label = 0; label < label_num; label++) {
             const float *row = scores + label * SNAIL_GROUP;
             for (int i = 0; i < SNAIL_GROUP; i++) total[i] += snail_share(row[i] - most[i]);
+            for (int i = 0; job->apart && i < lanes; i++)
+                if (label != first[i]) rest[i] += snail_share(row[i] - most[i]);
         }
     for (int i = 0; i < lanes; i++) {
+        const snail_sums sums = {most[i], total[i], rest[i]};
         if (job->all) {
             float *all = job->all + (line + i) * label_num;
             for (int64_t label = 0; label < label_num; label++)
-                all[label] = snail_chance(job, scores[label * SNAIL_GROUP + i], most[i], total[i]);
+                all[label] = snail_chance(job, scores[label * SNAIL_GROUP + i], &sums, label == first[i]);
             if (job->scores)
                 for (int64_t label = 0; label < label_num; label++)
                     job->scores[(line + i) * label_num + label] = scores[label * SNAIL_GROUP + i];
@@ -212,7 +234,7 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
         float *chances = job->chances + (line + i) * job->k;
         if (job->k == 1) {
             best[0] = first[i];
-            chances[0] = snail_chance(job, most[i], most[i], total[i]);
+            chances[0] = snail_chance(job, most[i], &sums, 1);
         } else {
             for (int64_t label = 0; label < label_num; label++) {
                 const float score = scores[label * SNAIL_GROUP + i];
@@ -220,7 +242,7 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
                     snail_place_label(best, chances, job->k, (int32_t)label, score);
             }
             for (int at = 0; at < job->k; at++)
-                chances[at] = snail_chance(job, chances[at], most[i], total[i]);
+                chances[at] = snail_chance(job, chances[at], &sums, at == 0);
         }
     }
 }
@@ -233,39 +255,80 @@ SNAIL_INLINE float snail_dot_lanes(const float *a, const float *b, int64_t strid
     return total;
 }
 
+/* exp(-x) of x >= 0, down to the least double; NaN of NaN. */
+SNAIL_INLINE double snail_tiny_exp(float x) {
+    double part = 1;
+    if (x != x) return x;
+    for (x = x < 700 ? x : 700; x > SNAIL_BOUND; x -= SNAIL_BOUND) part *= 1.8048513878454153e-35; /* exp(-80) */
+    return part * snail_exp(-x);
+}
+
+/* A child with a share of its parent's probability. */
+SNAIL_INLINE snail_branch snail_child(const snail_branch *parent, int32_t node, double share) {
+    snail_branch child = {node, parent->falls, parent->chance};
+    for (; share > 0 && share < 0x1p-256; child.falls++) share *= 0x1p256;
+    child.chance *= share;
+    if (child.chance > 0 && child.chance < 0x1p-256) {
+        child.chance *= 0x1p256;
+        child.falls++;
+    }
+    return child;
+}
+
+SNAIL_INLINE int snail_likelier(const snail_branch *a, const snail_branch *b) {
+    return a->falls != b->falls ? a->falls < b->falls : a->chance > b->chance;
+}
+
+SNAIL_INLINE float snail_chance_of(const snail_branch *at) {
+    return at->falls ? 0 : (float)at->chance; /* 2^-256 is 0 as a float */
+}
+
+/* The logarithm of its probability, which orders labels whose probabilities are 0 as floats. */
+SNAIL_INLINE float snail_log_chance(const snail_branch *at) {
+    uint64_t bits;
+    double part;
+    if (!(at->chance > 0)) return (float)at->chance;
+    memcpy(&bits, &at->chance, sizeof bits);
+    const int power = (int)(bits >> 52) - 1023 - SNAIL_FALL * at->falls;
+    bits = (bits & 0xfffffffffffffu) | (uint64_t)1023 << 52;
+    memcpy(&part, &bits, sizeof part);
+    return (float)(power * 0.6931471805599453 + snail_log((float)part));
+}
+
 /* Walks down fastText's tree of labels, the likelier child first; skips a node that is no more probable
  * than the k-th best label so far: no label below it can be. */
 static void snail_descend(const snail_labelling *s, const float *hidden, int64_t line) {
     const snail_labelling_job *job = s->job;
     const int64_t label_num = job->label_num;
-    int32_t *best = job->all ? NULL : job->best + line * job->k;
-    float *chances = job->all ? NULL : job->chances + line * job->k;
-    float most = -__builtin_inff();
+    const int k = job->all ? 1 : job->k;
     int64_t left = 1;
-    s->stack[0] = (snail_branch){(int32_t)(2 * label_num - 2), 1};
+    for (int i = 0; i < k; i++) s->top[i] = (snail_branch){-1, INT32_MAX, 0};
+    s->stack[0] = (snail_branch){(int32_t)(2 * label_num - 2), 0, 1};
     while (left) {
         const snail_branch at = s->stack[--left];
-        if (chances && !(at.chance > chances[job->k - 1])) continue;
+        const int is_better = at.chance == at.chance && snail_likelier(&at, &s->top[k - 1]);
+        if (!job->all && !is_better) continue;
         if (at.node < label_num) {
-            if (chances) snail_place_label(best, chances, job->k, at.node, at.chance);
-            else {
-                job->all[line * label_num + at.node] = at.chance;
-                if (job->scores) job->scores[line * label_num + at.node] = at.chance;
-                if (at.chance > most) {
-                    most = at.chance;
-                    job->best[line] = at.node;
-                }
-            }
+            if (job->all) job->all[line * label_num + at.node] = snail_chance_of(&at);
+            if (job->scores) job->scores[line * label_num + at.node] = snail_log_chance(&at);
+            if (!is_better) continue;
+            int place = k - 1;
+            for (; place > 0 && snail_likelier(&at, &s->top[place - 1]); place--) s->top[place] = s->top[place - 1];
+            s->top[place] = at;
             continue;
         }
         const int64_t inner = at.node - label_num;
         const float score =
             snail_dot_lanes(job->outputs + inner * job->stride, hidden, job->stride);
-        const float right = score == score ? snail_likely(score) : score;
+        const double less = snail_tiny_exp(score < 0 ? -score : score), more = 1 / (1 + less);
         const int32_t *child = job->children + 2 * inner;
-        const int likelier = right > 0.5f;
-        s->stack[left++] = (snail_branch){child[!likelier], at.chance * (likelier ? 1 - right : right)};
-        s->stack[left++] = (snail_branch){child[likelier], at.chance * (likelier ? right : 1 - right)};
+        const int likelier = score > 0;
+        s->stack[left++] = snail_child(&at, child[!likelier], less * more);
+        s->stack[left++] = snail_child(&at, child[likelier], more);
+    }
+    for (int i = 0; i < k; i++) {
+        job->best[line * k + i] = s->top[i].node;
+        if (!job->all) job->chances[line * k + i] = s->top[i].node < 0 ? -1 : snail_chance_of(&s->top[i]);
     }
 }
 
@@ -274,7 +337,7 @@ static void snail_descend(const snail_labelling *s, const float *hidden, int64_t
 static int64_t snail_labelling_scratch(const snail_labelling_job *job) {
     const int64_t floats = 2 * SNAIL_GROUP * job->stride + (job->children ? 0 : SNAIL_GROUP * job->label_num);
     return floats * (int64_t)sizeof(float)
-        + (job->children ? (job->label_num + 1) * (int64_t)sizeof(snail_branch) : 0);
+        + (job->children ? (job->label_num + 1 + job->k) * (int64_t)sizeof(snail_branch) : 0);
 }
 
 /* Starts a line's answers: no label is found yet. */
@@ -308,6 +371,7 @@ static void snail_label_lines(const snail_labelling_job *job, char *scratch) {
     s.across = s.hidden + SNAIL_GROUP * job->stride;
     s.scores = s.across + SNAIL_GROUP * job->stride;
     s.stack = (snail_branch *)s.scores;
+    s.top = s.stack + job->label_num + 1;
     for (int64_t at = job->ptr[job->first]; at < job->ptr[job->last] && at < job->ptr[job->first] + SNAIL_ROWS_AHEAD; at++)
         snail_ask_for(job, job->features[at]);
     for (int64_t line = job->first; line < job->last; line += SNAIL_GROUP) {

@@ -36,11 +36,16 @@ cdef class Labelling:
     labels sum to 1; else each label has its own.  `children`: int32 (labels - 1, 2), a tree: a number below
     `labels` is a label, others are inner nodes, each the child of a later node; the last is the root.  The
     score of an inner node is for turning to its second child.
+
+    Without `softmax` `shift` is added to the score of a line's best label, `others` to those of its other
+    labels.  With `apart` a label's share by softmax, of odds o, has the score ``slope * log(o)``, and these
+    are added to it.
     """
 
     def __init__(self, kernels: snailps._kernels.Kernels, inputs: object,
                  const float[:, ::1] outputs not None, int dim, bint softmax,
-                 const int32_t[:, ::1] children=None):
+                 const int32_t[:, ::1] children=None, float shift=0, float others=0, bint apart=False,
+                 float slope=1):
         cdef Py_ssize_t label_num = outputs.shape[0]
         if not 1 <= label_num < 1 << 30 or not 1 <= dim <= outputs.shape[1] \
                 or outputs.shape[1] % PAD or <uintptr_t>&outputs[0, 0] % (4 * PAD):
@@ -60,6 +65,8 @@ cdef class Labelling:
         self.job.dim = dim
         self.job.stride = outputs.shape[1]
         self.job.loss = SOFTMAX if softmax else ONE_VS_ALL
+        self.job.apart, self.job.slope = apart, slope
+        self.job.shift, self.job.others = shift, others
 
     cdef object take_inputs(self, inputs, Py_ssize_t dim):
         if not isinstance(inputs, tuple):

@@ -1,4 +1,5 @@
-"""What a classifier's file cannot hold, in a file beside it: a temperature, thresholds of labels.
+"""What a classifier's file cannot hold, in a file beside it: how scores become probabilities, and
+thresholds of labels.
 
     MODEL.bin, MODEL.bin.json -> read_calibration -> Calibration, if it is of this model
     Calibration -> write_calibration -> MODEL.bin.json
@@ -30,11 +31,14 @@ Path_: TypeAlias = "str | os.PathLike[str]"
 
 _OURS = "snailps calibration"
 _FORMAT = f"{_OURS} 1"
+_FORMAT_OF_SHIFT = f"{_OURS} 2"
+"""With a shift: a program that does not know it must not leave it out."""
+_OF_SHIFT = ("shift", "shift_of_others", "apart")
 _BYTES_MAX = 1 << 28
 _MARKED_BYTES = 1 << 16
 """Bytes at each end of a model's file by which it is recognised: header and first words, and the
 last rows of labels, which no two trainings have in common."""
-_LEAST = 1e-6
+TEMPERATURE_LEAST = 1e-6
 """Least temperature that is read, below all that are fitted: scores divided by it are finite."""
 _HOW = "run snailps calibrate again, or remove it"
 
@@ -47,6 +51,12 @@ class Calibration:
     ----------
     temperature : float
         Scores are divided by it, above 0; 1: they stay.
+    shift, shift_of_others : float
+        Added to the divided score of a line's best label, and to those of its other labels, where
+        each label is judged by itself: with the losses ova and ns, and `apart`.
+    apart : bool
+        Of softmax: a label's score is the logarithm of the odds of its share, ``p / (1 - p)``, and
+        the probabilities of a line's labels no longer add up to 1.  For lines of several labels.
     thresholds : mapping of str to float or None
         Least probability of each label, with its prefix; None: the label is never predicted.
         Empty: no thresholds.
@@ -57,6 +67,17 @@ class Calibration:
     temperature: float = 1.0
     thresholds: Mapping[str, float | None] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    shift: float = 0.0
+    shift_of_others: float = 0.0
+    apart: bool = False
+
+    @property
+    def changes_probabilities(self) -> bool:
+        return self.temperature != 1 or self.has_shift
+
+    @property
+    def has_shift(self) -> bool:
+        return self.shift != 0 or self.shift_of_others != 0 or self.apart
 
 
 def path_beside(path: Path_) -> Path:
@@ -97,13 +118,13 @@ def read_calibration(
         if not isinstance(values, dict):
             raise ValueError(f"expected an object of at most {_BYTES_MAX:,} bytes")
         form = values.get("format")
-        if form != _FORMAT:
+        if form not in (_FORMAT, _FORMAT_OF_SHIFT):
             if isinstance(form, str) and form.startswith(_OURS):
                 raise ValueError(f"format {form!r:.60}: use a newer snailps")
             return None  # a file of someone else
         if values.get("model") != mark_of(model):
             log.warning(
-                "%s belongs to another model than %s: its temperature and thresholds are not used; "
+                "%s belongs to another model than %s: its calibration and thresholds are not used; "
                 "%s", beside, os.fspath(path), _HOW,
             )  # fmt: skip
             return None
@@ -115,10 +136,16 @@ def read_calibration(
 def _checked(values: Mapping[str, Any], labels: Sequence[bytes]) -> Calibration:
     temperature: Any = values.get("temperature")
     thresholds, about = values.get("thresholds"), values.get("about", {})
-    if not _is_number(temperature) or not _LEAST <= temperature <= 1 / _LEAST:
-        raise ValueError(
-            f"temperature: expected {_LEAST:g} to {1 / _LEAST:g}, got {temperature!r:.60}"
-        )
+    least, most = TEMPERATURE_LEAST, 1 / TEMPERATURE_LEAST
+    if not _is_number(temperature) or not least <= temperature <= most:
+        raise ValueError(f"temperature: expected {least:g} to {most:g}, got {temperature!r:.60}")
+    shifts = [values.get(name, 0.0) for name in _OF_SHIFT[:2]]
+    apart = values.get("apart", False)
+    for shift in shifts:
+        if not _is_number(shift) or not abs(shift) <= most:
+            raise ValueError(f"shift: expected {-most:g} to {most:g}, got {shift!r:.60}")
+    if not isinstance(apart, bool):
+        raise ValueError(f"apart: expected true or false, got {apart!r:.60}")
     if not isinstance(thresholds, dict) or not isinstance(about, dict):
         raise ValueError("expected thresholds and about as objects")
     for label, threshold in thresholds.items():
@@ -126,7 +153,9 @@ def _checked(values: Mapping[str, Any], labels: Sequence[bytes]) -> Calibration:
             raise ValueError(f"threshold of {label!r:.60}: expected 0 to 1, got {threshold!r:.60}")
     if thresholds and thresholds.keys() != {to_text(label) for label in labels}:
         raise ValueError("expected a threshold for each label of the model")
-    return Calibration(float(temperature), thresholds, about)
+    return Calibration(
+        float(temperature), thresholds, about, float(shifts[0]), float(shifts[1]), apart
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -171,9 +200,14 @@ def write_calibration(path: Path_, calibration: Calibration) -> Path:
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     values = {
-        "format": _FORMAT,
+        "format": _FORMAT_OF_SHIFT if calibration.has_shift else _FORMAT,
         "model": mark,
         "temperature": calibration.temperature,
+        **(
+            {name: getattr(calibration, name) for name in _OF_SHIFT}
+            if calibration.has_shift
+            else {}
+        ),
         "about": dict(calibration.about),
         "thresholds": dict(calibration.thresholds),
     }

@@ -92,13 +92,15 @@ class LabelModel:
     labels : list of bytes
         With their prefix, most frequent in the training text first.
     calibration : Calibration
-        Temperature of its probabilities and thresholds of its labels, from the file beside the
-        model's (`snailps.calibrate`): ``temperature`` 1 and no ``thresholds`` without one.
+        Temperature and shift of its probabilities and thresholds of its labels, from the file
+        beside the model's (`snailps.calibrate`): ``temperature`` 1, ``shift`` 0 and no
+        ``thresholds`` without one.
     prefix : bytes
         Words of labelled lines that begin with it are labels, known or not.
     loss : {"softmax", "ova", "ns", "hs"}
         With "softmax" and "hs" (hierarchical softmax, a tree of labels) the probabilities
-        of all labels sum to 1; with "ova" and "ns" each label has a probability of its own.
+        of all labels sum to 1, unless ``calibration.apart``; with "ova" and "ns" each label has a
+        probability of its own.
 
     Examples
     --------
@@ -186,17 +188,22 @@ class LabelModel:
                 f"{path}: damaged counts of labels: {error}; fetch or export it again"
             ) from error
 
-        def labelling(temperature: float) -> Any:  # without `self`, which keeps it
+        def labelling(by: Calibration) -> Any:  # without `self`, which keeps it
             output = kernels.padded(len(model.labels), header.dim)
             output[:, : header.dim] = model.output[:]
             if not np.isfinite(output).all():  # else such a label is silently never predicted
                 raise ModelFileError(f"{path}: {_NOT_FINITE.format('labels')}")
-            if temperature != 1:
-                output *= np.float32(1 / temperature)
-            return labelling_by(inputs, output, header.dim)
+            of_odds = {}
+            if by.apart and header.loss == "softmax":
+                of_odds = {"apart": True, "slope": 1 / by.temperature}
+            elif by.temperature != 1:
+                output *= np.float32(1 / by.temperature)
+            return labelling_by(
+                inputs, output, header.dim, shift=by.shift, others=by.shift_of_others, **of_odds
+            )
 
         self.calibration = model.calibration or Calibration()
-        self._labelling, self._labelling_at = labelling(self.calibration.temperature), labelling
+        self._labelling, self._labelling_at = labelling(self.calibration), labelling
         self._least = _least_of(self.calibration, self._names)
         try:
             self._reader = line_reader(model)
@@ -684,8 +691,8 @@ class LabelModel:
         threshold, sums = as_threshold(threshold), Sums(len(self.labels))
         ranked = Ranking(len(self.labels)) if ranking else None
         plain, before = None, Sums(len(self.labels))
-        if self.calibration.temperature != 1:
-            plain = self._labelling_at(1.0)
+        if self.calibration.changes_probabilities:
+            plain = self._labelling_at(Calibration())
         for lines, (best, chances) in self.answers(texts(), k, where):
             sums.add(lines, best, chances, threshold if least is None else least[best])
             if plain is not None:

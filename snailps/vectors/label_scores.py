@@ -86,7 +86,7 @@ class LabelScores:
 
     `calibration_error` is the expected calibration error: the mean, over lines, of |share of right
     ones - mean probability| in 15 equally wide bins of the best label's probability;
-    `uncalibrated_error` is the same without the model's temperature, if it has one.
+    `uncalibrated_error` is the same without the model's calibration, if it has one.
     """
 
     k: int

@@ -305,6 +305,151 @@ def test_threshold_in_a_condition_is_of_the_label_beside_it(condition, error):
         parse(condition, labels, thresholds)
 
 
+# --- labels that are judged one by one ----------------------------------------------------------
+
+
+def drawn(path, scores, labels_of, loss="ova", seed=7):
+    """A model of words with these scores (n, 3), and a line of each, with the labels drawn."""
+    words = [b"</s>", *(b"w%d" % number for number in range(len(scores)))]
+    inputs = np.concatenate((np.zeros((1, 3)), 2 * np.asarray(scores))).astype(np.float32)
+    header = BinHeader(dim=3, model="supervised", loss=loss)
+    counts = np.ones(len(words), np.int64)
+    model = path / "drawn.bin"
+    write_bin(model, header, words, counts, [inputs], [np.eye(3, dtype="f4")], LABELS, [3, 2, 1])
+    lines = path / "drawn.txt"
+    random = np.random.default_rng(seed)
+    with lines.open("w") as file:
+        for number, row in enumerate(scores):
+            names = " ".join(LABELS[label].decode() for label in labels_of(row, random))
+            file.write(f"{names} w{number}\n")
+    return model, lines
+
+
+def several(slope, shift):
+    """Each label by itself, with the probability of its score times `slope` and the shift."""
+
+    def labels_of(row, random):
+        chosen = np.flatnonzero(random.random(3) < 1 / (1 + np.exp(-slope * row - shift)))
+        return chosen if len(chosen) else [int(np.argmax(row))]
+
+    return labels_of
+
+
+@pytest.mark.parametrize("loss", ["ova", "ns"])
+def test_scale_and_shift_that_drew_several_labels_a_line_are_found(tmp_path, loss):
+    """A temperature alone cannot move 1/2: a score of 0 has the probability .73 here."""
+    scores = np.random.default_rng(2).normal(0, 3, (3000, 3))
+    model, lines = drawn(tmp_path, scores, several(0.5, 1.0), loss)
+    report = snailps.calibrate(model, lines)
+    # Standard errors of the two are .01 and .03 with 9,000 pairs.
+    assert 1 / report.temperature == pytest.approx(0.5, abs=0.05)
+    assert report.shift == pytest.approx(1.0, abs=0.15)
+    assert not report.apart
+    calibrated = LabelModel(model)
+    assert calibrated.calibration.shift == calibrated.calibration.shift_of_others == report.shift
+    chances = calibrated.probabilities(["w5"])[0]
+    want = 1 / (1 + np.exp(-scores[5] / report.temperature - report.shift))
+    assert chances == pytest.approx(want, abs=1e-5)
+    assert report.calibration_error_after < report.calibration_error_before
+    assert json.loads(path_beside(model).read_text())["format"] == "snailps calibration 2"
+    done = run("test", model, lines)
+    assert f"{report.calibration_error_after:.4f}" in done.stdout + done.stderr
+
+
+def ranks(chances, pairs):
+    """Recall at precision .8 of all pairs of a line and a label, by falling probability."""
+    precision, recall, _ = precision_recall_curve(pairs.ravel(), chances.ravel())
+    return recall[precision >= 0.8].max()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova", "ns"])
+def test_lines_of_several_labels_lose_no_recall_at_a_precision(tmp_path, loss):
+    """Softmax shares 1 among two labels: each half is right, so a temperature would make the best 1
+    and the second 0."""
+    random = np.random.default_rng(3)
+    has = random.random((400, 3)) < 0.5
+    has[np.arange(400), random.integers(0, 3, 400)] = True
+    scores = random.normal(0, 4, (400, 3)) + 12 * has
+    model, lines = drawn(tmp_path, scores, several(0.5, -3.0), loss)
+    split = [line.split() for line in lines.read_text().splitlines()]
+    texts = [line[-1] for line in split]
+    truth = np.array(
+        [
+            [name.decode() in line.split() for name in LABELS]
+            for line in lines.read_text().splitlines()
+        ]
+    )
+    assert (truth.sum(1) > 1).mean() > 0.2
+    before = LabelModel(model).probabilities(texts)
+    report = snailps.calibrate(model, lines)
+    after = LabelModel(model).probabilities(texts)
+    assert ranks(after, truth) >= ranks(before, truth)
+    assert report.apart == (loss == "softmax")
+    assert report.calibration_error_after < report.calibration_error_before
+    # As many labels as lines have, within Platt's targets, which move 1 / n of them.
+    assert after.sum() == pytest.approx(truth.sum(), rel=0.02)
+
+
+@pytest.mark.parametrize("loss", ["ova", "ns"])
+def test_other_labels_of_lines_with_one_label_add_up_to_what_they_are(tmp_path, loss):
+    """The best label says how often it is right, and all together are one label a line."""
+    scores = np.random.default_rng(4).normal(-1.5, 1.5, (2000, 3))
+
+    def labels_of(row, random):
+        shares = np.exp(1.3 * row)
+        return [random.choice(3, p=shares / shares.sum())]
+
+    model, lines = drawn(tmp_path, scores, labels_of, loss)
+    report = snailps.calibrate(model, lines)
+    assert report.calibration_error_after < 0.05 < report.calibration_error_before
+    texts = [f"w{number}" for number in range(2000)]
+    best, chances = LabelModel(model).best_and_probabilities(texts)
+    assert chances.sum(1).mean() == pytest.approx(1, abs=0.01)
+    assert (best == scores.argmax(1)).all()
+    assert (chances.argmax(1) == best).all()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova", "ns"])
+def test_thirty_lines_that_are_all_right_make_nothing_certain(tmp_path, loss):
+    """Platt's target of 30 right lines is 31/32; a word that says little stays doubtful."""
+    gap = 1.5 if loss == "softmax" else 1.0
+    scores = [[gap, -gap * (loss != "softmax"), -9.0], [-gap * (loss != "softmax"), gap, -9.0]] * 15
+    model, lines = drawn(
+        tmp_path, [*scores, [0.1, 0.0, -9.0]], lambda row, random: [int(np.argmax(row))], loss
+    )
+    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:30]))
+    snailps.calibrate(model, lines)
+    sure, doubtful = LabelModel(model).probabilities(["w0", "w30"])
+    assert sure.max() == pytest.approx(31 / 32, abs=1e-3)
+    assert doubtful.max() < 0.9
+
+
+def test_nothing_is_written_where_the_error_would_rise_and_that_is_said(
+    tmp_path, caplog, monkeypatch
+):
+    scores = np.random.default_rng(2).normal(0, 3, (300, 3))
+    model, lines = drawn(tmp_path, scores, several(1.0, 0.0))
+    worse = Calibration(9.0, shift=-2.0, shift_of_others=-2.0)
+    monkeypatch.setattr(calibrating._Sample, "calibration", lambda sample: worse)
+    done = run("calibrate", model, lines)
+    assert "nothing was written" in done.stderr
+    assert "would raise the calibration error on its own 300 lines from" in caplog.text
+    assert not path_beside(model).exists()
+    report = snailps.calibrate(model, lines, precision=0.8)  # thresholds of what there is
+    assert (report.temperature, report.shift) == (1.0, 0.0)
+    assert LabelModel(model).calibration.thresholds
+    assert report.calibration_error_after == report.calibration_error_before
+
+
+def test_a_calibration_of_an_older_release_goes_on(small):
+    path, lines = small
+    snailps.calibrate(path, lines)
+    values = json.loads(path_beside(path).read_text())
+    assert values["format"] == "snailps calibration 1"
+    assert "shift" not in values
+    assert LabelModel(path).calibration.temperature == values["temperature"]
+
+
 # --- the file ------------------------------------------------------------------------------------
 
 
@@ -324,10 +469,13 @@ def test_calibration_of_another_model_is_not_used_and_a_warning_says_so(small, c
     [
         (b"{", "damaged: Expecting"),
         (b"[]", "expected an object"),
-        ({"format": "snailps calibration 2"}, "use a newer snailps"),
+        ({"format": "snailps calibration 3"}, "use a newer snailps"),
         ({"temperature": 0}, r"temperature: expected 1e-06 to 1e\+06, got 0"),
         ({"temperature": 1e-300}, "temperature: expected 1e-06"),
         ({"temperature": math.nan}, "temperature: expected 1e-06"),
+        ({"shift": math.inf}, r"shift: expected -1e\+06 to 1e\+06, got inf"),
+        ({"shift_of_others": "0"}, "shift: expected"),
+        ({"apart": 1}, "apart: expected true or false, got 1"),
         ({"temperature": True}, "temperature: expected 1e-06"),
         ({"thresholds": [1]}, "expected thresholds and about as objects"),
         ({"thresholds": {"__label__a": 2}}, "threshold of '__label__a': expected 0 to 1, got 2"),

@@ -245,3 +245,74 @@ def test_one_label_is_the_first_of_several_where_some_scores_are_no_numbers(buil
     one, several = (made.best(case.ptr, case.features, k) for k in (1, 2))
     np.testing.assert_array_equal(one[0][:, 0], several[0][:, 0])
     np.testing.assert_array_equal(one[1][:, 0], several[1][:, 0])
+
+
+def tree_of(*scores):
+    """A tree of one path: node i decides by its score, times the hidden value 1, for a label."""
+    labels = len(scores) + 1
+    children = [[0, 1]] + [[node + 1, labels + node - 1] for node in range(1, labels - 1)]
+    outputs = np.array([*scores, 0.0], np.float32)[:, None]
+    inputs, ptr = np.ones((1, 1), np.float32), np.array([0, 1])
+    made = Labelling(
+        kernels.load("base"), inputs, padded(outputs), 1, False, np.array(children, np.int32)
+    )
+    return made, ptr, np.zeros(1, np.int32)
+
+
+def test_unlikely_labels_of_a_tree_have_exact_probabilities():
+    """The root turns left, to label 2, with a score of 20; 0 is 150 times as likely as 1."""
+    made, ptr, features = tree_of(-5.0, -20.0)
+    want = [1 / (1 + np.exp(20)) / (1 + np.exp(-5)), 1 / (1 + np.exp(20)) / (1 + np.exp(5))]
+    best, chances = made.best(ptr, features, 3)
+    assert best[0].tolist() == [2, 0, 1]
+    np.testing.assert_allclose(chances[0], [1 / (1 + np.exp(-20)), *want], rtol=2e-6)
+    _, every = made.chances(ptr, features)
+    np.testing.assert_allclose(every[0], [*want, 1 / (1 + np.exp(-20))], rtol=2e-6)
+
+
+@pytest.mark.parametrize("k", [4, 40])
+def test_labels_of_a_tree_whose_probabilities_are_0_as_floats_are_in_their_order(k):
+    """Label 0 has about exp(-1300), label 1 exp(-1360): no double holds them."""
+    made, ptr, features = tree_of(-60.0, -650.0, -650.0, -0.5)
+    best, chances = made.best(ptr, features, k)
+    assert best[0, :4].tolist() == [4, 3, 2, 0]
+    assert chances[0, 2:4].tolist() == [0, 0]
+    assert made.best(ptr, features, 5)[0].tolist() == [[4, 3, 2, 0, 1]]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_shift_moves_the_best_label_and_others_each_by_their_own(build):
+    case = Case(labels=7, dim=12, lines=40, way="each")
+    made = Labelling(
+        kernels.load(build), case.inputs, padded(case.outputs), 12, False, shift=2, others=-1
+    )
+    hidden = twin.hidden_of(case.inputs, case.ptr, case.features)
+    scores = hidden @ case.outputs.T
+    best, found = made.chances(case.ptr, case.features)
+    shifts = np.where(np.arange(7) == best[:, None], 2, -1)
+    want = 1 / (1 + np.exp(-scores - shifts))
+    some = np.diff(case.ptr) > 0
+    np.testing.assert_allclose(found[some], want[some], atol=2e-6)
+    order, chances = made.best(case.ptr, case.features, 3)
+    np.testing.assert_allclose(
+        chances[some], np.take_along_axis(want[some], order[some].astype(int), 1), atol=2e-6
+    )
+    assert (order[some] == np.argsort(-scores[some], kind="stable")[:, :3]).all()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_labels_of_a_softmax_are_judged_apart_by_the_odds_of_their_shares(build):
+    case = Case(labels=7, dim=12, lines=40)
+    made = Labelling(
+        kernels.load(build), case.inputs, padded(case.outputs), 12, True,
+        shift=0.5, others=0.5, apart=True, slope=0.7,
+    )  # fmt: skip
+    shares = case.chances().astype(np.float64)
+    want = 1 / (1 + np.exp(-0.7 * np.log(shares / (1 - shares)) - 0.5))
+    _, found = made.chances(case.ptr, case.features)
+    np.testing.assert_allclose(found, want, atol=3e-6)
+    order, chances = made.best(case.ptr, case.features, 2)
+    some = order[:, 0] >= 0
+    np.testing.assert_allclose(
+        chances[some], np.take_along_axis(want[some], order[some].astype(int), 1), atol=3e-6
+    )
