@@ -113,14 +113,27 @@ cdef object wrong_weight(const uint8_t *text, Py_ssize_t size, const uint8_t *la
     return WeightError(token.text[:token.length], label - text)
 
 
-def without_weights(const uint8_t[::1] data not None, bytes prefix not None) \
-        -> tuple[bytes, PackedWords, NDArray[np.float64]]:
+cdef void finish_weights(double[::1] weights, int64_t first, int64_t last, double of_line,
+                         bint shares) noexcept nogil:
+    """Multiply the weights of a line's labels by the line's; those without one (NaN) get theirs."""
+    cdef int64_t at
+    for at in range(first, last):
+        if isnan(weights[at]):
+            weights[at] = 1.0 / (last - first) if shares else 1
+        weights[at] *= of_line
+
+
+def without_weights(const uint8_t[::1] data not None, bytes prefix not None, *, bint weighed=True,
+                    bint shares=False) -> tuple[bytes, PackedWords, NDArray[np.float64]]:
     """A text of which labels may have weights, as plain text; its labels, and their weights.
 
     A label is a word that begins with `prefix`; ``prefix + name + ":0.5"`` has the weight 0.5, and ``prefix +
     ":2"`` is no label, but the weight of its line.  In the text blanks take the place of weights, so it is as
     long.  Labels (n) are those before a `</s>`; a weight, float64 (n,), is that of the label (1 without one)
     times that of its line.  `WeightError`: malformed, negative, not finite or too large.
+
+    With `shares` a label without a weight has 1 / the number of its line's labels.  Not `weighed`: no label
+    has a weight, whatever it ends with.
     """
     cdef Py_ssize_t size = data.shape[0], prefix_size = len(prefix)
     cdef bytearray plain = bytearray(data)
@@ -132,7 +145,7 @@ def without_weights(const uint8_t[::1] data not None, bytes prefix not None) \
     cdef int64_t[::1] spans = np.empty(0, np.int64)
     cdef double[::1] weights = np.empty(0, np.float64)
     cdef double of_line = 1
-    cdef float weight
+    cdef float weight = NAN
     cdef bint ended = False
     cdef int found, i
     while wrong == NULL:
@@ -146,13 +159,12 @@ def without_weights(const uint8_t[::1] data not None, bytes prefix not None) \
                 if is_sentence_end(&tokens[i]):
                     ended = tokens[i].text != END_TEXT
                     if not ended:
-                        for at in range(first, labels):
-                            weights[at] *= of_line
+                        finish_weights(weights, first, labels, of_line, shares)
                         first, of_line = labels, 1
                     continue
                 if not is_label(&tokens[i], beginning, prefix_size):
                     continue
-                name = name_of(&tokens[i], prefix_size, &weight)
+                name = name_of(&tokens[i], prefix_size, &weight) if weighed else tokens[i].length
                 if name < 0:
                     wrong = tokens[i].text
                     break
@@ -165,14 +177,13 @@ def without_weights(const uint8_t[::1] data not None, bytes prefix not None) \
                 memset(text + at + name, b' ', tokens[i].length - name)
                 if not ended:
                     spans[2 * labels], spans[2 * labels + 1] = at, at + name
-                    weights[labels] = 1 if isnan(weight) else weight
+                    weights[labels] = weight
                     labels += 1
         if found == 0:
             break
     if wrong != NULL:
         raise wrong_weight(&data[0], size, &data[0] + (wrong - text))
-    for at in range(first, labels):
-        weights[at] *= of_line
+    finish_weights(weights, first, labels, of_line, shares)
     packed = PackedWords.of([bytes(plain[spans[2 * at]:spans[2 * at + 1]]) for at in range(labels)])
     return bytes(plain), packed, np.asarray(weights[:labels])
 

@@ -118,8 +118,7 @@ class Vocabulary:
         """
         more, words = counter.counts(), counter.words()
         ids = self.lexicon.indices(words)
-        counts = self.counts.copy()
-        counts[ids[ids >= 0]] += more[ids >= 0]
+        counts = self.counts + self.counts_in(counter)
         wanted = (ids < 0) & (more >= min_count) & (words.begin_with(label_prefix) == labels)
         room = max(0, max_size - len(self)) if max_size else None
         new, new_counts = _chosen(words, more, wanted, room)
@@ -128,6 +127,12 @@ class Vocabulary:
             np.concatenate((counts, new_counts)),
             self.tokens + counter.tokens,
         )
+
+    def counts_in(self, counter: WordCounter) -> NDArray[np.int64]:
+        """Occurrences of these words in another text, int64 (n,)."""
+        ids, counts = self.lexicon.indices(counter.words()), np.zeros(len(self), np.int64)
+        counts[ids[ids >= 0]] = counter.counts()[ids >= 0]
+        return counts
 
     def by_counts(self) -> Vocabulary:
         """The same words by falling counts, as in a vocabulary that was made at once."""

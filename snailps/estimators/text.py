@@ -93,7 +93,7 @@ class TextClassifier(
     Attributes
     ----------
     classes_ : array (classes,)
-        The labels, sorted.
+        The labels, sorted; also those that `fit` was given as `classes`.
     tuning_ : Tuning
         After `autotune`: its trials.
 
@@ -119,7 +119,9 @@ class TextClassifier(
     _words: dict[Any, str]
     """The model's word for each label: ``__label__`` and the label as text."""
     _columns: NDArray[np.int64]
-    """Index among the model's labels of each of `classes_`."""
+    """Index among the model's labels of each of `classes_`; -1: there was no text with it."""
+    _extra: tuple[Any, ...] = ()
+    """Labels that `classes` has named, and of which there was no text."""
     _split_seed: int | None = None
     """The `seed` by which the last fit held lines out; None: it held none out, or a file cannot
     say."""
@@ -150,8 +152,9 @@ class TextClassifier(
         column : str
             Column with the texts, if X is a table, or a file that is one.
         classes : sequence, optional
-            Labels of the columns of y, if y is a matrix; by default their names, or numbers from 0.
-            Names of a table's columns may be in any order.
+            All labels that y may have.  One without a text has a column, of probability 0.  Labels
+            of the columns of y, if y is a matrix; by default their names, or numbers from 0.  Names
+            of a table's columns may be in any order.
 
         Returns
         -------
@@ -187,7 +190,8 @@ class TextClassifier(
         X, y, sample_weight, column
             As in `fit`.
         classes : sequence, optional
-            As in `fit`.  Unlike in scikit-learn, new labels may come in any call.
+            As in `fit`.  Unlike in scikit-learn, new labels may come in any call that does not name
+            them.
         epochs : int, optional
             Passes over X; by default the parameter `epochs`.  Use 1 for small batches of a stream.
 
@@ -292,6 +296,8 @@ class TextClassifier(
     def _input_of(self, data: Data) -> Iterator[Source]:
         words, X, y = self._words if data.continues else {}, self._whole(data.X, data.y), data.y
         prefix = to_text(self._model.prefix) if data.continues else _PREFIX
+        named = [] if data.classes is None else values_of(data.classes)
+        extra = [*dict.fromkeys([*(self._extra if data.continues else ()), *named])]
         if is_path(X):
             class_weights, of_texts = self._class_weights(None), {}
         else:
@@ -303,10 +309,15 @@ class TextClassifier(
             y = list(y) if isinstance(y, Iterator) else y
             soft = soft_labels_of(y, data.classes, X)
             values = values_of(y, X) if soft is None else soft.labels
+            if named and (others := [*dict.fromkeys(values).keys() - {*named}]):
+                raise DataError(
+                    f"y: label {others[0]!r:.60} is not among classes, {named!r:.120}: name all "
+                    "labels that will come, or leave classes out"
+                )
             every = classes_of(values, [*words]).tolist()
             words = self._words_of(every, self._model if data.continues else None) | words
             bare = {label: word.removeprefix(prefix) for label, word in words.items()}
-            class_weights = self._class_weights({label: words[label] for label in values})
+            class_weights = self._class_weights(words, extra)
             texts = len(values) if soft is None else soft.texts
             y = (
                 [bare[value] for value in values]
@@ -324,7 +335,7 @@ class TextClassifier(
             settings = {**source.settings, **of_texts, **class_weights}
             if prefix != _PREFIX:
                 settings["label"] = prefix
-            attributes = {**source.attributes, "_words": words}
+            attributes = {**source.attributes, "_words": words, "_extra": tuple(extra)}
             yield replace(source, settings=settings, attributes=attributes)
 
     @staticmethod
@@ -342,16 +353,20 @@ class TextClassifier(
             )
         return words
 
-    def _class_weights(self, words: Mapping[Any, str] | None) -> dict[str, Any]:
-        """Return the setting for `class_weight`; `words` are those of the labels of y, if known."""
+    def _class_weights(
+        self, words: Mapping[Any, str] | None, extra: Sequence[Any] = ()
+    ) -> dict[str, Any]:
+        """Return the setting for `class_weight`; `words` are those of the labels of y and of the
+        model, if known, `extra` labels of which there is no text yet."""
         chosen, name = self.class_weight, type(self).__name__
         if isinstance(chosen, Mapping) and words is not None:
-            labels = [*words]
+            labels = [*dict.fromkeys([*words, *extra])]
             factors = class_weights_of(
                 chosen, np.array(labels, object), np.arange(len(labels)), None, name
             )
             assert factors is not None
-            pairs = zip(words.values(), factors.tolist(), strict=True)
+            of_labels = dict(zip(labels, factors.tolist(), strict=True))
+            pairs = ((word, of_labels[label]) for label, word in words.items())
             return {
                 "class_weights": [f"{word}={factor!r}" for word, factor in pairs if factor != 1]
             }
@@ -387,11 +402,16 @@ class TextClassifier(
         """Return model and labels together; if a label is of another type, neither is set."""
         attributes = super()._learned(done, source)
         attributes["_split_seed"] = self.seed if self.held_out else None
-        return attributes | self._named(attributes["_model"], source.attributes["_words"])
+        of_source = source.attributes
+        return attributes | self._named(
+            attributes["_model"], of_source["_words"], of_source["_extra"]
+        )
 
     @staticmethod
-    def _named(model: LabelModel, known: Mapping[Any, str]) -> dict[str, Any]:
-        """Return attributes of the labels that a model has, as values of the type of `known`."""
+    def _named(model: LabelModel, known: Mapping[Any, str], extra: Sequence[Any]) -> dict[str, Any]:
+        """Return attributes of the labels that a model has, as values of the type of `known`, and
+        of labels of which there was no text.
+        """
         labels = {word: label for label, word in known.items()}
         prefix = to_text(model.prefix) if model.says_prefix else _PREFIX
         kind = type(next(iter(known), ""))
@@ -400,10 +420,15 @@ class TextClassifier(
             labels[word] if word in labels else known_label(word, kind, prefix): word
             for word in places
         }
-        classes = classes_of(of_words)
-        words = {label: of_words[label] for label in classes.tolist()}
-        columns = np.array([places[word] for word in words.values()], np.int64)
-        return {"classes_": classes, "_words": words, "_columns": columns}
+        classes = classes_of(of_words, extra)
+        words = {label: of_words[label] for label in classes.tolist() if label in of_words}
+        of_classes = [places[words[label]] if label in words else -1 for label in classes.tolist()]
+        return {
+            "classes_": classes,
+            "_words": words,
+            "_extra": tuple(label for label in extra if label not in words),
+            "_columns": np.array(of_classes, np.int64),
+        }
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probability of each class.
@@ -438,11 +463,13 @@ class TextClassifier(
         """Yield `predict_proba` for some texts at a time, because n x classes may be very large."""
         self._refuse_unfitted(what)
         counts = self._model.label_counts[self._columns].astype(np.float32)
+        counts[self._columns < 0] = 0
         counts /= max(1.0, float(counts.sum()))
         lines = lines_of(X, self._text_column(X), what)
         for of_labels in self._model.probability_pieces(lines, strict=True):
             chances = of_labels[:, self._columns]
             chances[np.isnan(chances[:, :1]).any(axis=1)] = counts
+            chances[:, self._columns < 0] = 0
             chances /= np.maximum(chances.sum(axis=1, keepdims=True), np.float32(1e-30))
             yield chances
 
@@ -476,8 +503,9 @@ class TextClassifier(
         lines = lines_of(X, self._text_column(X), "predict")
         best = self._model.predict_arrays(lines, strict=True)[0][:, 0]
         best[best < 0] = self._model.label_counts.argmax()
-        places = np.empty_like(self._columns)
-        places[self._columns] = np.arange(len(places))
+        learnt = np.flatnonzero(self._columns >= 0)
+        places = np.empty_like(learnt)
+        places[self._columns[learnt]] = learnt
         classes: NDArray[Any] = self.classes_[places[best]]
         return classes
 
@@ -536,7 +564,7 @@ class TextClassifier(
         attributes = super()._saved(path, parameters)
         labels = [] if classes is None else values_of(classes)
         model: LabelModel = attributes["_model"]
-        attributes |= cls._named(model, cls._words_of(labels, model))
+        attributes |= cls._named(model, cls._words_of(labels, model), labels)
         others = [label for label in attributes["classes_"].tolist() if label not in labels]
         if classes is not None and others:
             raise DataError(f"{path}: has the label {others[0]!r:.60}, which is not among classes")

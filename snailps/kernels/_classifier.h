@@ -30,7 +30,8 @@
 
 enum {
     SNAIL_TRIES = 8,           /* draws for a negative other than the line's label, before it is skipped */
-    SNAIL_FLOATS_AHEAD = 1792  /* of the next line's rows are prefetched */
+    SNAIL_FLOATS_AHEAD = 1792, /* of the next line's rows are prefetched */
+    SNAIL_SLOWLY = 16
 };
 
 typedef struct {
@@ -275,14 +276,17 @@ SNAIL_INLINE float snail_step_line(snail_labels *s, int64_t line, const snail_ta
 /* Returns the weight of the line in the mean loss; 0: the line was left out.
  *
  * A step of a large weight would overshoot, and rows grow without bound.  So a line of weight 2 is trained
- * twice; and since the gradient falls meanwhile, steps grow: their weights are 1, 1, 2, 4, 8 and so on. */
+ * twice.  The gradient falls meanwhile, so steps grow: with softmax and a tree their weights are 1, 1, 2,
+ * 4, 8 and so on.  A label's own logistic loss does not fall that fast, and negatives are other ones at
+ * each step: there a step is at most 1 / SNAIL_SLOWLY of what was done. */
 SNAIL_INLINE float snail_train_line(snail_labels *s, int64_t line, float rate, int weighed,
                                     double *loss) {
     const snail_labels_job *job = s->job;
     const snail_targets targets = snail_targets_of(s, line, weighed);
     const float weight = snail_line_weight(s, &targets);
+    const float growth = job->loss == SNAIL_SOFTMAX || job->loss == SNAIL_HIERARCHICAL ? 1 : 1.0f / SNAIL_SLOWLY;
     for (float done = 0, part; done < weight; done += part) {
-        part = done < 1 ? 1 : done;
+        part = done * growth < 1 ? 1 : done * growth;
         part = part < weight - done ? part : weight - done;
         const int whole = part == weight; /* nearly always: no division is waited for */
         const float of_part = whole ? targets.weight : targets.weight * (part / weight);

@@ -11,6 +11,7 @@ from snailps.config import RawConfig
 from snailps.data._labelled import NO_WEIGHTS, LineReader, Lines
 from snailps.errors import ConfigError, DataError
 from snailps.models.class_weights import balanced, class_weights_in
+from snailps.models.classifier.lines import MEAN_STEPS, stepped, steps_of
 from snailps.models.classifier.model import Classifier, unpack_summary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import (
@@ -292,3 +293,117 @@ def test_lines_without_weights_of_labels_and_classes_are_trained_on_one_label_th
     assert weights_of_lines(got, "ns").tolist() == [2]
     plain = Lines(got.feature_ptr, got.features, got.label_ptr, got.labels, 3, 0)
     assert weights_of_lines(plain, "ns").tolist() == [1]
+
+
+# ---- a weight of n is the line n times ----
+
+LOSSES = ["softmax", "hs", "ns", "ova"]
+
+
+def as_repeated(weighed_text, repeated_text, loss, factors=NO_WEIGHTS, *, shuffle=7):
+    """The steps of a text with weights, and of the text whose lines are repeated."""
+    found = []
+    for text in (weighed_text, repeated_text):
+        lines = weighed(lines_of(text), factors, loss, are_soft=True)
+        found.append(stepped(lines, loss, shuffle=shuffle))
+    return found
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("shuffle", [7, None])
+def test_a_line_of_a_whole_weight_is_trained_as_that_many_lines(loss, shuffle):
+    """They are spread over the block, too, not one after the other."""
+    line, other = b"__label__:5 __label__x:0.75 __label__y:0.25 a\n", b"__label__y a a\n"
+    got, want = as_repeated(
+        line + other, line.replace(b":5", b":1") * 5 + other, loss, shuffle=shuffle
+    )
+    for name in ("feature_ptr", "features", "label_ptr", "labels", "line_weights", "label_weights"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+    assert got.rests.tolist() == want.rests.tolist()
+    assert len(got.label_ptr) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "factors", "loss", "want"),
+    [
+        (b"__label__:2.5 __label__x a\n", [], "softmax", [2.5 / 3] * 3),
+        (b"__label__:0.5 __label__x a\n__label__:2 __label__y a\n", [], "ns", [0.5, 1, 1]),
+        (b"__label__:0 __label__x a\n__label__:2 __label__y a\n", [], "hs", [0, 1, 1]),
+        (b"__label__x a\n", [4, 1], "hs", [0.25] * 4),  # times 4 of the class
+        (b"__label__x __label__y a\n", [3, 1], "ns", [0.5] * 2),  # halves of 3 and 1 are 2
+        (b"__label__x __label__y a\n", [3, 1], "ova", [1 / 3] * 3),  # its largest yes is 3
+        (b"__label__x:0.5 __label__y:0.25 a\n", [], "ova", [1]),
+        (b"__label__x:0.5 __label__y:0.25 a\n", [2, 8], "softmax", [1 / 3] * 3),
+    ],
+)
+def test_no_step_of_a_line_weighs_more_than_1(text, factors, loss, want):
+    lines = weighed(lines_of(text), np.array(factors, np.float32), loss, are_soft=True)
+    got = stepped(lines, loss, shuffle=None)
+    assert got.line_weights.tolist() == pytest.approx(want)
+
+
+def test_lines_of_weights_that_are_all_large_take_a_bounded_number_of_steps():
+    lines = weighed(
+        lines_of(b"__label__:1000 __label__x a\n" * 50), NO_WEIGHTS, "ns", are_soft=True
+    )
+    steps = steps_of(lines, "ns")
+    assert MEAN_STEPS * 50 / 2 < len(steps) <= MEAN_STEPS * 50
+    got = stepped(lines, "ns", shuffle=3)
+    assert got.line_weights.sum() == pytest.approx(50_000)
+    assert (
+        steps_of(weighed(lines_of(b"__label__x a\n"), NO_WEIGHTS, "ns", are_soft=True), "ns")
+        is None
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weights_of_30_learn_what_the_lines_30_times_do(tmp_path, loss):
+    """With `ns` and `ova` long steps overshot: .42 instead of .74, or rows without bound."""
+    random = np.random.default_rng(3)
+    lines = []
+    for _ in range(600):
+        label = int(min(random.exponential(4), 9))
+        words = [f"k{label if random.random() > 0.3 else random.integers(10)}" for _ in range(3)]
+        lines.append((label, " ".join([*words, *(f"the{n}" for n in random.integers(0, 9, 3))])))
+    heavy = random.random(600) < 0.03
+    asked = [text for _, text in lines[:300]]
+    right = []
+    for form in ("__label__:{n} __label__{label} {text}\n", "__label__{label} {text}\n"):
+        is_weighed = "{n}" in form
+        text = "".join(
+            form.format(n=30 if is_heavy else 1, label=label, text=text)
+            * (30 if is_heavy and not is_weighed else 1)
+            for (label, text), is_heavy in zip(lines, heavy, strict=True)
+        )
+        (tmp_path / "text.txt").write_text(text)
+        job = {
+            "worker_class": "snailps.models.classifier:Classifier", "loss": loss, "lr": "0.5",
+            "input": str(tmp_path / "text.txt"), "output": str(tmp_path / "m"), "dim": "8",
+            "epochs": "5", "maxn": "0", "soft_labels": str(is_weighed).lower(),
+        }  # fmt: skip
+        with trained(job, 1) as (cls, results):
+            cls.export(results)
+        best = LabelModel(tmp_path / "m.bin").predict(asked)
+        names = [f"__label__{label}" for label, _ in lines[:300]]
+        right.append(np.mean([row[0].label == name for row, name in zip(best, names, strict=True)]))
+    assert right[1] > 0.6
+    # Half of the lines that differ may be right here and wrong there: two standard deviations.
+    assert abs(right[0] - right[1]) < 2 * (0.25 / 300) ** 0.5
+
+
+# ---- balanced ----
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("soft", [False, True])
+def test_balanced_gives_labels_of_lines_with_several_the_same_sum(loss, soft):
+    """100 lines of x alone, 100 of y and z: sums are 100, 50, 50; with `ova` each label has 1."""
+    texts = [b"__label__x a\n" * 100 + b"__label__y __label__z b\n" * 100]
+    settings = replace(SOFT, soft_labels=soft, class_weights=("balanced",), loss=loss)
+    summary = surveyed(texts, settings)
+    factors, _ = factors_in(summary)
+    labels = [bytes(word) for word in unpack_summary(summary)[1].words]
+    reader = LineReader([b"a", b"b"], labels, label_prefix=b"__label__", weighed=soft)
+    lines = weighed(reader.read(texts[0]), factors, loss, are_soft=soft)
+    sums = np.bincount(lines.labels, lines.label_weights)
+    np.testing.assert_allclose(sums, 100 if loss == "ova" else 200 / 3, rtol=1e-6)

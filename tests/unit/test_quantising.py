@@ -176,6 +176,26 @@ def test_cutoff_keeps_the_rows_that_the_official_package_keeps(tmp_path):
     np.testing.assert_array_equal(ours.input[n + rows], full.input[len(full.words) + buckets])
 
 
+@pytest.mark.parametrize("features_max", [1 << 28, 400])
+def test_retraining_on_a_sorted_text_learns_what_it_does_on_a_shuffled_one(
+    tmp_path, monkeypatch, features_max
+):
+    """In the order of the file all but the last labels were forgotten; a text too long for memory
+    is read again for each part of an epoch."""
+    monkeypatch.setattr("snailps.models.classifier.retraining.FEATURES_MAX", features_max)
+    path = write_classifier(tmp_path / "m.bin")
+    text = write_texts(tmp_path / "text", lines=300)
+    ordered = tmp_path / "sorted"
+    ordered.write_text("".join(sorted(text.read_text().splitlines(keepends=True))))
+    right = []
+    for name in (text, ordered):
+        output = tmp_path / f"{name.name}.ftz"
+        snailps.quantize(path, output, cutoff=260, threads=1, retrain=name, lr=1.0, epochs=3)
+        right.append(evaluate_labels(LabelModel(output), text).precision)
+    assert right[0] > 0.8
+    assert right[1] > right[0] - 0.03
+
+
 def test_retraining_restores_what_the_cutoff_lost(tmp_path):
     path, text = write_classifier(tmp_path / "m.bin"), write_texts(tmp_path / "text", 2000)
     done = []

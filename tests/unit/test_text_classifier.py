@@ -528,6 +528,41 @@ def test_summary_has_old_words_and_labels_first(before):
     assert labels.counts.tolist() == [5, 1]
 
 
+def test_a_batch_without_the_weighted_class_goes_on(jobs):
+    """Classes of the model count, and those that `classes` names, as for linear models."""
+    model = TextClassifier(dim=3, class_weight={"rare": 5}).fit(TEXTS, ["x", "y", "rare"])
+    model.partial_fit(TEXTS[:2], ["x", "y"])
+    assert jobs.asked[-1][1]["class_weights"] == ["__label__rare=5.0"]
+    named = TextClassifier(dim=2, class_weight={"rare": 5, "x": 2})
+    named.partial_fit(TEXTS[:2], ["x", "y"], classes=["rare", "x", "y"])
+    assert jobs.asked[-1][1]["class_weights"] == ["__label__x=2.0"]  # the text has no other
+    with pytest.raises(DataError, match="no class 'rare' in y"):
+        TextClassifier(dim=2, class_weight={"rare": 5}).fit(TEXTS[:2], ["x", "y"])
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_class_that_is_named_has_a_column_before_it_has_a_text(jobs, tmp_path, soft):
+    y = [{"x": 1.0}, {"y": 1.0}] if soft else ["x", "y"]
+    model = TextClassifier(dim=2).partial_fit(TEXTS[:2], y, classes=["rare", "x", "y"])
+    assert model.classes_.tolist() == ["rare", "x", "y"]
+    chances = model.predict_proba([*TEXTS[:2], "unheard"])
+    assert chances[:, 0].tolist() == [0, 0, 0]
+    assert chances.sum(1) == pytest.approx(1)
+    assert model.predict(TEXTS[:2]).tolist() == ["x", "y"]
+    model.partial_fit(TEXTS[:1], ["x"])  # still named
+    assert model.classes_.tolist() == ["rare", "x", "y"]
+    model.save(tmp_path / "m.bin")
+    loaded = TextClassifier.load(tmp_path / "m.bin", classes=["y", "x", "rare"])
+    assert loaded.predict_proba(TEXTS[:1]).tolist() == model.predict_proba(TEXTS[:1]).tolist()
+    model.partial_fit(TEXTS[2:], ["rare"])
+    assert model.classes_.tolist() == ["rare", "x", "y"]
+    assert model.predict_proba(TEXTS[2:])[0, 0] > 0
+    model.fit(TEXTS[:2], ["x", "y"])
+    assert model.classes_.tolist() == ["x", "y"]
+    with pytest.raises(DataError, match=r"label 'z' is not among classes, \['x', 'y'\]"):
+        model.partial_fit(TEXTS[:1], ["z"], classes=["x", "y"])
+
+
 class Tables:
     """In the place of `Results`: keeps what is put."""
 
@@ -551,7 +586,8 @@ def test_rows_of_the_file_are_put_where_the_model_has_them(before):
     assert tables.put["input", 1] == [2, 3]
     assert tables.put["input", (1 << 40) + 4] == [12, 13]
     assert tables.put["output", 0] == [0, 1]
-    assert len(tables.put) == 8
+    assert tables.put["output", 1] == [0, 1]  # of the new label: the mean of the old rows
+    assert len(tables.put) == 9
     other = Vocabulary(words.words[1:], words.counts[1:], 9)
     with pytest.raises(ModelFileError, match="changed while its text was counted"):
         warm_start.put_model(tables, settings, other, labels)

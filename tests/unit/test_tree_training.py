@@ -8,7 +8,11 @@ import official_fasttext
 import pytest
 from emulated import trained
 
+from snailps.data.huffman import Tree
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError
 from snailps.models.classifier.retraining import Retraining, retrained
+from snailps.models.classifier.warm_start import hung
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel
@@ -166,3 +170,66 @@ def test_retraining_of_a_tree_learns_the_text_it_is_given(tmp_path):
         full, Retraining(lambda: [text.encode()], "text", epochs=10, lr=0.5, threads=2)
     )
     assert right(LabelModel.of_model(again), text) > 0.98
+
+
+@pytest.mark.parametrize(
+    ("counts", "more"),
+    [
+        ([9, 5, 2], [1]),
+        ([9, 5, 5, 5, 5], [4]),
+        ([3, 1, 1, 1], [7, 2, 2]),
+        ([1], [1, 1]),
+        ([50, 40, 30, 20, 20, 19], [100, 3, 1, 1, 1]),
+    ],
+)
+def test_new_labels_are_hung_into_a_tree_that_stays(counts, more):
+    """They are on the left of a node that takes the place of the rarest label, which is on its
+    right; all other nodes are numbered on."""
+    before = Vocabulary([b"l%d" % i for i in range(len(counts))], np.array(counts), sum(counts))
+    names = [*before.words, *(b"n%d" % i for i in range(len(more)))]
+    grown = Vocabulary(names, np.array([*counts, *more]), sum(counts) + sum(more))
+    after = hung(before, grown, "m.bin")
+    assert [bytes(word) for word in after.words] == [bytes(name) for name in names]
+    assert (np.diff(after.counts) <= 0).all()
+    assert after.counts.min() >= 1
+    old, new = Tree.of(before.counts).children, Tree.of(after.counts).children
+    n, m = len(counts), len(more)
+    moved = np.where(old < n, old, old - n + n + m + m)
+    moved[old == n - 1] = n + m + m - 1  # the rarest leaf is this node now
+    np.testing.assert_array_equal(new[m:], moved)
+    assert new[m - 1, 1] == n - 1
+    again = hung(after, Vocabulary([*names, b"z"], np.append(after.counts, 5), 99), "m.bin")
+    grown_again = Tree.of(again.counts).children
+    assert grown_again[0].tolist() == [n + m, n + m - 1]  # z, and what was the rarest
+    assert len(grown_again) == n + m
+
+
+def test_a_tree_that_cannot_be_kept_is_refused():
+    before = Vocabulary([b"a", b"b"], np.array([10**14, 1]), 10**14)
+    grown = Vocabulary([b"a", b"b", b"c", b"d", b"e"], np.array([10**14, 1, 1, 1, 1]), 10**14)
+    with pytest.raises(ConfigError, match=r"new labels, such as 'c'.*too often.*Train anew"):
+        hung(before, grown, "m.bin")
+    before = Vocabulary([b"a", b"b"], np.array([1, 2]), 3)
+    grown = Vocabulary([b"a", b"b", b"c"], np.array([1, 2, 1]), 4)
+    with pytest.raises(ConfigError, match=r"counts of the labels of m\.bin do not fall"):
+        hung(before, grown, "m.bin")
+
+
+@pytest.mark.parametrize("loss", ["softmax", "hs", "ns", "ova"])
+def test_a_classifier_that_goes_on_with_a_new_label_still_knows_the_old_ones(tmp_path, loss):
+    """A row of zeros had the probability 1/2 with `ns`, `ova`; with `hs` the tree was another."""
+    text = lines(500, label="__label__")
+    path = classifier(tmp_path, text, loss=loss, epochs="20").rename(tmp_path / "first.bin")
+    old = lines(100, seed=2, label="__label__")
+    before = right(LabelModel(path), old)
+    assert before > 0.97
+    new = "".join(f"__label__moon crater dust {word} the\n" for word in "abcdefgh")
+    more = new + "".join(text.splitlines(keepends=True)[:60])
+    given = {"continue_from": str(path), "loss": loss}
+    still = classifier(tmp_path, more, **given, epochs="1", lr="0.000001")
+    assert right(LabelModel(still), old) == before  # it begins where the lines lack it
+    after = LabelModel(classifier(tmp_path, more, **given, epochs="1"))
+    assert right(after, old) > before - 0.02
+    learnt = LabelModel(classifier(tmp_path, more, **given, epochs="20"))
+    assert right(learnt, new) == 1
+    assert right(learnt, old) > before - 0.02

@@ -163,8 +163,10 @@ def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, Any]:
     except SnailError as error:
         log.warning("%s is not calibrated: %s. Run snailps calibrate", path, error)
         return {"not_calibrated": str(error)}
+    shift = {"shift": report.shift} if report.shift else {}
     return {
         "temperature": report.temperature,
+        **shift,
         "calibration_error": report.calibration_error_after,
         "uncalibrated_error": report.calibration_error_before,
     }
@@ -254,6 +256,7 @@ def lines_between(lines: Lines, first: int, last: int) -> Lines:
         labels=lines.labels[label_ptr[0] : label_ptr[-1]],
         line_weights=lines.line_weights[first:last],
         label_weights=lines.label_weights[label_ptr[0] : label_ptr[-1]],
+        rests=lines.rests[label_ptr[0] : label_ptr[-1]],
     )
 
 

@@ -8,7 +8,7 @@ Shared by a worker's blocks, a pruned model that is trained on, and trials.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -19,8 +19,18 @@ from snailps import kernels
 from snailps.data._labelled import Lines
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.models.classifier.outputs import LOSSES, Outputs
+from snailps.models.classifier.weights import weights_of_lines
 
 Floats = NDArray[np.float32]
+Order = NDArray[np.uint32]
+
+SPAN_FEATURES = 1 << 20
+"""Features between two looks at whether to stop: about a tenth of a second."""
+MEAN_STEPS = 8
+"""Steps of a line at most, as a mean over lines: memory grows with them.  A line of more weight
+takes several steps in a row."""
+EVEN = 1e-5
+"""Weights that differ by less are equal: thirds of labels add up to 1 in float32 only about."""
 
 
 class Steps(NamedTuple):
@@ -37,10 +47,66 @@ class Steps(NamedTuple):
     lead: float = 1.0
 
 
-def shuffled(lines: Lines, seed: int, most: int | None = None) -> Lines:
-    """Put lines into an order that `seed` determines; only the first `most` of it, if given."""
-    order = drawn_order(seed, len(lines.label_ptr) - 1)[:most]
+def joined(parts: Sequence[Lines]) -> Lines:
+    """Append lines of several pieces of a text."""
+
+    def pointers(name: str) -> NDArray[np.int64]:
+        sizes = [np.diff(getattr(part, name)) for part in parts]
+        return np.concatenate(([0], np.cumsum(np.concatenate(sizes)))).astype(np.int64)
+
+    return Lines(
+        pointers("feature_ptr"),
+        np.concatenate([part.features for part in parts]),
+        pointers("label_ptr"),
+        np.concatenate([part.labels for part in parts]),
+        sum(part.tokens for part in parts),
+        sum(part.unread for part in parts),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("line_weights", "label_weights", "rests")
+        ),
+    )
+
+
+def spans(ptr: NDArray[np.int64], lines: int) -> Iterator[tuple[int, int]]:
+    """Cut the first `lines` lines into spans of about `SPAN_FEATURES` features."""
+    start = 0
+    while start < lines:
+        end = int(np.searchsorted(ptr, ptr[start] + SPAN_FEATURES))
+        end = min(lines, max(start + 1, end))
+        yield start, end
+        start = end
+
+
+def steps_of(lines: Lines, loss: str) -> Order | None:
+    """The line of each step of an epoch, rising: a line of weight n is n lines.
+
+    None: no line has a weight above 1.  A weight between two whole numbers has as many steps as the
+    larger, of equal weights.
+    """
+    weights = weights_of_lines(lines, loss)
+    if loss == "ova" and len(lines.label_weights):  # the largest yes makes the step
+        largest = np.ones(len(weights), np.float32)
+        owners = np.repeat(np.arange(len(weights)), np.diff(lines.label_ptr))
+        np.maximum.at(largest, owners, lines.label_weights)
+        weights = weights * largest
+    if weights.max(initial=0) <= 1 + EVEN:
+        return None
+    steps = np.maximum(np.ceil(weights - EVEN), 1)
+    most = float(steps.max())
+    while np.minimum(steps, most).sum() > MEAN_STEPS * len(steps):
+        most = most // 2
+    return np.repeat(np.arange(len(steps), dtype=np.uint32), np.minimum(steps, most).astype(int))
+
+
+def in_order(lines: Lines, order: Order) -> Lines:
+    """Put lines into an order, in which a line may be several times: it shares out its weight."""
+    number = len(lines.label_ptr) - 1
     of_lines, *of_labels = lines.line_weights, lines.label_weights, lines.rests
+    times = np.bincount(order, minlength=number)
+    if times.max(initial=0) > 1:
+        of_lines = of_lines if len(of_lines) else np.ones(number, np.float32)
+        of_lines = (of_lines / np.maximum(times, 1)).astype(np.float32)
     label_weights, rests = (
         entries_in_order(weights, lines.label_ptr, order) if len(weights) else weights
         for weights in of_labels
@@ -54,6 +120,15 @@ def shuffled(lines: Lines, seed: int, most: int | None = None) -> Lines:
         label_weights=label_weights,
         rests=rests,
     )
+
+
+def stepped(lines: Lines, loss: str, *, shuffle: int | None) -> Lines:
+    """Repeat each line as its weight says; in an order that the seed `shuffle` determines."""
+    steps = steps_of(lines, loss)
+    if shuffle is not None:
+        order = drawn_order(shuffle, len(lines.label_ptr) - 1 if steps is None else len(steps))
+        return in_order(lines, order if steps is None else steps[order])
+    return lines if steps is None else in_order(lines, steps)
 
 
 def begin(

@@ -40,7 +40,7 @@ from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.held_out import split_of
-from snailps.models.classifier.lines import Steps, begin, shuffled
+from snailps.models.classifier.lines import Steps, begin, stepped
 from snailps.models.classifier.outputs import Outputs, output_rows
 from snailps.models.classifier.passes import (
     STEPS,
@@ -54,11 +54,12 @@ from snailps.models.classifier.weights import (
     LabelSums,
     WeighedPart,
     WeighedSurveyor,
+    counts_in,
     factors_in,
     factors_of,
-    sums_of,
     weighed,
     weights_of_lines,
+    with_counts,
     with_factors,
 )
 from snailps.models.copied_rows import CopiedRows
@@ -127,13 +128,17 @@ def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
 
 def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
     _, summary = factors_in(summary)
+    _, summary = counts_in(summary)
     size = 8 + int.from_bytes(summary[:8], "little")
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
 
 
 def part_of(s: ClassifierSettings, text_of: Callable[[Block], bytes]) -> WordPart:
     """A worker's part of the survey, of texts without the lines that are not trained."""
-    return WeighedPart(s.label.encode(), text_of) if s.has_weights else WordPart(text_of)
+    if not s.sums_labels:
+        return WordPart(text_of)
+    shares = s.loss != "ova"
+    return WeighedPart(s.label.encode(), text_of, weighed=s.has_weights, shares=shares)
 
 
 class _Seen(NamedTuple):
@@ -218,7 +223,7 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def surveyor(cls, settings: Any) -> WordSurveyor:
-        if not settings.has_weights:
+        if not settings.sums_labels:
             return super().surveyor(settings)
         return WeighedSurveyor(partial(cls.summarize, settings))
 
@@ -254,8 +259,9 @@ class Classifier(TextModel, Adopted, Reported):
                 ", or lower min_count_label" * (s.min_count_label > 1),
             )
         summary = pack_summary(words, labels)
+        if s.continue_from and s.loss == "ns":
+            summary = with_counts(summary, labels.counts_in(counter))
         if s.class_weights:
-            sums = sums or sums_of(counter, prefix)
             factors = factors_of(s.class_weights, labels, prefix, sums)
             summary = with_factors(summary, factors)
         if not s.has_ngrams:
@@ -334,9 +340,10 @@ class Classifier(TextModel, Adopted, Reported):
     def setup(self) -> None:
         self.settings, summary = surveyed(self.settings.decided(small=False), self.summary)
         s, (words, labels) = self.settings, unpack_summary(summary)
-        self._factors = factors_in(summary)[0]
+        self._factors, rest = factors_in(summary)
+        of_text, _ = counts_in(rest)
         self._words = len(words)
-        self._outputs = output_rows(s.loss, labels.counts, s.negatives)
+        self._outputs = output_rows(s.loss, of_text if len(of_text) else labels.counts, s.negatives)
         self._reader = held_out.line_reader(s, words, labels)
         space = self._reader.space
         self._numbers = WordNumbers(space) if space <= PLACES_MAX else None
@@ -401,7 +408,7 @@ class Classifier(TextModel, Adopted, Reported):
         return Prepared(examples, len(lines.label_ptr) - 1, metrics, asked)
 
     def _ordered(self, lines: Lines, seed: int) -> Lines:
-        return shuffled(lines, seed) if self.settings.shuffle else lines
+        return stepped(lines, self.settings.loss, shuffle=seed if self.settings.shuffle else None)
 
     def rates(self, block: Block) -> Rates:
         begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
@@ -568,5 +575,6 @@ class Classifier(TextModel, Adopted, Reported):
         if not s.calibrate:
             return {"files": [path], **figures}
         figures |= held_out.calibrated(s, path)
-        files = [path, str(path_beside(path))] if "temperature" in figures else [path]
+        is_written = figures.get("temperature", 1) != 1 or "shift" in figures
+        files = [path, str(path_beside(path))] if is_written else [path]
         return {"files": files, **figures}

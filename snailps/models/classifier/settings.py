@@ -16,7 +16,7 @@ from snailps.data._labelled import GRAM_MAX
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
-from snailps.models.class_weights import class_weights_in
+from snailps.models.class_weights import BALANCED, class_weights_in
 from snailps.models.ngram_rows import AUTO
 from snailps.models.shared_settings import (
     BUCKET,
@@ -157,7 +157,8 @@ class ClassifierSettings(JobSettings):
     calibrate: bool = setting(
         False,
         help="Whether to calibrate the finished model on the held-out lines, like `snailps "
-        "calibrate`. Writes a temperature to `OUTPUT.bin.json`. With `validation` or `held_out`.",
+        "calibrate`. Writes temperature and shift to `OUTPUT.bin.json`. With `validation` or "
+        "`held_out`.",
         when="Its probabilities are compared with a threshold, or shown.",
     )
     label: str = setting(
@@ -274,6 +275,11 @@ class ClassifierSettings(JobSettings):
     def prefix_bytes(self) -> int:
         """Length of the prefix of labels, as a model's file has it; 0: the usual one."""
         return 0 if self.label == LABEL_PREFIX.decode() else len(self.label.encode())
+
+    @property
+    def sums_labels(self) -> bool:
+        """Whether the survey sums the weights of labels."""
+        return self.has_weights or self.class_weights == (BALANCED,)
 
     @property
     def buckets(self) -> int:

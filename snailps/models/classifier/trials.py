@@ -25,7 +25,8 @@ from snailps import kernels
 from snailps.api.tables import Table
 from snailps.data._key_numbering import WordNumbers
 from snailps.data._labelled import KeptGrams, Lines
-from snailps.data.in_order import in_order
+from snailps.data._shuffling import drawn_order
+from snailps.data.in_order import in_order as answers_in_order
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.held_out import (
     input_keys,
@@ -34,7 +35,7 @@ from snailps.models.classifier.held_out import (
     reading_of,
     split_of,
 )
-from snailps.models.classifier.lines import Floats, Steps, begin, shuffled
+from snailps.models.classifier.lines import Floats, Steps, begin, in_order, joined, spans, stepped
 from snailps.models.classifier.model import Classifier, part_of, unpack_summary
 from snailps.models.classifier.outputs import Ints, Outputs, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
@@ -46,8 +47,6 @@ from snailps.models.text_model import BUCKET_KEY, normal_form_of
 from snailps.vectors.fasttext_bin import BinHeader, BinModel
 from snailps.vectors.labelling import labelling_of
 
-SPAN_FEATURES = 1 << 20
-"""Features between two looks at whether to stop: about a tenth of a second."""
 LINES_UNTRAINED = 1 << 8
 """Lines by which the loss of untrained rows is measured."""
 PIECE_BYTES = 1 << 20
@@ -66,27 +65,6 @@ class Stopped(Exception):
 
 class Diverged(Exception):
     """The loss of the training is beyond what a job goes on with."""
-
-
-def joined(parts: Sequence[Lines]) -> Lines:
-    """Append lines of several pieces of a text."""
-
-    def pointers(name: str) -> NDArray[np.int64]:
-        sizes = [np.diff(getattr(part, name)) for part in parts]
-        return np.concatenate(([0], np.cumsum(np.concatenate(sizes)))).astype(np.int64)
-
-    return Lines(
-        pointers("feature_ptr"),
-        np.concatenate([part.features for part in parts]),
-        pointers("label_ptr"),
-        np.concatenate([part.labels for part in parts]),
-        sum(part.tokens for part in parts),
-        sum(part.unread for part in parts),
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("line_weights", "label_weights", "rests")
-        ),
-    )
 
 
 class Examples(NamedTuple):
@@ -182,7 +160,7 @@ class Text:
 
         # Held-out lines have the weights of the text, and none of classes, as in every other test.
         train, held_out = (
-            joined(list(in_order(read, pieces, self._threads)))
+            joined(list(answers_in_order(read, pieces, self._threads)))
             for read, pieces in ((trained, self._train), (reader.read, self._held_out))
         )
         used, of_train, of_held_out = WordNumbers(reader.space).number(
@@ -231,7 +209,8 @@ def trained(
         first.fill_first(keys, values[: len(keys)])
         inputs[start : start + len(keys), : s.dim] = values[: len(keys)]
     of_loss = output_rows(s.loss, examples.labels.counts, s.negatives)
-    number = len(examples.train.label_ptr) - 1
+    train = stepped(examples.train, s.loss, shuffle=None)
+    number = len(train.label_ptr) - 1
     total, done = epochs * number, 0
 
     def mean_loss(lines: Lines, part: Outputs, span: tuple[int, int], steps: Steps) -> float:
@@ -243,11 +222,12 @@ def trained(
     while done < total * share:
         left = round(total * share - done)
         seed = s.seed + 1 + done
-        lines = shuffled(examples.train, seed, max(1, min(number, left)))
+        some = max(1, min(number, left))
+        lines = in_order(train, drawn_order(seed, number)[:some])
         needed = of_loss.of(lines, seed)
         part = needed.at(needed.rows)
         lines = lines._replace(labels=part.labels)
-        for start, end in _spans(lines.feature_ptr, len(lines.label_ptr) - 1):
+        for start, end in spans(lines.feature_ptr, len(lines.label_ptr) - 1):
             if stop.is_set():
                 raise Stopped
             rates = [s.lr * max(0.0, 1 - (done + at) / total) for at in (start, end)]
@@ -262,16 +242,6 @@ def trained(
     if not (are_bounded(inputs) and are_bounded(outputs)):
         raise Diverged
     return inputs, outputs
-
-
-def _spans(ptr: NDArray[np.int64], lines: int) -> Iterator[tuple[int, int]]:
-    """Cut the first `lines` lines into spans of about `SPAN_FEATURES` features."""
-    start = 0
-    while start < lines:
-        end = int(np.searchsorted(ptr, ptr[start] + SPAN_FEATURES))
-        end = min(lines, max(start + 1, end))
-        yield start, end
-        start = end
 
 
 def as_model(examples: Examples, s: ClassifierSettings, rows: tuple[Floats, Floats]) -> BinModel:

@@ -12,13 +12,14 @@ without a weight; `data._labelled` reads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block
 from snailps.data._labelled import NO_WEIGHTS, Lines, WeightError, without_weights
-from snailps.data._text import NameTable, WordCounter
+from snailps.data._text import NameTable
 from snailps.data.blocks import Place
 from snailps.data.examples import line_at
 from snailps.data.label_words import word_of
@@ -37,6 +38,7 @@ SUM_MAX = 1 << 38
 """Largest sum of weights, so that these numbers stay below 2^63."""
 _SUMS_MAGIC = b"SNLW"
 _FACTORS_MAGIC = b"SNCW"
+_COUNTS_MAGIC = b"SNCC"
 _SIZE_BYTES = 8
 
 
@@ -96,11 +98,23 @@ def refuse_wrong(
 
 
 class WeighedPart(WordPart):
-    """Counts the words of a worker's blocks of weighed text, and sums the weights of labels."""
+    """Counts the words of a worker's blocks, and sums the weights of labels.
 
-    def __init__(self, prefix: bytes, text_of: Callable[[Block], bytes]) -> None:
+    `weighed`: the text may have weights.  `shares`: a label without one has 1 / the number of its
+    line's labels, as in the training (`weighed`).
+    """
+
+    def __init__(
+        self,
+        prefix: bytes,
+        text_of: Callable[[Block], bytes],
+        *,
+        weighed: bool = True,
+        shares: bool = False,
+    ) -> None:
         super().__init__(text_of)
         self._prefix, self._sums = prefix, LabelSums()
+        self._how = {"weighed": weighed, "shares": shares}
 
     @property
     def size_bytes(self) -> int:
@@ -116,7 +130,7 @@ class WeighedPart(WordPart):
             raise
 
     def count(self, text: bytes) -> None:
-        plain, labels, weights = without_weights(text, self._prefix)
+        plain, labels, weights = without_weights(text, self._prefix, **self._how)
         super().count(plain)
         self._sums.add(labels, weights)
 
@@ -139,21 +153,16 @@ class WeighedSurveyor(WordSurveyor):
         self._sums.merge(part[end:])
 
 
-def sums_of(counter: WordCounter, prefix: bytes) -> LabelSums:
-    """Sums of a text without weights: how often each label occurs."""
-    sums, words = LabelSums(), counter.words()
-    labels = np.flatnonzero(words.begin_with(prefix))
-    sums.add(words.take(labels), counter.counts()[labels].astype(np.float64))
-    return sums
-
-
-def factors_of(texts: Sequence[str], labels: Vocabulary, prefix: bytes, sums: LabelSums) -> Floats:
+def factors_of(
+    texts: Sequence[str], labels: Vocabulary, prefix: bytes, sums: LabelSums | None
+) -> Floats:
     """Return the factor of each label, float32 (n,), for `class_weights`; empty: all are 1.
 
-    ConfigError: no such label, or all factors are 0.
+    `sums` are for ``balanced``.  ConfigError: no such label, or all factors are 0.
     """
     weights = class_weights_in(texts)
     if weights is None:
+        assert sums is not None
         return balanced(sums.of(labels.words)).astype(np.float32)
     if not weights:
         return NO_WEIGHTS
@@ -184,19 +193,36 @@ def factors_of(texts: Sequence[str], labels: Vocabulary, prefix: bytes, sums: La
 
 def with_factors(summary: bytes, factors: Floats) -> bytes:
     """Put factors before a summary; none: the summary as it is."""
-    if not len(factors):
-        return summary
-    size = factors.nbytes.to_bytes(_SIZE_BYTES, "little")
-    return _FACTORS_MAGIC + size + factors.astype("<f4").tobytes() + summary
+    return _with_array(summary, _FACTORS_MAGIC, factors.astype("<f4")) if len(factors) else summary
 
 
 def factors_in(summary: bytes) -> tuple[Floats, bytes]:
     """The factors of labels (empty: all are 1), and the summary without them."""
-    if summary[: len(_FACTORS_MAGIC)] != _FACTORS_MAGIC:
-        return NO_WEIGHTS, summary
-    head = len(_FACTORS_MAGIC) + _SIZE_BYTES
-    end = head + int.from_bytes(summary[len(_FACTORS_MAGIC) : head], "little")
-    return np.frombuffer(summary[head:end], "<f4"), summary[end:]
+    return _array_in(summary, _FACTORS_MAGIC, "<f4")
+
+
+def with_counts(summary: bytes, counts: NDArray[np.int64]) -> bytes:
+    """Put counts of labels in the trained text before a summary, where those of the model are
+    others.
+    """
+    return _with_array(summary, _COUNTS_MAGIC, counts.astype("<i8"))
+
+
+def counts_in(summary: bytes) -> tuple[NDArray[np.int64], bytes]:
+    """The counts of labels in the trained text (empty: the model's), and the summary without."""
+    return _array_in(summary, _COUNTS_MAGIC, "<i8")
+
+
+def _with_array(summary: bytes, magic: bytes, array: NDArray[Any]) -> bytes:
+    return magic + array.nbytes.to_bytes(_SIZE_BYTES, "little") + array.tobytes() + summary
+
+
+def _array_in(summary: bytes, magic: bytes, kind: str) -> tuple[NDArray[Any], bytes]:
+    if summary[: len(magic)] != magic:
+        return np.zeros(0, kind), summary
+    head = len(magic) + _SIZE_BYTES
+    end = head + int.from_bytes(summary[len(magic) : head], "little")
+    return np.frombuffer(summary[head:end], kind), summary[end:]
 
 
 def weighed(lines: Lines, factors: Floats, loss: str, *, are_soft: bool) -> Lines:

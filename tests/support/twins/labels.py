@@ -78,7 +78,7 @@ def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noi
         weight = of_line * (weights.sum() if loss != 1 else max(1, *weights))
         done = 0.0
         while done < weight:
-            part = min(max(1.0, done), weight - done)
+            part = min(max(1.0, done if loss in (0, 3) else done / 16), weight - done)
             factor = of_line * part / weight
             hidden = inputs[rows].mean(0)
             gradient = np.zeros(dim)
