@@ -87,6 +87,8 @@ class Encoding:
         Keys of columns of which training has clipped values to `LIMIT`: prediction clips them too.
     names : tuple of str
         Classes of text labels, sorted; tables are read with their numbers.
+    is_balanced : bool
+        The numbers of `class_weights` come from ``balanced``: a further training finds its own.
     """
 
     labels: tuple[float, ...] = ()
@@ -98,6 +100,7 @@ class Encoding:
     constant: float = 0.0
     clipped: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    is_balanced: bool = False
 
     @classmethod
     def of_text(cls, text: str) -> Encoding:

@@ -611,6 +611,7 @@ def test_balanced_weights_give_all_classes_the_same_sum_and_are_a_setting_of_the
     balanced = {"class_weights": ("balanced",)}
     found = settings_of(text, tmp_path / "x.svm", **balanced)
     assert found.weights_of_classes == pytest.approx((2, 2 / 3), rel=1e-5)
+    assert Encoding.of_text(found.encoding).is_balanced  # a further training finds its own
     batch = batch_reader(found, trains=True).read(text.encode())
     sums = np.bincount(batch.labels.astype(int), batch.weights)
     assert sums == pytest.approx([200, 200], rel=1e-5)

@@ -1324,6 +1324,19 @@ def test_command_that_continues_adds_labels_of_the_input(jobs, saved, tmp_path):
         labelled(Linear, saved, "5 0:1\n", loss="multinomial", classes=4)
 
 
+def test_command_that_continues_a_balanced_model_balances_its_own_lines(monkeypatch):
+    """The file has numbers, of two classes of that text: a third class ended with them."""
+    of_file = Encoding(labels=(0.0, 1.0), is_measured=True, is_balanced=True)
+    before = Linear.Settings(class_weights=("2", "0.666667"), encoding=of_file.text)
+    saved = warm_start._Saved(before, (0, 1), (50.0, 150.0), (), False, "")
+    monkeypatch.setattr(warm_start, "_saved", lambda cls, s: saved)
+    assert continuing(Linear, "m.npz").class_weights == ("balanced",)
+    assert continuing(Linear, "m.npz", class_weights=("1", "3")).class_weights == ("1", "3")
+    numbers = replace(before, encoding=replace(of_file, is_balanced=False).text)
+    saved = replace(saved, settings=numbers)
+    assert continuing(Linear, "m.npz").class_weights == ("2", "0.666667")
+
+
 @pytest.mark.parametrize("text", ["weights alone", "no archive", "nothing"])
 def test_command_that_continues_says_what_the_file_lacks(jobs, saved, tmp_path, text):
     wanted, path = "continue_from: expected the .npz of a model, got", tmp_path / "other.npz"

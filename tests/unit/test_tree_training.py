@@ -16,6 +16,7 @@ from snailps.models.classifier.warm_start import hung
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.labelled_lines import LabelledLines
 
 TOPICS = {
     "sea": ["wave", "salt", "sail", "harbour", "tide"],
@@ -166,9 +167,8 @@ def test_retraining_of_a_tree_learns_the_text_it_is_given(tmp_path):
     text = lines(300, seed=5, label="__label__")
     model = read_bin(path)
     full = replace(model, input=np.array(model.input[:]), output=np.array(model.output[:]))
-    again = retrained(
-        full, Retraining(lambda: [text.encode()], "text", epochs=10, lr=0.5, threads=2)
-    )
+    given = LabelledLines(LabelModel.of_model(full), "text", lambda: [text.encode()])
+    again = retrained(full, Retraining(given, epochs=10, lr=0.5, threads=2))
     assert right(LabelModel.of_model(again), text) > 0.98
 
 

@@ -258,7 +258,8 @@ def _balanced(
     factors = tuple(f"{factor:.6g}" for factor in balanced(sums).tolist())
     of_what = "all" if is_whole else "a sample of"
     log.info("class_weights, by %s %s labels: %s", of_what, f"{len(labels):,}", ", ".join(factors))
-    return replace(settings, class_weights=factors)
+    of_input = replace(Encoding.of_text(settings.encoding), is_balanced=True)
+    return replace(settings, class_weights=factors, encoding=of_input.text)
 
 
 def _look_at_order(sample: Sample) -> None:

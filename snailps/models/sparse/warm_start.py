@@ -28,6 +28,7 @@ from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
+from snailps.models.class_weights import BALANCED
 from snailps.models.packed_tables import (
     Classes,
     Packed,
@@ -68,7 +69,8 @@ class _Saved:
 
     @property
     def encoding(self) -> Encoding:
-        encoding = replace(Encoding.of_text(self.settings.encoding), is_measured=True)
+        of_file = Encoding.of_text(self.settings.encoding)
+        encoding = replace(of_file, is_measured=True, is_balanced=False)
         if self.classes and all(isinstance(label, str) for label in self.classes):
             numbers = tuple(map(float, range(len(self.classes))))
             return replace(encoding, labels=numbers, names=self.classes)
@@ -127,6 +129,8 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
     own = {name for name in settings_of(type(s)) if name not in job and name not in OF_THE_RUN}
     others = own - _OF_EACH - shape.keys() - set(classes)
     habits = {name: getattr(before, name) for name in (*others, "seed")}
+    if Encoding.of_text(before.encoding).is_balanced:  # its numbers are of its lines and classes
+        habits["class_weights"] = (BALANCED,)
     if s.validation:  # it has one of the two
         del habits["held_out"]
     if saved.by_name:
