@@ -573,9 +573,7 @@ def test_word_that_runs_are_over_hides_no_checkpoint_when_a_bit_is_flipped(folde
 def test_folder_that_another_master_has_refuses_and_names_it(folder):
     other = CheckpointFolder(folder.path)
     here = f"process {os.getpid()} on"
-    with pytest.raises(
-        CheckpointError, match=rf"this master itself, and not .*\({here}.*of a job"
-    ):
+    with pytest.raises(CheckpointError, match=rf"this master itself, and not .*\({here}.*of a job"):
         other.take()
     (folder.path / LOCK).write_text("process 1 on elsewhere\n")
     words = r": another master keeps its checkpoints here \(process 1 on elsewhere\): choose"
