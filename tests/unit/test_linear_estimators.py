@@ -982,7 +982,7 @@ FIELD_OF_COLUMN = [0] * 20 + [1] * 10
 
 
 def trained_by_command(folder, kind):
-    """A field-aware machine as ``snailps train fm`` writes it; its file of examples, and figures."""
+    """A field-aware machine as ``snailps train fm`` writes it, its examples and its figures."""
     labels = [(user + item) % 2 for user, item in PAIRS]
     entries = pytest.importorskip("scipy.sparse").csr_matrix(
         (np.ones(2 * len(PAIRS), np.float32), np.array(PAIRS).ravel(), np.arange(0, 401, 2)),
