@@ -7,6 +7,8 @@ A table of names: `training` has arguments, `model` has methods.  Estimators tra
 answers.  docs/fasttext.md lists every name, and where the answers differ on purpose.
 """
 
+from typing import NoReturn
+
 from snailps.fasttext import FastText, util
 from snailps.fasttext.FastText import (
     BOW,
@@ -20,6 +22,7 @@ from snailps.fasttext.FastText import (
     train_supervised,
     train_unsupervised,
 )
+from snailps.fasttext.model import unknown_name
 
 __all__ = [
     "BOW",
@@ -35,3 +38,7 @@ __all__ = [
     "train_unsupervised",
     "util",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise unknown_name(f"module {__name__!r}", name, __all__)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from snailps import kernels
-from snailps.errors import ParameterError
+from snailps.errors import ParameterError, near_name
 from snailps.vectors.fasttext_bin import BinHeader
 
 
@@ -81,6 +81,11 @@ ALIASES = {
 }
 SUPERVISED = ("input", *(name for name in unsupervised_default if name != "model"), *OURS)
 UNSUPERVISED = ("input", *(name for name in unsupervised_default if "autotune" not in name), *OURS)
+NATIVE: dict[str, Any] = {
+    "output": "", "saveOutput": False, "cutoff": 0, "dsub": 2, "qnorm": False, "qout": False,
+    "retrain": False,
+}  # fmt: skip
+"""Arguments of fastText's command that `getArgs` has, too."""
 KEPT = tuple(
     name for name in SUPERVISED[1:] if name not in ("seed", *OURS) and "autotune" not in name
 )
@@ -101,7 +106,9 @@ def taken(
     for name, value in kwargs.items():
         name = ALIASES.get(name, name)
         if name not in names:
-            raise TypeError(f"{who}: unknown argument {name!r}; it has {', '.join(names)}")
+            near = near_name(name, (*names, *ALIASES))
+            hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
+            raise TypeError(f"{who}: unknown argument {name!r}; {hint}")
         if name in values:
             raise TypeError(f"{who}: argument {name!r} was given twice")
         values[name] = value
@@ -138,7 +145,7 @@ def arguments_in(header: BinHeader) -> dict[str, Any]:
 
 def arguments_of(header: BinHeader) -> dict[str, Any]:
     """Return all arguments of a model's file; arguments that it lacks have their defaults."""
-    defaults = {name: unsupervised_default[name] for name in KEPT}
+    defaults = {"input": "", **NATIVE, **unsupervised_default}
     return {**defaults, "thread": kernels.cores(), **arguments_in(header)}
 
 

@@ -24,8 +24,8 @@ from snailps.data.arguments import whole_number
 from snailps.data.atomic import atomic_file
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
-from snailps.errors import DataError
-from snailps.fasttext.arguments import arguments_of
+from snailps.errors import DataError, near_name
+from snailps.fasttext.arguments import KEPT, arguments_of
 from snailps.vectors.calibration import Calibration, write_calibration
 from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_large, read_bin
 from snailps.vectors.files import open_bin
@@ -61,6 +61,13 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     A file of 1 GiB or more is mapped: replace it by renaming another file to its name.
     """
     return Model(path)
+
+
+def unknown_name(whose: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Make the error for a name that is not there, with the one that was meant."""
+    near = near_name(name, (known for known in names if not known.startswith("_")))
+    hint = f"; did you mean {near}?" if near else ""
+    return AttributeError(f"{whose} has no attribute {name!r}{hint}")
 
 
 def tokenize(text: str) -> list[str]:
@@ -99,8 +106,9 @@ class Model:
         made = cls()
         made._take(model)
         made._args = args
-        for name, value in args.items():
-            setattr(made, name, value)
+        for name in KEPT:
+            if name in args:
+                setattr(made, name, args[name])
         return made
 
     def _take(self, model: BinModel, where: str | os.PathLike[str] = "the model") -> None:
@@ -135,7 +143,7 @@ class Model:
                 "the model is empty: expected one of load_model, train_supervised or "
                 "train_unsupervised"
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise unknown_name(f"{type(self).__name__!r} object", name, dir(self))
 
     def __repr__(self) -> str:
         if "_bin" not in vars(self):

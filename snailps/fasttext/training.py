@@ -26,7 +26,6 @@ from snailps.estimators.text_base import OF_TEXT, TextEstimator
 from snailps.estimators.tuning import Tunable
 from snailps.fasttext.arguments import (
     ALIASES,
-    KEPT,
     SUPERVISED,
     SUPERVISED_DEFAULT,
     UNSUPERVISED,
@@ -34,6 +33,7 @@ from snailps.fasttext.arguments import (
     loss_name,
     signed,
     taken,
+    unsupervised_default,
 )
 from snailps.fasttext.model import Model
 from snailps.local.session import within
@@ -310,7 +310,8 @@ def _shared(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 def _training(
     estimator: type[_Trainer], parameters: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Training:
-    args = {name: values[name] for name in KEPT}
+    args = {name: values[name] for name in unsupervised_default if name != "model"}
+    args["input"] = os.fsdecode(values["input"])
     args |= {"loss": loss_name[values["loss"]], "thread": values["thread"] or kernels.cores()}
     if "bucket" not in parameters:
         args["bucket"] = 0

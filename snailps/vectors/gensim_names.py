@@ -8,8 +8,8 @@ Only names, and the few definitions that `Vectors` has no other name for.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ class _Queried(Protocol):
     def similarity(self, a: Query, b: Query, /) -> float: ...
     def distances(self, word_or_vector: Query, other_words: Collection[str] = (), /) -> Float32: ...
     def closer_than(self, key1: str, key2: str, /) -> list[str]: ...
+    def most_similar(
+        self, positive: Any, *, topn: int, restrict_vocab: int | None
+    ) -> Sequence[tuple[str, float]]: ...
 
 
 class GensimNames:
@@ -70,6 +73,20 @@ class GensimNames:
     def get_vector(self: _Queried, word: str | bytes, norm: bool = False) -> Float32:
         """gensim's name for `vector`; `norm` scales the vector to length 1."""
         return unit(self.vector(word)) if norm else self.vector(word)
+
+    def similar_by_word(
+        self: _Queried, word: str | bytes, topn: int = 10, restrict_vocab: int | None = None
+    ) -> Sequence[tuple[str, float]]:
+        """gensim's name for `most_similar` of one word."""
+        return self.most_similar([word], topn=topn, restrict_vocab=restrict_vocab)
+
+    similar_by_key = similar_by_word
+
+    def similar_by_vector(
+        self: _Queried, vector: Float32, topn: int = 10, restrict_vocab: int | None = None
+    ) -> Sequence[tuple[str, float]]:
+        """gensim's name for `most_similar` of one vector, float32[dim]; no word is left out."""
+        return self.most_similar([vector], topn=topn, restrict_vocab=restrict_vocab)
 
     def distance(self: _Queried, w1: str, w2: str) -> float:
         """Return 1 - `similarity`."""

@@ -16,7 +16,7 @@ import snailps.fasttext as fasttext
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.fasttext import arguments, training, util
 from snailps.fasttext.model import Model
-from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_meter import Meter
 from snailps.vectors.words import to_bytes, tokens_of
@@ -497,6 +497,43 @@ def test_search_keeps_what_is_given(given, parameters, fixed):
     assert made.autotune.fixed == fixed
     if "bucket" not in given:
         assert made.parameters.get("bucket") in (None, 2_000_000)
+
+
+def test_unknown_names_and_arguments_say_what_was_meant(tmp_path):
+    with pytest.raises(TypeError, match="unknown argument .epochs.; did you mean epoch"):
+        fasttext.train_supervised("t", epochs=3)
+    with pytest.raises(TypeError, match="unknown argument 'zzz'; it has input, lr"):
+        fasttext.train_supervised("t", zzz=3)
+    with pytest.raises(
+        AttributeError, match="no attribute 'train_superwised'; did you mean train_s"
+    ):
+        fasttext.train_superwised  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'snailps.fasttext' has no attribute 'qqqqq'$"):
+        fasttext.qqqqq  # noqa: B018
+    header, rows = BinHeader(dim=2, loss="softmax", model="supervised"), np.ones((1, 2), np.float32)
+    write_bin(tmp_path / "m", header, [b"a"], [1], [rows], [rows], [b"__label__x"], [1])
+    model = fasttext.load_model(tmp_path / "m")
+    with pytest.raises(AttributeError, match=r"'predicts'; did you mean predict\?"):
+        model.predicts  # noqa: B018
+    assert not hasattr(model, "lr")
+    assert not hasattr(fasttext, "__path__x")
+
+
+def test_compiled_object_has_all_arguments_of_fasttexts(tmp_path):
+    official = pytest.importorskip("fasttext", reason="fasttext is not installed")
+    (tmp_path / "t").write_text("__label__a x y\n__label__b z y\n" * 20)
+    theirs = official.train_supervised(str(tmp_path / "t"), verbose=0, dim=4, epoch=1, seed=7)
+    theirs.save_model(str(tmp_path / "m.bin"))
+    args = official.load_model(str(tmp_path / "m.bin")).f.getArgs()
+    ours = fasttext.load_model(tmp_path / "m.bin").f.getArgs()
+    for name in dir(args):
+        if not name.startswith("_") and name not in ("setManual", "thread", "loss", "model"):
+            assert getattr(ours, name) == getattr(args, name), name
+    made = training.supervised(tmp_path / "t", seed=7, dim=4)
+    assert (made.args["seed"], made.args["input"]) == (7, str(tmp_path / "t"))
+    model = fasttext.FastText._FastText.of_bin(read_bin(tmp_path / "m.bin"), made.args)
+    assert model.f.getArgs().seed == 7
+    assert not hasattr(model, "seed")  # as fastText's, whose object has it inside alone
 
 
 def test_a_duration_without_a_file_is_warned_of():

@@ -55,6 +55,23 @@ def test_results_are_gensims(both, name, arguments):
         np.testing.assert_allclose(ours, theirs, atol=2 * bound, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [("similar_by_word", "w4"), ("similar_by_key", "w4"), ("similar_by_vector", VECTOR)],
+)
+@pytest.mark.parametrize("more", [(), (3,), (3, 20)])
+def test_similar_words_are_gensims(both, name, question, more):
+    ours, theirs = (getattr(model, name)(question, *more) for model in both)
+    assert [word for word, _ in ours] == [word for word, _ in theirs]
+    bound = 2 * rounding.of_cosines(5)
+    np.testing.assert_allclose([s for _, s in ours], [s for _, s in theirs], atol=bound, rtol=0)
+
+
+def test_similar_by_a_words_own_vector_finds_the_word(both):
+    ours, theirs = (model.similar_by_vector(model["w4"], 1) for model in both)
+    assert ours[0][0] == theirs[0][0] == "w4"
+
+
 @pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("positive", "negative"),
