@@ -220,17 +220,19 @@ class TextClassifier(
         y: Any = None,
         *,
         validation: Any = None,
+        sample_weight: Any = None,
         column: str = "",
         metric: str = "f1",
         predictions: int = 0,
         seconds: float = 300.0,
         trials: int = 0,
+        threads: int = 0,
     ) -> C:
         """Choose rate, epochs, dimension and n-grams by short trainings, then `fit` with them.
 
         Parameters
         ----------
-        X, y, column
+        X, y, sample_weight, column
             As in `fit`; read several times.
         validation : path, or pair of texts and labels, optional
             Labelled lines that judge each training.  None: the share `held_out` of X.
@@ -245,6 +247,8 @@ class TextClassifier(
         trials : int
             Most trials; if they end in time, a seed gives the same parameters each time.  0: no
             limit.
+        threads : int
+            Trials at the same time; 0: one per core.
 
         Returns
         -------
@@ -266,7 +270,7 @@ class TextClassifier(
         """
         from snailps.models.classifier.tuning import Effort, Tuner
 
-        data = Data(X, y, column=column)
+        data = Data(X, y, sample_weight, column=column)
         held_out = None
         if validation is not None:
             if self.stop_after or self.calibrate:
@@ -282,10 +286,11 @@ class TextClassifier(
                     f"{a_kind(validation)}"
                 )
             texts, labels = (validation, None) if is_path(validation) else validation
-            held_out = Data(texts, labels, column=column)
+            # Both texts are read alike.
+            held_out = Data(texts, labels, column=column, has_weights=sample_weight is not None)
         chosen, defaults = self.get_params(), self.parameters.defaults
         fixed = {name for name in TUNED if chosen[name] != defaults[name]}
-        goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials)
+        goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials, threads)
         tuning = self._tuned(data, held_out, lambda settings: Tuner(settings, *goal))
         self.set_params(**tuning.settings)
         self._learn(replace(data, epochs_chosen="epochs" not in fixed))
@@ -327,7 +332,7 @@ class TextClassifier(
                 )
             )
             weights = self._sample_weights(data.sample_weight, X, texts)
-            has_weights = weights is not None or soft is not None
+            has_weights = data.has_weights or weights is not None or soft is not None
             data = replace(data, sample_weight=weights, has_weights=has_weights)
             of_texts = {"soft_labels": has_weights} if has_weights or self.soft_labels else {}
         data = replace(data, X=X, y=y, label_prefix=prefix)

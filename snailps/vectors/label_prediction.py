@@ -644,6 +644,51 @@ class LabelModel:
         self._rank(ranked, texts)
         return ranked.thresholds(self.labels, **wanted)
 
+    def evaluate(
+        self,
+        text: Any,
+        k: int = 1,
+        threshold: float | None = None,
+        *,
+        column: str = "",
+        label_column: str = "",
+        weight_column: str = "",
+        soft_labels: bool = False,
+        average_precision: bool = False,
+        at_recall: float | None = None,
+    ) -> LabelScores:
+        """Score the `k` best labels of labelled lines, as ``snailps test`` does.
+
+        Parameters
+        ----------
+        text : path, pair of texts and labels, table, or list of str
+            As in `snailps.calibrate`.
+        k : int
+            Labels per line, at most, at least 1; -1: all.
+        threshold : float, optional
+            As in `predict`.
+        column, label_column, weight_column, soft_labels
+            As in `snailps.calibrate`.
+        average_precision : bool
+            Also compute the average precision, which reads the lines twice more.
+        at_recall : float, optional
+            Also find the best precision at this recall or more, and its threshold.
+
+        Returns
+        -------
+        LabelScores
+
+        Raises
+        ------
+        DataError
+            A parameter is out of range, or no line has both a label and a word of the model.
+        """
+        return evaluate_labels(
+            self, text, k, threshold, column=column, label_column=label_column,
+            weight_column=weight_column, soft_labels=soft_labels, ranking=average_precision,
+            recall=at_recall,
+        )  # fmt: skip
+
     def _rank(self, ranked: Ranking, texts: Callable[[], Iterable[bytes]]) -> None:
         """Rank the probabilities of all labels, by two passes."""
         for is_again in (False, True):

@@ -77,7 +77,7 @@ def test_figures_are_those_by_hand_by_every_door(tmp_path, loss, case):
         assert figures == pytest.approx((precision, recall, f1))
 
     check(evaluate_labels(model, file, soft_labels=soft))
-    check(evaluate_labels(model, text.splitlines(), soft_labels=soft))
+    check(model.evaluate(text.splitlines(), soft_labels=soft))
     texts, labels, weights = of_rows(text, prefix)
     names = [[*row] for row in labels] if not soft else labels
     rows = [
