@@ -127,7 +127,7 @@ OF_THE_JOB = {
     "assign": "of a cluster's schedule", "scratch_bytes": "of the process",
     "checkpoint_dir": "of a session", "checkpoint_interval": "of a session",
     "checkpoints_kept": "of a session", "fresh": "of a session",
-    "param_backup_period": "an old name", "param_backup_root": "an old name",
+    "param_backup_period": "an old name",
     "scratch_dir": "of the process", "test": "evaluate or score",
     "validation": "held_out, or score after partial_fit", "column": "of fit",
     "label_column": "y of fit", "weight_column": "sample_weight of fit",
