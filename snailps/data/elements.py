@@ -31,7 +31,7 @@ NUMBERS = (int, float, np.integer, np.floating, np.bool_, Decimal)
 """Types of numbers and truth values in Python and NumPy."""
 ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool|decimal[0-9]*\(.*\)")
 _ARROW_RUNS = re.compile(r"run_end_encoded<")
-_ARROW_CODES = re.compile(r"dictionary<values=u?(int|float|double|bool).*")
+ARROW_CODES = re.compile(r"dictionary<values=u?(int|float|double|bool).*")
 _ARROW_TEXT = ("string", "large_string", "string_view", "binary", "large_binary")
 PIECE = 1 << 14
 """Elements converted at a time."""
@@ -444,7 +444,7 @@ class _ArrowColumn(Column):
         return str(self.data.type) == "null"
 
     def has_codes(self) -> bool:
-        return _ARROW_CODES.match(str(self.data.type)) is not None
+        return ARROW_CODES.match(str(self.data.type)) is not None
 
     def _array(self, first: int, last: int) -> NDArray[Any]:
         options = {} if hasattr(self.data, "chunks") else {"zero_copy_only": False}

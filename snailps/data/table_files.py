@@ -237,6 +237,8 @@ def label_kind(paths: Sequence[str], label: str) -> Kind:
         _require(table, [label])
         if label in table.folders and label not in table.later_columns:
             return kinds_of_folders(paths).get(label, Kind.CATEGORICAL)
+        if label in table.own_names and table.has_numbers(label):
+            return Kind.NUMERIC  # categories of numbers, too: a label is its number
         kinds = table.kinds([name for name in table.names if name != label])
         if label not in kinds:
             kinds, _ = table.later_kinds([label], LOOKED_BYTES)

@@ -14,10 +14,14 @@ from door import fit_here, of_fit
 
 import snailps
 from snailps import write_matrix
+from snailps.data.columns import Kind, columns_of
 from snailps.data.elements import elements_of, is_missing, native, table_of, whole
+from snailps.data.example_files import example_files
 from snailps.data.matrices import matrix_of
+from snailps.data.matrix_sources import rows_source
 from snailps.data.name_rows import NameRows
 from snailps.data.spool import spool_text
+from snailps.data.table_files import complete, label_kind, read_rows
 from snailps.errors import DataError
 from snailps.estimators.validation import labels_of, targets_of, weights_of
 from snailps.vectors.texts import pieces_of
@@ -329,3 +333,51 @@ def test_known_tables_are_not_copied():
     for data in (TABLE, TABLE.to_pandas(), pl.from_arrow(TABLE), np.ones(3), TABLE["b"]):
         assert whole(data) is data
     assert table_of(whole(Stream(TABLE))).columns == ["text", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    "values", [[3, 1, None, 3], [2.5, 1.0, None, 2.5], [True, False, None, True]]
+)
+def test_categories_of_numbers_are_categories_in_memory_and_in_files(tmp_path, values):
+    """The same keys: in pandas, pyarrow, Parquet, Feather and Arrow; beside a column of numbers."""
+    frame = pd.DataFrame({"c": pd.Categorical(values), "n": [1, 2, 3, 4]})
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    frame.to_parquet(tmp_path / "pandas.parquet")
+    frame.to_feather(tmp_path / "pandas.feather")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(table.replace_schema_metadata(None), tmp_path / "arrow.parquet")
+    # As fastparquet writes: pandas' description alone.
+    plain = table.set_column(0, "c", pa.array(values)).replace_schema_metadata(None)
+    path = tmp_path / "described.parquet"
+    with parquet.ParquetWriter(path, plain.schema, store_schema=False) as out:
+        out.write_table(plain)
+        out.add_key_value_metadata({"pandas": table.schema.metadata[b"pandas"].decode()})
+    with (
+        pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as o,
+    ):
+        o.write_table(table)
+    entries = []
+    for data in (frame, table):
+        matrix = rows_source(data)
+        (piece,) = matrix.pieces()
+        entries.append((piece.keys.tolist(), piece.values.tolist(), piece.ptr.tolist()))
+    for path in sorted(tmp_path.iterdir()):
+        declared = complete([str(path)], [], "")
+        assert declared == ("c:categorical", "n:numeric"), path
+        columns = columns_of(declared, needs_label=False)
+        ((piece, _),) = read_rows(str(path), columns)
+        entries.append((piece.keys.tolist(), piece.values.tolist(), piece.ptr.tolist()))
+    assert len(entries) == 7
+    assert all(found == entries[0] for found in entries), entries
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_label_of_categories_of_numbers_is_its_number(tmp_path, ending):
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": pd.Categorical([7, 9, 7, 9])})
+    path = str(tmp_path / f"a.{ending}")
+    getattr(frame, f"to_{ending}")(path)
+    assert label_kind([path], "y") is Kind.NUMERIC
+    examples = example_files([path], label="y")
+    list(examples.pieces())
+    assert examples.labels().tolist() == [7, 9, 7, 9]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.columns import Kind
-from snailps.data.elements import ARROW_NUMBER, decoded, table_of
+from snailps.data.elements import ARROW_CODES, ARROW_NUMBER, decoded, table_of
 from snailps.data.extras import optional_module
 from snailps.data.formats.table import RowBatch, TableFile, Target, table_errors
 from snailps.data.host_cache import Make
@@ -78,18 +78,29 @@ class ArrowTable(TableFile):
         return copy
 
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        kinds = {}
+        kinds, coded = {}, self._coded()
         for field in self.schema:
             if field.name in but:
                 continue
             type_name = _RUNS.sub(r"\1", str(field.type))
-            if ARROW_NUMBER.fullmatch(type_name):
+            if field.name in coded or ARROW_CODES.match(type_name):
+                kinds[field.name] = Kind.CATEGORICAL
+            elif ARROW_NUMBER.fullmatch(type_name):
                 kinds[field.name] = Kind.NUMERIC
             elif _TEXT.fullmatch(type_name):
                 kinds[field.name] = Kind.CATEGORICAL
             elif type_name != "null":
                 raise self.odd_type(field.name, type_name)
         return kinds
+
+    def has_numbers(self, name: str) -> bool:
+        kind, types = self.schema.field(name).type, arrow_module().types
+        has_codes = types.is_dictionary(kind) or types.is_run_end_encoded(kind)
+        return ARROW_NUMBER.fullmatch(str(kind.value_type if has_codes else kind)) is not None
+
+    def _coded(self) -> set[str]:
+        """Columns of numbers that were categories to who wrote the file, though no type says so."""
+        return set()
 
     def rows(
         self, names: Sequence[str] | None = None, part: tuple[int, int] | None = None

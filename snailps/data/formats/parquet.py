@@ -6,6 +6,7 @@ dictionaries of a bounded size, the codec.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -17,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from snailps.data.elements import ARROW_CODES
 from snailps.data.extras import optional_module
 from snailps.data.formats.arrow_table import ArrowTable, ArrowTarget, arrow_module, schema_with
 from snailps.data.formats.table import Target, table_errors
@@ -70,6 +72,23 @@ class File(ArrowTable):
                 begin, size = group, 0
             size += group_bytes
         return [*cuts, ((begin, metadata.num_row_groups), size)]
+
+    def _coded(self) -> set[str]:
+        """By the Arrow schema or pandas' description in the file; Parquet has no such type."""
+        metadata = self._parquet.metadata.metadata or {}
+        coded = set()
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            raw = base64.b64decode(metadata[b"ARROW:schema"])
+            stored = arrow_module().ipc.read_schema(arrow_module().py_buffer(raw))
+            coded = {field.name for field in stored if ARROW_CODES.match(str(field.type))}
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            described = json.loads(metadata[b"pandas"])["columns"]
+            coded |= {
+                column.get("field_name", column["name"])
+                for column in described
+                if column["pandas_type"] == "categorical"
+            }
+        return coded
 
     def remarks(self) -> list[str]:
         with table_errors(self.path):

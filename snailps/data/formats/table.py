@@ -196,6 +196,10 @@ class TableFile(ABC):
     def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """`kinds` of the columns stored in the file."""
 
+    def has_numbers(self, name: str) -> bool:
+        """Whether a column's type is of numbers, be they categories or not."""
+        return False
+
     @property
     def has_more(self) -> bool:
         """Whether later rows may have names that the first ones lack."""
