@@ -72,8 +72,9 @@ class InputFiles:
                 texts = whole_lines(file, source.path)
                 yield from texts if split is None else map(split.trained, texts)
 
-    def numbers(self, reader: ExampleReader, most: int) -> int:
-        """The number of entries and labels of examples in lines or matrix files, at most `most`.
+    def numbers(self, reader: ExampleReader, most: int, *, labels_only: bool = False) -> int:
+        """The number of entries and labels of examples in lines or matrix files, at most `most`;
+        `labels_only`: of examples.
 
         Counts what the `reader` reads: the lines of one side alone, if it has one.
         Skips what cannot be read: the worker that trains on it reports the error, with its place.
@@ -85,13 +86,13 @@ class InputFiles:
                 has_rows = is_matrix(head)
                 if has_rows and not reader.is_one_sided:
                     header = read_header(head, file.seek(0, os.SEEK_END), source.path)
-                    numbers += header.nonzeros + header.rows
+                    numbers += header.rows + (0 if labels_only else header.nonzeros)
                     continue
                 offset = file.seek(0)
                 lines = whole_lines(file, source.path, text=False)
                 for data in self._rows(source) if has_rows else lines:
                     examples = reader.read(data, source.path, offset)
-                    numbers += len(examples.keys) + len(examples.labels)
+                    numbers += len(examples.labels) + (0 if labels_only else len(examples.keys))
                     offset += len(data)
                     if numbers >= most:
                         return most

@@ -459,16 +459,28 @@ def test_job_in_bsp_cuts_and_tells_workers_as_if_micro_batches_were_workers(make
 
 def test_job_on_few_lines_has_as_many_workers_train_as_learn_what_one_does(make, tmp_path):
     graph = tmp_path / "graph.tsv"
-    graph.write_text("a\tr\tb\n" * (2 * LINES_A_WORKER["logistic"] + 5))
+    graph.write_text("a\tr\tb\n" * (2 * LINES_A_WORKER + 5))
     settings = {"worker_class": "snailps.models.embeddings.kge:KnowledgeGraph", "input": str(graph)}
     job = make(workers=8, **settings)
-    assert job.concurrency == Concurrency(2, "more learn less from 20,005 triples")
+    assert job.concurrency == Concurrency(2, "more learn less from 120,005 triples")
     assert [job.start_message(workers).workers for workers in (1, 2, 8)] == [1, 2, 2]
     assert job.input.block_bytes == make(workers=2, **settings).input.block_bytes
-    assert make(workers=8, **settings, loss="softmax").concurrency.workers == 1
+    assert make(workers=8, **settings, loss="softmax").concurrency.workers == 2
     assert make(workers=8, **settings, consistency="bsp").concurrency == Concurrency()
     job.begin_pass("train", nodes=(1, 2, 3))
     assert [job.lease(node) is not None for node in (1, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "most"),
+    [("linear:Linear", 300, 1), ("fm:FactorizationMachine", 599, 2), ("net:Net", 1000, 5)],
+)
+def test_job_on_few_examples_has_a_worker_for_every_200(make, tmp_path, name, lines, most):
+    examples = tmp_path / "few.svm"
+    examples.write_text("# a comment\n0 1:1\n" + "1 3:1 7:2\n" * (lines - 1))
+    job = make(workers=8, worker_class=f"snailps.models.sparse.{name}", input=str(examples))
+    why = f"more learn less from {lines:,} examples"
+    assert job.concurrency == Concurrency(most, why)
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
-LINES_A_WORKER = {"logistic": 10_000, "margin": 60_000, "softmax": 60_000}
-"""Triples of an epoch that each worker needs, by loss: with fewer, several learn less than one."""
+LINES_A_WORKER = 60_000
+"""Triples of an epoch that each worker needs: with fewer, several learn less than one."""
 LINE_BYTES = 6
 """Least bytes of a triple."""
 OTHERS_LEAST_TURNED = 2.0
@@ -149,7 +149,7 @@ class KnowledgeGraph(RotatingWorker):
 
     @classmethod
     def may_rotate(cls, settings: KgeSettings, total_bytes: int, workers: int) -> bool:
-        most = total_bytes // (LINES_A_WORKER[settings.loss] * LINE_BYTES)
+        most = total_bytes // (LINES_A_WORKER * LINE_BYTES)
         return min(workers, most) >= 2 and cls.rotates(settings)
 
     @classmethod
@@ -159,7 +159,7 @@ class KnowledgeGraph(RotatingWorker):
         """None for a single worker, few triples, or more than a worker has memory for."""
         if not cls.may_rotate(settings, total_bytes, workers):
             return None
-        return triple_rotation.rotation_of(Names(summary), workers, LINES_A_WORKER[settings.loss])
+        return triple_rotation.rotation_of(Names(summary), workers, LINES_A_WORKER)
 
     def tables(self) -> Sequence[Table]:
         """The rows, and the triples that may rotate."""
@@ -225,7 +225,7 @@ class KnowledgeGraph(RotatingWorker):
             return Concurrency(
                 1, f"{why}; optimizer: adagrad, or consistency: bsp, lets more train"
             )
-        each = LINES_A_WORKER[settings.loss]
+        each = LINES_A_WORKER
         return Concurrency.by_size(files.lines(COUNTED_FOR * each), each, "triples")
 
     @classmethod
