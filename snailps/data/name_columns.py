@@ -27,6 +27,7 @@ from snailps.data.driver_files import is_driver_file
 from snailps.data.examples import ExampleReader, format_of_rows, lines_before
 from snailps.data.file_kinds import CELLS, SHOWING_BYTES, first_line_of
 from snailps.data.packed_words import PackedWords
+from snailps.data.reading import is_table
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 
@@ -34,7 +35,7 @@ _HEAD = struct.Struct("<QQ")
 _KINDS = struct.Struct("<Q")
 _VALUES = struct.Struct("<6d")
 _COLONS = b"::"
-_TITLE = rb"%ss?([ _-]?(id|name|index))?"
+TITLE = rb"%ss?([ _-]?(id|name|index))?"
 _WHOLE = re.compile(rb"[ \t]*-?[0-9]+[ \t\r]*")
 _DATE = re.compile(
     r"\s*(?P<date>\d{4}(?:-\d\d){0,2}(?:[T ]\d\d(?::\d\d){0,2}(?:\.\d+)?"
@@ -206,8 +207,8 @@ class NameColumns:
         has_values = width > names and self.time != names + 1
         first = 0
         if width == names:
-            # Rows of a driver have none: a first pair of odd names would be lost.
-            may_have = not is_driver_file(path)
+            # Rows of a driver or a table have none: a first pair of odd names would be lost.
+            may_have = not (is_driver_file(path) or is_table(path))
             has_titles = may_have and are_titles(cells, self.expected, following, CELLS[format])
         else:
             cell = cells[names]
@@ -282,7 +283,7 @@ def are_titles(
     So it is, if others follow, where they are called `expected` (``user_id,item_id``), or if two
     columns of whole numbers begin with a name that is none.
     """
-    titles = (_TITLE % what.encode() for what in expected)
+    titles = (TITLE % what.encode() for what in expected)
     words = (cell.strip().lower() for cell in cells)
     if following.strip() and all(map(re.fullmatch, titles, words)):
         return True

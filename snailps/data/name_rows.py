@@ -145,7 +145,7 @@ class NameRows:
             rows = len(columns[0])
             moments = np.zeros(0)
             if self._times is not None:
-                moments = _times_of([*islice(times, rows)], rows, first, of_times)
+                moments = times_in([*islice(times, rows)], rows, first, of_times)
             if values is not None:
                 columns[width:] = [list(islice(values, rows))]
             if {*map(len, columns)} != {rows}:
@@ -238,19 +238,12 @@ class NameRows:
         """A piece from columns, checked; `where`: by column, its elements, for messages."""
         width = len(self._expected)
         checked = [
-            _texts(column, what, first, of_column)
+            texts_of(column, what, first, of_column)
             for column, what, of_column in zip(columns, self._expected, where, strict=False)
         ]
         values = np.zeros(0)
         if len(columns) > width:
-            try:
-                values = np.array(columns[width], np.float64)
-            except (TypeError, ValueError):
-                raise DataError(
-                    f"values: expected numbers, got {columns[width][:3]!r:.80} from "
-                    f"{where[width].at(first)} on"
-                ) from None
-            _check_values(values, first, where[width])
+            values = numbers_of(columns[width], first, where[width])
         return NamePiece(
             [texts for texts, _ in checked],
             values,
@@ -268,7 +261,7 @@ def _names_of_columns(data: Any) -> list[Any] | None:
     return None if names is None else list(names)
 
 
-def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[list[str], bool]:
+def texts_of(cells: list[Any], what: str, first: int, where: Elements) -> tuple[list[str], bool]:
     """Names as texts, and whether all were whole numbers.
 
     DataError: a name is missing or of another type, or is a float too large to be exact: two ids
@@ -304,7 +297,7 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
     return texts, whole
 
 
-def _times_of(cells: list[Any], rows: int, first: int, where: Elements) -> NDArray[np.float64]:
+def times_in(cells: list[Any], rows: int, first: int, where: Elements) -> NDArray[np.float64]:
     """Times of some rows as numbers; dates are seconds since 1970, in UTC if they name no zone.
 
     DataError: too few, or one that is neither a number nor a date.
@@ -343,13 +336,20 @@ def _time_of(cell: Any) -> float:
         return math.nan
 
 
-def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> None:
-    """DataError: a value is not finite as float32."""
+def numbers_of(cells: Sequence[Any], first: int, where: Elements) -> NDArray[np.float64]:
+    """Values as numbers; DataError: a value is none, or is not finite as float32."""
+    try:
+        values = np.array(cells, np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"values: expected numbers, got {list(cells[:3])!r:.80} from {where.at(first)} on"
+        ) from None
     if not np.isfinite(values.astype(np.float32)).all():
         row = int(np.argmin(np.isfinite(values.astype(np.float32))))
         raise DataError(
             f"values: expected finite numbers; in {where.at(first + row)} it is {values[row]}"
         )
+    return values
 
 
 def choices_of(piece: NamePiece, *, weighted: bool = False) -> NamePiece:
@@ -386,8 +386,8 @@ def spool_names(
             if not piece.names[0]:
                 continue
             for column in piece.names:
-                _refuse_odd(column)
-            columns: list[Iterable[str]] = list(map(_quoted, piece.names))
+                refuse_odd(column)
+            columns: list[Iterable[str]] = list(map(quoted, piece.names))
             if len(piece.values) and not choices:
                 columns.append(map(repr, piece.values.tolist()))
             if len(piece.times):
@@ -411,14 +411,14 @@ def spool_names(
         return Spooled(file, units, rows.name), whole, values
 
 
-def _quoted(names: list[str]) -> list[str]:
+def quoted(names: list[str]) -> list[str]:
     """Names as cells of CSV."""
     if not _ODD.search("\n".join(names)):
         return names
     return ['"' + name.replace('"', '""') + '"' if _ODD.search(name) else name for name in names]
 
 
-def _refuse_odd(names: list[str]) -> None:
+def refuse_odd(names: list[str]) -> None:
     """DataError: a name that is empty, or has a tab or newline."""
     joined = "".join(names)
     if all(names) and not any(char in joined for char in _NO_CHARACTERS) and joined.strip():

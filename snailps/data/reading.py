@@ -24,7 +24,7 @@ class Reading:
     Attributes
     ----------
     form : str
-        ``text``, ``examples``, or empty: the job reads no tables.
+        ``text``, ``examples``, ``names``, or empty: the job reads no tables.
     column : str
         Column of the texts; empty: files of a text job are no tables.
     label_column : str
@@ -44,9 +44,15 @@ class Reading:
         The column of labels must exist.  In CSV and TSV it always must.
     label_names : tuple of str
         All labels, if they are texts; examples hold their numbers in this tuple.
+    names : tuple of str
+        What the columns of names are called.
+    is_valued : bool
+        A column of values may follow the names.
+    time_column : int
+        The one with times among all of them, counted from 1; 0: none.
     """
 
-    form: Literal["text", "examples", ""] = ""
+    form: Literal["text", "examples", "names", ""] = ""
     column: str = ""
     label_column: str = ""
     columns: tuple[str, ...] = ()
@@ -56,6 +62,9 @@ class Reading:
     on_bad_line: str = "stop"
     needs_labels: bool = True
     label_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    is_valued: bool = False
+    time_column: int = 0
 
     @property
     def identity(self) -> str:
@@ -69,6 +78,8 @@ class Reading:
         nothing else (Parquet, Arrow, ORC; JSON lines if the job reads tables at all).  CSV and TSV
         without a named column are text.
         """
+        if self.form == "names":  # CSV and TSV are lines of names
+            return is_table(path)
         setting = "column" if self.form == "text" else "label_column"
         named = self.column if self.form == "text" else self.label_column
         format = format_of(path)
@@ -90,3 +101,9 @@ class Reading:
             )
         what = "texts" if self.form == "text" else "labels"
         return f"set {setting} to the name of the column that has the {what}"
+
+
+def is_table(path: str) -> bool:
+    """Whether a file is a table that nobody could take for lines of text."""
+    format = format_of(path)
+    return format is not None and bool(FORMATS[format].said)

@@ -29,6 +29,7 @@ from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
 from snailps.data.matrix_file import first_not_weight, floats
 from snailps.data.matrix_writer import write_rows
+from snailps.data.name_tables import lines_of
 from snailps.data.partitions import kinds_of_folders
 from snailps.data.reading import Reading
 from snailps.data.spool import LineHeads, SpooledText
@@ -50,6 +51,9 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
 
     `make` as in `open_table`.
     """
+    if reading.form == "names":
+        yield from lines_of(reading, path, make)
+        return
     others = [name for name in (reading.label_column, reading.weight_column) if name]
     # A batch has all columns; the writer takes one text, then its labels and its weight.  What
     # belongs to texts that were not taken yet waits here, a batch at most.

@@ -27,7 +27,15 @@ from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.models.embeddings import files, kge, mf, ranking, warm_start
 from snailps.models.embeddings.held_out import TIMED
-from snailps.models.embeddings.queries import Best, FactorModel, GraphModel, Name, NamedRows
+from snailps.models.embeddings.queries import (
+    Answers,
+    Best,
+    FactorModel,
+    GraphModel,
+    Name,
+    NamedRows,
+    OneOrMore,
+)
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.node.phrases import untested
 from snailps.vectors.words import to_text
@@ -467,12 +475,12 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         """Return the `topn` likeliest heads of (?, relation, tail); parameters as in `tails`."""
         return self.graph_.heads(relation, tail, topn, without, self._rows_of_names(known))
 
-    def most_similar(self, name: Name, topn: int = 10, *, of: str = "") -> Best:
+    def most_similar(self, name: OneOrMore, topn: int = 10, *, of: str = "") -> Answers:
         """Return the entities, or relations, whose vectors are most similar to a name's.
 
         Parameters
         ----------
-        name : str or int
+        name : str or int, or a list or array of them
         topn : int
         of : {"", "entities", "relations"}
             Where to look the name up; needed only if both have it.
@@ -674,19 +682,19 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
 
     def recommend(
         self,
-        user: Name | None = None,
+        user: OneOrMore = None,
         topn: int = 10,
         without: Iterable[Name] = (),
         seen: Any = None,
         *,
         items: Iterable[Name] | None = None,
         known: bool = False,
-    ) -> Best:
+    ) -> Answers:
         """Return the `topn` best items for a user.
 
         Parameters
         ----------
-        user : str or int, optional
+        user : str or int, or a list or array of them, optional
         topn : int
         without : iterable of names
             Items to leave out; an unknown one gives a warning.
@@ -701,7 +709,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Returns
         -------
         list of (name, value)
-            Best first.
+            Best first; of several names a list of such lists, in their order.
 
         Raises
         ------
@@ -715,19 +723,19 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
 
     def audience(
         self,
-        item: Name | None = None,
+        item: OneOrMore = None,
         topn: int = 10,
         without: Iterable[Name] = (),
         seen: Any = None,
         *,
         users: Iterable[Name] | None = None,
         known: bool = False,
-    ) -> Best:
+    ) -> Answers:
         """Return the `topn` users whom an item suits best: the counterpart of `recommend`.
 
         Parameters
         ----------
-        item : str or int, optional
+        item : str or int, or a list or array of them, optional
         topn : int
         without : iterable of names
             Users to leave out; an unknown one gives a warning.
@@ -743,7 +751,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Returns
         -------
         list of (name, value)
-            Best first.
+            Best first; of several names a list of such lists, in their order.
 
         Raises
         ------
@@ -757,18 +765,18 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
 
     def most_similar(
         self,
-        name: Name | None = None,
+        name: OneOrMore = None,
         topn: int = 10,
         *,
         of: str = "items",
         users: Iterable[Name] | None = None,
         items: Iterable[Name] | None = None,
-    ) -> Best:
+    ) -> Answers:
         """Return the items, or users, whose vectors are most similar to a name's.
 
         Parameters
         ----------
-        name : str or int, optional
+        name : str or int, or a list or array of them, optional
         topn : int
         of : {"items", "users"}
             Where to look the name up.
@@ -779,7 +787,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Returns
         -------
         list of (name, cosine)
-            Best first, without `name`.
+            Best first, without `name`; of several names a list of such lists.
 
         Raises
         ------

@@ -27,7 +27,14 @@ from snailps.errors import ClusterError, ConfigError, DataError, SnailError
 from snailps.local.driver import Driver
 from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
-from snailps.models.embeddings.queries import Best, FactorModel, Name
+from snailps.models.embeddings.queries import (
+    Answers,
+    FactorModel,
+    Name,
+    OneOrMore,
+    is_one,
+    repeatable,
+)
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import PULLED_BYTES, TABLE
 from snailps.models.rotation.shared_blocks import LostBlocks
@@ -186,18 +193,18 @@ class Recommender(reader.FromCluster):
 
     def recommend(
         self,
-        user: Name | None = None,
+        user: OneOrMore = None,
         k: int = 10,
         without: Iterable[Name] = (),
         *,
         items: Iterable[Name] | None = None,
         known: bool = False,
-    ) -> Best:
+    ) -> Answers:
         """Return the `k` best items of a user, by rows of at most `max_age_s`.
 
         Parameters
         ----------
-        user : str or int, optional
+        user : str or int, or a list or array of them, optional
         k : int
         without : iterable of names
             Items to leave out; an unknown one gives a warning.
@@ -211,7 +218,7 @@ class Recommender(reader.FromCluster):
         Returns
         -------
         list of (name, value)
-            Best first, of equal values the more frequent item.
+            Best first, of equal values the more frequent item; of several users a list of lists.
 
         Raises
         ------
@@ -222,6 +229,9 @@ class Recommender(reader.FromCluster):
         SnailError
             Rows did not come in time, and `unreachable` does not allow older ones.
         """
+        if user is not None and items is None and not is_one(user):
+            without = repeatable(without)
+            return [self.recommend(each, k, without, known=known) for each in user]
         snapshot = self._newest()
         model = snapshot.model
         if user is None or items is not None:
@@ -233,8 +243,9 @@ class Recommender(reader.FromCluster):
         row = self._user_row(snapshot, place)
         return model.best_for("users", row, k, without, others)
 
-    def neighbours(self, item: Name, k: int = 10) -> Best:
-        """Return the `k` items with the most similar rows, by their cosine.
+    def neighbours(self, item: OneOrMore, k: int = 10) -> Answers:
+        """Return the `k` items with the most similar rows, by their cosine; of several items a list
+        of such lists.
 
         Raises `UnknownWord` for an unknown item; else as `recommend`.
         """

@@ -297,3 +297,41 @@ def test_names_that_should_be_whole_numbers_and_are_not_are_refused(tmp_path, wh
         np.savez(tmp_path / "odd.npz", **arrays, whole=np.array(whole, np.uint8))
     with pytest.raises(ModelFileError, match=r"odd\.npz"):
         snailps.load(tmp_path / "odd.npz")
+
+
+def test_questions_about_several_names_are_answered_by_a_list_for_each(tmp_path, graph):
+    model = snailps.load(written(
+        tmp_path / "pairs.npz", MfSettings(dim=2, loss="softmax"),
+        users=([b"u", b"7"], [[1, 2], [2, 1]]), items=([b"i", b"j"], [[1, 0], [0, 1]]),
+    ))  # fmt: skip
+    for several in (["u", "7"], ("u", 7), np.array(["u", "7"]), iter(["u", 7])):
+        assert model.recommend(several, 1) == [[("j", 2.0)], [("i", 2.0)]]
+    assert model.recommend([], 1) == []
+    seen = iter([("u", "j"), (7, "i"), ("u", "i")])
+    assert model.recommend(["u", 7], without=iter([]), seen=seen) == [[], [("j", 1.0)]]
+    assert model.recommend(["u", 7], without=iter(["j"])) == [[("i", 1.0)], [("i", 2.0)]]
+    assert model.audience(["i", "j"], 1) == [[("7", 2.0)], [("u", 2.0)]]
+    assert model.neighbours(["i", "j"]) == [model.neighbours("i"), model.neighbours("j")]
+    assert graph.neighbours(["two", "one"], 2) == [
+        graph.neighbours("two", 2), graph.neighbours("one", 2),
+    ]  # fmt: skip
+    with pytest.raises(UnknownWord, match="'nobody' is none of its 2 users"):
+        model.recommend(["u", "nobody"])
+    estimator = snailps.MatrixFactorization.load(tmp_path / "pairs.npz")
+    assert estimator.recommend(["u", 7], 1, seen=[("u", "j")]) == [[("i", 1.0)], [("i", 2.0)]]
+    assert estimator.audience(["i"], 1) == [[("7", 2.0)]]
+    assert estimator.most_similar(["i"]) == [estimator.most_similar("i")]
+
+
+def test_lists_in_parquet_have_whole_numbers_where_all_names_are(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    written(
+        tmp_path / "m.npz", MfSettings(dim=1, loss="softmax"),
+        users=([b"7", b"8"], [[1], [2]]), items=([b"1", b"01"], [[1], [0]]),
+    )  # fmt: skip
+    words = ["recommend", str(tmp_path / "m.npz"), "--format", "parquet", "-k", "1"]
+    words += ["--output", str(tmp_path / "lists.parquet")]
+    app_for(words)(words, standalone_mode=False)
+    table = parquet.read_table(tmp_path / "lists.parquet")
+    assert list(map(str, table.schema.types)) == ["int64", "string", "float"]  # "01" is no number
+    assert table.to_pydict() == {"user": [7, 8], "item": ["1", "1"], "value": [1.0, 2.0]}

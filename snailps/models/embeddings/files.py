@@ -34,7 +34,6 @@ from snailps.data.blocks import (
 )
 from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, UNIT_BYTES_MAX, refuse_foreign
-from snailps.data.formats import FORMATS, format_of
 from snailps.data.name_columns import (
     Columns,
     NameColumns,
@@ -43,7 +42,9 @@ from snailps.data.name_columns import (
     refuse_other_text,
 )
 from snailps.data.packed_words import PackedWords
+from snailps.data.reading import Reading, is_table
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.pieces import Piece
@@ -72,9 +73,8 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
     try:
         files = files_of if setting == "input" else test_files
         for path in files(paths)[:HEADS_MAX] if paths else ():
-            _refuse_table(path, columns)
-            head = head_of(path, UNIT_BYTES_MAX)
-            if not is_driver_file(path):
+            head = head_lines(columns, path)
+            if not (is_driver_file(path) or is_table(path)):
                 refuse_foreign(head[:HEAD_BYTES], path, text=True)
             if setting == "input":
                 refuse_other_text(head, path, 0)
@@ -109,18 +109,24 @@ def choices_say(columns: NameColumns, settings: JobSettings) -> str:
 def _heads_of(columns: NameColumns, paths: Sequence[str]) -> Iterator[Columns]:
     """The first lines of the first files that have any."""
     for path in files_of(paths)[:HEADS_MAX] if paths else ():
-        head = head_of(path, UNIT_BYTES_MAX)
+        head = head_lines(columns, path)
         if len(lines := columns.read(head, path, 0, head)):
             yield lines
 
 
-def _refuse_table(path: str, columns: NameColumns) -> None:
-    format = format_of(path)
-    if format and (said := FORMATS[format].said):
-        raise DataError(
-            f"{path} {said}, and this model reads lines of {' '.join(columns.expected)}: save it "
-            "as CSV, or give the table to fit in Python"
-        )
+def reading_of(columns: NameColumns) -> Reading:
+    """How tables with these columns are read."""
+    timed = columns.time if columns.reads_times or columns.time == len(columns.expected) + 1 else 0
+    return Reading("names", names=columns.expected, is_valued=columns.valued, time_column=timed)
+
+
+def head_lines(columns: NameColumns, path: str) -> bytes:
+    """`head_of` a file, or the first lines that a table is read as."""
+    if not is_table(path):
+        return head_of(path, UNIT_BYTES_MAX)
+    from snailps.data.table_files import text_of
+
+    return next(text_of(reading_of(columns), path), b"")
 
 
 def read_lines(
@@ -178,7 +184,8 @@ def columns_of(
     """
     if not paths:
         return
-    with Scratch(scratch_dir, scratch_bytes) as scratch:
+    tables = TableCopies(reading_of(columns))
+    with Scratch(scratch_dir, scratch_bytes, tables=tables) as scratch:
         sources = expand(paths, scratch)
         heads = {source.path: read_head(source.path, scratch) for source in sources}
         blocks: Iterable[Piece] = cut(sources, BLOCK_BYTES)

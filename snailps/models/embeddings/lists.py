@@ -73,21 +73,24 @@ class ListWriter:
             self._arrow = optional_module("pyarrow", "lists as Parquet", "snailps[data]")
             parquet = optional_module("pyarrow.parquet", "lists as Parquet", "snailps[data]")
             arrow = self._arrow
-            kinds = [self._kind(model.users), self._kind(model.items), arrow.float32()]
+            self._names = [self._named(kind) for kind in model.kinds]
+            kinds = [*(names.type for names in self._names), arrow.float32()]
             schema = arrow.schema(list(zip(("user", "item", "value"), kinds, strict=True)))
-            self._names = [
-                arrow.array(names, kind)
-                for names, kind in zip((model.users, model.items), kinds, strict=False)
-            ]
             self._parquet = parquet.ParquetWriter(file, schema)
         else:
             self._texts = [
                 list(map(to_bytes, map(str, names))) for names in (model.users, model.items)
             ]
 
-    def _kind(self, names: Sequence[Any]) -> Any:
-        is_whole = bool(len(names)) and isinstance(names[0], int)
-        return self._arrow.int64() if is_whole else self._arrow.string()
+    def _named(self, kind: str) -> Any:
+        """The names of a kind as an array: as whole numbers if all are, like the columns of the
+        tables that they come from."""
+        names, arrow = self._model.names_of(kind), self._arrow
+        if names and self._model.may_be_whole(kind):
+            whole = list(map(int, names))
+            if min(whole) >= -(1 << 63) and max(whole) < 1 << 63:
+                return arrow.array(whole, arrow.int64())
+        return arrow.array(list(map(str, names)), arrow.string())
 
     def write(self, lists: Lists) -> None:
         first, items, values = lists

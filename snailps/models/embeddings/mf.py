@@ -34,9 +34,8 @@ from snailps.api.traits import Ranged
 from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data.blocks import files_of, head_of
+from snailps.data.blocks import files_of
 from snailps.data.encoding import Encoding
-from snailps.data.file_kinds import UNIT_BYTES_MAX
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
@@ -339,7 +338,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
         """Refuse files whose first lines have no values."""
         if paths:
             for path in files_of(paths)[: files.HEADS_MAX]:
-                head = head_of(path, UNIT_BYTES_MAX)
+                head = files.head_lines(columns, path)
                 lines = columns.read(head, path, 0, head)
                 if len(lines) and not len(lines.values):
                     raise DataError(_without_values(name, path, why))

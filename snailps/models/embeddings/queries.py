@@ -44,6 +44,10 @@ Floats = NDArray[np.float32]
 Name = str | int
 Best = list[tuple[Any, float]]
 """Names (text, or whole numbers) with their scores."""
+Answers = Any
+"""`Best` for a name; for a list or array of names a list of these, in their order."""
+OneOrMore = Any
+"""A name, or a list or array of names."""
 Triples = Iterable[Sequence[Name]]
 """Rows of names, also of two names."""
 
@@ -110,6 +114,10 @@ class NamedRows(ABC):
         self.whole_kinds = frozenset(kinds)
         for kind in self.whole_kinds:
             self._names[kind] = list(map(int, self._texts[kind]))
+
+    def names_of(self, kind: str) -> list[Any]:
+        """All names of a kind, the most frequent first."""
+        return self._names[kind]
 
     def may_be_whole(self, kind: str) -> bool:
         """Whether all names of a kind are whole numbers, as `str` writes them."""
@@ -222,12 +230,15 @@ class NamedRows(ABC):
             )
         raise UnknownName(partial(self.unknown, name, *self.kinds))
 
-    def neighbours(self, name: Name, k: int = 10, kind: str = "") -> Best:
-        """Find the `k` names of a kind with the most similar rows, by their cosine.
+    def neighbours(self, name: OneOrMore, k: int = 10, kind: str = "") -> Answers:
+        """Find the `k` names of a kind with the most similar rows, by their cosine; for a list of
+        names a list of such lists.
 
         `kind` is one of `kinds`; empty: the kind that has the name.  Raises `DataError` if the
         model lacks the name or the kind, or if two kinds have the name.
         """
+        if not is_one(name):
+            return [self.neighbours(each, k, kind) for each in name]
         kind = self.checked(kind) or self.kind_of(name)
         return self._best(kind, self._cosines(kind, self._direction(kind, name)), k, [name])
 
@@ -448,12 +459,12 @@ class FactorModel(NamedRows):
     @property
     def users(self) -> list[Any]:
         """All users, the most frequent first."""
-        return self._names["users"]
+        return self.names_of("users")
 
     @property
     def items(self) -> list[Any]:
         """All items, the most frequent first."""
-        return self._names["items"]
+        return self.names_of("items")
 
     def _others(self) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {"mean": np.array([self.mean])}
@@ -554,15 +565,15 @@ class FactorModel(NamedRows):
 
     def recommend(
         self,
-        user: Name | None = None,
+        user: OneOrMore = None,
         k: int = 10,
         without: Iterable[Name] = (),
         seen: Triples = (),
         *,
         items: Iterable[Name] | None = None,
         known: bool = False,
-    ) -> Best:
-        """Find the `k` best items of a user with their values.
+    ) -> Answers:
+        """Find the `k` best items of a user with their values; of a list of users a list of lists.
 
         Leaves out the items in `without`, the user's items in `seen` pairs and, unless `known`, the
         user's items in the training, which files of loss `als` keep up to 16 million lines.
@@ -573,15 +584,16 @@ class FactorModel(NamedRows):
 
     def audience(
         self,
-        item: Name | None = None,
+        item: OneOrMore = None,
         k: int = 10,
         without: Iterable[Name] = (),
         seen: Triples = (),
         *,
         users: Iterable[Name] | None = None,
         known: bool = False,
-    ) -> Best:
-        """Find the `k` users whom an item suits best, with their values.
+    ) -> Answers:
+        """Find the `k` users whom an item suits best, with their values; of a list of items a list
+        of lists.
 
         The counterpart of `recommend`: leaves out the users in `without`, and who has the item in
         `seen` pairs or, unless `known`, in the training.  For an item that the training did not
@@ -591,14 +603,15 @@ class FactorModel(NamedRows):
 
     def neighbours(
         self,
-        name: Name | None = None,
+        name: OneOrMore = None,
         k: int = 10,
         kind: str = "",
         *,
         users: Iterable[Name] | None = None,
         items: Iterable[Name] | None = None,
-    ) -> Best:
-        """Find the `k` names of a kind with the most similar rows, by their cosine.
+    ) -> Answers:
+        """Find the `k` names of a kind with the most similar rows, by their cosine; for a list of
+        names a list of such lists.
 
         `kind` is "users" or "items"; empty: the kind that has the name.  In the place of a name:
         the `users` of an item that the training did not have, for items like it; or the `items` of
@@ -620,15 +633,15 @@ class FactorModel(NamedRows):
     def _partners(
         self,
         of: str,
-        name: Name | None,
+        name: OneOrMore,
         partners: Iterable[Name] | None,
         k: int,
         without: Iterable[Name],
         seen: Triples,
         known: bool,
-    ) -> Best:
-        """Find the best names of the other kind for a name of kind `of`, or for a new name with
-        these `partners` of the other kind."""
+    ) -> Answers:
+        """Find the best names of the other kind for a name of kind `of`, or each of several, or for
+        a new name with these `partners` of the other kind."""
         to, side = _OTHER[of], self.kinds.index(of)
         if (name is None) == (partners is None):
             wanted = "a user, or the items of one" if to == "items" else "an item, or its users"
@@ -638,6 +651,14 @@ class FactorModel(NamedRows):
             row, others = self.solved(of, listed), [] if known else listed
             return self.best_for(of, row, k, without, others)
         assert name is not None
+        if not is_one(name):
+            without, pairs = repeatable(without), dict[str, list[Sequence[Name]]]()
+            for pair in seen:
+                pairs.setdefault(str(pair[side]), []).append(pair)
+            return [
+                self._partners(of, each, None, k, without, pairs.get(str(each), ()), known)
+                for each in name
+            ]
         place = self.place(of, name)
         others = [pair[1 - side] for pair in seen if _same(pair[side : side + 1], [name])]
         if self._known is not None and not known:
@@ -660,13 +681,23 @@ class FactorModel(NamedRows):
         users, items = (row[None], rows) if to == "items" else (rows, row[None])
         return self._best(to, mf.ratings(self.mean, users, items, pairs), k, without, others)
 
-    def _answer(self, k: int, *cells: str) -> Best:
+    def _answer(self, k: int, *cells: str) -> Answers:
         """Answer ``user item`` by its value, ``user ?`` by the best items, ``? item`` by the users
         whom it suits best."""
         user, item = cells
         if item == ASKED:
             return self.recommend(user, k)
         return self.audience(item, k) if user == ASKED else [(item, self.predict(user, item))]
+
+
+def is_one(names: OneOrMore) -> bool:
+    """Whether a question is about one name, and not about several."""
+    return isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
+
+
+def repeatable(names: Iterable[Name]) -> Iterable[Name]:
+    """Names that can be read for each of several questions."""
+    return names if isinstance(names, (str, bytes)) else list(names)
 
 
 def _listed(kind: str, names: Iterable[Name]) -> list[Name]:

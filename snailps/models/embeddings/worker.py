@@ -43,6 +43,7 @@ from snailps.data.name_columns import (
     Values,
     refuse_other_text,
 )
+from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.kernels._row_exchange import DriftEstimate
@@ -326,6 +327,10 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         why = f"{cls.__name__}, whose workers run the optimiser and push differences"
         check_optimizer(settings, METHODS, why)
         files.check_heads(cls.columns_of(settings), "input", settings.input)
+
+    @classmethod
+    def reading(cls, settings: Any) -> Reading:
+        return files.reading_of(cls.columns_of(settings))
 
     @classmethod
     def pace(cls, settings: EmbeddingSettings, workers: int) -> Pace:
