@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
+from functools import partial
 from typing import Any
 
 from snailps.api.model_tables import ModelTables
@@ -26,11 +28,12 @@ from snailps.errors import (
     MisuseError,
     RemoteError,
 )
-from snailps.node.process import End, Node, advertised, open_listener
+from snailps.node.process import WATCH_S, End, Node, advertised, open_listener
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
+from snailps.transport._awake import awake_s
 from snailps.transport.client._client import Client
 from snailps.transport.control import Address, AnswerOrFuture, show
 from snailps.transport.control.files import FileServer
@@ -180,8 +183,17 @@ class Driver(ModelTables, Node):
         return self._follower.links.route
 
     def cancel(self, *, early: bool = False) -> None:
-        """Cancel the job that this process has submitted, or end its training `early`."""
-        self._ask(messages.Cancel(early), self.settings.request_timeout)
+        """Cancel the job that this process has submitted, or end its training `early`.
+
+        Does not wait for a master that is away: it gets the call when it is back.
+        """
+        self.check_process()
+        answer = self.control.call_async(messages.Cancel(early))
+        until = awake_s() + self.settings.request_timeout
+        while not (answer.done() or self.control.away) and awake_s() < until:
+            wait({answer}, WATCH_S)
+        if answer.done():
+            _raised(answer.result)
 
     def serve(self, path: str) -> str:
         """Serve a file of this process; the path by which the cluster's processes read it."""
@@ -261,12 +273,7 @@ class Driver(ModelTables, Node):
 
     def _ask(self, message: messages.Message, timeout_s: float | None) -> messages.Message:
         self.check_process()
-        try:
-            return self.control.call(message, timeout_s)
-        except RemoteError as error:
-            if error.code in _OWN:
-                raise _OWN[error.code](str(error)) from None
-            raise
+        return _raised(partial(self.control.call, message, timeout_s))
 
     def _find(self, table: str) -> tuple[int, Table]:
         self._check_connected()
@@ -274,3 +281,13 @@ class Driver(ModelTables, Node):
             return self._tables[table]
         except KeyError:
             raise MisuseError(f"no table {table!r}: make it with cluster.table()") from None
+
+
+def _raised(get: Callable[[], messages.Message]) -> messages.Message:
+    """Get the answer of a call; a refusal is raised as the error that its code names."""
+    try:
+        return get()
+    except RemoteError as error:
+        if error.code in _OWN:
+            raise _OWN[error.code](str(error)) from None
+        raise

@@ -179,7 +179,8 @@ class MasterCore:
             WorkDone: self._work_done,
             events.Signal: lambda event, now: self.interrupts.signal(event.number, now),
             events.JournalGrown: self._journal_grown,
-            events.JournalFailed: self._journal_failed,
+            events.JournalFailed: partial(self._journal_kept, False),
+            events.JournalKept: partial(self._journal_kept, True),
             Tick: self._tick,
         }
 
@@ -216,8 +217,8 @@ class MasterCore:
         else:
             self.job_controller.compact(now)
 
-    def _journal_failed(self, event: events.JournalFailed, now: float) -> None:
-        self.out.kept = False
+    def _journal_kept(self, kept: bool, event: Event, now: float) -> None:
+        self.out.kept = kept
 
     def _tick(self, event: Tick, now: float) -> None:
         self.interrupts.step(now)

@@ -169,6 +169,7 @@ class Outbox(EffectQueue):
     def __init__(self, *, kept: bool = False, session: bool = False) -> None:
         super().__init__()
         self.kept = kept  # there is a journal: another master could continue
+        self.noted = kept  # facts go to the journal, also while it cannot be written
         self._session = session
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
@@ -210,5 +211,5 @@ class Outbox(EffectQueue):
         self._effects.append(StatusEvent(kind, who, text))
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        if self.kept and (kind in OF_SESSION or not self._session):
+        if self.noted and (kind in OF_SESSION or not self._session):
             self._effects.append(Note(kind, data))

@@ -82,5 +82,10 @@ class JournalGrown(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class JournalKept(Event):
+    """The journal is written again: another master could continue."""
+
+
+@dataclass(frozen=True, slots=True)
 class JournalFailed(Event):
     """The journal cannot be written any more: no other master can take over."""

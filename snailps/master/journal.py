@@ -16,7 +16,8 @@ What is promised. A fact is with the kernel when `note` returns, so the death of
 none, and a power cut only the last `SYNC_S` or so. A power cut leaves a file that ends within a
 record, or in zeros: `read` drops that end, and nodes report again what it said. Any other damage
 `read` refuses, and changes nothing. A journal that cannot be written any more is given up at once
-and removed under its name: a master that replayed one with a gap would give orders twice.
+and removed under its name: a master that replayed one with a gap would give orders twice. Every
+`AGAIN_S` a compaction writes all of it anew, so it is kept again once its disk has room.
 
 Two threads beside the loop: one syncs, one compacts. `_guard` decides which file gets a fact.
 """
@@ -41,7 +42,7 @@ from snailps.errors import ClusterError
 from snailps.master.effects import Fact, Snapshot
 from snailps.node.status import EVENTS_MAX
 from snailps.store.checkpoint._crc32c import crc32c
-from snailps.store.checkpoint.disk import OS_DISK, sync_folder
+from snailps.store.checkpoint.disk import FULL, OS_DISK, sync_folder
 from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ GROWN_BYTES = 8 << 20
 """Bytes of facts after which a compaction pays: 80,000 facts, a second of replaying."""
 GROWN_SHARE = 4
 """A large state is written again only after facts of at least this part of its size."""
+AGAIN_S = 10.0
+"""Seconds between two tries to keep a journal again that could not be written."""
+SAID_TRIES = 6
+"""Tries of which one is logged: once a minute."""
 LAST_S = 10.0
 """Seconds that the end waits for a compaction under way."""
 
@@ -144,6 +149,10 @@ class Journal:
         self._grown = 0  # bytes of facts since the last state
         self._due = GROWN_BYTES  # `_grown` at which the next compaction begins
         self._compactor: threading.Thread | None = None
+        self._given_up = False  # it could not be written, and may be kept again
+        self._lacks = False  # a fact that no compaction has: it is given up for good
+        self._base = b""  # a base that could not be written: the next compaction begins with it
+        self._again_at, self._tries = 0.0, 0
         # What `read` found: the first record; the bytes to write at `_good`, where the last whole
         # record ends, before this master notes anything.
         self._first = self._mend = b""
@@ -283,25 +292,26 @@ class Journal:
     def note(self, kind: str, data: dict[str, Any]) -> None:
         """Add a fact, from the master's loop: a write(2), some microseconds. If it fails the job
         goes on without a journal (`_give_up`)."""
-        if self._file < 0:
+        if not self._is_in_use:
             return
         fact = Fact(kind, data)
         try:
             line = encode(fact)
         except (TypeError, ValueError, RecursionError) as error:
             with self._guard:
+                self._lacks = True
                 self._give_up(error)
             return
         with self._guard:
-            if self._file < 0:
+            if not self._is_in_use:
                 return
             self._remember(fact, line)
             self._grown += len(line)
-            try:
-                write_all(self._file, line)
-            except OSError as error:
-                self._give_up(error)
-                return
+            if self._file >= 0:
+                try:
+                    write_all(self._file, line)
+                except OSError as error:
+                    self._give_up(error)
             # During a compaction a fact goes to both files, as either may turn out to be the
             # journal: first to a list, as the new file does not have its snapshot yet.
             if self._since_snapshot is not None:
@@ -330,12 +340,16 @@ class Journal:
 
     def keep_base(self, data: bytes) -> None:
         """Keep the snapshot at which the training begins, synced to disk; from any thread."""
-        if self.path is None or self._file < 0:
+        if self.path is None or not self._is_in_use:
             return
+        data = b"%08x %016x\n" % (crc32c(data), len(data)) + data
         try:
-            self._put(BASE, b"%08x %016x\n" % (crc32c(data), len(data)) + data)
+            self._put(BASE, data)
+            self._base = b""
         except OSError as error:
-            raise self._error(error) from None
+            with self._guard:
+                self._base = data
+                self._give_up(error)
 
     def base(self) -> bytes:
         """The bytes given to `keep_base`; ClusterError if they are missing or damaged."""
@@ -353,6 +367,20 @@ class Journal:
         """Whether the journal has grown enough to `compact` it."""
         return self._file >= 0 and self._compactor is None and self._grown > self._due
 
+    def is_to_be_kept_again(self, now: float) -> bool:
+        """Whether to `compact` now, as the journal could not be written before; `now` is monotonic
+        seconds."""
+        idle = self._compactor is None and not (self._lacks or self._closed.is_set())
+        if not (self._given_up and idle) or now < self._again_at:
+            return False
+        self._again_at = now + AGAIN_S
+        return True
+
+    @property
+    def _is_in_use(self) -> bool:
+        """Whether facts are noted: in the file, or to be kept again."""
+        return self._file >= 0 or self._given_up
+
     def compact(self, snapshot: Snapshot) -> None:
         """Begin a new file that has this state of the job in place of the facts that led to it.
 
@@ -361,7 +389,7 @@ class Journal:
         at each moment one file by the name of the journal has everything.
         """
         with self._guard:
-            if self._file < 0:
+            if not self._is_in_use:
                 return
             self._since_snapshot, self._replaced, self._new_failed = [], False, False
             lasting = [self._first, *self._lasting.values()]
@@ -412,6 +440,9 @@ class Journal:
         part, file, old = self.path / f"{FACTS}.part", -1, self._state.get("name", "")
         name = f"{STATE}{int(old.removeprefix(STATE) or 0) + 1}"
         try:
+            if self._base:
+                self._put(BASE, self._base)
+                self._base = b""
             state = {"name": name, **self._write_state(self.path / name, snapshot.arrays)}
             fact = Fact("state", {"file": state, **snapshot.state})
             lines = [*lasting, *map(encode, [fact, *snapshot.facts]), encode(BEGUN)]
@@ -430,19 +461,26 @@ class Journal:
             # Until this a power cut may bring the old file back, so it gets all facts until then.
             self._sync_folder()
             with self._guard:
-                if self._file < 0:
+                if self._new_failed or self._closed.is_set():
                     return
-                self._retired.append(self._file)
+                if self._file >= 0:
+                    self._retired.append(self._file)
+                again, self._given_up = self._given_up, False
                 self._file, self._new, file = file, -1, -1
                 self._state, written = state, sum(map(len, lines)) + state["bytes"]
                 self._grown = len(later)
                 self._due = max(GROWN_BYTES, written // GROWN_SHARE)
+            if again:
+                self._keep_first()
+                self._tries = 0
+                log.warning("%s: the journal is kept again", self.path)
             with contextlib.suppress(OSError):
+                (self.path / GIVEN_UP).unlink(missing_ok=True)
                 if old:
                     (self.path / old).unlink(missing_ok=True)
         except Exception as error:
             with self._guard:
-                if self._replaced and self._file >= 0:
+                if self._replaced:
                     # The old file, which gets the facts, has lost its name to the new one, which
                     # may not be on disk: neither can be relied on.
                     self._give_up(error)
@@ -461,11 +499,14 @@ class Journal:
 
     def _not_compacted(self, error: Exception) -> None:
         self._due = self._grown + GROWN_BYTES
+        if self._given_up:
+            self._tries += 1
+            if self._tries % SAID_TRIES == 0:
+                log.warning("%s: still cannot be written: %s", self.path, why_of(error))
         if self._file >= 0 and not self._closed.is_set():
             log.warning(
                 "%s: the journal cannot be compacted (%s): it keeps growing, and a takeover takes "
-                "longer. Make room on its disk", self.path,
-                getattr(error, "strerror", None) or error,
+                "longer. Make room on its disk", self.path, why_of(error),
             )  # fmt: skip
 
     def _write_state(self, path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -490,7 +531,7 @@ class Journal:
         }
 
     def _check_wanted(self) -> None:
-        if self._file < 0 or self._new_failed or self._closed.is_set():
+        if not self._is_in_use or self._new_failed or self._closed.is_set():
             raise OSError("the journal is no longer kept, or its disk is full")
 
     def _replace(self, part: Path) -> None:
@@ -649,10 +690,13 @@ class Journal:
         """Stop writing, and take the journal's name away: a master that replayed one with a gap
         would repeat orders. The job goes on; the process reports `JournalFailed` to the core."""
         assert self.path is not None
-        log.error(
-            "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master dies",
-            self.path, getattr(error, "strerror", None) or error,
-        )  # fmt: skip
+        text = "" if self._lacks else f". It is tried again every {AGAIN_S:.0f} s: make room"
+        if not self._given_up:
+            log.error(
+                "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master "
+                "dies%s", self.path, why_of(error), text,
+            )  # fmt: skip
+        self._given_up = self._new_failed = True
         with contextlib.suppress(OSError):
             (self.path / CLUSTER).unlink(missing_ok=True)
             (self.path / FACTS).replace(self.path / GIVEN_UP)
@@ -670,10 +714,20 @@ class Journal:
         )
 
     def _error(self, error: OSError) -> ClusterError:
-        return ClusterError(
-            f"{self.path}: the master's journal cannot be used: {error.strerror or error}. Choose "
-            "another journal_dir"
-        )
+        assert self.path is not None
+        advice = "Choose another journal_dir"
+        if error.errno in FULL:
+            advice = "Make room on its disk, or choose another journal_dir"
+        if any(os.path.lexists(self.path / name) for name in (FACTS, CLUSTER)):
+            # Another journal_dir would begin a new run, and the rows of this one would be lost.
+            mend = "Make room on its disk" if error.errno in FULL else "Mend its folder"
+            advice = f"{mend}, and start again: the run goes on"
+        why = error.strerror or error
+        return ClusterError(f"{self.path}: the master's journal cannot be used: {why}. {advice}")
+
+
+def why_of(error: Exception) -> object:
+    return getattr(error, "strerror", None) or error
 
 
 def create_file(path: Path) -> int:

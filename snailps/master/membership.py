@@ -383,7 +383,7 @@ class Membership:
         if member.role != "driver":
             member.removed()
             self.left.append(member)
-        elif not (self._session and self.out.kept):
+        elif not (self._session and self.out.noted):
             return
         self.gone[member.number] = lost
         gone = {"number": member.number, "lost": lost, "figures": member.figures}

@@ -484,10 +484,11 @@ class Master:
             self._feed(events.Heartbeats(self._heartbeats.silences(), closed))
         while self._signals:
             self._feed(events.Signal(self._signals.popleft()))
-        if self._journal.is_long:
+        if self._journal.is_long or self._journal.is_to_be_kept_again(now):
             self._feed(events.JournalGrown())
-        if core.out.kept and not self._journal.kept:
-            self._feed(events.JournalFailed())
+        if core.out.kept != self._journal.kept:
+            kept = self._journal.kept
+            self._feed(events.JournalKept() if kept else events.JournalFailed())
         forming = core.phase is ClusterPhase.FORMING
         if now >= self._usage_at:
             self._usage_at = now + USAGE_S

@@ -235,7 +235,7 @@ def test_journal_in_which_nothing_was_begun_leaves_no_folder(folder, monkeypatch
 
 def test_journal_on_a_disk_without_a_byte_leaves_no_folder(folder, monkeypatch):
     monkeypatch.setattr(os, "pwrite", fails(errno.ENOSPC))
-    with pytest.raises(ClusterError, match=r"No space left on device\. Choose another journal_dir"):
+    with pytest.raises(ClusterError, match=r"left on device\. Make room on its disk, or choose"):
         Journal(folder).take()
     assert not folder.exists()
 
@@ -284,6 +284,70 @@ def test_journal_on_a_full_disk_is_removed_and_says_so(folder, journal, monkeypa
     other.begin([FIRST])
     other.close()
     assert not (folder / GIVEN_UP).exists()
+
+
+def compact(journal):
+    journal.compact(module.Snapshot({"job": 1}, {}, []))
+    for thread in threading.enumerate():
+        if thread.name == "snailps-compact":
+            joined(thread)
+
+
+@pytest.mark.parametrize("when", ["facts", "during a compaction", "a sync"])
+def test_journal_is_kept_again_once_its_disk_has_room(folder, journal, monkeypatch, caplog, when):
+    """A disk that was full for a moment took the journal for ever."""
+    if when == "a sync":
+        journal._not_synced(journal._file, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    elif when == "during a compaction":
+        journal._since_snapshot = []
+    monkeypatch.setattr(module, "write_all", fails(errno.ENOSPC))
+    journal.note("table", {"number": 1})
+    journal.keep_base(b"base")
+    assert not journal.kept
+    for at in range(2):  # twice in a row: it is still full
+        assert journal.is_to_be_kept_again(at * module.AGAIN_S)
+        assert not journal.is_to_be_kept_again((at + 0.9) * module.AGAIN_S)
+        compact(journal)
+        assert not journal.kept
+    journal.note("table", {"number": 2})
+    assert not (folder / module.FACTS).exists()
+    monkeypatch.undo()
+    assert journal.is_to_be_kept_again(2 * module.AGAIN_S)
+    compact(journal)
+    assert journal.kept
+    assert not journal.is_to_be_kept_again(9 * module.AGAIN_S)
+    journal.note("table", {"number": 3})
+    journal.close()
+    facts = taken(folder)
+    assert facts[0] == FIRST
+    assert [fact.data["number"] for fact in facts if fact.kind == "table"] == [1, 2, 3]
+    assert Journal(folder).base() == b"base"
+    assert not (folder / GIVEN_UP).exists()
+    assert caplog.text.count("CANNOT BE WRITTEN") == 1
+    assert "the journal is kept again" in caplog.text
+
+
+def test_journal_that_lacks_a_fact_is_never_kept_again(journal):
+    """No file may have a gap."""
+    journal.note("table", {"number": object()})
+    assert not journal.kept
+    assert not journal.is_to_be_kept_again(1e9)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_takeover_without_room_says_how_the_run_goes_on(folder, journal, monkeypatch, number):
+    """Another journal_dir would begin anew, and lose it."""
+    journal.close()
+    other = Journal(folder)
+    other.take()
+    other.read()
+    monkeypatch.setattr(module, "write_all", fails(number))
+    with pytest.raises(ClusterError, match=r"start again: the run goes on") as caught:
+        other.go_on([FACT])
+    assert "another journal_dir" not in str(caught.value)
+    other.release()
+    monkeypatch.undo()
+    assert taken(folder) == [*HEAD]
 
 
 def test_base_is_kept_beside_the_facts(folder, journal):

@@ -92,7 +92,9 @@ class Disk:
 
 
 OS_DISK = Disk()
-LOST_WRITE = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without room, or of a user without quota: later there may be room."""
+LOST_WRITE = (errno.EIO, *FULL)
 """Errors of a sync that mean that earlier writes are lost."""
 
 
