@@ -29,6 +29,7 @@ snailps or in the user's model, and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import sysconfig
@@ -254,6 +255,24 @@ class ClusterError(SnailError):
 
 class JobInputError(DataError, ClusterError):
     """A job has failed because a process found its input, or a setting, wrong."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without room, or of a user without quota: later there may be room."""
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk is the cause of an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def no_room() -> OSError:
+    """The cause of an error that is raised before a disk is full."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def explain(error: BaseException) -> str:

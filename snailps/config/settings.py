@@ -237,7 +237,8 @@ class MasterSettings(ListenerSettings):
         help=(
             "Limit for waiting: of the master for all nodes at the start, and later for another "
             "worker when the last one is lost; then it names the missing nodes and ends the job. "
-            "Also of the nodes for a lost master that keeps a journal."
+            "Also of the nodes for a lost master that keeps a journal, and of the master for room "
+            "on a full disk, where the model is to be written."
         ),
         when="Machines start at very different times; best equal to `init_timeout`.",
         unit="s",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from snailps.data.write_behind import WriteBehind, write_at
-from snailps.errors import ModelWriteError
+from snailps.errors import FULL, ModelWriteError, no_room
 
 _BUFFER_BYTES = 1 << 20
 """Collects small writes, such as text lines; larger chunks pass without a copy."""
@@ -233,7 +233,7 @@ def check_target(target: Path, bytes_needed: int | None = None) -> None:
         raise ModelWriteError(
             f"{target}: cannot be written, because it needs {human_bytes(bytes_needed)} and "
             f"{folder} has {human_bytes(free)} free; make room or choose another disk"
-        )
+        ) from no_room()
 
 
 def free_bytes(folder: Path) -> int | None:
@@ -248,7 +248,7 @@ def free_bytes(folder: Path) -> int | None:
 def write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelWriteError:
     """The error of a failed write, with cause and cure; of `target`, or scratch space beside it."""
     needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         free = free_bytes(target.parent)
         room = "" if free is None else f", {human_bytes(free)} left"
         cause = f"the disk or quota of {target.parent} is full{room}{needs}"

@@ -20,7 +20,7 @@ from typing import Any
 from snailps.config import CheckpointSettings, JobSettings
 from snailps.config.output import absolute
 from snailps.dataclass import replace
-from snailps.errors import CheckpointError, SnailError
+from snailps.errors import CheckpointError, SnailError, no_room
 from snailps.master.job.state import JobState, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.node.status import CheckpointStatus
@@ -231,7 +231,7 @@ class CheckpointFiles:
             raise CheckpointError(
                 f"{path}: the disk is full: a checkpoint needs {needed / 1e6:,.1f} MB, "
                 f"{free / 1e6:,.1f} MB are free. Make room, or keep fewer (checkpoints_kept)"
-            )
+            ) from no_room()
 
 
 def folder_of(settings: CheckpointSettings) -> Path:

@@ -117,6 +117,7 @@ class MasterCore:
             self.job_controller,
             self.submissions,
             self.fail_job,
+            self._leave_rows,
             opened_before,
             next((fact.data["folder"] for fact in reversed(facts) if fact.kind == "load"), ""),
         )
@@ -417,11 +418,17 @@ class MasterCore:
         self.replication.figures()  # metrics of this job are not the next one's
         self.interrupts.forget()
 
-    def export_cancelled(self, text: str) -> None:
+    def export_cancelled(self, text: str, code: int | None = None) -> None:
         if self.interrupts.may_leave and not self.session:
-            self.interrupts.leave(text)
+            self.interrupts.leave(text, code)
         else:
-            self.fail_job(text, EXIT_INTERRUPTED)
+            self.fail_job(text, EXIT_INTERRUPTED if code is None else code)
+
+    def _leave_rows(self, text: str) -> bool:
+        """Leave a session whose rows cannot be saved; False: no other master could go on."""
+        if self.interrupts.may_leave:
+            self.interrupts.leave(text, EXIT_FAILED)
+        return self.interrupts.may_leave
 
     def _send_stop(self, broken: bool, text: str) -> None:
         self.job_controller.cluster_ends()

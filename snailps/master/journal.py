@@ -38,11 +38,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.earlier_names import FIRST_FACT, JOURNAL_COPY
-from snailps.errors import ClusterError
+from snailps.errors import FULL, ClusterError
 from snailps.master.effects import Fact, Snapshot
 from snailps.node.status import EVENTS_MAX
 from snailps.store.checkpoint._crc32c import crc32c
-from snailps.store.checkpoint.disk import FULL, OS_DISK, sync_folder
+from snailps.store.checkpoint.disk import OS_DISK, sync_folder
 from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 
 log = logging.getLogger(__name__)

@@ -28,6 +28,7 @@ from snailps.master.job.controller import JobController
 from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
+from snailps.master.room_wait import RoomWait
 from snailps.master.services import Files, Opened, Services
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
@@ -70,12 +71,14 @@ class SessionRows:
         job_controller: JobController,
         submissions: Submissions,
         fail_job: FailJob,
+        leave: Callable[[str], bool],  # to another master, if one can go on
         opened_before: bool = False,  # an earlier master restored them: servers have the rows
         cut_load: str = "",  # folder that an earlier master was lost over, as it loaded rows
     ) -> None:
         self._out, self._services, self._lifecycle = context.out, services, lifecycle
         self._job_controller, self._submissions = job_controller, submissions
-        self._fail_job = fail_job
+        self._fail_job, self._leave = fail_job, leave
+        self._room = RoomWait(context.settings.master_time_out)  # of the last checkpoint
         # None: the master runs a job of its own, and nothing is done here
         self._job = job = context.session
         self._opened_before, self._cut_load = opened_before, cut_load
@@ -84,8 +87,8 @@ class SessionRows:
         hooks = Hooks(
             restored=lambda state, rows, now: self._open(now),
             not_restored=lambda error: fail_job(str(error)),
-            saved=lambda completed, now: self._own_ended(),
-            not_saved=lambda why, now: self._own_ended(failed=True),
+            saved=lambda completed, now: self._own_ended(now),
+            not_saved=lambda why, now: self._own_ended(now, why),
             of_job=False,
         )
         self.checkpoints = job_controller.checkpoints.beside(self._files, hooks)
@@ -128,6 +131,7 @@ class SessionRows:
             controller.lost(member, why, now)
 
     def stood_still(self, seconds: float) -> None:
+        self._room.stood_still(seconds)
         for controller in self._controllers():
             controller.stood_still(seconds)
 
@@ -165,7 +169,10 @@ class SessionRows:
         for controller in list(self._controllers()):
             controller.step(now)
         idle = self._submissions.idle
-        if self._then is not None and idle and not (self.busy or self._last_begun):
+        free = not (self.busy or self._last_begun)
+        if self._room.waits and not self._last_begun:
+            free = free and self._room.is_due(now)
+        if self._then is not None and idle and free:
             assert self._job is not None
             self._last_begun = True
             if self.checkpoints.writes:
@@ -203,12 +210,20 @@ class SessionRows:
             if self._job_controller.job is not None:
                 self._fail_job("the session ends")
 
-    def _own_ended(self, *, failed: bool = False) -> None:
-        """The session's own checkpoint is complete, or has failed."""
-        if failed:
+    def _own_ended(self, now: float, why: str = "") -> None:
+        """The session's own checkpoint is complete, or has failed: `why`. The last one is tried
+        again, as the session's rows are nowhere else."""
+        if why:
             self._pushes = -1
-        if self._then is not None and self._last_begun:
+        if self._then is None or not self._last_begun:
+            return
+        text = f"the tables of the session cannot be saved: {why}"
+        if why and self._room.full(text, now):
+            self._last_begun = False
+        elif not why:
             self._then()
+        elif not self._leave(text):
+            self._lifecycle.fail(text)
 
     # --- what drivers ask for ------------------------------------------------------------------
 

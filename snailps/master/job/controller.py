@@ -36,6 +36,7 @@ from snailps.errors import (
     SnailError,
     explain,
     frames_of,
+    is_full,
     with_frames,
 )
 from snailps.master.checkpoints import CheckpointController, Hooks
@@ -60,6 +61,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, job_step
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.replication.shard_reports import ShardReports
+from snailps.master.room_wait import RoomWait
 from snailps.master.services import Completed, Opened, Services
 from snailps.node.effects import OnDone, WorkDone
 from snailps.outward import outward, without_secrets
@@ -79,8 +81,8 @@ class Above(Protocol):
     def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
         """Fail the job of a session, else the cluster."""
 
-    def export_cancelled(self, text: str) -> None:
-        """The export was ended before the result was complete."""
+    def export_cancelled(self, text: str, code: int | None = None) -> None:
+        """The export was ended before the result was complete: leave, or fail with this code."""
 
     def job_ended(self, now: float) -> None:
         """The result is written."""
@@ -95,6 +97,7 @@ class _Failure(NamedTuple):
     text: str
     code: int
     trace: str = ""
+    is_full: bool = False  # for want of room on a disk
 
 
 class JobController:
@@ -141,6 +144,7 @@ class JobController:
         self.loading = ExportProgress()  # of reading first rows from a file
         self._saved_last = False  # an interrupted job has begun its last checkpoint
         self._failure: _Failure | None = None  # of an export, while its rows are saved
+        self._room = RoomWait(context.settings.master_time_out)  # of an export on a full disk
         self._saved_before = 0  # checkpoints saved before that
         self._spent_at = 0.0  # when the seconds of work are noted next
 
@@ -391,6 +395,7 @@ class JobController:
         self.leases.late.stood_still(seconds, now)
         self.checkpoints.stood_still(seconds)
         self.worker_wait.stood_still(seconds)
+        self._room.stood_still(seconds)
         self.export.stood_still(seconds)
         if self.round is not None:
             self.round.stood_still(seconds)
@@ -403,8 +408,11 @@ class JobController:
             self._end_cancelled()
         self.checkpoints.step(now)
         if self._failure is not None and not (self._side or self.checkpoints.running):
-            self._fail_export()
+            failure, self._failure = self._failure, None
+            self._fail_export(failure, now)
             return
+        if self.job is not None and self._room.is_due(now) and not self.export.cancelled:
+            self._export(self.job, now)
         if self.phase is JobPhase.READY and self._is_formed and self.job is not None:
             if self._members.joined("worker"):
                 self.worker_wait.over()
@@ -691,9 +699,13 @@ class JobController:
         else:
             failure = _Failure(str(error), error.exit_code)
         if self.phase is JobPhase.EXPORTING and not isinstance(error, NotFinite):
-            self._keep_rows(failure, now)
+            failure = failure._replace(is_full=is_full(error))
+            if self._room.waits:
+                self._fail_export(failure, now)
+            else:
+                self._keep_rows(failure, now)
         else:
-            self._above.fail_job(*failure)
+            self._above.fail_job(*failure[:3])
 
     # --- an export that failed -------------------------------------------------------------------
 
@@ -704,7 +716,7 @@ class JobController:
         job = self.job
         assert job is not None
         if self._session or self.checkpoints.running:
-            self._above.fail_job(*failure)
+            self._above.fail_job(*failure[:3])
             return
         self._failure, self._saved_before = failure, self.checkpoints.saved
         if self.checkpoints.writes:
@@ -721,19 +733,24 @@ class JobController:
     def _opened_folder(self, job: Job, opened: Opened | SnailError | None, now: float) -> None:
         if isinstance(opened, SnailError):
             log.error("the trained rows cannot be saved: %s", opened)
-            self._fail_export()
+            failure, self._failure = self._failure, None
+            assert failure is not None
+            self._fail_export(failure, now)
             return
         self.checkpoints.opened(job, opened, now, resumes=False)
         self._saved_before = self.checkpoints.saved
         self.checkpoints.begin(job, now)
 
-    def _fail_export(self) -> None:
-        """End the job whose export has failed; its rows are saved, if they could be."""
-        failure, self._failure = self._failure, None
-        assert failure is not None
+    def _fail_export(self, failure: _Failure, now: float) -> None:
+        """End the job whose export has failed; its rows are saved, if they could be. Without room
+        for either, wait for it: `step` exports again."""
         text = failure.text
         if self.checkpoints.saved > self._saved_before:
             text += f". {self.checkpoints.advice_to_export()}"
+        elif failure.is_full:
+            if not self._room.full(text, now):
+                self._above.export_cancelled(text, failure.code)
+            return
         self._above.fail_job(text, failure.code, failure.trace)
 
     # --- the end -------------------------------------------------------------------------------
@@ -741,8 +758,11 @@ class JobController:
     def _begin_export(self, job: Job, now: float) -> None:
         self._go(JobPhase.EXPORTING)
         self._out.put(LeaveRounds())
-        progress = self.export.begin(now)
         log.info("training done, exporting")
+        self._export(job, now)
+
+    def _export(self, job: Job, now: float) -> None:
+        progress = self.export.begin(now)
         figures = {**self.figures, **({"by_round": job.by_round} if job.round_figures else {})}
         export = partial(
             self._services.reader.export, job, self.inspection.reading(figures), progress
@@ -868,6 +888,7 @@ class JobController:
 
     def end(self) -> None:
         """Return to waiting for a job."""
+        self._room.over()
         self.checkpoints.forget()
         self.export.forget()
         if self.job is not None:

@@ -12,6 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
+from snailps.errors import FULL
 from snailps.store.checkpoint.lock import take_folder
 
 Bytes = bytes | memoryview
@@ -92,8 +93,6 @@ class Disk:
 
 
 OS_DISK = Disk()
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a disk without room, or of a user without quota: later there may be room."""
 LOST_WRITE = (errno.EIO, *FULL)
 """Errors of a sync that mean that earlier writes are lost."""
 

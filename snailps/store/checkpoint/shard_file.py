@@ -10,7 +10,6 @@ manifest or a shard.  Threads may write different buffers of one file at the sam
 from __future__ import annotations
 
 import contextlib
-import errno
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from snailps.abi.memory import private_memory
 from snailps.dataclass import asdict, dataclass
-from snailps.errors import CheckpointError
+from snailps.errors import FULL, CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.disk import OS_DISK, Disk, read_at, write_at
 
@@ -86,7 +85,7 @@ def new_buffer(length: int) -> Buffer:
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
     """Make the error of a file that cannot be written, with the cause and what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         cause = f"the disk or quota of {path.parent} is full: make room, or keep fewer checkpoints"
     else:
         cause = f"{error.strerror or error}: correct that, or choose another checkpoint_dir"
