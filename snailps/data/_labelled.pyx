@@ -511,6 +511,8 @@ cdef class KeptGrams:
         cdef uint32_t at, bits = 4
         if pairs.shape[1] != 2:
             raise ValueError(f"expected pairs, got {pairs.shape[1]} columns")
+        if pairs.shape[0] > <int64_t>1 << 30:   # twice as many slots have numbers of 32 bits
+            raise ValueError(f"expected at most 2^30 n-grams, got {pairs.shape[0]}")
         self.pairs_array = np.asarray(pairs)
         self.number = pairs.shape[0]
         while (<int64_t>1 << bits) < 2 * self.number:

@@ -8,6 +8,7 @@ from vast import vast
 
 from snailps import kernels
 from snailps.data._key_numbering import KeyNumbers
+from snailps.data._labelled import KeptGrams
 from snailps.data._text import hashes_of_rows
 from snailps.errors import MisuseError
 from snailps.kernels import _packed_numbers, _packed_pairs, _triple_order
@@ -129,3 +130,8 @@ def test_rows_of_a_classifier_may_be_more_than_its_features_can_name(build, coun
     made = Labelling(kernels.load(build), vast(np.float32, count, 1), outputs, 1, True)
     best, chances = made.chances(np.array([0, 2]), np.array([3, 70_000], np.int32))
     assert (best.tolist(), chances.tolist()) == ([0], [[0.5, 0.5]])
+
+
+def test_n_grams_of_a_pruned_model_are_as_many_as_slots_can_be_numbered():
+    with pytest.raises(ValueError, match=r"at most 2\^30 n-grams, got 1073741825"):
+        KeptGrams(vast(np.int32, (1 << 30) + 1, 2))
