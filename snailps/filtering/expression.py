@@ -253,7 +253,7 @@ class _Parser:
                 for op, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True)
             ]
             return lambda values: reduce(operator.and_, [pair(values) for pair in pairs])
-        is_value = self.score(node) is not None or isinstance(node, ast.Name)
+        is_value = self.score(node) is not None or self._nested(node) is not None
         wanted = "compare it, as in hq.p >= .5" if is_value else "expected comparisons"
         return self.fail(node, wanted)
 
@@ -316,7 +316,7 @@ class _Parser:
             if score is not None and score.of_best != TOP:
                 self._scores.append(score)
                 sides.append(score)
-            elif score is None and isinstance(node, ast.Name):
+            elif score is None and self._nested(node) is not None:
                 sides.append(self._column(node))
             elif score is not None:
                 self.fail(node, f"{score} is a label: compare it with a text in quotes")
@@ -416,6 +416,8 @@ class _Parser:
 
     def score(self, node: ast.expr) -> Score | None:
         """The score that an operand names; None: it is a column or a constant."""
+        if self._nested(node) is not None and not isinstance(node, ast.Name):
+            return None
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             model = self._model(node.value)
             label = self._constant(node.slice)
@@ -450,10 +452,37 @@ class _Parser:
         return labels.index(label)
 
     def _column(self, node: ast.expr) -> str:
-        if not isinstance(node, ast.Name):
+        name = self._nested(node)
+        if name is None:
             self.fail(node, f"expected the name of a column, or one of {FORMS}")
-        self._columns.append(self.name(node))
-        return self._columns[-1]
+        self._columns.append(name)
+        return name
+
+    def _nested(self, node: ast.expr) -> str | None:
+        """The name of a column, or of a field in one, such as ``meta.source``, ``meta["a b"]``.
+
+        None: the operand is another one, or is written as the score of a model is, so that a
+        mistake in the model's name is not taken for a column.
+        """
+        if isinstance(node, ast.Name):
+            return self.name(node)
+        if isinstance(node, ast.Attribute):
+            raw = self.text.encode()[node.col_offset : node.end_col_offset].decode()
+            attr, field = node.attr, raw.rpartition(".")[2].strip()
+            field = field if unicodedata.normalize("NFKC", field) == attr else attr
+            is_score = attr in (TOP, CHANCE, THRESHOLD)
+        elif isinstance(node, ast.Subscript):
+            constant = self._constant(node.slice)
+            if not isinstance(constant, str):
+                return None
+            field = constant
+            is_score = any(constant in labels for labels in self._labels.values())
+        else:
+            return None
+        if isinstance(node.value, ast.Name) and (is_score or self.name(node.value) in self._labels):
+            return None
+        column = self._nested(node.value)
+        return None if column is None else f"{column}.{field}"
 
     def _constant(self, node: ast.expr) -> float | int | str | None:
         """A finite number or a text; None: another operand."""

@@ -11,7 +11,7 @@ Formats belong to `data.formats`.  Must not know models or conditions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import IO, Any
 
@@ -46,8 +46,8 @@ class TextRows:
         self._texts = columns.texts(batch)
 
     def has(self, name: str) -> bool:
-        """Whether one of these rows has a column of this name."""
-        return name in self._batch.columns
+        """Whether one of these rows has a column of this name, or the column of such a field."""
+        return _path_of(name, self._batch.columns) is not None
 
     @property
     def names(self) -> Sequence[str]:
@@ -209,9 +209,7 @@ class _SchemaColumns(_Columns):
         self._check_once(self.text_column)
         # Reading no values can fail too: pyarrow lacks some types.
         with table_errors(self.path):
-            texts = self._nulls(0)
-            if self.text_column in self.table.own_names:
-                texts = _stored(self.table.no_values(self.text_column))
+            texts = self._no_values(self.text_column)
         try:
             if not _arrow().types.is_null(texts.type):
                 list(pieces_of(texts))
@@ -243,18 +241,18 @@ class _SchemaColumns(_Columns):
         return self.table.remarks()
 
     def texts(self, batch: RowBatch) -> _Texts:
-        if self.text_column not in batch.columns:
+        texts = self._stored_values(batch, self.text_column)
+        if texts is None:
             return _ArrowTexts(self._nulls(batch.rows))
-        texts = _stored(batch.column(self.text_column).data)
         has_codes = _arrow().types.is_dictionary(texts.type)
         if not has_codes or texts.dictionary.null_count:  # a code of null would count as a text
             texts = decoded(texts)
         return _ArrowTexts(texts)
 
     def values(self, batch: RowBatch, name: str) -> Column:
-        if name not in batch.columns:
+        if (stored := self._stored_values(batch, name)) is None:
             return _constant_column(self.path, self.table.folders, name, batch)
-        values, types = decoded(_stored(batch.column(name).data)), _arrow().types
+        values, types = decoded(stored), _arrow().types
         present = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
         if types.is_null(values.type):
             return Column(np.zeros(batch.rows), present)
@@ -275,13 +273,52 @@ class _SchemaColumns(_Columns):
         """Texts of rows of a file that was written before its table got the column."""
         return _arrow().nulls(rows, "string")
 
+    def _stored_values(self, batch: RowBatch, name: str) -> Any:
+        """Values of a column, or of a field in one; None: the file has no such column."""
+        if (path := _path_of(name, batch.columns)) is None:
+            return None
+        return self._field(_stored(batch.column(path[0]).data), *path)
+
+    def _no_values(self, name: str) -> Any:
+        """An empty array of a column's or field's type."""
+        path = _path_of(name, self.table.own_names)
+        if path is None:
+            return self._nulls(0)
+        return self._field(_stored(self.table.no_values(path[0])), *path)
+
+    def _field(self, values: Any, column: str, path: str) -> Any:
+        """The values of a field of structs, or of a key of maps; an empty path is the column.
+
+        DataError: there is no such field.
+        """
+        types = _arrow().types
+        while path:
+            values = decoded(values)
+            if types.is_map(values.type):
+                compute = optional_module("pyarrow.compute", "fields of maps", "snailps[data]")
+                return compute.map_lookup(values, path, "first")
+            if not types.is_struct(values.type):
+                raise DataError(
+                    f"{self.path}: column {column!r} has type {values.type}, which has no field "
+                    f"{path!r}: expected a struct or a map"
+                )
+            fields = [field.name for field in values.type]
+            if (inner := _path_of(path, fields)) is None:
+                raise no_column(f"{self.path}: column {column!r}", path, fields)
+            compute = optional_module("pyarrow.compute", "fields of structs", "snailps[data]")
+            values = _stored(compute.struct_field(values, fields.index(inner[0])))
+            column, path = f"{column}.{inner[0]}", inner[1]
+        return values
+
     def _check_once(self, name: str) -> None:
         """DataError: the file has no such column, or several."""
-        count = self.table.names.count(name)
-        if not count:
+        path = _path_of(name, self.table.names)
+        if path is None:
             raise no_column(self.path, name, self.table.names)
-        if count > 1:
-            raise DataError(f"{self.path} has {count} columns {name!r}: rename all but one")
+        if (count := self.table.names.count(path[0])) > 1:
+            raise DataError(f"{self.path} has {count} columns {path[0]!r}: rename all but one")
+        with table_errors(self.path):
+            self._no_values(name)
 
 
 class _JsonColumns(_Columns):
@@ -311,8 +348,7 @@ class _JsonColumns(_Columns):
         ]
 
     def texts(self, batch: RowBatch) -> _Texts:
-        values = batch.column(self.text_column).values(0, batch.rows)
-        texts = list(map(raw_text, values))
+        texts = list(map(raw_text, self._listed(batch, self.text_column)))
         if {*map(type, texts)} <= {bytes, type(None)}:
             return _ListedTexts(texts)
         line, text = next(
@@ -327,7 +363,7 @@ class _JsonColumns(_Columns):
     def values(self, batch: RowBatch, name: str) -> Column:
         if name not in batch.columns and name in (folders := columns_of_folders(self.path)):
             return _constant_column(self.path, folders, name, batch)
-        values: list[Any] = batch.column(name).data
+        values = self._listed(batch, name)
         present = np.fromiter((value == value and value is not None for value in values), bool)
         types = {type(value) for value in values} - {type(None)}
         if types <= {str}:
@@ -339,6 +375,28 @@ class _JsonColumns(_Columns):
             f"{self.path}, lines {lines[0]:,} to {lines[-1]:,}: {name!r} has "
             f"{', '.join(sorted(kind.__name__ for kind in types))}: expected numbers or texts"
         )
+
+    def _listed(self, batch: RowBatch, name: str) -> list[Any]:
+        """Values of a name, or of a name in an object; None where a line lacks it."""
+        column, path = _path_of(name, batch.columns) or (name, "")
+        values: list[Any] = batch.column(column).data
+        if not path:
+            return values
+        return [
+            self._inside(value, path, column, line)
+            for line, value in zip(batch.numbers, values, strict=True)
+        ]
+
+    def _inside(self, value: Any, path: str, column: str, line: int) -> Any:
+        while path and value is not None:
+            if not isinstance(value, dict):
+                raise DataError(
+                    f"{self.path}, line {line:,}: expected an object with {path!r} in {column!r}, "
+                    f"got {value!r:.60}"
+                )
+            name, path = _path_of(path, value) or (path, "")
+            value = value.get(name)
+        return value
 
 
 class _NoColumns(_Columns):
@@ -359,6 +417,18 @@ class _NoColumns(_Columns):
 
     def values(self, batch: RowBatch, name: str) -> Column:
         raise DataError(f"{self.path} is text, which has no column {name!r}")
+
+
+def _path_of(name: str, names: Container[str]) -> tuple[str, str] | None:
+    """A column and the path of a field in it, for ``column.field.field``; None: no such column.
+
+    The longest beginning that is a column counts, since names of columns may have dots.
+    """
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        if (column := ".".join(parts[:count])) in names:
+            return column, ".".join(parts[count:])
+    return None
 
 
 def _constant_column(

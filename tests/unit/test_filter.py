@@ -1264,3 +1264,68 @@ def test_time_of_orc_that_pyarrow_cannot_read_is_said(model, tmp_path):
     orc.write_table(pa.table({"text": ["up", "up"], "t": times}), tmp_path / "a.orc")
     with pytest.raises(DataError, match="pyarrow reads times of ORC from 1677 to 2262 only"):
         keep(model, tmp_path / "a.orc", tmp_path / "out")
+
+
+NESTED = [
+    {"text": "up", "doc": {"text": "up up"}, "meta": {"n": 1, "lang": {"code": "en", "a b": 2}}},
+    {"text": "up", "doc": {"text": "up"}, "meta": {"n": 2, "lang": {"code": "de", "a b": 3}}},
+    {"text": "up", "doc": None, "meta": {"n": None, "lang": None}},
+    {"text": "up", "doc": {"text": None}, "meta": None},
+]
+
+
+def write_nested(path):
+    table = pa.Table.from_pylist(NESTED)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    elif path.suffix == ".orc":
+        orc.write_table(table, path)
+    elif path.suffix == ".arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
+            out.write_table(table)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in NESTED))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["parquet", "orc", "arrow", "jsonl"])
+def test_fields_of_structs_and_objects_are_columns_of_conditions(model, tmp_path, ending):
+    """By hand; a field of null is missing, so its comparison is neither true nor false."""
+    path = write_nested(tmp_path / f"a.{ending}")
+
+    def counts(condition, column="text"):
+        options = {"column": column, "overwrite": True}
+        done = keep(model, path, tmp_path / "out", f"{condition} and hq.p >= 0", **options)
+        return done["kept"], done["without_text"]
+
+    assert counts("meta.n >= 1") == (2, 0)
+    assert counts("not (meta.n >= 2)") == (1, 0)
+    assert counts('meta.lang.code in ["de", "fr"]') == (1, 0)
+    assert counts('meta["lang"]["a b"] == 2') == (1, 0)
+    assert counts("meta.n < meta.lang['a b']", "doc.text") == (2, 2)
+    refused = {
+        "text.m > 1": "which has no field 'm': expected a struct|expected an object with 'm'",
+        "meta > 1": "has type struct|has dict: expected numbers or texts",
+    }
+    if ending != "jsonl":  # where any line may have any name
+        refused |= {"meta.m > 1": "no column 'm', but", "mata.n > 1": "has no column 'mata.n', but"}
+    for condition, words in refused.items():
+        with pytest.raises(DataError, match=words):
+            counts(condition)
+    with pytest.raises(ConfigError, match="no model meta"):
+        counts("meta.top == 'a'")
+
+
+def test_name_with_dots_is_a_column_before_it_is_a_field(model, tmp_path):
+    rows = pa.table({
+        "text": ["up", "up"], "a.b": [1, 2], "a": pa.array([{"b": 7, "c.d": 3}] * 2),
+        "tags": pa.array([[("x", "1")], [("y", "2")]], pa.map_(pa.string(), pa.string())),
+    })  # fmt: skip
+    write_parquet(tmp_path / "a.parquet", rows)
+    for number, (condition, kept) in enumerate([
+        ("a.b == 2", 1), ("a.c.d == 3", 2), ('a["c.d"] == 3', 2), ('tags.x == "1"', 1),
+        ('tags["y"] != "1"', 1),
+    ]):  # fmt: skip
+        path = tmp_path / "a.parquet"
+        done = keep(model, path, tmp_path / f"{number}", f"{condition} and hq.p >= 0")
+        assert done["kept"] == kept, condition
