@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -98,6 +99,22 @@ def test_split_depends_on_the_lines_alone(settings):
         other = surveyed(settings, lines, blocks, workers)
         assert Names(other).names == Names(summary).names
         assert divided(settings, lines, other, blocks) == expected
+
+
+@pytest.mark.parametrize("settings", SPLITS)
+@pytest.mark.parametrize("loss", ["squared", "als", "pairwise"])
+def test_order_of_the_input_and_the_number_of_workers_decide_nothing(settings, loss):
+    settings, lines = replace(RATED, loss=loss, **settings), lines_of(400)
+    _, held = divided(settings, lines, surveyed(settings, lines))
+    ordered = settings.held_out_by == "user_order"
+    for seed, workers in ((1, 1), (2, 2), (3, 8)):
+        drawn = np.random.default_rng(seed).permutation(len(lines))
+        if ordered:  # of a user the last lines count, and users may come in any order
+            users = [crc32(line.split(b",")[0], seed) for line in lines]
+            drawn = sorted(range(len(lines)), key=lambda place: (users[place], place))
+        others = [lines[place] for place in drawn]
+        _, held_too = divided(settings, others, surveyed(settings, others, 9, workers), 7)
+        assert Counter(held_too) == Counter(held)
 
 
 def pair_of(line):
