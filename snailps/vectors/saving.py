@@ -18,7 +18,7 @@ import numpy.typing as npt
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
-from snailps.vectors.calibration import write_calibration
+from snailps.vectors.calibration import refuse_foreign, write_calibration
 from snailps.vectors.fasttext_bin import BinModel, Rows, check_words, checked_chunks, write_bin
 from snailps.vectors.model_file import model_writer
 from snailps.vectors.quantised import QuantisedRows
@@ -136,6 +136,8 @@ def save_model(path: Path_, model: BinModel | None) -> None:
 
 def save_bin(path: Path_, model: BinModel) -> None:
     """Write an opened fastText model whatever the ending of `path`, its calibration beside it."""
+    if model.calibration is not None:
+        refuse_foreign(path)  # before the model is replaced
     write_bin(
         path,
         model.header,

@@ -196,6 +196,53 @@ def test_retraining_on_a_sorted_text_learns_what_it_does_on_a_shuffled_one(
     assert right[1] > right[0] - 0.03
 
 
+def test_retraining_takes_frames_lists_and_pairs_as_files(tmp_path):
+    import pandas
+
+    path, text = write_classifier(tmp_path / "m.bin"), write_texts(tmp_path / "text", 300)
+    lines = text.read_text().splitlines()
+    labels = [line.split()[0].removeprefix("__label__") for line in lines]
+    texts = [" ".join(line.split()[1:]) for line in lines]
+    frame = pandas.DataFrame({"text": texts, "y": labels, "w": [1.0] * len(lines)})
+    columns = {"column": "text", "label_column": "y"}
+    soft = tmp_path / "soft"
+    soft.write_text("".join(f"__label__:0 __label__{labels[0]} {one}\n" for one in texts))
+    made = []
+    for data, more in (
+        (text, {}),
+        (lines, {}),
+        ((texts, labels), {}),
+        (frame, columns),
+        (frame, {**columns, "weight_column": "w"}),
+        ((texts, [{label: 1.0} for label in labels]), {}),
+        # Lines of weight 0 teach nothing.
+        (
+            (texts * 2, [*({label: 1.0} for label in labels), *({labels[0]: 0.0} for _ in texts)]),
+            {},
+        ),
+    ):
+        output = tmp_path / f"{len(made)}.ftz"
+        snailps.quantize(path, output, cutoff=260, threads=1, retrain=data, lr=0.5, **more)
+        made.append(output.read_bytes())
+    assert len({*made[:-1]}) == 1
+    assert evaluate_labels(LabelModel(output), text).precision > 0.7
+    with pytest.raises(DataError, match="no line has both a label"):
+        snailps.quantize(
+            path, output, cutoff=260, threads=1, retrain=soft, soft_labels=True, lr=0.5
+        )  # fmt: skip
+
+
+def test_calibration_of_a_copy_replaces_no_file_of_another_program(tmp_path):
+    path, text = write_classifier(tmp_path / "m.bin"), write_texts(tmp_path / "text", 300)
+    snailps.calibrate(path, text)
+    foreign = tmp_path / "q.ftz.json"
+    foreign.write_text('{"license": "MIT"}')
+    with pytest.raises(ModelFileError, match=r"q\.ftz\.json: expected a calibration or no file"):
+        snailps.quantize(path, tmp_path / "q.ftz")
+    assert not (tmp_path / "q.ftz").exists()
+    assert foreign.read_text() == '{"license": "MIT"}'
+
+
 def test_retraining_restores_what_the_cutoff_lost(tmp_path):
     path, text = write_classifier(tmp_path / "m.bin"), write_texts(tmp_path / "text", 2000)
     done = []
