@@ -8,6 +8,8 @@ Owns the labels of the user and their order.  `models.classifier` trains; `vecto
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +53,11 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="TextClassifier")
 _PREFIX = LABEL_PREFIX.decode()
+log = logging.getLogger(__name__)
+MANY_FITS, MANY_EPOCHS = 5, 100
+"""So many fits of so many epochs are probably a search: its time is said to be spent there."""
+long_fits = itertools.count(1)
+"""Numbers of such fits in this process."""
 
 
 class TextClassifier(
@@ -72,6 +79,9 @@ class TextClassifier(
     class_weight : mapping from labels to numbers, "balanced" or None
         Factors of the weights of texts by their label; labels that it lacks have 1.  "balanced"
         gives all labels the same sum of weights.
+    epochs : int or "auto"
+        "auto": up to 300 passes over a small text, some seconds.  For a grid of parameters set a
+        number, such as 30.
     soft_labels : bool
         Whether labels in a file of text may have weights, as in ``__label__a:0.75``.
     pretrained : path
@@ -411,6 +421,16 @@ class TextClassifier(
         return attributes | self._named(
             attributes["_model"], of_source["_words"], of_source["_extra"]
         )
+
+    def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
+        yield from super()._remarks_on(figures)
+        if self.get_params()["epochs"] == "auto" and figures.get("epochs", 0) >= MANY_EPOCHS:
+            if next(long_fits) == MANY_FITS:  # once a process: it is a hint
+                log.warning(
+                    "%s: %d fits with epochs='auto' made %d epochs or more each. In a search of "
+                    "parameters set epochs, such as 30, or call autotune, which tries short ones",
+                    type(self).__name__, MANY_FITS, MANY_EPOCHS,
+                )  # fmt: skip
 
     @staticmethod
     def _named(model: LabelModel, known: Mapping[Any, str], extra: Sequence[Any]) -> dict[str, Any]:

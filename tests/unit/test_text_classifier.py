@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import inspect
+import itertools
 import pickle
 import tracemalloc
 import warnings
@@ -19,6 +20,7 @@ from snailps.data.label_words import label_of, word_of
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError, ModelFileError, ParameterError
 from snailps.estimators import base
+from snailps.estimators import text as of_texts
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import classes_of, soft_labels_of, values_of
 from snailps.models.classifier import Classifier, ClassifierSettings, warm_start
@@ -166,6 +168,17 @@ def test_fit_of_a_file_takes_its_labels(jobs, tmp_path):
     assert model.predict(["bad"]).tolist() == ["50%off"]
     with pytest.raises(DataError, match="y: expected none with the path"):
         model.fit(file, ["a", "b"])
+
+
+def test_search_over_fits_of_many_epochs_is_told_once_what_costs(jobs, monkeypatch, caplog):
+    monkeypatch.setattr(of_texts, "long_fits", itertools.count(1))
+    jobs.figures = {"epochs": 300}
+    for number in range(2 * of_texts.MANY_FITS):
+        TextClassifier(epochs=3).fit(TEXTS, [1, 0, 0])  # as it was chosen
+        TextClassifier().fit(TEXTS, [1, 0, 0])
+        told = [record.message for record in caplog.records if "epochs='auto'" in record.message]
+        assert len(told) == (number + 1 >= of_texts.MANY_FITS)
+    assert "In a search of parameters set epochs, such as 30, or call autotune" in told[0]
 
 
 def test_partial_fit_holds_out_what_fit_did_or_is_refused(jobs):
