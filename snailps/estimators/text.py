@@ -424,13 +424,13 @@ class TextClassifier(
 
     def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
         yield from super()._remarks_on(figures)
-        if self.get_params()["epochs"] == "auto" and figures.get("epochs", 0) >= MANY_EPOCHS:
-            if next(long_fits) == MANY_FITS:  # once a process: it is a hint
-                log.warning(
-                    "%s: %d fits with epochs='auto' made %d epochs or more each. In a search of "
-                    "parameters set epochs, such as 30, or call autotune, which tries short ones",
-                    type(self).__name__, MANY_FITS, MANY_EPOCHS,
-                )  # fmt: skip
+        is_long = self.get_params()["epochs"] == "auto" and figures.get("epochs", 0) >= MANY_EPOCHS
+        if is_long and next(long_fits) == MANY_FITS:  # once a process: it is a hint
+            log.warning(
+                "%s: %d fits with epochs='auto' made %d epochs or more each. In a search of "
+                "parameters set epochs, such as 30, or call autotune, which tries short ones",
+                type(self).__name__, MANY_FITS, MANY_EPOCHS,
+            )  # fmt: skip
 
     @staticmethod
     def _named(model: LabelModel, known: Mapping[Any, str], extra: Sequence[Any]) -> dict[str, Any]:
