@@ -2,14 +2,18 @@
 
 import threading
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from waiting import LIMIT_S, happens
 
-from snailps.config import ListenerSettings
-from snailps.errors import ClusterError, ConfigError, DataError, WaitTimeout
+from snailps.config import ClusterSettings, ListenerSettings
+from snailps.errors import ClusterError, ConfigError, DataError, RemoteError, WaitTimeout
+from snailps.local import driver as driver_module
 from snailps.local import session
 from snailps.local.session import Cluster, within
+from snailps.transport import messages
 
 READY = {"role": "worker", "id": 3, "pid": 1, "state": "ready"}
 DONE = {"failure": "", "trace": "", "tables": None}
@@ -277,3 +281,24 @@ def test_block_of_another_thread_is_not_within_and_the_main_threads_is():
     looked.set()
     thread.join()
     assert found == [mine, other]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_cancelling_does_not_wait_for_a_master_that_is_away(early):
+    """Ctrl-C was raised only once it was back. It gets the call then."""
+    asked = []
+    driver = driver_module.Driver(ClusterSettings())
+    driver._control = SimpleNamespace(
+        away=True, call_async=lambda message: asked.append(message) or Future()
+    )
+    driver.cancel(early=early)
+    assert asked == [messages.Cancel(early)]
+
+
+def test_refusal_to_cancel_is_raised():
+    refused = Future()
+    refused.set_exception(RemoteError("no such job", "cluster"))
+    driver = driver_module.Driver(ClusterSettings())
+    driver._control = SimpleNamespace(away=False, call_async=lambda message: refused)
+    with pytest.raises(ClusterError, match="no such job"):
+        driver.cancel()

@@ -106,7 +106,9 @@ def test_driver_that_does_not_come_back_is_given_up_and_nothing_waits_for_it():
     world.tick(20)
     world.handle(effects_of_silence(world))
     assert 3 not in world.core.members.all
-    assert isinstance(back(world, "driver", 3), ClusterError)
+    refusal = back(world, "driver", 3)
+    assert isinstance(refusal, ClusterError)
+    assert refusal.code == m.GIVEN_UP  # by which it knows that the cluster goes on
     assert [fact for fact in world.facts() if fact.kind == "gone"][-1].data["number"] == 3
 
 
