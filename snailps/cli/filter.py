@@ -96,6 +96,14 @@ def command(
             "--overwrite", help="Replace the output of another filter command.", metavar=""
         ),
     ] = False,
+    on_bad_line: Annotated[
+        str,
+        typer.Option(
+            help="Malformed lines of JSON lines: stop ends the run, skip leaves them out and "
+            "counts them.",
+            metavar="[stop|skip]",
+        ),
+    ] = "stop",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the manifest as JSON.", metavar="")
     ] = False,
@@ -139,7 +147,8 @@ def command(
         done = filter_files(
             input, output=output, models=models, keep=keep, column=column,
             add=split_added(add), keep_scores=keep_scores, threads=threads, overwrite=overwrite,
-            cluster=joined, begun=_say_what_is_finished, note=progress.note,
+            on_bad_line=on_bad_line, cluster=joined, begun=_say_what_is_finished,
+            note=progress.note,
         )  # fmt: skip
     if as_json:
         print_json(done)
@@ -149,6 +158,8 @@ def command(
         typer.echo(f"  {refusal['texts']:,} refused by {refusal['clause']}")
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
+    if bad_lines := done.get("bad_lines"):  # a manifest of an earlier version has none
+        typer.echo(f"  {bad_lines:,} malformed lines were left out")
     if keep_scores:
         for name, count in done["scored"].items():
             typer.echo(

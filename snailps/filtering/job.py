@@ -25,6 +25,7 @@ from typing import IO, Any, NamedTuple, Protocol
 from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
+from snailps.data.examples import ON_BAD_LINE
 from snailps.data.file_hashes import FileHashes
 from snailps.data.formats import format_of
 from snailps.data.formats.table import Target, class_of
@@ -57,7 +58,7 @@ class Command:
     """A filter's command.  Paths are absolute, except `inputs`: workers get tasks instead.
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: the
-    folder of kept scores, or empty.
+    folder of kept scores, or empty; `on_bad_line`: "stop" or "skip", for lines without an object.
     """
 
     inputs: tuple[str, ...]
@@ -67,6 +68,11 @@ class Command:
     add: tuple[str, ...]
     output: str
     scores: str = ""
+    on_bad_line: str = "stop"
+
+    @property
+    def skips_bad(self) -> bool:
+        return self.on_bad_line == "skip"
 
     def judge(self) -> Judge:
         """Open the models and parse the condition.
@@ -150,11 +156,16 @@ class FilterJob:
         if not self.tasks:
             raise ConfigError("no file to filter: the input matches none")
         self._check_places()
+        if self.command.skips_bad and not any(format_of(t.path) == "jsonl" for t in self.tasks):
+            raise ConfigError(
+                "on_bad_line: skip leaves out malformed lines of JSON, and the input has no JSON "
+                "lines: leave it out"
+            )
         remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
             # A schema is read without the rows.  Of JSON lines and text the first file must do.
             if number == 0 or class_of(format_of(task.path)).is_typed:
-                with Source(task, self.command.column) as source:
+                with self._source(task) as source:
                     of_task = source.check(self.judge.condition.columns, self.judge.column_types())
                 remarks = dict.fromkeys(of_task, task.path) | remarks
         for remark, path in remarks.items():
@@ -166,6 +177,9 @@ class FilterJob:
         if self.results.manifest() is None:
             self._hashes = FileHashes(self.command.models.values())
         return self.left
+
+    def _source(self, task: Task) -> Source:
+        return Source(task, self.command.column, skips_bad=self.command.skips_bad)
 
     def close(self) -> None:
         if self._hashes is not None:
@@ -237,7 +251,7 @@ class FilterJob:
             def batches() -> Iterator[_Piece]:
                 for task in tasks:
                     with ExitStack() as opened:
-                        source = opened.enter_context(Source(task, self.command.column))
+                        source = opened.enter_context(self._source(task))
                         stored = None
                         if self.scores is not None:
                             stored = opened.enter_context(self.scores.of(task))
@@ -294,13 +308,15 @@ class FilterJob:
                 "row_groups": task.groups,
                 "bytes": (self.results.folder / task.name).stat().st_size,
                 "rows": counts.rows, "kept": counts.kept, "without_text": counts.without_text,
-                "refused": counts.refused, "seconds": round(done.seconds, 3),
+                "bad_lines": counts.bad_lines, "refused": counts.refused,
+                "seconds": round(done.seconds, 3),
             })  # fmt: skip
         clauses = [clause.text for clause in self.judge.condition.clauses]
         manifest = {
             "identity": self._identity, "models": self._hashed(),
             "keep": self.judge.condition.text,
             "rows": total.rows, "kept": total.kept, "without_text": total.without_text,
+            "bad_lines": total.bad_lines,
             "refused": [
                 {"clause": clause, "texts": count}
                 for clause, count in zip(clauses, total.refused, strict=True)
@@ -317,6 +333,8 @@ class FilterJob:
             file.write(page.encode("utf-8", "replace"))
         with atomic_file(self.results.place_of(MANIFEST)) as file:
             file.write(json.dumps(manifest, indent=1).encode() + b"\n")
+        if total.bad_lines:
+            log.warning("%d malformed lines were left out: %s", total.bad_lines, total.first_bad)
         for name, words in total.unread.items():
             warn_of_unread(words, f"model {name}")
         return manifest
@@ -347,7 +365,9 @@ class FilterJob:
         A folder whose identity differs holds another command's results.
         """
         command = self.command
-        return {
+        # Only where it is set: a run that an earlier version began goes on.
+        skips = {"on_bad_line": command.on_bad_line} if command.skips_bad else {}
+        return skips | {
             "version": VERSION, "column": command.column, "keep": self.judge.condition.text,
             "add": {name: str(score) for name, score in self.judge.added.items()},
             "models": {
@@ -404,6 +424,7 @@ class _Output:
 
     def finish(self) -> None:
         self._target.close()
+        self._counts.bad_lines, self._counts.first_bad = self._source.bad_lines
         if version_now(self._task.path) != self._task.version:
             raise _changed(self._task.path)
         # A worker may outlive its run: the folder can belong to another command by now.
@@ -449,6 +470,7 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
         "column": command.column, "models": json.dumps(command.models),
         "keep": job.judge.condition.text, "add": json.dumps(command.add),
         "folder": command.output, "key": job.results.key, "scores": command.scores, "epochs": 1,
+        "on_bad_line": command.on_bad_line,
     }  # fmt: skip
 
 
@@ -463,6 +485,7 @@ def filter(
     keep_scores: str | os.PathLike[str] = "",
     threads: int = 0,
     overwrite: bool = False,
+    on_bad_line: str = "stop",
     cluster: Runs | None = None,
     begun: Callable[[FilterJob], object] = lambda job: None,
     note: Callable[[FilterJob, Task, Counts | None], None] = lambda job, task, counts: None,
@@ -496,6 +519,9 @@ def filter(
         be in folders that all its hosts share.
     overwrite : bool
         Replace the results of another command in `output`.
+    on_bad_line : {"stop", "skip"}
+        A line of JSON lines without an object ends the run, or is left out and counted; with
+        `skip` a text of another type counts as none.
     begun : callable
         Called with the job before the first task; `job.tasks` has all tasks, `job.left` the
         unfinished ones.
@@ -536,7 +562,10 @@ def filter(
     files = {name: _absolute(path) for name, path in models.items()}
     added = (add,) if isinstance(add, str) else tuple(add)
     scores = _absolute(keep_scores) if keep_scores else ""
-    job = FilterJob(Command(inputs, column, files, keep, added, _absolute(output), scores))
+    if on_bad_line not in ON_BAD_LINE:
+        raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
+    command = Command(inputs, column, files, keep, added, _absolute(output), scores, on_bad_line)
+    job = FilterJob(command)
     try:
         left = job.begin(overwrite=overwrite)
         begun(job)

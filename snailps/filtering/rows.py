@@ -83,9 +83,9 @@ class Source:
     DataError: the file is of another format than its name says, or has no such column.
     """
 
-    def __init__(self, task: Task, column: str) -> None:
+    def __init__(self, task: Task, column: str, *, skips_bad: bool = False) -> None:
         self.task = task
-        self._table = open_rows(task.path)
+        self._table = open_rows(task.path, skips_bad=skips_bad)
         self._columns = _columns_of(self._table, column)
         try:
             self._columns.check_texts()
@@ -105,6 +105,11 @@ class Source:
             for batch in self._table.rows(part=self.task.groups):
                 yield TextRows(self._columns, batch, first)
                 first += batch.rows
+
+    @property
+    def bad_lines(self) -> tuple[int, str]:
+        """Malformed lines left out so far, and what the first one was."""
+        return self._table.bad_lines, self._table.first_bad
 
     def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
         """Check names before anything is written; return remarks about the file.
@@ -351,6 +356,8 @@ class _JsonColumns(_Columns):
         texts = list(map(raw_text, self._listed(batch, self.text_column)))
         if {*map(type, texts)} <= {bytes, type(None)}:
             return _ListedTexts(texts)
+        if self.table.skips_bad:
+            return _ListedTexts([text if isinstance(text, bytes) else None for text in texts])
         line, text = next(
             (line, text)
             for line, text in zip(batch.numbers, texts, strict=True)

@@ -59,7 +59,8 @@ class Counts:
     equal width from 0 to 1; `labels`: rows by best label; `near`: for each bound, examples that it
     kept and examples that it refused; `unread`: by model, words after the word ``</s>``, which
     fastText's models do not read; `scored`: by model, texts that it scored in this run, without
-    those whose scores were read from a `ScoreFolder`.
+    those whose scores were read from a `ScoreFolder`; `bad_lines`: malformed lines that were left
+    out and are no rows, and `first_bad` what the first one was.
     """
 
     rows: int
@@ -71,6 +72,8 @@ class Counts:
     near: dict[str, tuple[list[Near], list[Near]]]
     unread: dict[str, int] = field(default_factory=dict)
     scored: dict[str, int] = field(default_factory=dict)
+    bad_lines: int = 0
+    first_bad: str = ""
 
     @classmethod
     def none(cls, clauses: int) -> Counts:
@@ -80,6 +83,8 @@ class Counts:
         self.rows += other.rows
         self.kept += other.kept
         self.without_text += other.without_text
+        self.bad_lines += other.bad_lines
+        self.first_bad = self.first_bad or other.first_bad
         self.refused = [a + b for a, b in zip(self.refused, other.refused, strict=True)]
         for totals, counts in ((self.unread, other.unread), (self.scored, other.scored)):
             _add_counts(totals, counts)

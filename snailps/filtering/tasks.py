@@ -21,8 +21,8 @@ from snailps.errors import ConfigError, DataError
 from snailps.vectors.calibration import path_beside
 
 
-def open_rows(path: str) -> TableFile:
-    """Open a file to filter.
+def open_rows(path: str, *, skips_bad: bool = False) -> TableFile:
+    """Open a file to filter; `skips_bad` as in `open_table`.
 
     DataError: a packed Parquet, Arrow or ORC file, which cannot be read without seeking.
     """
@@ -32,7 +32,7 @@ def open_rows(path: str) -> TableFile:
             f"{path}: filtering {FORMATS[format].title} needs a file that is not packed, because "
             "its parts are read out of order: unpack it"
         )
-    return open_table(path)
+    return open_table(path, skips_bad=skips_bad)
 
 
 class Task(NamedTuple):

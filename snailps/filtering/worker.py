@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Literal
 
 from snailps.api.block import Block
 from snailps.api.traits import Cut
@@ -36,6 +37,9 @@ class FilterSettings(JobSettings):
     folder: str = setting("", help="Folder of the outputs.", when="Always.", unit="path")
     key: str = setting("", help="Key of the command whose results these are.", when="Always.")
     scores: str = setting("", help="Folder of kept scores.", when="You keep scores.", unit="path")
+    on_bad_line: Literal["stop", "skip"] = setting(
+        "stop", help="What to do with a line without an object.", when="Some lines are damaged."
+    )
 
 
 class Filter(Worker, Cut):
@@ -61,7 +65,8 @@ class Filter(Worker, Cut):
     def setup(self) -> None:
         s = self.settings
         models, add = json.loads(s.models), tuple(json.loads(s.add))
-        command = Command((), s.column, models, s.keep, add, s.folder, s.scores)
+        places = s.folder, s.scores
+        command = Command((), s.column, models, s.keep, add, *places, s.on_bad_line)
         self._job = FilterJob(command, s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:

@@ -1329,3 +1329,35 @@ def test_name_with_dots_is_a_column_before_it_is_a_field(model, tmp_path):
         path = tmp_path / "a.parquet"
         done = keep(model, path, tmp_path / f"{number}", f"{condition} and hq.p >= 0")
         assert done["kept"] == kept, condition
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_malformed_lines_are_left_out_and_counted_if_they_may(
+    model, tmp_path, ending, threads, monkeypatch, caplog
+):
+    """By hand: of nine lines three have no object, two no text; the others keep their bytes."""
+    monkeypatch.setattr(TableFile, "batch_rows", 2)
+    good = [b'{"text": "up up",  "n": 1}\n', b'{"n": 2, "text": "up"}\n']
+    text = good[0] + b'{"text": \n' + b"\n" + b"[1]\n" + b'{"text": 7}\n' + b'{"text": {"a": 1}}\n'
+    raw = text + good[1] + b"\xff{\n" + b'{"text": "down"}\n'
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(gzip.compress(raw) if ending.endswith("gz") else raw)
+    with pytest.raises(DataError, match=r"line 2: no JSON: .*Correct the line"):
+        keep(model, path, tmp_path / "stop", threads=threads)
+    options = {"on_bad_line": "skip", "threads": threads, "keep_scores": tmp_path / "scores"}
+    done = keep(model, path, tmp_path / "out", **options)
+    assert (done["rows"], done["kept"], done["without_text"], done["bad_lines"]) == (5, 2, 2, 3)
+    assert done["files"][0]["bad_lines"] == 3
+    assert f"3 malformed lines were left out: {path}, line 2: no JSON" in caplog.text
+    written = (tmp_path / "out" / path.name).read_bytes()
+    assert (gzip.decompress(written) if ending.endswith("gz") else written) == b"".join(good)
+    added = keep(model, path, tmp_path / "added", add=["p=hq.p"], **options)
+    assert (added["kept"], added["scored"]) == (2, {"hq": 0})  # the scores are of the same rows
+    with pytest.raises(ConfigError, match="expected stop or skip, got 'ignore'"):
+        keep(model, path, tmp_path / "x", on_bad_line="ignore")
+    write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(ConfigError, match="the input has no JSON lines"):
+        keep(model, tmp_path / "b.parquet", tmp_path / "x", on_bad_line="skip")
+    both = keep(model, [path, tmp_path / "b.parquet"], tmp_path / "both", on_bad_line="skip")
+    assert (both["rows"], both["bad_lines"]) == (14, 3)

@@ -163,8 +163,22 @@ class File(TableFile):
                 ]
                 return _Rows(numbers, lines, objects)
             pairs = [(line, number) for line, number in pairs if not _is_blank(line)]
+        if self.skips_bad:
+            return self._good_rows(pairs)
         objects = [object_of(line, path, number) for line, number in pairs]
         return _Rows([number for _, number in pairs], [line for line, _ in pairs], objects)
+
+    def _good_rows(self, pairs: Sequence[tuple[bytes, int]]) -> _Rows:
+        """The rows of the lines that have objects; the others are counted."""
+        good: list[tuple[int, bytes, dict[str, Any]]] = []
+        for line, number in pairs:
+            try:
+                good.append((number, line, object_of(line, self.path, number)))
+            except DataError as error:
+                self.bad_lines += 1
+                self.first_bad = self.first_bad or str(error)
+        numbers, lines, objects = ([row[part] for row in good] for part in range(3))
+        return _Rows(numbers, lines, objects)  # type: ignore[arg-type]
 
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]

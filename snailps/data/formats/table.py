@@ -114,10 +114,12 @@ class TableFile(ABC):
         *,
         known: AbstractSet[str] | None = None,
         has_blanks: bool = False,
+        skips_bad: bool = False,
     ) -> None:
         """As `open_table`.  `file`: read this open file instead of the path, and leave it open."""
         self.path, self._is_lent = path, file is not None
-        self.known, self.has_blanks = known, has_blanks
+        self.known, self.has_blanks, self.skips_bad = known, has_blanks, skips_bad
+        self.bad_lines, self.first_bad = 0, ""  # left out so far, and what the first one was
         self._file: Any = file or open_content(path)
         try:
             self._begin(make)
@@ -350,6 +352,7 @@ def open_table(
     once: bool = False,
     known: AbstractSet[str] | None = None,
     has_blanks: bool = False,
+    skips_bad: bool = False,
 ) -> TableFile:
     """Open a table, or a file of text, by the ending of its name.
 
@@ -365,6 +368,8 @@ def open_table(
     has_blanks : bool
         A blank line of JSON lines is a row without values, and rows come a MiB at a time; else
         blank lines are skipped.
+    skips_bad : bool
+        A line of JSON lines that has no object is left out and counted (`bad_lines`).
 
     Raises
     ------
@@ -383,7 +388,7 @@ def open_table(
                 f"expected a regular file, got something else: {path}. A table is read more than "
                 "once: write what a pipe has into a file"
             )
-        return file_class(path, make, known=known, has_blanks=has_blanks)
+        return file_class(path, make, known=known, has_blanks=has_blanks, skips_bad=skips_bad)
 
 
 def batch_with(batch: DataTable, columns: Mapping[str, str | None]) -> DataTable:
