@@ -214,9 +214,11 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
         for (int64_t label = 0; label < label_num; label++) {
             const float *row = scores + label * SNAIL_GROUP;
             for (int i = 0; i < SNAIL_GROUP; i++) total[i] += snail_share(row[i] - most[i]);
-            for (int i = 0; job->apart && i < lanes; i++)
-                if (label != first[i]) rest[i] += snail_share(row[i] - most[i]);
         }
+    if (job->apart)
+        for (int64_t label = 0; label < label_num; label++)
+            for (int i = 0; i < lanes; i++)
+                if (label != first[i]) rest[i] += snail_share(scores[label * SNAIL_GROUP + i] - most[i]);
     for (int i = 0; i < lanes; i++) {
         const snail_sums sums = {most[i], total[i], rest[i]};
         if (job->all) {
@@ -236,10 +238,14 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
             best[0] = first[i];
             chances[0] = snail_chance(job, most[i], &sums, 1);
         } else {
+            const int k = job->k;
+            float least = chances[k - 1];
             for (int64_t label = 0; label < label_num; label++) {
                 const float score = scores[label * SNAIL_GROUP + i];
-                if (score > chances[job->k - 1])
-                    snail_place_label(best, chances, job->k, (int32_t)label, score);
+                if (score > least) {
+                    snail_place_label(best, chances, k, (int32_t)label, score);
+                    least = chances[k - 1];
+                }
             }
             for (int at = 0; at < job->k; at++)
                 chances[at] = snail_chance(job, chances[at], &sums, at == 0);
