@@ -192,6 +192,27 @@ SNAIL_INLINE float snail_chance(const snail_labelling_job *job, float score, con
     return snail_likely(job->slope * odds + shift);
 }
 
+/* The k best labels of all lines of a group, with their scores in the place of chances.  Most labels are
+ * among the best of no line, which one comparison of 16 lanes says. */
+static void snail_place_labels(const snail_labelling *s, int lanes, int64_t line) {
+    const snail_labelling_job *job = s->job;
+    const int k = job->k;
+    float least[SNAIL_GROUP];
+    for (int i = 0; i < SNAIL_GROUP; i++)
+        least[i] = i < lanes ? job->chances[(line + i) * k + k - 1] : __builtin_inff();
+    for (int64_t label = 0; label < job->label_num; label++) {
+        const float *row = s->scores + label * SNAIL_GROUP;
+        int is_better = 0;
+        for (int i = 0; i < SNAIL_GROUP; i++) is_better |= row[i] > least[i];
+        for (int i = 0; is_better && i < lanes; i++) {
+            float *chances = job->chances + (line + i) * k;
+            if (!(row[i] > least[i])) continue;
+            snail_place_label(job->best + (line + i) * k, chances, k, (int32_t)label, row[i]);
+            least[i] = chances[k - 1];
+        }
+    }
+}
+
 static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
     const snail_labelling_job *job = s->job;
     const int64_t label_num = job->label_num;
@@ -219,6 +240,7 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
         for (int64_t label = 0; label < label_num; label++)
             for (int i = 0; i < lanes; i++)
                 if (label != first[i]) rest[i] += snail_share(scores[label * SNAIL_GROUP + i] - most[i]);
+    if (!job->all && job->k > 1) snail_place_labels(s, lanes, line);
     for (int i = 0; i < lanes; i++) {
         const snail_sums sums = {most[i], total[i], rest[i]};
         if (job->all) {
@@ -238,15 +260,6 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
             best[0] = first[i];
             chances[0] = snail_chance(job, most[i], &sums, 1);
         } else {
-            const int k = job->k;
-            float least = chances[k - 1];
-            for (int64_t label = 0; label < label_num; label++) {
-                const float score = scores[label * SNAIL_GROUP + i];
-                if (score > least) {
-                    snail_place_label(best, chances, k, (int32_t)label, score);
-                    least = chances[k - 1];
-                }
-            }
             for (int at = 0; at < job->k; at++)
                 chances[at] = snail_chance(job, chances[at], &sums, at == 0);
         }

@@ -350,6 +350,9 @@ def test_scale_and_shift_that_drew_several_labels_a_line_are_found(tmp_path, los
     chances = calibrated.probabilities(["w5"])[0]
     want = 1 / (1 + np.exp(-scores[5] / report.temperature - report.shift))
     assert chances == pytest.approx(want, abs=1e-5)
+    for texts in ("w5", ["w5"]):  # one line alone, and the general way
+        ((*best,),) = calibrated.predict(texts, k=3)
+        assert [entry.probability for entry in best] == pytest.approx(sorted(want)[::-1], abs=1e-5)
     assert report.calibration_error_after < report.calibration_error_before
     assert json.loads(path_beside(model).read_text())["format"] == "snailps calibration 2"
     done = run("test", model, lines)
