@@ -506,7 +506,7 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
     m = len(edges) - 1
     nnz = edge[m] if m >= 0 else -1
     if not 0 <= m < 0x7FFFFFFF or edge[0] != 0 or not 0 <= nnz < 0x7FFFFFFF \
-            or (edges[1:] < edges[:-1]).any():
+            or (edges[1:] < edges[:m]).any():
         raise MisuseError("ptr must begin with 0 and rise to the number of keys, which are fewer "
                           "than 2^31")
     wanted = _array("keys", keys, np.uint64, nnz)
