@@ -246,7 +246,8 @@ class Master(Process):
         self._job = None
         if not self.cluster.session:
             self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
-        session = SessionJob(RawConfig([])) if self.cluster.session else None
+        modules = self.settings.modules
+        session = SessionJob(RawConfig([]), modules=modules) if self.cluster.session else None
         kept = self._job or (session if self.cluster.lasting else None)
         keeps = kept is not None and self.settings.on_node_loss == "recover"
         path = self.cluster.disk.folder / "journal" if keeps else None
