@@ -356,7 +356,7 @@ class TextClassifier(
     @staticmethod
     def _words_of(labels: Sequence[Any], model: LabelModel | None) -> dict[Any, str]:
         """Return the word of each label; `model` is the one that is continued."""
-        if model is None or model.says_prefix:
+        if model is None or model.says_prefix or not model.labels[0].startswith(model.prefix):
             prefix = _PREFIX if model is None else to_text(model.prefix)
             return {label: prefix + word_of(label) for label in labels}
         # Labels of a file that does not say their prefix are those of `classes_`, with it.

@@ -616,7 +616,8 @@ class LabelModel:
     @property
     def says_prefix(self) -> bool:
         """Whether the file says the prefix of labels, or all labels begin with the usual one."""
-        return bool(self._model.header.prefix) or self.prefix == LABEL_PREFIX
+        is_usual = self.labels[0].startswith(LABEL_PREFIX) and self.prefix == LABEL_PREFIX
+        return bool(self._model.header.prefix) or is_usual
 
     def labels_in(self, text: bytes) -> int:
         """Count the labels of the model in some lines."""
@@ -758,11 +759,15 @@ def training_prefix(model: BinModel) -> bytes:
 
     A file that does not say it (fastText's, or one of an older snailps) has what all labels begin
     with: a longer prefix than the training's, so that no word is taken for a label that was none.
+    Letters alone are none: ``en`` and ``es`` are labels that another program has written bare.
     """
     first, size = model.labels[0], model.header.prefix
     if size and all(label[:size] == first[:size] for label in model.labels):
         return first[:size]
-    return prefix_of(model.labels) or LABEL_PREFIX
+    common = prefix_of(model.labels)
+    if common.decode(errors="replace").isalnum() and not model.header.normalize:
+        return LABEL_PREFIX
+    return common or LABEL_PREFIX
 
 
 def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) -> LineReader:

@@ -143,6 +143,24 @@ def test_file_that_does_not_say_its_prefix_is_read_as_before(tmp_path, normalize
         assert read_bin(path).header.sample == 1e-4
 
 
+def test_bare_labels_of_another_program_take_no_words_for_labels(tmp_path):
+    eye = np.eye(2, dtype=np.float32)
+    header = BinHeader(dim=2, loss="softmax", model="supervised")
+    write_bin(
+        tmp_path / "m",
+        header,
+        [b"early", b"late"],
+        [2, 1],
+        [3 * eye],
+        [eye],
+        [b"en", b"es"],
+        [2, 1],
+    )
+    model = LabelModel(tmp_path / "m")
+    assert model.prefix == b"__label__"
+    assert [best.label for (best,) in model.predict(["early", "late"])] == ["en", "es"]
+
+
 def test_long_prefix_is_not_kept_and_the_file_stays_readable(tmp_path):
     header = BinHeader(dim=2, loss="softmax", model="supervised", prefix=226)
     row = np.ones((1, 2), np.float32)
