@@ -6,6 +6,7 @@ import random
 import struct
 from contextlib import closing
 from decimal import Decimal
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -439,3 +440,25 @@ def test_reader_hash_bits_known_answer():
     assert twin.hash_key(0) == 0xE220A8397B1DCDAF
     found = ExampleReader("libsvm", hash_bits=8).read(b"1 0:1\n")
     assert found.keys.tolist() == [0xE2]
+
+
+@pytest.mark.parametrize("format", ["libsvm", "libffm"])
+def test_index_that_a_line_repeats_is_the_sum_of_its_values_where_it_is_asked_for(format):
+    """By hand, wherever the line has it; another field is another entry, and rows stay apart."""
+    lines = {
+        "libsvm": b"1 3:1 3:2\n0\n1 2:1 1:5 2:.5 7:1 2:1\n0 7:1\n1 7:4 8:1\n",
+        "libffm": b"1 0:3:1 0:3:2\n0\n1 1:2:1 0:1:5 1:2:.5 2:7:1 1:2:1\n"
+        b"0 0:7:1 1:7:2\n1 0:7:4 0:8:1\n",
+    }  # fmt: skip
+    read = ExampleReader(format, sums_repeated=True).read(lines[format])
+    rows = [
+        list(zip(read.keys[a:b].tolist(), read.values[a:b].tolist(), strict=True))
+        for a, b in pairwise(read.ptr.tolist())
+    ]
+    fourth = [(7, 1)] if format == "libsvm" else [(7, 1), (7, 2)]
+    assert rows == [[(3, 3)], [], [(2, 2.5), (1, 5), (7, 1)], fourth, [(7, 4), (8, 1)]]
+    assert len(read.fields) == (len(read.keys) if format == "libffm" else 0)
+    plain = ExampleReader(format).read(lines[format])
+    assert len(plain.keys) > len(read.keys)
+    for text in (b"", b"1\n", b"1 5:1\n" if format == "libsvm" else b"1 0:5:1\n"):
+        assert len(ExampleReader(format, sums_repeated=True).read(text).labels) == text.count(b"\n")

@@ -14,7 +14,7 @@ from snailps.config import (
 )
 from snailps.data.examples import ExampleReader
 from snailps.errors import ConfigError, DataError
-from snailps.models.sparse.batch import BatchReader
+from snailps.models.sparse.batch import BatchReader, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings, untrained
 
 LINES = b"1 3:1 7:0.5\n-1 7:1 9:2\n1 3:1 9:1\n-1 12:1\n"
@@ -133,3 +133,12 @@ def test_fm_with_fields_that_do_not_fit_refuses(tmp_path, make, data, fields, wh
 def test_fm_of_empty_lines_only_learns_nothing(make, optimizer):
     model = make(FmSettings(optimizer=optimizer))
     assert train(model, b"\n\n")["units"] == 0
+
+
+def test_fm_takes_an_index_that_a_line_repeats_for_the_sum_of_its_values():
+    """Else it learns the product of the two entries, which the same row of a matrix has not."""
+    lines = b"1 3:1 3:2 5:1\n0 5:1 3:1 5:.5\n"
+    batch = batch_reader(FmSettings(hash_bits=0)).read(lines, "x")
+    again = batch_reader(FmSettings(hash_bits=0)).read(b"1 3:3 5:1\n0 5:1.5 3:1\n", "x")
+    for part in ("keys", "values", "ptr"):
+        assert getattr(batch, part).tolist() == getattr(again, part).tolist()
