@@ -491,6 +491,7 @@ def rated_file(folder, values):
         ([1, 2] * 25, "squared"),
         ([1] * 30_000 + [2], "squared"),  # not among the first lines
         ([0] * 50, "squared"),
+        ([4], "squared"),  # a single one says nothing
         ([-1] * 50, "squared"),
     ],
 )

@@ -42,6 +42,7 @@ def make_status(**changes) -> Status:
         "nodes": [],
         "master": {"metrics": ""},
         "message": "",
+        "figures": {},
     }
     status.update(changes)
     return status

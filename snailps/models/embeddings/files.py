@@ -84,12 +84,12 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
 
 
 def choices_say(columns: NameColumns, settings: JobSettings) -> str:
-    """Why the lines of the input are choices, and no ratings: they have no values, or the same
-    value above 0; empty: they are ratings, or cannot be read, which `check_heads` reports.
+    """Why the lines of the input are choices, and no ratings: they have no values, or all the same
+    one above 0; empty: they are ratings, or cannot be read, which `check_heads` reports.
 
     Reads the first lines, and all of them only while their values are equal.
     """
-    value = None
+    value, count = None, 0
     try:
         for head in _heads_of(columns, settings.input):
             if not len(head.values):
@@ -99,11 +99,13 @@ def choices_say(columns: NameColumns, settings: JobSettings) -> str:
                 return ""
         more = settings.scratch_dir, settings.scratch_bytes
         for lines, _ in columns_of(columns, settings.input, *more):
+            count += len(lines)
             if (lines.values != value).any():
                 return ""
     except DataError:
         return ""
-    return "" if value is None else f"all values are {value:g}, which says what was chosen"
+    # A single rating is equal to no other.
+    return f"all values are {value:g}, which says what was chosen" if count > 1 else ""
 
 
 def _heads_of(columns: NameColumns, paths: Sequence[str]) -> Iterator[Columns]:
