@@ -46,12 +46,14 @@ class Passes:
     After `least` epochs (1 to `most`) the job ends once the loss stops falling; with `least` equal
     to `most` it trains them all.  `relative`: the last fall of the loss is compared with the loss
     itself, instead of with the first epoch's loss; for errors of numbers, which may get as small as
-    the data allows.
+    the data allows.  `by_heart`: so many epochs may learn few lines by heart, which the loss of the
+    training does not show.
     """
 
     most: int
     least: int
     relative: bool = False
+    by_heart: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -66,6 +68,7 @@ class Passes:
         ends: bool = True,
         relative: bool = False,
         share: float = 1.0,
+        by_heart: bool = False,
     ) -> Passes:
         """Choose `enough` / `total` epochs, from `EPOCHS` to `EPOCHS_MAX`; of these a `share`, 1 at
         least.
@@ -76,7 +79,8 @@ class Passes:
         most = EPOCHS_MAX if ends else EPOCHS_FALLING
         epochs = max(EPOCHS, min(most, enough // max(1, total)))
         epochs = max(1, round(share * epochs))
-        return cls(epochs, min(EPOCHS, epochs) if ends else epochs, relative)
+        least = min(EPOCHS, epochs) if ends else epochs
+        return cls(epochs, least, relative, by_heart and epochs > EPOCHS)
 
 
 def share_of_new(settings: JobSettings, files: InputFiles) -> float:

@@ -470,6 +470,11 @@ def _loss(figures: Mapping[str, Any]) -> list[str]:
     more = [f"still falling {falls:.0%} an epoch: more epochs would help"] if falls else []
     if falls and (epochs := figures.get("epochs")):
         more[0] += f", as --set epochs={2 * epochs}"
+    if figures.get("by_heart"):
+        more.append(
+            f"{figures['epochs']} epochs, chosen by size, may have learnt the lines by heart: "
+            "--set held_out=.1 --set stop_after=3 lets lines that are held out decide"
+        )
     constant = figures.get("constant_loss")
     if constant:
         more.append(f"a constant's is {constant:.4f}: check labels and columns")

@@ -780,6 +780,19 @@ def test_job_of_given_epochs_trains_them_all_and_tells_that_its_loss_still_falls
     assert figures["loss_falls"] == 0.2
 
 
+@pytest.mark.parametrize(("least", "by_heart", "said"), [(1, True, True), (1, False, False)])
+def test_job_says_that_its_lines_may_be_learnt_by_heart(begun, monkeypatch, least, by_heart, said):
+    """Where the model chose so many epochs, and the loss fell below half of the first epoch's."""
+    passes = classmethod(
+        lambda cls, settings, files: Passes(30, least, relative=False, by_heart=by_heart)
+    )
+    monkeypatch.setattr(Judged, "passes", passes)
+    figures = train_on(begun(**AUTO)).figures({})
+    losses = [loss for loss in figures["loss_by_epoch"] if loss is not None]
+    assert losses[-1] < losses[0] / 2
+    assert figures.get("by_heart", False) == said
+
+
 def test_job_gives_no_advice_against_the_number_of_epochs_that_its_model_chose(begun, monkeypatch):
     for least, falls in ((4, False), (2, True)):
         passes = classmethod(lambda cls, settings, files, least=least: Passes(4, least))

@@ -251,6 +251,11 @@ def test_end_says_that_the_loss_has_stopped_falling_or_has_not():
         "loss: 2.7752 -> 2.5642, still falling 8% an epoch: more epochs would help, as "
         "--set epochs=4" in lines
     )
+    figures = FIGURES | {"by_heart": True, "epochs": 90}
+    assert (
+        "loss: 2.7752 -> 2.5642, 90 epochs, chosen by size, may have learnt the lines by heart: "
+        "--set held_out=.1 --set stop_after=3 lets lines that are held out decide"
+    ) in end_lines(ending_of(figures, job="fm"))
     lines = end_lines(ending_of(FIGURES | {"constant_loss": 0.6931}, job="logistic"))
     assert "loss: 2.7752 -> 2.5642, a constant's is 0.6931: check labels and columns" in lines
 

@@ -121,6 +121,11 @@ def plan_of(fields: Mapping[str, Any] | None) -> TrainingPlan | None:
     return Rotation(**numbers, is_kept=bool(fields["is_kept"]))
 
 
+BY_HEART = 0.5
+"""Part of the first epoch's loss, most of whose lines were new, below which few lines may have been
+learnt by heart."""
+
+
 def _plan_in(state: JobState) -> TrainingPlan | None:
     """The plan of the training that a state is of."""
     return plan_of(state.figures.get("rotation") or state.figures.get("ranges"))
@@ -192,6 +197,7 @@ class Job:
         self._least_epochs = self.settings.epochs
         """Epochs after which the training may end once the loss stops falling."""
         self._relative = False  # the loss has stopped falling by its own scale, not the first one's
+        self._by_heart = False  # the model chose more epochs than few lines may bear
         self._is_whole = False  # the model chose a number of epochs, all of which are trained
         self.inspected = Inspected()
         self.validation: Validation | None = None
@@ -219,7 +225,7 @@ class Job:
             self._check_returned(passes, Passes, "passes")
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
-            self._is_whole = passes.least == passes.most
+            self._is_whole, self._by_heart = passes.least == passes.most, passes.by_heart
         self._add_learnt()
         if not self.clocked:  # the slots of a step are as many for one worker
             limited = trait_of(self.cls, Limited)
@@ -994,8 +1000,11 @@ class Job:
         judges = judges and self.validation is None  # whose figures say whether more would help
         is_reported = ended_by == "epochs" and judges
         falls = self.metrics.falling(constant) if is_reported else 0.0
+        by_heart = self._by_heart and self.validation is None and len(losses_known) > 1
+        by_heart = by_heart and losses_known[-1] < BY_HEART * losses_known[0]
         return {
             **bad,
+            **({"by_heart": True} if by_heart else {}),
             **({"loss_falls": round(falls, 4)} if falls else {}),
             **({"constant_loss": constant} if is_poor else {}),
             **self._counted,

@@ -135,6 +135,7 @@ class FactorizationMachine(SparseWorker):
     growth_least = rare_steps = 0.0
     """Rows do not wait, because how far factors have drifted is not measured either."""
     falling = ("sgd", "adagrad")
+    learns_by_heart = True
 
     def tables(self) -> Sequence[Table]:
         """Declare one table: the weight and the factors of a feature, with their state."""

@@ -147,6 +147,7 @@ class Net(SparseWorker):
     Settings = NetSettings
     settings: NetSettings
     shape = ("hidden", "activation")
+    learns_by_heart = True
 
     # --- at the master -----------------------------------------------------------------------
 

@@ -134,6 +134,8 @@ class SparseWorker(SparseModel, Adopted, Reported):
     )  # fmt: skip
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; FTRL's follows from its sums."""
+    learns_by_heart: ClassVar[bool] = False
+    """Whether its rows can tell single examples apart, so that many epochs learn few by heart."""
     drift: ClassVar[float] = DRIFT
     growth_least: ClassVar[float] = 1 / 8
     """`ExchangeRule.growth_least` with FTRL: what many examples have settled, a few more do not
@@ -233,8 +235,14 @@ class SparseWorker(SparseModel, Adopted, Reported):
         enough = ENOUGH if ends else ENOUGH_FALLING
         numbers = files.numbers(cls._counting(settings), enough // EPOCHS)
         of_numbers = LOSSES[settings.loss].degree > 0
-        share = share_of_new(settings, files)
-        return Passes.by_size(numbers, enough, ends=ends, relative=of_numbers, share=share)
+        return Passes.by_size(
+            numbers,
+            enough,
+            ends=ends,
+            relative=of_numbers,
+            share=share_of_new(settings, files),
+            by_heart=cls.learns_by_heart,
+        )
 
     @classmethod
     def workers_at_once(cls, settings: SparseSettings, files: InputFiles) -> Concurrency:
