@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from model_mixin import ModelContract
 from processes import run_well
 from test_cluster import figures_of
 
+import snailps
 from snailps.estimators.loading import load
 
 pytestmark = pytest.mark.limit(600)  # a job for each optimizer
@@ -113,3 +115,24 @@ def test_shipped_example_learns_what_its_page_says(tmp_path):
     figures = figures_of(run_well(tmp_path, job=job, servers=2, workers=2))
     assert figures["test"]["accuracy"] > 0.7  # two workers: .9 as a rule, by chance .5
     assert load(tmp_path / "out" / "pairs.npz").classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [snailps.FMClassifier, snailps.SparseNetClassifier])
+def test_few_lines_are_not_learnt_by_heart(kind):
+    """2,000 lines of a linear rule with noise: chosen epochs predict others about as well as five.
+
+    Trained as long as the training's loss falls, both are worse than a constant, .69.
+    """
+    rng = np.random.default_rng(7)
+    weights = rng.normal(0, 0.8, 100)
+    X = rng.normal(0, 1, (4000, 100)) * (rng.random((4000, 100)) < 0.06)
+    y = (rng.random(4000) < 1 / (1 + np.exp(-X @ weights))).astype(int)
+
+    def log_loss(**given):
+        model = kind(verbose=False, seed=1, **given).fit(X[:2000], y[:2000])
+        likely = np.clip(model.predict_proba(X[2000:])[:, 1], 1e-9, 1 - 1e-9)
+        return -np.log(np.where(y[2000:], likely, 1 - likely)).mean()
+
+    with snailps.cluster(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert log_loss() < log_loss(epochs=5) + 0.05

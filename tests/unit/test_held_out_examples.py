@@ -17,6 +17,7 @@ from snailps.data.input_files import InputFiles
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
+from snailps.master.job.job import Job
 from snailps.models.packed_tables import state_names
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
@@ -337,3 +338,43 @@ def test_validation_that_is_trained_is_told_once(tmp_path, caplog, model):
         model.measure(settings, InputFiles(expand(settings.input, scratch), scratch))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(f"validation: {path} is also in the input")
+
+
+# --- epochs: auto ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "given", "tests"),
+    [
+        ("fm:FactorizationMachine", 1000, {}, True),
+        ("net:Net", 2000, {}, True),
+        ("fm:FactorizationMachine", 998, {}, False),  # a tenth of them decides nothing
+        ("linear:Linear", 2000, {}, False),  # which learns none by heart
+        ("net:Net", 2000, {"epochs": "7"}, False),
+        ("net:Net", 2000, {"max_steps": "7"}, False),
+        ("net:Net", 2000, {"consistency": "bsp"}, False),
+        ("fm:FactorizationMachine", 60_000, {}, False),  # whose epochs are those of large inputs
+    ],
+)
+def test_epochs_of_few_lines_are_decided_by_a_tenth_that_is_held_out(
+    tmp_path, kind, lines, given, tests
+):
+    path = tmp_path / "few.svm"
+    path.write_bytes(lines_of(lines, "libsvm"))
+    job = {"worker_class": f"snailps.models.sparse.{kind}", "input": str(path)} | given
+    made = Job(RawConfig.from_mapping(job, "test"))
+    made.prepare(1)
+    made.close()
+    held_out = (made.settings.held_out, made.settings.stop_after)
+    assert held_out == ((0.1, 10) if tests else (0, 0))
+    assert (made.validation is not None) == tests
+
+
+def test_lines_that_are_held_out_already_decide_alone(tmp_path):
+    path = tmp_path / "few.svm"
+    path.write_bytes(lines_of(2000, "libsvm"))
+    job = {"worker_class": "snailps.models.sparse.net:Net", "input": str(path), "held_out": "0.3"}
+    made = Job(RawConfig.from_mapping(job, "test"))
+    made.prepare(1)
+    made.close()
+    assert (made.settings.held_out, made.settings.stop_after) == (0.3, 0)

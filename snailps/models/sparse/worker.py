@@ -105,6 +105,9 @@ BLOCK_BYTES_SMALL = 1 << 20
 """Bytes below which the lease of a block costs more than a tenth of its training."""
 ENTRIES_A_THREAD = 1 << 12
 """Least entries for each thread: fewer are trained before another thread has woken."""
+TESTED_LEAST, TESTED_SHARE, TESTED_EPOCHS = 1000, 0.1, 10
+"""Least examples of which a share is held out to decide the epochs of a model that learns by heart,
+that share, and the epochs without a better figure after which it ends."""
 SAMPLE = 1 << 16
 """Most entries of a block whose steps are counted: to count one costs half a step."""
 EPS = 1e-8
@@ -192,6 +195,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
     @classmethod
     def measure(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
         """Encode labels and values by a sample of the input; check all files by that encoding."""
+        settings = cls._tested_on_few(settings, files)
         measured = encoded(
             warm_start.with_labels(cls, settings, files),
             files,
@@ -251,6 +255,29 @@ class SparseWorker(SparseModel, Adopted, Reported):
         most = COUNTED_FOR * each
         examples = files.numbers(cls._counting(settings), most, labels_only=True)
         return Concurrency.by_size(examples, each, "examples")
+
+    @classmethod
+    def _tested_on_few(cls, settings: SparseSettings, files: InputFiles) -> SparseSettings:
+        """Hold a tenth of a small input out, to end `epochs: auto` of a model that learns by heart.
+
+        Not where lines decide already, or the training ends by something else, nor of so few lines
+        that a tenth of them decides nothing.
+        """
+        s = settings
+        ends = s.epochs or s.max_steps or s.max_seconds or s.target_loss
+        is_tested = s.held_out or s.validation or s.stop_after
+        if not cls.learns_by_heart or ends or is_tested or s.continue_from or not cls.keeps_rows(s):
+            return s
+        reader = cls._counting(s)
+        examples = files.numbers(reader, TESTED_LEAST, labels_only=True)
+        most = ENOUGH if s.method not in cls.falling else ENOUGH_FALLING
+        if examples < TESTED_LEAST or files.numbers(reader, most // EPOCHS) >= most // EPOCHS:
+            return s
+        log.info(
+            "epochs: auto: a tenth of the examples is held out, and decides how many are trained; "
+            "epochs: N trains on all of them"
+        )
+        return replace(s, held_out=TESTED_SHARE, stop_after=TESTED_EPOCHS)
 
     @staticmethod
     def _counting(settings: SparseSettings) -> ExampleReader:
