@@ -233,3 +233,13 @@ def test_a_classifier_that_goes_on_with_a_new_label_still_knows_the_old_ones(tmp
     learnt = LabelModel(classifier(tmp_path, more, **given, epochs="20"))
     assert right(learnt, new) == 1
     assert right(learnt, old) > before - 0.02
+
+
+def test_a_text_of_mostly_new_labels_is_warned_of_where_a_tree_shares_their_rows(tmp_path, caplog):
+    path = classifier(tmp_path, lines(60, label="__label__"), epochs="1").rename(tmp_path / "1.bin")
+    few = "__label__moon dust\n" * 10 + lines(60, label="__label__")
+    classifier(tmp_path, few, continue_from=str(path), epochs="1")
+    assert "new labels" not in caplog.text
+    classifier(tmp_path, "__label__moon dust\n" * 20 + few, continue_from=str(path), epochs="1")
+    assert "new labels, such as '__label__moon', are 33% of the labels of the text" in caplog.text
+    assert "at least 4 times as many" in caplog.text
