@@ -70,6 +70,14 @@ def test_eight_workers_learn_what_one_does(tmp_path, name, seeds, all_at_once):
     assert figure(8) >= figure(1) - WITHIN
 
 
+@pytest.mark.parametrize("workers", [2, 8])
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name.endswith(" few")])
+def test_several_workers_learn_of_few_lines_what_one_does(tmp_path, name, workers):
+    case = BY_NAME[name]
+    assert case.at_once(tmp_path, workers, "async") == 1
+    assert case.figure(tmp_path, workers, "async") >= case.figure(tmp_path, 1, "async") - WITHIN
+
+
 @pytest.mark.parametrize("schedule", ["async", "ssp"])
 def test_eight_workers_that_train_one_at_a_time_are_as_good_as_one(tmp_path, schedule):
     case, short = BY_NAME["rotate margin adagrad"], {"epochs": 2}

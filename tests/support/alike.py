@@ -18,6 +18,8 @@ from emulated import trained
 from idx_files import write_pictures
 from texts import CIRCLE, circle_precision, sentences, write_circle
 
+from snailps.config import RawConfig
+from snailps.master.job.job import Job
 from snailps.models.sparse.metrics import poisson_deviance
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
@@ -59,6 +61,13 @@ class Case:
             figure = self.judge(cls, results)
             rows = {name: _packed(results, name) for name in results.tables}
         return figure, rows
+
+    def at_once(self, folder: Path, workers: int, schedule: str) -> int:
+        """How many of the workers train at a time."""
+        job = Job(RawConfig.from_mapping(self.job(folder, schedule), "alike"))
+        job.prepare(workers)
+        job.close()
+        return min(workers, job.as_counted(workers))
 
     def job(self, folder: Path, schedule: str) -> dict[str, Any]:
         """Settings of a job; writes its files to a folder."""
@@ -145,13 +154,13 @@ def _choices(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(folder: Path, kind: str, cls: str, **settings: Any) -> dict[str, Any]:
+def _lines(folder: Path, kind: str, cls: str, lines: int = 5000, **settings: Any) -> dict[str, Any]:
     """Examples with six of 60 features; weights of features and of pairs are planted."""
     rng = np.random.default_rng(7)
     outputs, features = 3, 60
     weights = rng.normal(0, 0.8, (features, outputs))
     factors = rng.normal(0, 0.6, (features, 3))
-    for name, count in (("train", 5000), ("test", 1500)):
+    for name, count in (("train", lines), ("test", 1500)):
         with (folder / f"{name}.svm").open("w") as file:
             for _ in range(count):
                 used = np.sort(rng.choice(features, 6, replace=False))
@@ -294,6 +303,11 @@ def _of_examples() -> Iterator[Case]:
         for optimizer in ("ftrl", "adagrad", "sgd"):
             lr = {"lr": 0.02} if (kind, optimizer) == ("poisson", "sgd") else {}
             yield Case("linear", optimizer, kind, data(kind, "linear:Linear", **lr), _skill)
+    for kind, optimizer in (("squared", "ftrl"), ("squared", "adagrad"), ("logistic", "sgd")):
+        write = data(kind, "linear:Linear", lines=300)
+        yield Case("linear", optimizer, kind, write, _skill, also="few")
+    write = data("logistic", "fm:FactorizationMachine", factors=4, lines=300)
+    yield Case("fm", "adagrad", "logistic", write, _skill, also="few")
     for kind in ("logistic", "squared"):
         for optimizer in ("adagrad", "ftrl", "sgd"):
             lr = {"lr": 0.01} if (kind, optimizer) == ("squared", "sgd") else {}
