@@ -4,7 +4,7 @@
     seed, rows -> drawn_order -> order
     pointers, order -> pointers_in_order;  entries, pointers, order -> entries_in_order
 """
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -85,16 +85,17 @@ def entries_in_order(array not None: NDArray[Any], const int64_t[::1] ptr not No
     Row i has ``array[ptr[i] : ptr[i + 1]]``; `ptr` must not fall.
     """
     cdef int64_t i, n = order.shape[0], size = array.itemsize, entries = 0
-    cdef const char[::1] given = array.view(np.int8)
-    cdef char[::1] made
+    # Not of `char`, which has no sign on arm64.
+    cdef const uint8_t[::1] given = array.view(np.uint8)
+    cdef uint8_t[::1] made
     check_rows(ptr, order)
-    if ptr[0] < 0 or given.shape[0] < size * ptr[ptr.shape[0] - 1]:
+    if ptr[0] < 0 or given.shape[0] // size < ptr[ptr.shape[0] - 1]:     # a product may wrap
         raise ValueError(f"expected {ptr.shape[0] - 1} rows within {len(array)} entries")
     for i in range(n):
         entries += ptr[order[i] + 1] - ptr[order[i]]
     found = np.empty(entries, array.dtype)
     if entries:
-        made = found.view(np.int8)
+        made = found.view(np.uint8)
         with nogil:
-            copy_rows(&order[0], n, &ptr[0], &given[0], size, &made[0])
+            copy_rows(&order[0], n, &ptr[0], <const char *>&given[0], size, <char *>&made[0])
     return found

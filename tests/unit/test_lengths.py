@@ -1,5 +1,8 @@
 """Lengths and pointers at the ends of their types: by arithmetic, without 2^31 rows of anything."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cases import each
@@ -9,6 +12,7 @@ from vast import vast
 from snailps import kernels
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data._labelled import KeptGrams
+from snailps.data._shuffling import entries_in_order
 from snailps.data._text import hashes_of_rows
 from snailps.errors import MisuseError
 from snailps.kernels import _packed_numbers, _packed_pairs, _triple_order
@@ -135,3 +139,16 @@ def test_rows_of_a_classifier_may_be_more_than_its_features_can_name(build, coun
 def test_n_grams_of_a_pruned_model_are_as_many_as_slots_can_be_numbered():
     with pytest.raises(ValueError, match=r"at most 2\^30 n-grams, got 1073741825"):
         KeptGrams(vast(np.int32, (1 << 30) + 1, 2))
+
+
+def test_entries_of_rows_whose_bytes_wrap_are_refused():
+    """2^61 entries of eight bytes are none, modulo 2^64."""
+    with pytest.raises(ValueError, match="expected 1 rows within 5 entries"):
+        entries_in_order(np.zeros(5), np.array([0, 1 << 61]), np.zeros(1, np.uint32))
+
+
+def test_no_buffer_is_of_plain_char():
+    """Whose sign depends on the processor: a buffer of int8 is one of `char` on x86 alone."""
+    sources = (Path(__file__).resolve().parents[2] / "snailps").rglob("*.p[yx][xd]")
+    of_char = re.compile(r"(?<!signed )\bchar ?\[:")
+    assert [path.name for path in sources if of_char.search(path.read_text("utf-8"))] == []
