@@ -1,11 +1,16 @@
 """Federated averaging: its files, learners and feeds."""
 
+import errno
 import json
+import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from machine import fails
 from texts import write_topics
 from typer.testing import CliRunner
 
@@ -13,13 +18,13 @@ from snailps import kernels
 from snailps.cli.fedavg import app
 from snailps.config import RawConfig
 from snailps.data.pipeline import MisuseError
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, ModelWriteError
 from snailps.master.job.settings import job_settings
 from snailps.models.fedavg import FedAvg, evaluation
 from snailps.models.fedavg.evaluation import RoundEvaluator
 from snailps.models.fedavg.feeds import Feeds, stages_of
 from snailps.models.fedavg.network import Network, plain_output, sum_into
-from snailps.models.fedavg.plotting import label_of, plot_histories, read_history
+from snailps.models.fedavg.plotting import as_text, label_of, plot_histories, read_history
 from snailps.models.fedavg.prepare import prepare
 from snailps.models.fedavg.settings import read_cfg, read_test, read_vocab
 
@@ -272,6 +277,48 @@ def test_feeds_of_other_clients_have_other_parts_of_the_text(folder):
     assert all(not (a & b) for n, a in enumerate(seen) for b in seen[:n])
 
 
+def test_feeds_of_an_input_of_ones_own_have_all_of_it(folder):
+    """Each client at its own machine, so none may leave parts to the others."""
+    text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "stuvwxyz")
+    (folder / "input").write_text(text)
+    prepare([str(folder / "input")], folder / "data", test_windows=10)
+    settings = settings_of(folder, bs=4, shuffle=0, pipelines=2, own_input="true")
+    words = read_vocab(settings.data_dir)
+    for client in range(3):
+        with closing(Feeds(settings, words, 2, client, 3)) as feeds:
+            batches = [feeds.take(learner) for learner in (0, 1) for _ in range(10)]
+        assert {words[i] for i in np.concatenate(batches).ravel()} == set(words)
+
+
+def test_place_of_a_lost_worker_with_an_input_of_its_own_gets_no_second_share(folder):
+    """Its data are not here, and this worker's would count twice; repeated work counts again."""
+    settings = settings_of(folder, own_input="true", learners=1)
+    model, pushed = FedAvg(settings), []
+    model.threads, model.workers = 1, 2
+    tables = {table.name: table for table in model.tables()}
+
+    class Rows:
+        def __init__(self, name, keys):
+            self.rows = np.zeros((len(keys), tables[name].dim), np.float32)
+
+        def wait(self):
+            return self.rows
+
+    model.pull_async = Rows
+    model.push_async = lambda name, keys, values: pushed.append(name) or Rows(name, keys)
+    model.setup()
+    windows = []
+    try:
+        for clock, index in ((0, 1), (0, 0), (1, 0), (1, 1), (1, 0)):
+            block = SimpleNamespace(index=index, clock=clock)
+            block.prepared = model.prepare(block)
+            windows.append(model.train(block)["examples"])
+    finally:
+        model.finish()
+    assert windows == [64, 0, 64, 0, 64]
+    assert pushed == ["embedding", "output"] * 3
+
+
 def test_feeds_with_a_stage_of_ones_own_use_it(folder):
     stages = "tokenizer, pipeline_stages:LongWords, filter, batcher"
     settings = settings_of(folder, stages=stages)
@@ -324,6 +371,9 @@ def test_label_of_counts_learners_and_pipelines_of_all_workers(tmp_path):
     assert label_of(run_, path) == "moby: 8 learners, 2 pipelines"
     run_ = {"data_name": "moby", "workers": 1, "learners": 1, "pipelines": 0}
     assert label_of(run_, path) == "moby: 1 learner, 1 pipeline"
+    run_ |= {"workers": 2, "learners": 0}  # one for each thread of a worker
+    assert label_of(run_, path) == "moby: 2 workers"
+    assert label_of(run_ | {"pipelines": 1}, path) == "moby: 2 workers, 2 pipelines"
 
 
 def history(path, rounds=3):
@@ -349,6 +399,54 @@ def test_prepare_and_plot_replace_no_files_unasked(folder, tmp_path):
     words = ["plot", str(tmp_path / "x"), "--into", str(tmp_path / "x.png")]
     with pytest.raises(ConfigError, match=r"^--into: .*x.png exists \(4 bytes, "):
         CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("first", [{"workers": "2"}, {"target": "low"}, {"data_name": 5}])
+def test_history_of_a_strange_run_is_refused(tmp_path, first):
+    path = history(tmp_path / "x")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(lines[0]) | first), *lines[1:]]))
+    with pytest.raises(DataError, match="expected a line about the run"):
+        read_history(path)
+
+
+def test_plot_needs_a_format_and_takes_namesas_text(tmp_path):
+    """matplotlib would write x.png for x, and read $ as the begin of a formula."""
+    (tmp_path / "x.png").write_text("mine")
+    with pytest.raises(ConfigError, match=r"--into: .*x: expected a name that ends in .png"):
+        plot_histories([history(tmp_path / "h")], tmp_path / "x")
+    assert (tmp_path / "x.png").read_text() == "mine"
+    assert as_text(r"a$\foo$b") == r"a\$\foo\$b"
+    assert as_text("_hidden") == " _hidden"
+
+
+def test_prepared_files_are_no_text(folder):
+    """A folder that is prepared into itself, once more; and trained on."""
+    (folder / "corpus").mkdir()
+    (folder / "input").rename(folder / "corpus" / "text")
+    text = [str(folder / "corpus")]
+    prepare(text, folder / "corpus", test_windows=20)
+    before = {path: path.read_bytes() for path in (folder / "corpus").iterdir()}
+    with pytest.raises(DataError, match=r"corpus/test.txt is no text"):
+        prepare(text, folder / "corpus", test_windows=20)
+    assert {path: path.read_bytes() for path in (folder / "corpus").iterdir()} == before
+    settings = settings_of(folder, input=text[0], data_dir=text[0])
+    with pytest.raises(DataError, match=r"corpus/test.txt is no text.*\(data_dir\)"):
+        Feeds(settings, [b"a"], 1, 0, 1)
+
+
+def test_prepare_refuses_settings_that_no_job_would_take_and_removes_half_of_two_texts(
+    folder, monkeypatch
+):
+    text, data = [str(folder / "input")], folder / "data"
+    before = (data / "vocab.txt").read_bytes()
+    with pytest.raises(ConfigError, match=r"cfg.json: target: .*got inf"):
+        prepare(text, data, test_windows=20, cfg={"target": math.inf})
+    assert (data / "vocab.txt").read_bytes() == before
+    monkeypatch.setattr(os, "fsync", fails(errno.ENOSPC))
+    with pytest.raises(ModelWriteError, match="full"):
+        prepare(text, data, test_windows=20, cfg={"bs": 8})
+    assert not (data / "test.txt").exists()
 
 
 def test_plot_without_matplotlib_says_how_to_get_it(tmp_path, monkeypatch):
@@ -409,7 +507,7 @@ def test_files_of_rounds_that_another_process_looked_at_are_written_at_the_end(f
 
 def test_windows_of_a_learner_count_only_rounds_that_its_worker_trained(folder):
     """Of 4 workers 1, 2, 4 and an unknown number (a quarter is drawn: 1) train: means of all."""
-    settings = settings_of(folder, fraction=0.25, bpe=2, bs=8)
+    settings = settings_of(folder, fraction=0.25, bpe=2, bs=8, output="")
     evaluator, windows = RoundEvaluator(settings), []
     for round_, parts in enumerate((1, 2, 4, 0)):
         tables = Tables(settings, 0.1)
@@ -424,6 +522,42 @@ def test_data_that_were_prepared_anew_are_read_anew(folder):
     before = evaluation.judge_of(settings)
     FedAvg.check(settings)
     assert evaluation.judge_of(settings) is not before
+
+
+def test_files_without_room_are_written_after_a_later_round_or_at_the_end(
+    folder, monkeypatch, caplog
+):
+    """The master calls `finish` again while its disk is full."""
+    settings = settings_of(folder, output=str(folder / "out"))
+    evaluator, full = RoundEvaluator(settings), pytest.MonkeyPatch()
+
+    def fill():
+        full.setattr(os, "fsync", fails(errno.ENOSPC))
+
+    try:
+        evaluator.inspect(Tables(settings, 0.1), 0)
+        evaluator.wait()
+        fill()
+        for round_ in (1, 2, 3):
+            evaluator.inspect(Tables(settings, float(round_)), round_)
+        with pytest.raises(ModelWriteError, match="full"):
+            evaluator.wait()
+        assert saved_round(folder) == len(read_history(folder / "out.history.jsonl")[1]) == 1
+        full.undo()
+        evaluator.inspect(Tables(settings, 4.0), 4)
+        evaluator.wait()
+        assert saved_round(folder) == len(read_history(folder / "out.history.jsonl")[1]) == 5
+        evaluator.inspect(Tables(settings, 4.1), 5)
+        fill()
+        for _ in range(2):
+            with pytest.raises(ModelWriteError, match="full"):
+                evaluator.finish(Tables(settings, 4.1))
+        full.undo()
+        evaluator.finish(Tables(settings, 4.1))
+        assert saved_round(folder) == len(read_history(folder / "out.history.jsonl")[1]) == 6
+    finally:
+        full.undo()
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
 def test_arrays_of_the_last_good_round_are_written_when_a_loss_is_no_number(folder):

@@ -4,13 +4,16 @@
            -> OUTPUT.weights.npz, OUTPUT.embedding.txt, OUTPUT.history.jsonl   (all atomically)
 
 A thread writes the files while the next round trains: the history of every round, the arrays once
-a second and at the end.
+a second and at the end.  What finds no room on the disk is written after a later round, or by
+`finish`, which the master repeats.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,11 +28,14 @@ from snailps import kernels
 from snailps.api.worker import Results
 from snailps.data._float_text import rows_as_text
 from snailps.data.atomic import atomic_file
+from snailps.errors import SnailError, is_full
 from snailps.kernels import cores
 from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.network import Network, plain_output
 from snailps.models.fedavg.plotting import read_history
 from snailps.models.fedavg.settings import FedAvgSettings
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 _TOGETHER = 64
@@ -40,10 +46,6 @@ FILES = ("weights.npz", "embedding.txt", "history.jsonl")
 """Suffixes of the files, after ``OUTPUT.``."""
 SAVE_EVERY_S = 1.0
 """Least seconds of training between two writings of the arrays: learners need the core, too."""
-
-
-def _nothing() -> None:
-    """Write no history."""
 
 
 class RoundEvaluator:
@@ -61,8 +63,11 @@ class RoundEvaluator:
         self._writer = ThreadPoolExecutor(1, "snailps-save")
         self._writing: Future[None] | None = None
         self._saved_s = -math.inf  # seconds of training at the last writing of the arrays
+        # Not written yet, or in vain; the writer removes them, and nobody else while it writes.
         self._unsaved: tuple[int, Floats, Floats] | None = None  # round, its arrays
+        self._history_due: Callable[[], None] | None = None
         self._has_saved = False  # arrays
+        self._found_full = False
         self._history: list[dict[str, Any]] = []
 
     def inspect(self, results: Results, round_: int) -> dict[str, Any]:
@@ -81,11 +86,22 @@ class RoundEvaluator:
             "seconds": results.figures["train_s"],
         }
         self._history.append({"round": round_ + 1, **figures})
-        if s.output and math.isfinite(figures["loss"]):
+        if not s.output:
+            return figures
+        try:
+            self.wait()
+        except SnailError as error:
+            if not is_full(error):
+                raise
+            if not self._found_full:
+                log.warning("%s. The training goes on, and it is tried after each round", error)
+            self._found_full = True
+        if math.isfinite(figures["loss"]):
             self._unsaved = round_ + 1, embedding, output
             labels = self._labels(results.figures)
-            self._write(figures["seconds"], partial(self._save_history, self._history[:], labels))
-        elif s.output:
+            self._history_due = partial(self._save_history, self._history[:], labels)
+            self._write(figures["seconds"])
+        else:
             self._write(math.inf)
         return figures
 
@@ -100,19 +116,23 @@ class RoundEvaluator:
         windows = before["windows_per_learner"] + s.bpe * s.bs * share * (lacking + 1)
         return int(windows) if windows == int(windows) else round(windows, 3)
 
-    def _write(self, seconds: float, history: Callable[[], None] = _nothing) -> None:
-        """Start to write a history, and the arrays if they are due after `seconds` of training."""
-        self.wait()
-        due = None
-        if seconds >= self._saved_s + SAVE_EVERY_S:
-            due, self._unsaved = self._unsaved, None
-            self._saved_s = seconds if math.isfinite(seconds) else -math.inf
+    def _write(self, seconds: float) -> None:
+        """Start to write the history, and the arrays if they are due after `seconds` of training.
+
+        Nothing is being written.
+        """
+        arrays = self._unsaved if seconds >= self._saved_s + SAVE_EVERY_S else None
+        history = self._history_due
 
         def save() -> None:
-            if due is not None:
-                self._save(*due)
-                self._has_saved = True
-            history()
+            if arrays is not None:
+                self._save(*arrays)
+                self._unsaved, self._has_saved = None, True
+                self._saved_s = seconds if math.isfinite(seconds) else -math.inf
+            if history is not None:
+                history()
+                self._history_due = None
+            self._found_full = False
 
         self._writing = self._writer.submit(save)
 
@@ -148,22 +168,24 @@ class RoundEvaluator:
 
         If this process has seen no round, the tables hold the last round's weights.
         """
-        history: Callable[[], None] = _nothing
+        with contextlib.suppress(SnailError):  # it is written again here
+            self.wait()
         if self._settings.output and self._unsaved is None and not self._has_saved:
             # From the figures, not from the file, which may belong to another run.
             self._history = [dict(line) for line in results.figures.get("by_round", ())]
             if self._history:
                 self._unsaved = self._history[-1]["round"], *self._pull(results)
                 labels = self._labels(results.figures)
-                history = partial(self._save_history, self._history[:], labels)
-        self._write(math.inf, history)
+                self._history_due = partial(self._save_history, self._history[:], labels)
+        self._write(math.inf)
         self.wait()
         return [str(path) for path in self._paths().values()] if self._history else []
 
     def wait(self) -> None:
-        if self._writing is not None:
-            self._writing.result()  # a full disk ends the job
-            self._writing = None
+        """Wait until nothing is being written; raises what the writing failed with."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _labels(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Properties of the run, for the legend of a plot."""

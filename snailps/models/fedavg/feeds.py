@@ -9,6 +9,7 @@ after the other.  Knows no network.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from snailps.data.pipeline import Pipeline, Runs, Stage
 from snailps.data.scratch import Scratch
 from snailps.data.windows import Batcher, Filter, Reader, Tokenizer, share_of_input
 from snailps.errors import DataError
-from snailps.models.fedavg.settings import FedAvgSettings
+from snailps.models.fedavg.settings import FedAvgSettings, refuse_data_files
 
 
 class Feeds:
@@ -39,9 +40,16 @@ class Feeds:
         try:
             with Scratch(*where) as scratch:  # until the readers have copies of their own
                 sources = expand(settings.input, scratch)
+                refuse_data_files(
+                    [source.path for source in sources],
+                    Path(settings.data_dir),
+                    "prepare into a folder outside it (data_dir)",
+                )
                 for pipeline in range(self.count):
                     number = index * self.count + pipeline
-                    blocks = share_of_input(sources, number, clients * self.count)
+                    part = pipeline if settings.own_input else number
+                    parts = self.count if settings.own_input else clients * self.count
+                    blocks = share_of_input(sources, part, parts)
                     reader = Reader(blocks, 0, *where, laps=True)
                     size = sum(block.stop - block.start for block in blocks)
                     self._pipelines.append(

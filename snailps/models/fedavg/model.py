@@ -58,6 +58,8 @@ class _Client:
     base: Network
     period: int = -1
     shared: int = -1
+    last: tuple[int, int] = (-1, -1)
+    """Round and index of the last contribution."""
 
 
 class FedAvg(Worker, Adopted, InRounds, Limited):
@@ -117,7 +119,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
 
     def prepare(self, block: Block) -> list[Pending]:
         wanted = [(EMBEDDING, self._word_keys), (OUTPUT, self._panel_keys)]
-        client = self._clients.get(block.index)
+        client = self._clients.get(self._number_of(block))
         period = client.period if client else -1
         if self._shares_moments and block.clock // self._period_rounds != period:
             wanted += [(_named(part, MOMENT), keys) for part, keys in wanted]
@@ -127,8 +129,13 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
         """Train a round: each learner trains `bpe` batches, all from the same weights."""
         if self._keeping is not None:
             self._keeping.result()
-        client = self._client_of(block.index)
+        client = self._client_of(self._number_of(block))
         rows = [pull.wait() for pull in block.prepared]
+        round_, index = client.last
+        if self.settings.own_input and round_ == block.clock and index != block.index:
+            # The place of a lost worker, whose data are not here: this worker's would count twice.
+            return {"units": 0, "examples": 0, "loss": 0.0}
+        client.last = block.clock, block.index
         self._take_base(client.base, rows)
         begins = len(rows) > 2
         if begins:
@@ -162,6 +169,12 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             "loss": sum(learner.loss for learner in client.learners),
             "lr": self.settings.lr,
         }
+
+    def _number_of(self, block: Block) -> int:
+        """The client of a block; a worker with an input of its own has one, whatever the index."""
+        if self.settings.own_input and self._clients:
+            return next(iter(self._clients))
+        return block.index
 
     def _client_of(self, index: int) -> _Client:
         """Get the state of a client; a worker has several clients only after another was lost."""

@@ -7,12 +7,14 @@ Only this module imports matplotlib, and only for a plot.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from snailps.data.atomic import atomic_file
 from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError
 
@@ -27,12 +29,17 @@ def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
     except ValueError:  # whose text would quote the parser
         lines = []
     keys = {"round", "loss", *(key for key, _ in _AXES)}
+    run = lines[0] if lines and isinstance(lines[0], dict) else {"target": ""}
+    fits = isinstance(run.get("data_name", ""), str) and all(
+        isinstance(run.get(key, 0), int) for key in ("workers", "learners", "pipelines")
+    )
+    fits = fits and isinstance(run.get("target", 0), int | float)
     good = all(
         isinstance(line, dict)
         and all(isinstance(line.get(k), int | float) and math.isfinite(line[k]) for k in keys)
         for line in lines[1:]
     )
-    if len(lines) < 2 or not isinstance(lines[0], dict) or not good:
+    if len(lines) < 2 or not fits or not good:
         raise DataError(
             f"{path}: expected a line about the run and lines of rounds with {sorted(keys)}; "
             "`snailps train fedavg` writes OUTPUT.history.jsonl"
@@ -41,16 +48,31 @@ def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
 
 
 def label_of(run: dict[str, Any], path: Path) -> str:
-    clients = int(run.get("workers", 1) or 1) * int(run.get("learners", 1) or 1)
-    pipelines = int(run.get("workers", 1) or 1) * int(run.get("pipelines", 1) or 0)
-    return (
-        f"{run.get('data_name', path.stem)}: {clients} learner{'s' * (clients != 1)}, "
-        f"{pipelines or clients} pipeline{'s' * ((pipelines or clients) != 1)}"
-    )
+    """The run in words; `learners` 0 is a thread each, whose number the master does not know."""
+    workers, learners = int(run.get("workers") or 1), int(run.get("learners", 1))
+    pipelines = int(run.get("pipelines", 1)) or learners
+    counts = [_count(workers * learners, "learner") if learners else _count(workers, "worker")]
+    if pipelines:
+        counts.append(_count(workers * pipelines, "pipeline"))
+    return f"{run.get('data_name', path.stem)}: {', '.join(counts)}"
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}{'s' * (number != 1)}"
+
+
+def as_text(label: str) -> str:
+    """A label whose text matplotlib neither reads as mathematics nor hides."""
+    return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
 
 
 def plot_histories(paths: Sequence[Path], picture: Path) -> None:
     """Draw the histories of runs into a picture; a `ConfigError` without matplotlib."""
+    if not picture.suffix[1:]:  # matplotlib would write another file, whose name ends in .png
+        raise ConfigError(
+            f"--into: {picture}: expected a name that ends in .png, .svg or .pdf, which is the "
+            "picture's format"
+        )
     runs = [(path, *read_history(path)) for path in paths]
     backend = optional_module("matplotlib.backends.backend_agg", "a plot", "snailps[plot]")
     figure = optional_module("matplotlib.figure", "a plot", "snailps[plot]").Figure(
@@ -62,7 +84,7 @@ def plot_histories(paths: Sequence[Path], picture: Path) -> None:
             axes.plot(
                 [line[key] for line in rounds],
                 [line["loss"] for line in rounds],
-                label=label_of(run, path),
+                label=as_text(label_of(run, path)),
             )
         targets = {run["target"] for _, run, _ in runs if run.get("target")}
         for target in sorted(targets):
@@ -72,6 +94,9 @@ def plot_histories(paths: Sequence[Path], picture: Path) -> None:
     figure.axes[0].set_ylabel("loss on the test windows")
     figure.axes[0].legend()
     try:
-        figure.savefig(picture, dpi=120)
-    except (OSError, ValueError) as error:
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=120, format=picture.suffix[1:])
+        with atomic_file(picture) as file:
+            file.write(drawn.getbuffer())
+    except ValueError as error:
         raise ConfigError(f"--into: {picture}: cannot write the picture: {error}") from None

@@ -18,11 +18,12 @@ import numpy as np
 from snailps.config.output import make_folder
 from snailps.data._text import WordCounter
 from snailps.data.atomic import atomic_file
-from snailps.data.blocks import expand
+from snailps.data.blocks import expand, files_of
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import read_errors
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
+from snailps.models.fedavg import settings
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
 
 FILES = (VOCAB, TEST, CFG)
@@ -42,11 +43,14 @@ def prepare(
 ) -> dict[str, Any]:
     """Write vocab.txt, test.txt and, with `cfg`, cfg.json into a folder; returns their properties.
 
-    Files that are there are replaced; without `cfg`, cfg.json is removed, as it belongs to another
+    Files that are there are replaced; an earlier cfg.json is removed, as it belongs to another
     text.  `stop_words` is a text file whose words are left out; they count in `max_vocab` (0: no
     limit).  `test_windows` different windows of `window` words (odd) are drawn.  The result's
     ``entropy`` is that of word frequencies, in nats: the loss of a model that ignores the context.
     """
+    settings.refuse_data_files(files_of(inputs), folder, "another folder for what is made")
+    settings.check_cfg(cfg or {}, folder / CFG)
+    make_folder(folder, "folder")
     left_out = set(letters_only(_read(stop_words)).split()) if stop_words else set()
     counter = WordCounter()
     for piece in _pieces(inputs):
@@ -69,17 +73,17 @@ def prepare(
         )
     rng = np.random.Generator(np.random.PCG64(seed))
     starts = rng.choice(windows, test_windows, replace=False)
-    make_folder(folder, "folder")
+    # The test windows last: without them, nothing of an interrupted call is used.
+    for name in (TEST, CFG):
+        (folder / name).unlink(missing_ok=True)
     with atomic_file(folder / VOCAB) as file:
         file.write(b"\n".join(words) + b"\n")
+    if cfg is not None:
+        with atomic_file(folder / CFG) as file:
+            file.write(json.dumps(cfg, indent=2).encode() + b"\n")
     with atomic_file(folder / TEST) as file:
         for start in starts:
             file.write(b" ".join(words[i] for i in ids[start : start + window]) + b"\n")
-    if cfg is None:  # it belongs to another text
-        (folder / CFG).unlink(missing_ok=True)
-    else:
-        with atomic_file(folder / CFG) as file:
-            file.write(json.dumps(cfg, indent=2).encode() + b"\n")
     shares = np.array([count for _, count in kept]) / sum(count for _, count in kept)
     return {
         "words": len(words),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,16 @@ class FedAvgSettings(JobSettings):
     pipelines: int = setting(
         1,
         help="Input pipelines in each worker. Learner i uses pipeline i modulo this number; each "
-        "pipeline of each worker reads its own part of the input. 0: one for each learner.",
+        "pipeline of each worker reads a part of its own of the input. 0: one for each learner.",
         when="Each client should have its own data.",
         low=0,
         high=4096,
+    )
+    own_input: bool = setting(
+        False,
+        help="Whether each worker has data of its own at the path `input`, on its machine, and "
+        "reads all of them. `false`: all have the same data, and each reads its part.",
+        when="Data must not leave their machines.",
     )
     bpe: int = setting(
         16,
@@ -210,16 +216,32 @@ def read_cfg(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: expected an object with any of {', '.join(CFG_KEYS)}, got {found!r:.200}"
         )
-    for key, value in found.items():
+    check_cfg(found, path)
+    return found
+
+
+def check_cfg(cfg: Mapping[str, Any], path: Path) -> None:
+    """Refuse values of a cfg.json of the wrong kind."""
+    for key, value in cfg.items():
         wanted = CFG_KEYS[key]
         fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
         if not fits or isinstance(value, bool) or (wanted is not str and not 0 < value < 1e9):
             kind = "a whole number" if wanted is int else "a number"
             raise ConfigError(
                 f"{path}: {key}: expected "
-                f"{'a text' if wanted is str else f'{kind} above 0'}, got {value!r}"
+                f"{'a text' if wanted is str else f'{kind} above 0, below 1e9'}, got {value!r}"
             )
-    return found
+
+
+def refuse_data_files(paths: Iterable[str], folder: Path, how: str) -> None:
+    """Refuse a text of which a file of `data_dir` is a part, by its path."""
+    of_folder = {str((folder / name).absolute()) for name in (VOCAB, TEST, CFG)}
+    for path in paths:
+        if path in of_folder:
+            raise DataError(
+                f"{path} is no text: `snailps fedavg prepare` makes it. Name the files of the "
+                f"text, or {how}"
+            )
 
 
 def read_vocab(folder: str) -> list[bytes]:
@@ -268,5 +290,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}; `snailps fedavg prepare` makes it"
+            f"cannot read {path}: {error.strerror}. `snailps fedavg prepare TEXT --into FOLDER` "
+            "makes it, and `data_dir` names that folder"
         ) from None
