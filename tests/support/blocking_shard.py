@@ -33,6 +33,11 @@ class BlockingShard(ShardThread):
         """Counters of loop, requests and store, as a dict of numbers."""
         return self._loop.submit(lambda: self.shard.stats(time.monotonic()))
 
+    @property
+    def yielding(self):
+        """Whether it is handing over."""
+        return self._loop.submit(lambda: self.shard.yielding)
+
     def yield_(self, timeout_s, stay=False):
         """Hands over to the standby and stops serving; with `stay` it becomes the standby.
 

@@ -366,7 +366,7 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
                 kept.pull.wait()
     assert numbered[0] == numbered[1]
     words = [key for key in numbered[0] if key < BUCKET_KEY]
-    assert max(words) == model._words - 1
+    assert max(words) == 9 - 1  # eight words and the end of a line
     assert all(0 <= key - BUCKET_KEY < 1000 for key in set(numbered[0]) - set(words))
 
 

@@ -55,6 +55,9 @@ def test_metadata_routing_gives_weights(monkeypatch):
             model.set_fit_request(weight=True)
         model.set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
         model_selection.cross_validate(model, X, y, **how)
-        assert pickle.loads(pickle.dumps(base.clone(snailps.FastText())))._requests == {}
-        assert base.clone(model)._requests == model._requests
+        copied = pickle.loads(pickle.dumps(base.clone(snailps.FastText())))
+        requests = {"fit": {"column": None}, "partial_fit": {"column": None, "epochs": None}}
+        assert str(copied.get_metadata_routing()) == str(requests)
+        assert str(base.clone(model).get_metadata_routing()) == str(model.get_metadata_routing())
+        assert "'sample_weight': True" in str(model.get_metadata_routing())
     assert given == [[3, 4], [1, 2]]

@@ -20,6 +20,7 @@ from snailps.master.journal import (
     Damaged,
     Fact,
     Journal,
+    create_file,
     decode,
     encode,
 )
@@ -286,8 +287,9 @@ def test_journal_on_a_full_disk_is_removed_and_says_so(folder, journal, monkeypa
     assert not (folder / GIVEN_UP).exists()
 
 
-def compact(journal):
+def compact(journal, meanwhile=lambda: None):
     journal.compact(module.Snapshot({"job": 1}, {}, []))
+    meanwhile()
     for thread in threading.enumerate():
         if thread.name == "snailps-compact":
             joined(thread)
@@ -297,12 +299,28 @@ def compact(journal):
 def test_journal_is_kept_again_once_its_disk_has_room(folder, journal, monkeypatch, caplog, when):
     """A disk that was full for a moment took the journal for ever."""
     if when == "a sync":
-        journal._not_synced(journal._file, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    elif when == "during a compaction":
-        journal._since_snapshot = []
-    monkeypatch.setattr(module, "write_all", fails(errno.ENOSPC))
-    journal.note("table", {"number": 1})
-    journal.keep_base(b"base")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fails(errno.ENOSPC))
+            journal.sync()
+        assert not journal.kept
+    is_full = threading.Event()
+
+    def create(path):
+        if threading.current_thread().name == "snailps-compact":
+            happens(is_full, "facts on the full disk")
+        return create_file(path)
+
+    def fill_disk():
+        monkeypatch.setattr(module, "write_all", fails(errno.ENOSPC))
+        journal.note("table", {"number": 1})
+        journal.keep_base(b"base")
+        is_full.set()
+
+    monkeypatch.setattr(module, "create_file", create)
+    if when == "during a compaction":
+        compact(journal, fill_disk)
+    else:
+        fill_disk()
     assert not journal.kept
     for at in range(2):  # twice in a row: it is still full
         assert journal.is_to_be_kept_again(at * module.AGAIN_S)

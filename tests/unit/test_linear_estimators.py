@@ -59,6 +59,7 @@ from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.settings import SparseSettings
+from snailps.vectors.model_file import header_of, settings_of
 
 with contextlib.suppress(ImportError):  # which takes longer than a test may
     import pyarrow  # noqa: F401
@@ -1324,17 +1325,23 @@ def test_command_that_continues_adds_labels_of_the_input(jobs, saved, tmp_path):
         labelled(Linear, saved, "5 0:1\n", loss="multinomial", classes=4)
 
 
-def test_command_that_continues_a_balanced_model_balances_its_own_lines(monkeypatch):
+def test_command_that_continues_a_balanced_model_balances_its_own_lines(jobs, tmp_path):
     """The file has numbers, of two classes of that text: a third class ended with them."""
     of_file = Encoding(labels=(0.0, 1.0), is_measured=True, is_balanced=True)
-    before = Linear.Settings(class_weights=("2", "0.666667"), encoding=of_file.text)
-    saved = warm_start._Saved(before, (0, 1), (50.0, 150.0), (), False, "")
-    monkeypatch.setattr(warm_start, "_saved", lambda cls, s: saved)
-    assert continuing(Linear, "m.npz").class_weights == ("balanced",)
-    assert continuing(Linear, "m.npz", class_weights=("1", "3")).class_weights == ("1", "3")
-    numbers = replace(before, encoding=replace(of_file, is_balanced=False).text)
-    saved = replace(saved, settings=numbers)
-    assert continuing(Linear, "m.npz").class_weights == ("2", "0.666667")
+    snailps.LogisticRegression().fit(X, [0, 1, 1, 0]).save(path := tmp_path / "m.npz")
+    with np.load(path) as file:
+        arrays = dict(file)
+
+    def write(encoding):  # as a command does
+        of_job = {"class_weights": "2, 0.666667", "encoding": encoding.text}
+        header = header_of({**settings_of(arrays["about"]), **of_job})
+        np.savez(path, **{**arrays, "about": header})
+
+    write(of_file)
+    assert continuing(Linear, path).class_weights == ("balanced",)
+    assert continuing(Linear, path, class_weights=("1", "3")).class_weights == ("1", "3")
+    write(replace(of_file, is_balanced=False))
+    assert continuing(Linear, path).class_weights == ("2", "0.666667")
 
 
 @pytest.mark.parametrize("text", ["weights alone", "no archive", "nothing"])

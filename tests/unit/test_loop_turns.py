@@ -53,6 +53,9 @@ class Turned(TurnedShard, BlockingShard):
     def stat(self, name):
         return self.stats()[name]
 
+    def hears_primary(self):
+        return self._loop.hears_primary()
+
 
 class Peer:
     """A connection of a worker, or of a primary."""
@@ -359,7 +362,7 @@ def test_frames_that_are_missing_end_the_stream(shard):
         assert stream.told == [("lost", f"the standby reports: {remote_error(error)}")]
         stream.target.pipe.close()
         standby.pass_time()
-        assert not standby._loop.hears_primary()
+        assert not standby.hears_primary()
 
 
 def test_standby_takes_one_stream_in_its_life_unless_that_said_nothing():
@@ -368,7 +371,7 @@ def test_standby_takes_one_stream_in_its_life_unless_that_said_nothing():
             Peer(standby, Role.SERVER)
         standby.pass_time()
         with Peer(standby, Role.SERVER):
-            assert standby._loop.hears_primary()
+            assert standby.hears_primary()
 
 
 @pytest.mark.parametrize("comes", [True, False])

@@ -304,7 +304,7 @@ def test_primary_that_is_told_to_serve_does_not_yield_any_more(cluster):
     leaving = threading.Thread(target=leave)
     leaving.start()
     until(  # the next push must not overtake the order
-        lambda: shard._loop.submit(lambda: shard.shard.yielding),
+        lambda: shard.yielding,
         over=lambda: "" if leaving.is_alive() else f"it has left: {failed}",
     )
     again = client.push_async(1, keys, np.ones((10, 4), np.float32))

@@ -284,21 +284,21 @@ def test_block_of_another_thread_is_not_within_and_the_main_threads_is():
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_cancelling_does_not_wait_for_a_master_that_is_away(early):
+def test_cancelling_does_not_wait_for_a_master_that_is_away(monkeypatch, early):
     """Ctrl-C was raised only once it was back. It gets the call then."""
     asked = []
-    driver = driver_module.Driver(ClusterSettings())
-    driver._control = SimpleNamespace(
+    control = SimpleNamespace(
         away=True, call_async=lambda message: asked.append(message) or Future()
     )
-    driver.cancel(early=early)
+    monkeypatch.setattr(driver_module.Driver, "control", control)
+    driver_module.Driver(ClusterSettings()).cancel(early=early)
     assert asked == [messages.Cancel(early)]
 
 
-def test_refusal_to_cancel_is_raised():
+def test_refusal_to_cancel_is_raised(monkeypatch):
     refused = Future()
     refused.set_exception(RemoteError("no such job", "cluster"))
-    driver = driver_module.Driver(ClusterSettings())
-    driver._control = SimpleNamespace(away=False, call_async=lambda message: refused)
+    control = SimpleNamespace(away=False, call_async=lambda message: refused)
+    monkeypatch.setattr(driver_module.Driver, "control", control)
     with pytest.raises(ClusterError, match="no such job"):
-        driver.cancel()
+        driver_module.Driver(ClusterSettings()).cancel()

@@ -12,7 +12,6 @@ import pytest
 from emulated import trained
 
 import snailps
-from snailps.models.classifier.model import Classifier
 from snailps.models.classifier.retraining import Retraining, retrained
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -115,7 +114,7 @@ def train(folder, name, form, loss, **more):
         job["negatives"] = str(NEGATIVES)
     with trained(job, 1) as (cls, results):
         cls.export(results)
-        return folder / f"{name}.bin", Classifier._test(results)
+        return folder / f"{name}.bin", cls.validation(results.settings).test(results)
 
 
 def chances(path):
