@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
-from snailps.filtering.values import Column, Mask, Truth, compared, nothing
+from snailps.filtering.values import Column, Mask, Truth, compared, nothing, rounded
 
 Test = Callable[["Values"], Truth]
 COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -46,6 +46,7 @@ Thresholds = Mapping[str, Mapping[str, float | None]]
 """By model and label; None: the label is never predicted."""
 GRAMMAR = ("and", "or", "not", "in", "True", "False")
 """Keywords of Python that a condition uses."""
+LOGIC = "write and, or, not"
 FORMS = 'MODEL["LABEL"] (its probability), MODEL.top (the best label), MODEL.p (its probability)'
 
 
@@ -199,7 +200,7 @@ class _Parser:
                 following = self.text[offset + 1 : offset + 2]
                 words = f"write {following}=" if following in ("<", ">") else "equal is =="
             elif self.text[offset : offset + 1] in ("&", "|", "!"):
-                words = "write and, or, not"
+                words = LOGIC
             elif (near := self._keyword_near(offset)) is not None:
                 begin, word = near
                 words = f"{word} is a word of the grammar: give the column another name"
@@ -253,13 +254,28 @@ class _Parser:
                 for op, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True)
             ]
             return lambda values: reduce(operator.and_, [pair(values) for pair in pairs])
+        self._refuse_operator(node)
         is_value = self.score(node) is not None or self._nested(node) is not None
         wanted = "compare it, as in hq.p >= .5" if is_value else "expected comparisons"
         return self.fail(node, wanted)
 
+    def _refuse_operator(self, node: ast.expr) -> None:
+        """ConfigError: an operator of frames' conditions, which binds more tightly here."""
+        is_pair = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))
+        if is_pair or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert)):
+            self.fail(node, LOGIC)
+
     def _pair(self, whole: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Test:
         if isinstance(op, (ast.In, ast.NotIn)):
             return self._member(left, right, isinstance(op, ast.NotIn))
+        for node in (left, right):
+            self._refuse_operator(node)
+            if isinstance(node, ast.Constant) and node.value is None:
+                self.fail(
+                    node,
+                    "None is no value: no condition asks for a missing one, and a comparison with "
+                    "one is neither true nor false",
+                )
         if type(op) not in COMPARED:
             self.fail(whole, "expected <, <=, >, >=, ==, != or in")
         sign, compare = COMPARED[type(op)]
@@ -323,6 +339,7 @@ class _Parser:
             else:
                 self.fail(node, f"expected a number, a text, a column, or one of {FORMS}")
         first, second = sides
+        has_score = isinstance(first, Score) or isinstance(second, Score)
 
         def value(values: Values, side: Score | str) -> Column:
             if isinstance(side, Score):
@@ -330,7 +347,9 @@ class _Parser:
             column = values.column(side)
             if column.are_texts and column.present.any():
                 raise ConfigError(f"column {side!r} has texts: compare it with a text")
-            return column if not column.are_texts else nothing(column, are_texts=False)
+            if column.are_texts:
+                return nothing(column, are_texts=False)
+            return rounded(column) if has_score else column
 
         return lambda values: compared(compare, value(values, first), value(values, second))
 
@@ -391,7 +410,7 @@ class _Parser:
         """Return a column, checked to have values of the type of the constants compared with it.
 
         This is known only once there are values: in JSON lines types may differ from batch to
-        batch.  A float64 column is not compared with an integer that float64 cannot hold: no
+        batch.  A column of floats is not compared with an integer that its type cannot hold: no
         stored value would ever equal it.
         """
         column, are_texts = values.column(name), isinstance(constants[0], str)
@@ -402,13 +421,14 @@ class _Parser:
         if column.are_texts != are_texts:
             kinds = ("numbers", "a text") if are_texts else ("texts", "a number")
             self.fail(node, f"column {name!r} has {kinds[0]}, but is compared with {kinds[1]}")
-        if column.values.dtype == np.float64:
+        if (dtype := column.values.dtype).kind == "f":
             for constant in constants:
-                if float(constant) != constant:
+                if isinstance(constant, int) and not _holds(dtype, constant):
                     self.fail(
                         node,
-                        f"column {name!r} has float64 numbers, which skip integers beyond 2^53: "
-                        f"none is {constant}: store such numbers as int64 or texts",
+                        f"column {name!r} has {dtype} numbers, which skip integers beyond "
+                        f"2^{np.finfo(dtype).nmant + 1}: none is {constant}: store such numbers "
+                        "as int64 or texts",
                     )
         return column
 
@@ -546,6 +566,12 @@ def _numbers(values: Values, score: Score) -> Column:
     """Probabilities as a column of numbers."""
     chances = values.score(score).astype(np.float64)
     return Column(chances, ~np.isnan(chances))
+
+
+def _holds(dtype: Any, number: int) -> bool:
+    """Whether a type of floats has this integer."""
+    with np.errstate(over="ignore"):
+        return float(dtype.type(number)) == number
 
 
 def _near(name: str, names: Mapping[str, Any] | Sequence[str]) -> str:

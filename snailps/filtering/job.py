@@ -213,6 +213,8 @@ class FilterJob:
 
     def _check_unread(self, option: str, folder: Path, names: Sequence[str]) -> None:
         """Refuse a folder whose files the same command, run again, would read as input."""
+        places = {folder.resolve().parts, folder.absolute().parts}
+        written = {(*place, *name.split("/")) for place in places for name in names}
         for name in self.command.inputs:
             if is_url(name):
                 continue
@@ -223,10 +225,9 @@ class FilterJob:
                     "its files as input: choose a folder outside"
                 )
             pattern = path.absolute().parts
-            if any(
-                _matches((place / written).absolute().parts, pattern)
-                for place in (folder.resolve(), folder)
-                for written in names
+            # Only a pattern is compared with each output: a list of n files would cost n x n.
+            if pattern in written or (
+                not os.path.lexists(path) and any(_matches(parts, pattern) for parts in written)
             ):
                 raise ConfigError(
                     f"{option} {folder}: the input {name} matches its files, so the next run would "
@@ -410,10 +411,13 @@ class _Output:
 
     def __enter__(self) -> _Output:
         path = self._job.results.place_of(self._task.name)
-        file: IO[bytes] = self._opened.enter_context(atomic_file(path))
-        self._target = self._source.target(file, self._job.judge.column_types())
-        if self._scores is not None:
-            self._opened.enter_context(self._scores)
+        with ExitStack() as opened:
+            if self._scores is not None:
+                opened.enter_context(self._scores)
+            file: IO[bytes] = opened.enter_context(atomic_file(path))
+            # Last: a target that is dropped by an error would write into a file that is closed.
+            self._target = self._source.target(file, self._job.judge.column_types())
+            self._opened = opened.pop_all()
         return self
 
     def write(self, kept: Any, decision: Decision) -> None:
@@ -472,6 +476,24 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
         "folder": command.output, "key": job.results.key, "scores": command.scores, "epochs": 1,
         "on_bad_line": command.on_bad_line,
     }  # fmt: skip
+
+
+def _check_arguments(models: Any, keep: Any, column: Any, add: Any, cluster: Any) -> None:
+    """ConfigError: an argument of `filter` is of another type than documented."""
+    paths = models.values() if isinstance(models, Mapping) else [None]
+    are_paths = all(isinstance(path, (str, os.PathLike)) for path in paths)
+    scores = add if isinstance(add, Sequence) else [None]
+    for name, value, is_right, expected in (
+        ("models", models, are_paths and all(isinstance(model, str) for model in models),
+         "paths by name, as {'hq': 'quality.bin'}"),
+        ("keep", keep, isinstance(keep, str), "a condition, as 'hq.p >= .5'"),
+        ("column", column, column is None or isinstance(column, str), "a name"),
+        ("add", add, all(isinstance(score, str) for score in scores), "scores, as ['hq.p']"),
+        ("cluster", cluster, cluster is None or hasattr(cluster, "run"),
+         f"a session, such as snailps.connect({cluster!r})"),
+    ):  # fmt: skip
+        if not is_right:
+            raise ConfigError(f"{name}: expected {expected}, got {value!r:.80}")
 
 
 def filter(
@@ -553,18 +575,17 @@ def filter(
     >>> done["kept"], done["rows"]  # doctest: +SKIP
     """
     threads = threads_of(threads)
-    if not isinstance(models, Mapping) or not isinstance(keep, str):
-        raise ConfigError(
-            "models, keep: expected paths by name, as {'hq': 'quality.bin'}, and a condition"
-        )
+    added = (add,) if isinstance(add, str) else add
+    _check_arguments(models, keep, column, added, cluster)
     paths = [input] if isinstance(input, (str, os.PathLike)) else input
     inputs = tuple(os.fspath(path) for path in paths)
     files = {name: _absolute(path) for name, path in models.items()}
-    added = (add,) if isinstance(add, str) else tuple(add)
     scores = _absolute(keep_scores) if keep_scores else ""
     if on_bad_line not in ON_BAD_LINE:
         raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
-    command = Command(inputs, column, files, keep, added, _absolute(output), scores, on_bad_line)
+    command = Command(
+        inputs, column or "", files, keep, tuple(added), _absolute(output), scores, on_bad_line
+    )
     job = FilterJob(command)
     try:
         left = job.begin(overwrite=overwrite)

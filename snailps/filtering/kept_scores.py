@@ -37,7 +37,8 @@ HEADER_BYTES_MAX = 1 << 20
 """A longer first line is not read: the file is damaged."""
 _HEAD = struct.Struct("<IIQ")
 """Before each batch: its rows, how many have scores, and words that the model did not read."""
-_DAMAGED = (EOFError, OSError, RuntimeError, ValueError, LookupError, struct.error)
+_DAMAGED = (AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+            struct.error)  # fmt: skip
 """What lz4, JSON and struct raise on a file that was cut off or overwritten."""
 log = logging.getLogger(__name__)
 
@@ -215,17 +216,24 @@ class ScoreWriter:
         self._has_new: set[str] = set()
 
     def __enter__(self) -> ScoreWriter:
-        for name, labels in self._stored.labels.items() if self._stored.task.version else ():
-            path = self._stored.folder.path_of(self._stored.task, name)
-            try:
-                file = Unfinished(path)
-            except OSError as error:
-                raise write_error(path, error, None) from error
-            packer = lz4.frame.LZ4FrameCompressor(block_checksum=True, content_checksum=True)
-            self._files[name] = file, packer
-            header = self._stored.folder.header(self._stored.task, name) | {"labels": labels}
-            self._write(name, packer.begin(), json.dumps(header).encode() + b"\n")
+        try:
+            for name, labels in self._stored.labels.items() if self._stored.task.version else ():
+                self._begin(name, labels)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def _begin(self, name: str, labels: list[int]) -> None:
+        path = self._stored.folder.path_of(self._stored.task, name)
+        try:
+            file = Unfinished(path)
+        except OSError as error:
+            raise write_error(path, error, None) from error
+        packer = lz4.frame.LZ4FrameCompressor(block_checksum=True, content_checksum=True)
+        self._files[name] = file, packer
+        header = self._stored.folder.header(self._stored.task, name) | {"labels": labels}
+        self._write(name, packer.begin(), json.dumps(header).encode() + b"\n")
 
     def __exit__(self, *_: object) -> None:
         for file, _ in self._files.values():

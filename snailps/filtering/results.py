@@ -46,6 +46,8 @@ class Results:
     def __init__(self, folder: Path, key: str = "") -> None:
         self.folder, self.key = folder, key
         self._lock = -1
+        self._is_current = False
+        self._looked_at: tuple[tuple[int, int] | None, ...] = (None, None)
 
     def take(
         self, identity: Mapping[str, Any], tasks: Sequence[Task], *, overwrite: bool
@@ -68,7 +70,6 @@ class Results:
                 raise ConfigError(
                     f"{self.folder} is not empty: choose another --output, or add --overwrite"
                 )
-            state.mkdir(parents=True, exist_ok=True)
             self._take_lock(state)
             previous = self._previous_identity()
             if previous is not None and previous != identity:
@@ -165,8 +166,13 @@ class Results:
 
     def is_current(self) -> bool:
         """Whether the folder still belongs to this command: a worker may outlive its run."""
-        identity = json.dumps(self._previous_identity()).encode()
-        return self.key == hashlib.sha256(identity).hexdigest()
+        # An identity lists all inputs, and this is asked for each of them: read what is new only.
+        files = tuple(map(_version, (self.folder / MANIFEST, self.folder / KEPT / _COMMAND)))
+        if files != self._looked_at:
+            identity = json.dumps(self._previous_identity()).encode()
+            self._is_current = self.key == hashlib.sha256(identity).hexdigest()
+            self._looked_at = files
+        return self._is_current
 
     def _state_of(self, task: Task) -> Path:
         name = hashlib.sha256(os.fsencode(task.name)).hexdigest()[:32]
@@ -175,16 +181,24 @@ class Results:
     # --- the folder -------------------------------------------------------------------------
 
     def _take_lock(self, state: Path) -> None:
-        self._lock = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        path = state / _LOCK
+        while True:
+            state.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                self._lock = -1
+                raise ConfigError(
+                    f"another snailps filter is at work in {self.folder}: wait for it, or choose "
+                    "another --output"
+                ) from None
+            # A run that ended meanwhile has removed the file: the next run would lock another one.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._lock), path.stat()):
+                    return
             os.close(self._lock)
-            self._lock = -1
-            raise ConfigError(
-                f"another snailps filter is at work in {self.folder}: wait for it, or choose "
-                "another --output"
-            ) from None
 
     def _previous_identity(self) -> dict[str, Any] | None:
         """The identity of the command whose results the folder holds; None: unknown."""
@@ -293,6 +307,14 @@ def _counts_of(fields: dict[str, Any]) -> Counts:
         for bound, sides in fields["near"].items()
     }
     return Counts(**{**fields, "near": near})
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Of a file that is replaced whole; None: it is not there."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -268,7 +268,7 @@ class _SchemaColumns(_Columns):
             whole = "uint64" if types.is_unsigned_integer(values.type) else "int64"
             return Column(values.cast(whole).fill_null(0).to_numpy(), present)
         if types.is_floating(values.type):
-            numbers = np.asarray(values.cast("float64").to_numpy(zero_copy_only=False))
+            numbers = np.asarray(values.to_numpy(zero_copy_only=False))
             return Column(numbers, ~np.isnan(numbers))
         raise DataError(
             f"{self.path}: column {name!r} has type {values.type}: expected numbers or texts"

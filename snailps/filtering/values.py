@@ -24,9 +24,9 @@ EXACT = 1 << 53
 class Column(NamedTuple):
     """A column's values, and which rows have one (`present`).
 
-    `values` of texts have dtype object.  Numbers are int64, uint64 or float64; where none of these
-    holds all of them exactly they are Python's own, dtype object.  `texts`: the same values as
-    texts, if the column has no type (it comes from names of folders).
+    `values` of texts have dtype object.  Numbers are int64, uint64, or floats as they are stored;
+    where none of these holds all of them exactly they are Python's own, dtype object.  `texts`: the
+    same values as texts, if the column has no type (it comes from names of folders).
     """
 
     values: NDArray[Any]
@@ -70,7 +70,8 @@ def compared(compare: Callable[[Any, Any], Any], column: Column, other: Any) -> 
     """Compare a column with another column or a constant, exactly.
 
     NumPy compares int64 with float64 as float64, which rounds integers beyond 2^53: such columns
-    are compared as Python's numbers.
+    are compared as Python's numbers.  A constant is rounded like a column of floats: the float32
+    that prints as 0.9 is .9, as it is to NumPy, pandas and polars.
     """
     if isinstance(other, Column):
         sides = column.values, other.values
@@ -81,7 +82,8 @@ def compared(compare: Callable[[Any, Any], Any], column: Column, other: Any) -> 
             return Truth.of(compare(*sides), column.present, other.present)
     if not isinstance(other, str):
         if column.values.dtype.kind == "f":
-            other = float(other)
+            with np.errstate(over="ignore"):
+                other = column.values.dtype.type(other)
         elif float(other).is_integer():  # a fraction is below 2^53, where float64 is exact
             other = int(other)
     with np.errstate(invalid="ignore"):
@@ -91,6 +93,18 @@ def compared(compare: Callable[[Any, Any], Any], column: Column, other: Any) -> 
 def _is_beyond(values: NDArray[Any]) -> bool:
     """Whether there are integers that float64 may round."""
     return values.dtype.kind in "iu" and bool(((values > EXACT) | (values < -EXACT)).any())
+
+
+def rounded(column: Column) -> Column:
+    """Round numbers to float32, as the scores are that they are compared with.
+
+    A score that JSON has with nine digits is the same score again.
+    """
+    values = column.values
+    with np.errstate(over="ignore", invalid="ignore"):
+        if values.dtype == object:  # integers of any size: beyond 0 and 1 all compare alike
+            values = np.clip(values, -1, 2)
+        return column._replace(values=values.astype(np.float32))
 
 
 def nothing(column: Column, *, are_texts: bool) -> Column:

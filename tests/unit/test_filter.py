@@ -6,8 +6,11 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
+from collections import Counter
 from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,8 +32,9 @@ from snailps.data.formats.lines import LineTarget
 from snailps.data.formats.table import TableFile
 from snailps.data.table_files import complete
 from snailps.errors import ConfigError, DataError
-from snailps.filtering import job, scores, tasks
+from snailps.filtering import job, results, scores, tasks
 from snailps.filtering.job import Command, FilterJob, settings_for
+from snailps.filtering.results import Results
 from snailps.filtering.rows import Source
 from snailps.filtering.tasks import names_of, tasks_of
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
@@ -559,7 +563,7 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"output": "."}, "has the input in it"),
         ({"path": "**/*.parquet", "output": "kept"}, "the next run would read them as input"),
         ({"path": "late.jsonl", "column": "txt"}, "has no column 'txt', but text, m"),
-        ({"condition": 5}, "expected paths by name"),
+        ({"condition": 5}, "keep: expected a condition"),
         ({"path": "full", "column": "", "output": "full/o"}, "is in the input's folder"),
         ({"output": "t.txt"}, "--output .*t.txt"),
         ({"output": "t.txt/x"}, "--output .*t.txt/x"),
@@ -985,6 +989,120 @@ def read_rows(path):
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_float32_of_a_table_is_compared_as_one(model, tmp_path, kind):
+    scores = pa.array([0.9, 0.7, None, 0.1], pa.float32())
+    table = pa.table({"text": ["up"] * 4, "score": scores})
+    path = tmp_path / f"a.{kind}"
+    orc.write_table(table, path) if kind == "orc" else pq.write_table(table, path)
+    for at, (condition, rows) in enumerate([("score >= .9", 1), ("score in [.7, .1]", 2)]):
+        assert keep(model, path, tmp_path / f"out{at}", condition)["kept"] == rows
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_scores_of_an_earlier_run_equal_those_of_this_one(model, tmp_path, kind):
+    table = pa.table({"text": ["up", "down", "up down", "up up down", "other"]})
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    assert keep(model, path, tmp_path / "a", "hq.p >= 0", add=["was=hq.p"])["kept"] == 5
+    assert keep(model, tmp_path / "a" / path.name, tmp_path / "b", "hq.p == was")["kept"] == 5
+
+
+def test_output_among_many_named_inputs_is_compared_with_patterns_only(
+    model, tmp_path, monkeypatch
+):
+    (tmp_path / "in").mkdir()
+    paths = [tmp_path / "in" / f"{at}.txt" for at in range(12)]
+    for path in paths:
+        path.write_text("up\n")
+    compared = []
+    matches = job.fnmatchcase
+    monkeypatch.setattr(job, "fnmatchcase", lambda *pair: compared.append(pair) or matches(*pair))
+    done = keep(model, paths, tmp_path / "out", column="", keep_scores=tmp_path / "scores")
+    assert (done["rows"], compared) == (12, [])
+    keep(model, [*paths[:3], tmp_path / "in" / "[45].txt"], tmp_path / "more", column="")
+    assert compared
+    with pytest.raises(ConfigError, match="choose another folder"):
+        keep(model, paths, tmp_path / "in", column="")
+
+
+def test_list_of_a_commands_inputs_is_read_once_and_not_for_each_output(
+    model, tmp_path, monkeypatch
+):
+    for at in range(12):
+        (tmp_path / f"{at}.txt").write_text("up\n")
+    read, read_bytes = Counter(), Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read.update([path.name]) or read_bytes(path)
+    )
+    keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="")
+    assert read["command.json"] <= 2
+
+
+def command_of(model, folder, condition=KEEP):
+    files = str(folder / "a.txt"), "", {"hq": str(model)}, condition, (), str(folder / "out")
+    return Command((files[0],), *files[1:])
+
+
+def test_worker_that_outlives_its_run_notices_another_command(model, tmp_path):
+    """It looks again once the folder has another command's list, or a manifest."""
+    (tmp_path / "a.txt").write_text("up\n")
+    assert not Results(tmp_path / "out", "0" * 64).is_current()
+    first = FilterJob(command_of(model, tmp_path))
+    first.begin()
+    worker = Results(tmp_path / "out", first.results.key)
+    assert worker.is_current()
+    first.close()
+    other = FilterJob(command_of(model, tmp_path, "hq.p > .1"))
+    other.run(other.begin(), 1)
+    assert not worker.is_current()
+    other.finish()
+    assert not worker.is_current()
+    other.close()
+    assert not worker.is_current()
+
+
+def test_lock_on_a_folder_that_an_ended_run_removes_is_taken_again(model, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("up\n")
+    first, second = (FilterJob(command_of(model, tmp_path, f"hq.p > .{at}")) for at in (1, 2))
+    flock, removed = results.fcntl.flock, []
+
+    def late(descriptor, how):  # the run that had it ends just before this one gets it
+        if not removed:
+            removed.append(tmp_path / "out" / ".snailps")
+            shutil.rmtree(removed[0])
+        flock(descriptor, how)
+
+    monkeypatch.setattr(results.fcntl, "flock", late)
+    first.begin()
+    assert removed
+    with pytest.raises(ConfigError, match="another snailps filter is at work"):
+        second.begin()
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"models": {"hq": 5}}, "models: expected paths by name"),
+        ({"models": {5: "hq.bin"}}, "models: expected paths by name"),
+        ({"column": 5}, "column: expected a name"),
+        ({"keep": None}, "keep: expected a condition"),
+        ({"add": [5]}, "add: expected scores"),
+        ({"add": None}, "add: expected scores"),
+        ({"cluster": "node1:16831"}, r"cluster: expected .*snailps\.connect\('node1:16831'\)"),
+    ],
+)
+def test_argument_of_another_type_is_named(model, tmp_path, change, words):
+    (tmp_path / "a.txt").write_text("up\n")
+    options = {"output": tmp_path / "out", "models": {"hq": model}, "keep": "hq.p > .5"}
+    with pytest.raises(ConfigError, match=words):
+        snailps.filter(tmp_path / "a.txt", **options | change)
 
 
 def test_floats_of_parquet_are_not_compared_with_a_number_that_they_cannot_have(model, tmp_path):

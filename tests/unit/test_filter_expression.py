@@ -32,6 +32,11 @@ COLUMNS = {
     "hash": Column(np.array([2**64 - 1, FIRST + 1, 2**63, 2**53], np.uint64), ALL),
     "big": Column(np.array([2**70, 2**70 + 1, FIRST + 1.0, 0.5], object), ALL),
     "far": Column(np.array([2.0**53, 2.0**60, NAN, 0.5]), SOME),
+    # Float32 of a table: .9 as float64 is above each of them, 16777217 is not among their type's.
+    "short": Column(np.array([0.9, 0.1, NAN, 2**24], np.float32), SOME),
+    # What JSON has of a score: nine digits, or a whole number.
+    "nine": Column(np.array([0.899999976, 0.5, NAN, 1.0]), SOME),
+    "mixed": Column(np.array([0.899999976, 1, 10**400, -(10**400)], object), ALL),
     "\ufb01le": Column(np.array([1, 2, 3, 4]), ALL),
 }
 
@@ -123,6 +128,15 @@ def kept(text, values=None):
         ("far == 1152921504606846976", [1]),
         ("n == True or n in [2, 4.0]", [0, 1, 3]),
         ("\ufb01le > 3", [3]),
+        ("short == .9", [0]),
+        ("short >= .9", [0, 3]),
+        ("short in [.1, .9]", [0, 1]),
+        ("short != .1", [0, 3]),
+        ("short < 1e300 and short > -1e300", [0, 1, 3]),
+        ("hq['yes'] == nine", [0]),
+        ("hq['yes'] >= nine", [0]),
+        ("nine > hq['yes']", [1]),
+        ("mixed >= hq['yes']", [0, 1, 2]),
     ],
 )
 def test_condition_keeps_rows_and_never_for_what_is_missing(text, rows):
@@ -175,6 +189,11 @@ def test_clauses_are_what_and_joins_and_know_what_they_need():
         ("hq.p => .5", "=", "write >="),
         ("hq.p =< .5", "=", "write <="),
         ("hq.p > .5 && n > 1", "&", "write and, or, not"),
+        ("n > 1 & hq.p > .5", "1 & hq.p", "write and, or, not"),
+        ("(n > 1) | (n < 0)", "(n > 1) | (n < 0)", "write and, or, not"),
+        ("~(n > 1)", "~(n > 1)", "write and, or, not"),
+        ("n is None", "None", "asks for a missing one"),
+        ("n != None", "None", "asks for a missing one"),
         ("hq.p >= 50", "50", "a number from 0 to 1"),
         ('url > "a"', '"a"', "no order"),
         ("(" * 400 + "n", None, "nested"),
@@ -195,6 +214,8 @@ def test_mistake_is_shown_where_it_stands(text, marked, words):
 def test_float_column_is_not_compared_with_a_whole_number_that_it_cannot_have():
     with pytest.raises(ConfigError, match=r"float64 numbers.* none is 9007199254740993: store"):
         kept("far != 9007199254740993")
+    with pytest.raises(ConfigError, match=r"float32 numbers.* beyond 2\^24: none is 16777217: st"):
+        kept("short == 16777217")
 
 
 @pytest.mark.parametrize(

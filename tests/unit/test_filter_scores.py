@@ -1,8 +1,11 @@
 """filtering.kept_scores: a changed condition asks no model again, and keeps the same bytes."""
 
+import gc
 import json
 import os
 import re
+import shutil
+import sys
 
 import lz4.frame
 import numpy as np
@@ -12,10 +15,11 @@ import pytest
 
 import snailps
 from snailps.cli.filter import command
+from snailps.data.atomic import Unfinished
 from snailps.data.formats.table import TableFile
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, ModelWriteError
 from snailps.filtering import job as filter_job
-from snailps.filtering import tasks
+from snailps.filtering import kept_scores, tasks
 from snailps.filtering.kept_scores import ScoreWriter
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -114,7 +118,7 @@ def test_label_that_was_not_kept_is_said_and_both_are_kept_then(files, caplog):
         assert keep(condition, f"c{at}")["scored"] == {"hq": 0}
 
 
-@pytest.mark.parametrize("what", ["input", "model", "damage", "cut", "rows", "empty"])
+@pytest.mark.parametrize("what", ["input", "model", "damage", "cut", "rows", "empty", "list"])
 def test_scores_of_anything_else_are_not_used(files, monkeypatch, caplog, what):
     keep(f"{PLUS} >= .6", "a")
     (path,) = (files / "scores").glob("*.scores")
@@ -127,7 +131,8 @@ def test_scores_of_anything_else_are_not_used(files, monkeypatch, caplog, what):
     else:
         raw = bytearray(path.read_bytes())
         raw[-20] ^= 1
-        path.write_bytes({"damage": raw, "cut": raw[:-30], "empty": b""}[what])
+        other = lz4.frame.compress(b"[]\n")
+        path.write_bytes({"damage": raw, "cut": raw[:-30], "empty": b"", "list": other}[what])
     done = keep(f"{PLUS} >= .4", "b")
     assert done["scored"]["hq"] == sum(text is not None for text in TEXTS[: done["rows"]])
     (record,) = caplog.records
@@ -174,6 +179,31 @@ def test_ended_run_leaves_no_unfinished_scores(files, monkeypatch):
     part.write_text("of a killed run")
     keep(f"{PLUS} >= .9", "d")
     assert not part.exists()
+
+
+def test_folder_of_scores_that_vanishes_ends_a_run_in_one_sentence(files, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: pytest.fail(str(error.exc_value)))
+    write_model("other.bin")
+    more = {"models": {"hq": "hq.bin", "other": "other.bin"}, "add": ["hq.p", "other.p"]}
+    files_of_scores = []
+
+    def full(path):  # no room for the second file
+        if files_of_scores:
+            raise OSError(28, "No space left on device")
+        files_of_scores.append(Unfinished(path))
+        return files_of_scores[-1]
+
+    monkeypatch.setattr(kept_scores, "Unfinished", full)
+    with pytest.raises(ModelWriteError, match="is full"):
+        keep(f"{PLUS} >= .6", "a", **more)
+    gc.collect()
+    assert files_of_scores
+    for folder in ("a", "scores"):
+        assert not [*(files / folder).glob(".*.part")]
+    monkeypatch.setattr(kept_scores, "Unfinished", Unfinished)
+    with pytest.raises(ModelWriteError, match=r"scores: cannot be written, because No such file"):
+        keep(f"{PLUS} >= .6", "a", **more, begun=lambda job: shutil.rmtree(files / "scores"))
+    gc.collect()
 
 
 def test_url_without_a_version_keeps_no_scores(files, monkeypatch, caplog):
