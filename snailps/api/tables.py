@@ -71,7 +71,7 @@ def as_keys(given: object, where: str = "") -> Keys:
 
     `where` begins the message of a `MisuseError`: other numbers, or another shape.
     """
-    if isinstance(given, np.ndarray) and given.dtype == np.uint64 and given.ndim == 1:
+    if type(given) is np.ndarray and given.dtype == np.uint64 and given.ndim == 1:
         # `==` also holds for the other byte order, which is not a uint64 in C.
         return given if given.dtype.isnative else given.astype(np.uint64)
     array = _as_array("keys", "integers from 0 to 2^64 - 1, one dimension", given, where)
@@ -101,7 +101,7 @@ def as_keys(given: object, where: str = "") -> Keys:
     if array.dtype.kind == "i" and len(array) and array.min() < 0:
         place = int(np.argmax(array < 0))
         raise refuse(f", {array[place]} at place {place}")
-    return array.astype(np.uint64)
+    return array.astype(np.uint64, copy=False)
 
 
 def as_rows(given: object, where: str = "") -> Rows:
@@ -110,7 +110,7 @@ def as_rows(given: object, where: str = "") -> Rows:
     `where` begins the message of a `MisuseError` (no numbers) or a `NotFinite` (a finite number
     that float32 cannot hold).
     """
-    if isinstance(given, np.ndarray) and given.dtype == np.float32 and given.dtype.isnative:
+    if type(given) is np.ndarray and given.dtype == np.float32 and given.dtype.isnative:
         return given
     array = _as_array("values", "numbers", given, where)
     if array.dtype.kind not in "fiub":
@@ -131,6 +131,12 @@ def as_rows(given: object, where: str = "") -> Rows:
 
 
 def _as_array(name: str, expected: str, given: object, where: str) -> NDArray[Any]:
+    if isinstance(given, np.ma.MaskedArray) and np.any(given.mask):
+        raise MisuseError(  # whose hidden elements would count as any other
+            f"{where}{': ' if where else ''}{name}: expected an array without hidden elements, got "
+            f"a masked one that hides {np.count_nonzero(given.mask):,}: give filled(value), or "
+            "leave them out"
+        )
     try:
         return np.asarray(given)
     except ValueError:
@@ -324,18 +330,23 @@ class Table:
 
     def keys(self, given: object) -> Keys:
         """`as_keys`, with this table's name in messages."""
-        if isinstance(given, np.ndarray) and given.dtype is _UINT64 and given.ndim == 1:
+        if type(given) is np.ndarray and given.dtype is _UINT64 and given.ndim == 1:
             return given
         return as_keys(given, f"table {self.name!r}")
 
     def values(self, given: object) -> Rows:
         """`as_rows`, with this table's name in messages."""
-        if isinstance(given, np.ndarray) and given.dtype is _FLOAT32:
+        if type(given) is np.ndarray and given.dtype is _FLOAT32:
             return given
         return as_rows(given, f"table {self.name!r}")
 
     def check_width(self, rows: NDArray[np.float32], width: int) -> None:
         """Refuse rows that are not float32 (n, width)."""
+        if not isinstance(rows, np.ndarray):
+            raise MisuseError(
+                f"table {self.name!r}: expected an array float32 (n, {width}), got a "
+                f"{type(rows).__name__}"
+            )
         if rows.dtype is _FLOAT32 and rows.ndim == 2 and rows.shape[1] == width:
             return
         if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != _FLOAT32:

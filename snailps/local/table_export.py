@@ -70,6 +70,8 @@ def export_tables(
     """
     if format not in FORMATS:
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
+    if isinstance(tables, str):
+        tables = [tables]
     names = list(source.tables) if tables is None else list(dict.fromkeys(tables))
     for name in names:
         if name not in source.tables:

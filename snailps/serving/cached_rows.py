@@ -10,6 +10,7 @@ connections (`reader.LiveRows`).
 from __future__ import annotations
 
 import math
+import numbers
 import threading
 import time
 from collections.abc import Callable
@@ -64,7 +65,9 @@ class ReaderStats:
 class LiveRows(Protocol):
     """The interface of `reader.LiveRows`."""
 
-    table: Table
+    @property
+    def table(self) -> Table:
+        """The declaration of the table, in the cluster that was joined last."""
 
     def joins(self) -> int:
         """Number of times that the cluster was joined; rows from earlier joins count as old."""
@@ -86,6 +89,7 @@ class CachedRows:
     ) -> None:
         self._live, self._clock = live, clock
         self._max_age_s = math.inf if max_age_s is None else max_age_s
+        self._cache_bytes = cache_bytes
         self._cache = RowCache(self.table.dim, cache_bytes)
         self._lock = threading.Lock()
         self._begun_s = clock()
@@ -97,12 +101,23 @@ class CachedRows:
         return self._live.table
 
     def find(self, keys: Keys, rows: Rows) -> Lack | None:
-        # The age of a row counts from its request: a push may have changed it before the answer.
-        now = self._now()
+        lack, fresh, joins = self._find(keys, rows)
+        if fresh and joins != self._live.joins():  # what counted as fresh is of the cluster before
+            lack, _, _ = self._find(keys, rows)
+        return lack
+
+    def _find(self, keys: Keys, rows: Rows) -> tuple[Lack | None, int, int]:
+        """Answer from cache and servers; also how many rows were fresh, and after which join."""
         with self._lock:
+            # The age of a row counts from its request, as a push may have changed it before the
+            # answer.
+            # Read under the lock: no row of an earlier cluster may be younger than the floor.
+            now = self._now()
             joins = self._live.joins()
             if joins != self._joins:
                 self._joins, self._floor = joins, now + 1
+            if rows.shape[1] != self._cache.dim:  # the next cluster's table has another width
+                self._cache = RowCache(rows.shape[1], self._cache_bytes)
             oldest = self._floor
             if self._max_age_s < math.inf:
                 # One tick more, because both times are rounded down: with 0 s nothing is fresh.
@@ -110,7 +125,8 @@ class CachedRows:
             states, fresh = self._cache.find(keys, oldest, rows)
             self._keys += len(keys)
             self._hits += fresh
-        return self._fetch(keys, states, rows, now, joins) if fresh < len(keys) else None
+        lack = self._fetch(keys, states, rows, now, joins) if fresh < len(keys) else None
+        return lack, fresh, joins
 
     def _now(self) -> int:
         return 1 + int((self._clock() - self._begun_s) / TICK_S)
@@ -121,14 +137,14 @@ class CachedRows:
         """Pull the rows that are not fresh, each key once; return what could not be answered."""
         lacking = np.flatnonzero(states != FRESH)
         wanted, places = np.unique(keys[lacking], return_inverse=True)
-        pulled = np.empty((len(wanted), self.table.dim), np.float32)
+        pulled = np.empty((len(wanted), rows.shape[1]), np.float32)
         come, why = self._live.pull(wanted, pulled)
         all_come = bool(come.all())
         with self._lock:
             arrived = (wanted, pulled) if all_come else (wanted[come], pulled[come])
             # If the cluster was joined again meanwhile, these rows may be of the earlier cluster:
             # in the cache they would look as young as rows of the new one.
-            if joins == self._live.joins():
+            if joins == self._live.joins() and self._cache.dim == rows.shape[1]:
                 self._cache.put(*arrived, now)
             self._pulled += len(arrived[0])
         if all_come:
@@ -154,11 +170,22 @@ class CachedRows:
             )  # fmt: skip
 
 
+def seconds(name: str, given: object) -> float:
+    """Return an option of seconds as a float; ConfigError if it is no number."""
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+        raise ConfigError(f"{name}: expected a number of seconds, got {given!r:.60}")
+    return float(given)
+
+
 def check_options(cache_bytes: int, max_age_s: float | None, unreachable: str) -> None:
     """Raise ConfigError for wrong options of a reader, before it connects."""
     if unreachable not in POLICIES:
         raise ConfigError(f"unreachable: expected {', '.join(POLICIES)}, got {unreachable!r}")
-    if type(cache_bytes) is not int or cache_bytes < 0:
+    if (
+        isinstance(cache_bytes, bool)
+        or not isinstance(cache_bytes, numbers.Integral)
+        or cache_bytes < 0
+    ):
         raise ConfigError(f"cache_bytes: expected a whole number from 0, got {cache_bytes!r}")
-    if max_age_s is not None and not max_age_s >= 0:
+    if max_age_s is not None and not seconds("max_age_s", max_age_s) >= 0:
         raise ConfigError(f"max_age_s: expected seconds from 0, or None, got {max_age_s!r}")

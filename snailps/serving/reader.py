@@ -8,17 +8,18 @@ table and pushes nothing.  Must not know PyTorch.
 
 Threads: any number of threads call `pull`; one, the keeper, joins again after a loss.  `_joined` is
 replaced as one object, so that a lookup never combines the connections of one cluster with the
-table number of another.
+table of another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ from snailps.errors import (
 from snailps.local.cluster import CONNECT_S, driver_settings
 from snailps.local.driver import Driver
 from snailps.node.process import End
-from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options
+from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options, seconds
 from snailps.serving.row_reader import RowReader, Unreachable
 from snailps.transport._awake import awake_s
 
@@ -112,9 +113,24 @@ def reader(
     >>> rows.pull([17, 4])  # doctest: +SKIP
     """
     check_options(cache_bytes, max_age_s, unreachable)
+
+    def choose(tables: Tables, before: Table | None) -> tuple[int, Table]:
+        if table not in tables:
+            there = ", ".join(sorted(tables)) or "none"
+            raise ConfigError(f"no table {table!r} in the cluster at {address}: there are {there}")
+        number, chosen = tables[table]
+        if (
+            before is not None and chosen.dim != before.dim
+        ):  # callers have arrays of the other width
+            raise ConfigError(
+                f"table {table!r} has rows of {chosen.dim} now, it had {before.dim}: make another "
+                "reader"
+            )
+        return number, chosen
+
     source = LiveRows(
-        address, table, timeout_s, patient=unreachable == "error", secret_file=secret_file, tls=tls,
-        settings=settings,
+        address, choose, timeout_s, caller="reader", patient=unreachable == "error",
+        secret_file=secret_file, tls=tls, settings=settings,
     )  # fmt: skip
     try:
         rows = CachedRows(source, cache_bytes=cache_bytes, max_age_s=max_age_s)
@@ -128,7 +144,7 @@ class FromCluster:
     """Reads a running cluster through `live`; leaves it at the end of a block, or when dropped."""
 
     def __init__(self, live: LiveRows) -> None:
-        self._live = live
+        self._live, self._process = live, os.getpid()
         self._finalizer = weakref.finalize(self, live.close)
 
     def __enter__(self: C) -> C:
@@ -140,7 +156,7 @@ class FromCluster:
     @property
     def connected(self) -> bool:
         """Whether the cluster is joined; if not, joining is tried again and again."""
-        return self._live.connected
+        return os.getpid() == self._process and self._live.connected
 
     def close(self) -> None:
         """Leave the cluster; later lookups raise, whatever the cache has."""
@@ -149,6 +165,12 @@ class FromCluster:
     def _check_open(self) -> None:
         if not self._finalizer.alive:
             raise ClusterError(f"this {type(self).__name__} is closed: make another one")
+        if os.getpid() != self._process:
+            # No thread of a fork joins again, so rows that it has would be served for ever.
+            raise ClusterError(
+                f"this {type(self).__name__} belongs to process {self._process}, of which this one "
+                "is a fork: make one in this process"
+            )
 
 
 C = TypeVar("C", bound=FromCluster)
@@ -216,78 +238,122 @@ class _Joined(Driver):
         self._say_ended()
 
 
+Tables = Mapping[str, tuple[int, Table]]
+"""Number and declaration of each table of a cluster."""
+
+
+class Membership(NamedTuple):
+    """This process as a member of a cluster, the table that is read, and the joins before."""
+
+    driver: _Joined
+    number: int
+    table: Table
+    joins: int
+
+
 class LiveRows:
     """Pulls rows of one table of a running cluster, and rejoins after a loss.
 
-    Options are as in `reader`.  A `patient` lookup waits for a lost shard until its limit; others
-    skip a shard that did not answer for `AGAIN_S`, since they can be answered without it.  `driver`
-    asks for more than rows.
+    Options are as in `reader`; errors about them name `caller`.  ``choose(tables, table before)``
+    gives number and declaration of the table at each join; ConfigError: there is none.  A `patient`
+    lookup waits until its limit, for a lost shard and for the next join; others skip a shard that
+    did not answer for `AGAIN_S`, since they can be answered without it.  `driver` asks for more
+    than rows.
 
-    The keeper thread alone writes `_joined`, `_joins` and `table`; lookups set `_lost` to wake it.
+    The keeper thread alone writes `_joined`; lookups set `_lost` to wake it.
     """
 
     def __init__(
         self,
         address: str,
-        table: str,
+        choose: Callable[[Tables, Table | None], tuple[int, Table]],
         timeout_s: float | None,
         *,
+        caller: str,
         patient: bool,
         secret_file: str,
         tls: str,
         settings: dict[str, Any],
     ) -> None:
-        self._address, self._name = address, table
+        self._address, self._choose = address, choose
         limit_s = settings.pop("init_timeout", CONNECT_S)
         self._settings = driver_settings(
-            address, "reader", secret_file=secret_file, tls=tls, timeout_s=limit_s, **settings
+            address, caller, secret_file=secret_file, tls=tls, timeout_s=limit_s, **settings
         )
         limit_s = self._settings.request_timeout if patient else LIMIT_S
-        self.limit_s = limit_s if timeout_s is None else float(timeout_s)
+        self.limit_s = limit_s if timeout_s is None else seconds("timeout_s", timeout_s)
         if not self.limit_s > 0:
             raise ConfigError(f"timeout_s: expected more than 0 seconds, got {timeout_s!r}")
         self._patient = patient
         self.closed = threading.Event()
         self._lost = threading.Event()
-        self._joins = 0
         self._vain = 0  # joins in a row that were lost before a lookup was answered
         self._joined_at = math.inf  # inf: the last attempt failed
         self._why = ""  # why the last attempt to join again failed
+        self._why_left = ""  # why this process leaves the cluster that it joined last
         self._avoided: dict[int, float] = {}  # shard -> time until which it is not asked
-        driver, number, self.table = self.join()
-        self._joined = driver, number  # one object, so that a lookup takes both of one join
+        self._joined = Membership(*self.join(), 0)  # one object: a lookup takes all of one join
         self._keeper = threading.Thread(
             target=keep_joined, args=(weakref.ref(self), self._lost, self.closed),
             name="snailps-reader", daemon=True,
         )  # fmt: skip
-        self._keeper.start()
+        try:
+            self._keeper.start()
+        except BaseException:  # this process can have no more threads
+            self._joined.driver.close()
+            raise
 
     @property
     def driver(self) -> Driver:
         """The member of the cluster that was joined last."""
-        return self._joined[0]
+        return self._joined.driver
+
+    @property
+    def table(self) -> Table:
+        return self._joined.table
 
     @property
     def connected(self) -> bool:
-        return not (self.closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
+        return not (
+            self.closed.is_set() or self._lost.is_set() or self._joined.driver.ended.is_set()
+        )
 
     def joins(self) -> int:
         """Number of rejoins.  Rows from before may be of another table, so they count as old."""
-        return self._joins
+        return self._joined.joins
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
         """Pull distinct keys; return which rows came in time, and why not all.
 
+        A patient lookup that meets the loss of its cluster asks the next one, for all keys.
+        """
+        if self.closed.is_set():
+            return np.zeros(len(keys), np.bool_), ClusterError("this reader is closed")
+        self._joined.driver.check_process()
+        until = awake_s() + self.limit_s
+        while True:
+            joined = self._joined
+            come, why = self._asked(joined, keys, rows, until)
+            if why is None or (joined is self._joined and self.connected):
+                return come, why
+            if not self._wait_joined(until):
+                return come, self._why_lost()
+
+    def _asked(
+        self, joined: Membership, keys: Keys, rows: Rows, until: float
+    ) -> tuple[NDArray[np.bool_], SnailError | None]:
+        """Pull from one cluster, as `pull` does.
+
         All shards are asked before the first answer is awaited, and all share one deadline.
         """
         come = np.zeros(len(keys), np.bool_)
-        if self.closed.is_set():
-            return come, ClusterError("this reader is closed")
-        self._joined[0].check_process()
-        until = awake_s() + self.limit_s
-        if not self.connected and not self._wait_joined(until):
+        driver, number, table, _ = joined
+        if not self.connected:
             return come, self._why_lost()
-        driver, number = self._joined
+        if rows.shape[1] != table.dim:
+            return come, ClusterError(
+                f"table {table.name!r} has rows of {table.dim} now: ask again"
+            )
         why: SnailError | None = None
         under_way = []
         for shard, places in self._by_shard(driver, keys):
@@ -327,13 +393,22 @@ class LiveRows:
             self._avoided[shard] = awake_s() + AGAIN_S
         elif isinstance(error, RemoteError) and error.code not in (_OTHER_TABLE, _SHUT_OUT):
             pass  # only this lookup is refused
-        elif driver is self._joined[0]:  # else an error of a driver that is already replaced
-            self._lost.set()
+        else:
+            if isinstance(error, RemoteError) and error.code == _OTHER_TABLE:
+                error = ClusterError(
+                    f"the cluster at {self._address} has dropped its table "
+                    f"{self.table.name!r}: the next job of the session has begun"
+                )
+            if driver is self._joined.driver:  # else of a driver that is already replaced
+                self._why_left = str(error)
+                self._lost.set()
         return error
 
     def _why_lost(self) -> ClusterError:
-        driver, _ = self._joined
-        why = driver.verdict.text if driver.ended.is_set() else "its connections were lost"
+        driver = self._joined.driver
+        why = self._why_left
+        if not why:
+            why = driver.verdict.text if driver.ended.is_set() else "its connections were lost"
         again = f"; joining again: {self._why}" if self._why else ""
         return ClusterError(f"the cluster at {self._address} is out of reach: {why}{again}")
 
@@ -360,27 +435,21 @@ class LiveRows:
                     raise ClusterError(f"the cluster at {self._address} is not complete yet")
             if driver.ended.is_set():
                 raise ClusterError(driver.verdict.text)
-            tables = driver.all_tables()
+            before = self.table if again else None
+            return driver, *self._choose(driver.all_tables(), before)
         except (WaitTimeout, ConnectionLost, ProtocolError, RemoteError) as error:
             driver.close()
             raise ClusterError(f"no cluster at {self._address}: {error}") from None
         except BaseException:
             driver.close()
             raise
-        if self._name not in tables:
-            driver.close()
-            there = ", ".join(sorted(tables)) or "none"
-            raise ConfigError(
-                f"no table {self._name!r} in the cluster at {self._address}: there are {there}"
-            )
-        return driver, *tables[self._name]
 
     def renew(self) -> None:
         """Leave the lost cluster, whose master waits for that, and try once to join again.
 
         Only the keeper thread calls it.
         """
-        self._joined[0].close()
+        self._joined.driver.close()
         if awake_s() - self._joined_at > AGAIN_S_MAX:
             self._vain = 0
         pause_s = min(AGAIN_S * 2.0 ** (self._vain - 1), AGAIN_S_MAX) if self._vain else 0.0
@@ -388,29 +457,24 @@ class LiveRows:
             return
         self._vain, self._joined_at = self._vain + 1, math.inf
         try:
-            driver, number, table = self.join(again=True)
+            joined = Membership(*self.join(again=True), self.joins() + 1)
         except ClusterError:  # not joined, so the cluster gave no incarnation
             self._vain -= 1
             raise
-        if table.dim != self.table.dim:
-            driver.close()
-            raise ConfigError(
-                f"table {table.name!r} has rows of {table.dim} now, it had {self.table.dim}"
-            )
-        self._joined, self.table, self._why = (driver, number), table, ""
-        self._joins, self._joined_at = self._joins + 1, awake_s()
+        self._joined, self._why, self._why_left = joined, "", ""
+        self._joined_at = awake_s()
         self._avoided.clear()
         self._lost.clear()
         # `clear` may have undone a `set` for this very driver: look again.
-        if driver.ended.is_set() or self.closed.is_set():
+        if joined.driver.ended.is_set() or self.closed.is_set():
             self._lost.set()
         if self.closed.is_set():  # `close` ran while this joined, and closed only the old driver
-            driver.close()
+            joined.driver.close()
 
     def close(self) -> None:
         self.closed.set()
         self._lost.set()
-        self._joined[0].close()
+        self._joined.driver.close()
 
 
 def keep_joined(

@@ -98,9 +98,15 @@ def recommender(
     if unreachable not in ("error", "stale"):
         raise ConfigError(f"unreachable: expected error or stale, got {unreachable!r}")
     check_options(cache_bytes, max_age_s, unreachable)
+
+    def choose(tables: reader.Tables, _: Table | None) -> tuple[int, Table]:
+        if TABLE not in tables:
+            raise ConfigError(f"the cluster at {address} trains no matrix factorisation")
+        return tables[TABLE]
+
     live = reader.LiveRows(
-        address, TABLE, timeout_s, patient=unreachable == "error", secret_file=secret_file,
-        tls=tls, settings=settings,
+        address, choose, timeout_s, caller="recommender", patient=unreachable == "error",
+        secret_file=secret_file, tls=tls, settings=settings,
     )  # fmt: skip
     try:
         users = RowReader(
@@ -177,7 +183,7 @@ class Recommender(reader.FromCluster):
         self._max_age_s, self._stale_too, self._clock = max_age_s, unreachable == "stale", clock
         self._lock = threading.Lock()
         self._known: tuple[JobRows, least_squares.Known] | None = None
-        self._not_before = 0.0  # of the next attempt, after a vain one
+        self._vain = 0, 0.0  # joins at the last vain attempt, and time of the next one
         self._snapshot: Snapshot | None = None
         self._newest()
 
@@ -232,10 +238,21 @@ class Recommender(reader.FromCluster):
         if user is not None and items is None and not is_one(user):
             without = repeatable(without)
             return [self.recommend(each, k, without, known=known) for each in user]
-        snapshot = self._newest()
-        model = snapshot.model
         if user is None or items is not None:
+            model = self._newest().model
             return model.recommend(user, k, without, items=items, known=known)
+        snapshot = self._newest()
+        try:
+            return self._of_user(snapshot, user, k, without, known)
+        except ClusterError:
+            if snapshot.joins == self._live.joins():
+                raise
+        return self._of_user(self._newest(), user, k, without, known)  # of the cluster joined anew
+
+    def _of_user(
+        self, snapshot: Snapshot, user: Name, k: int, without: Iterable[Name], known: bool
+    ) -> Answers:
+        model = snapshot.model
         place = model.place("users", user)
         others: list[Name] = []
         if not known and (pairs := self._known_of(snapshot)) is not None:
@@ -271,13 +288,14 @@ class Recommender(reader.FromCluster):
             except SnailError:
                 if snapshot is None or not self._stale_too:
                     raise
-                self._not_before = self._clock() + reader.AGAIN_S
+                self._vain = self._live.joins(), self._clock() + reader.AGAIN_S
                 return snapshot
             return self._snapshot
 
     def _is_good(self, snapshot: Snapshot) -> bool:
         now = self._clock()
-        if self._stale_too and now < self._not_before:
+        joins_then, not_before = self._vain
+        if self._stale_too and now < not_before and joins_then == self._live.joins():
             return True
         if snapshot.joins != self._live.joins():
             return False
@@ -285,7 +303,21 @@ class Recommender(reader.FromCluster):
 
     def _pulled(self, before: Snapshot | None) -> Snapshot:
         """Pull the rows of all items; names and settings only of another job than before."""
-        now, joins = self._clock(), self._live.joins()
+        for _ in range(2):
+            joins = self._live.joins()
+            try:
+                pulled = self._pulled_once(before, joins)
+            except ClusterError:
+                if joins == self._live.joins():
+                    raise
+            else:
+                if joins == self._live.joins():
+                    return pulled
+        # Twice joined anew meanwhile: the rows may be of a cluster with other items.
+        raise ClusterError(f"the cluster at {self._address} was joined anew meanwhile: ask again")
+
+    def _pulled_once(self, before: Snapshot | None, joins: int) -> Snapshot:
+        now = self._clock()
         if before is None or before.joins != joins:
             rows = JobRows(self._live.driver, self._address)
             names = MatrixFactorization.names(rows)  # type: ignore[arg-type]
@@ -298,10 +330,6 @@ class Recommender(reader.FromCluster):
             come, why = self._live.pull(keys[at : at + step], items[at : at + step])
             if why is not None or not come.all():
                 raise why or ClusterError(f"the cluster at {self._address} sent too few rows")
-        if joins != self._live.joins():  # another cluster, perhaps with other items
-            raise ClusterError(
-                f"the cluster at {self._address} was joined anew meanwhile: ask again"
-            )
         items = mf.as_written(items, before.names, before.rows.settings)
         return Snapshot(before.model.with_items(items), before.names, before.rows, joins, now)
 

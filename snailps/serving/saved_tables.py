@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from snailps.api.access_method import load_method
 from snailps.api.class_loading import admit
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
+from snailps.data.arguments import whole_number
 from snailps.errors import CheckpointError, MisuseError
 from snailps.serving.row_reader import Lack, RowReader
 from snailps.store.checkpoint._row_index import RowIndex
@@ -119,6 +120,9 @@ class SavedTables(Mapping[str, "SavedTable"]):
     def __len__(self) -> int:
         return len(self._declared)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._declared  # without an index of the table's keys
+
     def __getitem__(self, name: str) -> SavedTable:
         """Return a table; its first use builds an index of its keys.
 
@@ -131,6 +135,9 @@ class SavedTables(Mapping[str, "SavedTable"]):
         ConfigError
             The module of its access method is not in `modules`, or cannot be imported.
         """
+        if name not in self._declared:
+            there = ", ".join(self._declared) or "none"
+            raise KeyError(f"no table {name!r} in {self.path}: there are {there}")
         number, table = self._declared[name]
         with self._lock:
             if name not in self._opened:
@@ -213,6 +220,7 @@ class SavedTable(RowReader):
 
     def pieces(self, rows_max: int = PIECE_ROWS) -> Iterator[tuple[Keys, Rows]]:
         """Yield keys uint64 (n,) and rows float32 (n, dim) in file order, n <= `rows_max`."""
+        rows_max = whole_number(rows_max, 1, "rows_max: expected at least 1 row")
         for fragment in range(self._index.frag_num):
             keys = self._index.keys_of(fragment)
             for start in range(0, len(keys), rows_max):

@@ -3,13 +3,14 @@
 import contextlib
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from waiting import run_all
+from waiting import run_all, until
 
 from snailps import Table, kernels
-from snailps.errors import ClusterError, ConfigError, MisuseError, WaitTimeout
+from snailps.errors import ClusterError, ConfigError, MisuseError, RemoteError, WaitTimeout
 from snailps.serving import reader
 from snailps.serving.cached_rows import CachedRows
 from snailps.serving.row_reader import FirstValues
@@ -43,6 +44,16 @@ class Source:
         return np.stack(
             [np.array(keys, np.float32), np.full(len(keys), self.version), np.zeros(len(keys))], 1
         ).astype(np.float32)
+
+
+def named_w(tables, before):
+    return tables["w"]
+
+
+def live_rows(patient=False):
+    return reader.LiveRows(
+        "h:1", named_w, None, caller="reader", patient=patient, secret_file="", tls="", settings={}
+    )
 
 
 class Clock:
@@ -148,6 +159,53 @@ def test_row_that_came_while_the_table_became_another_is_not_kept(make, source):
     assert source.asked == [[1], [1]]
 
 
+def test_rows_of_two_clusters_are_not_in_one_answer(make, source):
+    rows = make(max_age_s=None)
+    rows.pull([1, 2])
+    pull = source.pull
+
+    def joins_anew(keys, out):
+        source.pull, source.lives, source.version = pull, 1, 1
+        return pull(keys, out)
+
+    source.pull = joins_anew
+    assert rows.pull([1, 2, 3])[:, 1].tolist() == [1, 1, 1]
+    assert source.asked == [[1, 2], [3], [1, 2, 3]]
+
+
+def test_row_of_an_earlier_cluster_is_old_whoever_saw_the_join_first(source, clock, monkeypatch):
+    """A lookup waits for the lock while another one puts a row, and the cluster is joined anew."""
+    keys, out = np.array([1], np.uint64), np.zeros((1, 3), np.float32)
+    entered = []
+
+    class Lock:
+        def __enter__(self):
+            entered.append(self)
+            if len(entered) == 1:
+                clock.now += 5
+                cached.find(keys, out)
+                source.lives, source.version = 1, 1
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(threading, "Lock", Lock)
+    cached = CachedRows(source, cache_bytes=1 << 16, max_age_s=None, clock=clock)
+    cached.find(np.array([2], np.uint64), out)
+    cached.find(keys, out)
+    assert out[0, 1] == 1
+
+
+def test_fork_is_answered_by_no_cache(make, source, monkeypatch):
+    rows = make("stale", max_age_s=None)
+    rows.pull([1])
+    monkeypatch.setattr(reader.os, "getpid", lambda: -1)
+    with pytest.raises(ClusterError, match=r"this TableReader belongs to process .* a fork: mak"):
+        rows.pull([1])
+    assert not rows.connected
+    assert source.asked == [[1]]
+
+
 def test_loss_raises_by_default_and_what_came_is_kept(make, source):
     rows = make("error")
     source.lost = lambda keys: keys > 5
@@ -225,12 +283,19 @@ def test_rows_go_into_the_callers_array(make):
         ({"cache_bytes": 1e6}, "cache_bytes"),
         ({"max_age_s": -1}, "max_age_s"),
         ({"max_age_s": float("nan")}, "max_age_s"),
+        ({"max_age_s": "60"}, "max_age_s: expected a number of seconds, got '60'"),
+        ({"max_age_s": True}, "max_age_s: expected a number of seconds, got True"),
     ],
 )
 def test_wrong_options_are_refused(option, words):
     good = {"cache_bytes": 0, "max_age_s": None, "unreachable": "error"}
     with pytest.raises(ConfigError, match=words):
         reader.check_options(**good | option)
+
+
+def test_limit_that_is_no_number_is_refused_before_a_join():
+    with pytest.raises(ConfigError, match="timeout_s: expected a number of seconds, got 'x'"):
+        reader.reader("h:1", "w", timeout_s="x", cache_bytes=np.int64(4096))
 
 
 def test_threads_get_the_rows_of_their_own_keys(make, source):
@@ -362,7 +427,7 @@ def test_reader_whose_table_is_gone_joins_less_and_less_often(monkeypatch, error
     """Each join costs the cluster a number."""
     reached = Reached()
     monkeypatch.setattr(reader.LiveRows, "join", lambda *args, **named: reached(*args, **named))
-    rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
+    rows = live_rows()
     rows.close()  # its own thread
     reached.error, rows.closed = error, Waits()
     for _ in pauses:
@@ -375,7 +440,7 @@ def test_reader_that_asks_nothing_for_years_is_back_at_once_after_each_restart(m
     reached, now = Reached(), [100.0]
     monkeypatch.setattr(reader.LiveRows, "join", lambda *args, **named: reached(*args, **named))
     monkeypatch.setattr(reader, "awake_s", lambda: now[0])
-    rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
+    rows = live_rows()
     rows.close()  # its own thread
     rows.closed = Waits()
     for _ in range(9):
@@ -398,9 +463,77 @@ def test_reader_that_is_closed_while_it_joins_again_leaves(monkeypatch):
         return drivers[-1], 1, TABLE
 
     monkeypatch.setattr(reader.LiveRows, "join", join)
-    rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
+    rows = live_rows()
     rows.renew()
     assert [driver.ended.is_set() for driver in drivers] == [True, True]
+
+
+class Dropped:
+    """A session: its first cluster has dropped the table, its second one has rows of ones."""
+
+    route = SimpleNamespace(owner=np.zeros(4, np.int32), frag_num=4)
+    verdict = SimpleNamespace(text="closed")
+
+    def __init__(self, number):
+        self.number, self.ended = number, threading.Event()
+        self.client = self
+
+    def check_process(self):
+        pass
+
+    def close(self):
+        self.ended.set()
+
+    def pull_async(self, number, keys, out):
+        assert number == self.number
+        if number == 1:
+            raise RemoteError("no table 1 here: declare it first", code="table")
+        out[:] = 1
+        return SimpleNamespace(wait=lambda _: out)
+
+
+def test_patient_lookup_that_meets_the_next_job_waits_for_its_table(monkeypatch):
+    joined = iter((1, 2))
+
+    def join(rows, again=False):
+        number = next(joined)
+        return Dropped(number), number, TABLE
+
+    monkeypatch.setattr(reader.LiveRows, "join", join)
+    rows, out = live_rows(patient=True), np.zeros((2, 3), np.float32)
+    come, why = rows.pull(np.array([3, 4], np.uint64), out)
+    rows.close()
+    assert (come.all(), why, out.tolist()) == (True, None, [[1, 1, 1]] * 2)
+
+
+def test_dropped_table_is_named_as_long_as_there_is_no_other(monkeypatch):
+    def join(rows, again=False):
+        if again:
+            raise ConfigError("no table 'w' in the cluster at h:1: there are text")
+        return Dropped(1), 1, TABLE
+
+    monkeypatch.setattr(reader.LiveRows, "join", join)
+    rows, out = live_rows(), np.zeros((1, 3), np.float32)
+    keys = np.array([3], np.uint64)
+    dropped = "the cluster at h:1 is out of reach: the cluster at h:1 has dropped its table 'w'"
+    for _ in range(2):
+        _, why = rows.pull(keys, out)
+        assert str(why).startswith(dropped)
+    until(lambda: "joining again: no table 'w'" in str(rows.pull(keys, out)[1]))
+    rows.close()
+
+
+def test_reader_that_gets_no_thread_leaves_the_cluster(monkeypatch):
+    driver = Dropped(2)
+    monkeypatch.setattr(reader.LiveRows, "join", lambda rows: (driver, 2, TABLE))
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start"):
+        live_rows()
+    assert driver.ended.is_set()
 
 
 @pytest.mark.parametrize("unreachable", ["error", "stale", "first"])

@@ -71,6 +71,8 @@ class Training:
         self.pulls += len(keys)
         if self.lost:
             return np.zeros(len(keys), bool), WaitTimeout("no answer")
+        if rows.shape[1] != self.table.dim:
+            return np.zeros(len(keys), bool), ClusterError("rows of another width: ask again")
         sides, numbers = np.divmod(keys.astype(np.int64), KIND_KEY)
         rows[:] = [self.rows[side][number] for side, number in zip(sides, numbers, strict=True)]
         return np.ones(len(keys), bool), None
@@ -222,6 +224,64 @@ def test_next_cluster_has_its_own_names(training):
     training.summarised = other.summarised
     training.now += reader.AGAIN_S
     assert {item for item, _ in stale.recommend("u5")} == {"j0"}
+
+
+def becomes(training, pairs, **settings):
+    """The training becomes one of other pairs, in a cluster that was joined anew."""
+    other = Training(replace(SETTINGS, **settings), pairs=pairs, seed=2)
+    other.write_lines(pairs)
+    lives, now = training.lives + 1, training.now
+    training.__dict__.update(other.__dict__, lives=lives, now=now)
+    training.driver = training.client = training
+
+
+NEXT = [("u1", "j0"), ("u5", "j1"), ("u5", "j2")]
+
+
+def test_next_cluster_may_have_rows_of_another_width(training):
+    shop = training.recommender()
+    shop.recommend("u1")
+    becomes(training, NEXT, dim=7)
+    assert shop.recommend("u5", known=True) == training.best(training.row_of("u5"))
+
+
+def test_next_cluster_is_asked_as_soon_as_it_is_joined(training):
+    """Though the rows of the cluster before have just been asked for in vain."""
+    stale = training.recommender(unreachable="stale")
+    stale.recommend("u1")
+    training.now, training.lost = training.now + 20, True
+    stale.recommend("u1")
+    becomes(training, NEXT)
+    assert stale.recommend("u5", known=True) == training.best(training.row_of("u5"))
+
+
+@pytest.mark.parametrize("unreachable", ["error", "stale"])
+@pytest.mark.parametrize("at", ["items", "user"])
+def test_question_that_meets_the_next_cluster_is_answered_by_it(
+    training, monkeypatch, at, unreachable
+):
+    shop = training.recommender(unreachable=unreachable)
+    pull = training.pull
+
+    def joins_anew(keys, rows):
+        if (at == "user") == (len(keys) == 1):
+            monkeypatch.undo()
+            becomes(training, NEXT, dim=7)
+        return pull(keys, rows)
+
+    training.now += 20
+    monkeypatch.setattr(training, "pull", joins_anew, raising=False)
+    assert shop.recommend("u1", known=True) == training.best(training.row_of("u1"))
+    assert {name for name, _ in shop.recommend("u1", known=True)} == {"j0", "j1", "j2"}
+
+
+def test_fork_is_answered_by_no_old_rows(training, monkeypatch):
+    stale = training.recommender(unreachable="stale", max_age_s=None)
+    stale.recommend("u1")
+    monkeypatch.setattr(reader.os, "getpid", lambda: -1)
+    for ask in (lambda: stale.recommend("u1"), lambda: stale.neighbours("i3"), stale.refresh):
+        with pytest.raises(ClusterError, match=r"this Recommender belongs to process .* a fork"):
+            ask()
 
 
 def test_recommender_that_is_dropped_leaves_the_cluster(training):

@@ -13,7 +13,7 @@ from snailps import Table, Tensor
 from snailps.abi.key_hash import fragment_of
 from snailps.api.access_method import load_method
 from snailps.errors import CheckpointError, DataError, MisuseError
-from snailps.serving.saved_tables import SavedTable
+from snailps.serving.saved_tables import SavedTable, SavedTables
 from snailps.store.checkpoint._row_index import RowIndex
 from snailps.store.checkpoint.folder import CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
@@ -146,6 +146,9 @@ def test_pieces_have_every_row_once(path, whole):
     keys = np.concatenate([keys for keys, _ in found])
     assert np.array_equal(np.sort(keys), np.sort(whole.keys(2)))
     assert np.array_equal(np.concatenate([rows for _, rows in found]), whole.pull(2, keys))
+    for wrong in (-1, 0, 2.5):
+        with pytest.raises(DataError, match=f"rows_max: expected at least 1 row, got {wrong}"):
+            next(saved.pieces(wrong))
 
 
 def test_index_takes_few_bytes_and_rows_none(path):
@@ -153,14 +156,19 @@ def test_index_takes_few_bytes_and_rows_none(path):
     assert saved.index_bytes < 6.1 * len(saved) + 64 * FRAG_NUM
 
 
-def test_checkpoint_is_a_mapping_of_its_tables_and_takes_the_newest(path):
+def test_checkpoint_is_a_mapping_of_its_tables_and_takes_the_newest(path, monkeypatch):
     saved = snailps.open_checkpoint(path)
     assert list(saved) == [table.name for table in DECLARED.values()]
     assert (saved.path.name, saved.progress) == ("checkpoint-000002", 0.5)
     assert saved["plain"] is saved["plain"]
     assert len(snailps.open_checkpoint(path / "checkpoint-000001")["plain"]) == 0
-    with pytest.raises(KeyError):
+    with pytest.raises(
+        KeyError, match=r"no table 'none' in .*checkpoint-000002: there are admitted, "
+    ):
         saved["none"]
+    monkeypatch.setattr(SavedTables, "__getitem__", None)
+    assert "plain" in saved, "which needs no index"
+    assert "none" not in saved
 
 
 def test_tensor_has_its_shape(path, whole):

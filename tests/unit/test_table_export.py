@@ -173,6 +173,7 @@ def test_one_table_of_several_is_chosen_and_wrong_words_are_refused(tmp_path):
     (path,) = export_tables(source, output, "npz", tables=["b"])
     with np.load(path) as file:
         assert set(file) == {"b.keys", "b.rows"}
+    assert export_tables(source, output, "npz", tables="b", overwrite=True) == [path]
     with pytest.raises(ConfigError, match=r"no table 'c' to export: there are a, b"):
         export_tables(source, output, tables=["c"])
     with pytest.raises(ConfigError, match=r"format: expected npz, safetensors, parquet, got 'csv'"):

@@ -200,6 +200,8 @@ def test_keys_that_are_integers_become_what_they_are(keys):
 def test_keys_that_are_uint64_are_not_copied():
     keys = np.arange(5, dtype=np.uint64)
     assert as_keys(keys) is keys
+    for view in (np.ma.array(keys), keys.view(np.memmap)):
+        assert np.shares_memory(Table("w", 2).keys(view), keys)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +224,8 @@ def test_keys_that_are_uint64_are_not_copied():
         ([4, -2], "-2 at place 1"),
         ([1 << 64], r"18446744073709551616 at place 0"),
         ([0, -(1 << 70)], "at place 1"),
+        (np.ma.array(np.arange(3, dtype=np.uint64), mask=[0, 1, 0]), "a masked one that hides 1"),
+        (np.ma.array([4, 5], mask=[1, 1]), "a masked one that hides 2"),
     ],
     ids=repr,
 )
@@ -240,6 +244,15 @@ def test_values_to_push_become_float32_or_are_refused_with_their_dtype():
     for wrong, word in ((rows + 1j, "complex64"), ([["a"]], "<U1"), ([[1], [1, 2]], "unequal")):
         with pytest.raises(MisuseError, match=rf"table 't': values: expected numbers.*{word}"):
             as_rows(wrong, "table 't'")
+    hides = np.ma.array(rows, mask=rows == 1)
+    with pytest.raises(
+        MisuseError, match=r"table 't': values: expected .* masked one that hides 6"
+    ):
+        Table("t", 3).values(hides)
+    with pytest.raises(
+        MisuseError, match=r"table 't': expected an array float32 \(n, 3\), got a l"
+    ):
+        Table("t", 3).check_width([[1.0, 2.0, 3.0]], 3)
 
 
 def test_declaration_that_is_refused_in_part_leaves_no_table():

@@ -692,6 +692,8 @@ class FactorModel(NamedRows):
 
 def is_one(names: OneOrMore) -> bool:
     """Whether a question is about one name, and not about several."""
+    if isinstance(names, np.ndarray):
+        return names.ndim == 0
     return isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
 
 
