@@ -48,7 +48,7 @@ from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
 """A larger file with parts (row groups, stripes) becomes several tasks."""
-VERSION = 3
+VERSION = 4
 """Of the outputs: raise it when a change makes other bytes of the same command."""
 log = logging.getLogger(__name__)
 
