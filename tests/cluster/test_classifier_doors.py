@@ -76,7 +76,8 @@ def test_figure_of_a_training_is_that_of_every_door(tmp_path, loss, form):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     words = [
         "--loss", loss, "--dim", "8", "--epochs", "5", "--lr", "0.5", "--maxn", "0",
-        "--threads", "1", "--label", prefix, *soft, *(("--normalize", "lower") if form == "normalize" else ()),
+        "--threads", "1", "--label", prefix, *soft,
+        *(("--normalize", "lower") if form == "normalize" else ()),
     ]  # fmt: skip
 
     def run(*given):
