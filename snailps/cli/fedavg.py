@@ -15,7 +15,7 @@ import typer
 
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import JsonObjectOption, print_json, print_rows
-from snailps.config.output import refuse_existing
+from snailps.config.output import refuse_existing, refuse_sources
 from snailps.errors import ConfigError
 from snailps.models.fedavg.plotting import plot_histories
 from snailps.models.fedavg.prepare import FILES
@@ -59,8 +59,10 @@ def prepare(
         raise ConfigError(f"--window: expected an odd number of words, got {window}")
     given: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
     cfg = {key: value for key, value in given.items() if value}
+    files = [str(into / name) for name in FILES]
+    refuse_sources(files, [*text, *([stop_words] if stop_words is not None else ())], "--into")
     if not overwrite:
-        refuse_existing([str(into / name) for name in FILES], unfinished=False, option="--into")
+        refuse_existing(files, unfinished=False, option="--into")
     figures = make_files(
         text,
         into,
@@ -95,6 +97,7 @@ def plot(
 
     For example: snailps fedavg plot out/one.history.jsonl out/two.history.jsonl --into loss.png
     """
+    refuse_sources([into], histories, "--into")
     if not overwrite:
         refuse_existing([str(into)], unfinished=False, option="--into")
     plot_histories(histories, into)

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 from snailps.cli.figures import counted, short_seconds_text
 from snailps.cli.printing import live_line
 from snailps.cli.signals import exits_by_signals
-from snailps.config.output import refuse_existing
+from snailps.config.output import refuse_existing, refuse_sources
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.data.formats import format_of
@@ -62,11 +62,10 @@ def label_lines(
     if column and "-" in inputs:
         raise ConfigError("--column is for files with columns: standard input is lines of text")
     paths = [file for path in inputs for file in ([path] if path == "-" else files_of([path]))]
-    sources = [model, *map(Path, paths)]
-    if output is not None and output.resolve() in [source.resolve() for source in sources]:
-        raise ConfigError(f"--output: {output} is the model or an input: name another file")
-    if output is not None and not overwrite:
-        refuse_existing([str(output)], unfinished=False, option="--output")
+    if output is not None:
+        refuse_sources([output], [model, *paths], "--output")
+        if not overwrite:
+            refuse_existing([str(output)], unfinished=False, option="--output")
     # Only a large model is mapped: a file that is overwritten in place would change under a map.
     classifier, progress = LabelModel(model, mapped=is_large(model)), LinesProgress(paths)
     with ExitStack() as stack:

@@ -45,7 +45,7 @@ from snailps.config import (
 from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, ConfigError
 from snailps.kernels import cores
 from snailps.local.launcher import MasterEnded, labelled, signal_name
-from snailps.local.run import LOCAL, Result, Run
+from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, Result, Run
 from snailps.master.job.settings import refuse_unread
 from snailps.node.phrases import OWN_ERROR, not_done
 from snailps.node.signals import ending_signals
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from snailps.cli.progress import Progress
 
 ServersOption = Annotated[
-    int, typer.Option(min=1, max=64, metavar="N", help="Number of server processes.")
+    int, typer.Option(min=1, max=SERVERS_MAX, metavar="N", help="Number of server processes.")
 ]
 WorkersOption = Annotated[
-    int, typer.Option(min=1, max=256, metavar="N", help="Number of worker processes.")
+    int, typer.Option(min=1, max=WORKERS_MAX, metavar="N", help="Number of worker processes.")
 ]
 JsonOption = Annotated[
     bool,
@@ -104,7 +104,7 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            max=256,
+            max=WORKERS_MAX,
             metavar="N",
             help="Number of worker processes; 1 by default, 0 beside a command.",
         ),

@@ -135,6 +135,11 @@ _SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in PATHS))
 
 
 _PREDICT_FLAGS = ("--json", "--metrics", "--overwrite")
+_REFUSED_BY_SYSTEM = (
+    errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS,
+)  # fmt: skip
+"""Errors of a path that a user named, not of the program: `Path.exists` raises some of them, too,
+before Python 3.14."""
 
 
 def spread_inputs(words: list[str]) -> list[str]:
@@ -146,6 +151,8 @@ def spread_inputs(words: list[str]) -> list[str]:
     result: list[str] = []
     spreading, may_spread = "", words[:1] != ["predict"]
     for index, word in enumerate(words):
+        if word == "--":  # after it are words of another command
+            return result + words[index:]
         if not may_spread:
             before = words[index - 1]
             is_taken = before[:1] == "-" and "=" not in before and before not in _PREDICT_FLAGS
@@ -168,8 +175,9 @@ def main() -> None:
         if len(words) == 3 and words[1] == LAUNCHED:
             code = _run_launched(words[0], words[2])
         else:
-            context = {"all": HELP_ALL in words}
-            words = ["--help" if word == HELP_ALL else word for word in words]
+            end = words.index("--") if "--" in words else len(words)
+            context = {"all": HELP_ALL in words[:end]}
+            words[:end] = ["--help" if word == HELP_ALL else word for word in words[:end]]
             command = typer.main.get_command(app_for(words))
             spare_conversions(command)
             gc.freeze()
@@ -199,6 +207,10 @@ def main() -> None:
                 "paths from / on",
                 err=True,
             )
+            sys.exit(EXIT_WRONG)
+        if error.errno in _REFUSED_BY_SYSTEM and error.filename:
+            why = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
+            typer.echo(f"snailps: error: {why}: correct the path, or its permissions", err=True)
             sys.exit(EXIT_WRONG)
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
             raise

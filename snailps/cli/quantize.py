@@ -24,7 +24,7 @@ from snailps.cli.options import (
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
 from snailps.config.fields import bytes_of
-from snailps.config.output import refuse_existing
+from snailps.config.output import refuse_existing, refuse_sources
 from snailps.outward import without_secrets
 
 _DOING = {
@@ -126,6 +126,7 @@ def command(
     from snailps.estimators.quantizing import quantize
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
+    refuse_sources([output], [test], "--output")
     if not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
     step, share = "quantize", 0.0

@@ -56,7 +56,7 @@ def command(
     import numpy as np
 
     from snailps.cli.signals import exits_by_signals
-    from snailps.config.output import refuse_existing
+    from snailps.config.output import refuse_existing, refuse_sources
     from snailps.data.atomic import atomic_file
     from snailps.models.embeddings.lists import ListWriter, best_lists
     from snailps.models.embeddings.queries import FactorModel
@@ -69,10 +69,11 @@ def command(
         )
     if output is not None and output.suffix == ".parquet" and format != "parquet":
         raise ConfigError(f"--output {output}: add --format parquet, or choose another ending")
-    if output is not None and output.resolve() == model.resolve():
-        raise ConfigError(f"--output: {output} is the model: name another file")
-    if output is not None and not overwrite:
-        refuse_existing([str(output)], unfinished=False, option="--output")
+    if output is not None:
+        read = [model, *(known or ()), *([only] if only is not None else ())]
+        refuse_sources([output], read, "--output")
+        if not overwrite:
+            refuse_existing([str(output)], unfinished=False, option="--output")
     factors = FactorModel(model)
     known_pairs = []
     for path in known or ():

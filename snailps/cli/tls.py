@@ -91,7 +91,7 @@ def init(folder: Path, names: Sequence[str]) -> list[Path]:
         )
     if not (folder / CA).exists():
         _make_ca(folder)
-    return [_make_node(folder, name) for name in names]
+    return [_make_node(folder, name) for name in dict.fromkeys(names)]
 
 
 def _make_ca(folder: Path) -> None:

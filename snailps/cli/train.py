@@ -6,6 +6,7 @@ The options of a command are the settings of its model: both come from the setti
 from __future__ import annotations
 
 import contextlib
+import glob
 import inspect
 import logging
 import os
@@ -27,6 +28,7 @@ from snailps.cli.options import SHORT, SetOption
 from snailps.cli.page_process import UiOption
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
+from snailps.data.unpacking import is_url
 from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
 
@@ -106,11 +108,12 @@ def separate(key: str, words: list[str]) -> list[str]:
     paths = []
     for word in words:
         parts = [word] if os.path.lexists(word) else [part for part in word.split(",") if part]
-        if len(parts) > 1 and not all(os.path.lexists(part) for part in parts):
-            raise ConfigError(
-                f"--{key.replace('_', '-')}: not found: {word}. Separate several paths by blanks "
-                "or commas"
-            )
+        for part in parts if len(parts) > 1 else ():
+            if not (os.path.lexists(part) or glob.has_magic(part) or is_url(part)):
+                raise ConfigError(
+                    f"--{key.replace('_', '-')}: not found: {part}, one of the paths in {word}. "
+                    "Separate several paths by blanks or commas"
+                )
         paths += parts
     return paths
 

@@ -44,6 +44,8 @@ _NAMED_KINDS: dict[str, Any] = {
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOLS |= {"false": False, "no": False, "off": False, "0": False}
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_BYTES_MAX = (1 << 63) - 1
+"""What a size of a file can be."""
 _GOT_CHARS_MAX = 80
 _SHOWN = {"method": "optimizer"}
 """Attribute that `read_if` may name -> the setting that users know it by."""
@@ -459,10 +461,13 @@ def parse_bool(text: str, unit: str = "") -> bool:
 
 def _parse_int(text: str, unit: str) -> int:
     if unit == "bytes":
-        match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]?)", text.upper())
+        match = re.fullmatch(r"([0-9]{1,19})\s*([KMG]?)", text.upper())
         if match is None:
             raise ValueError("")
-        return int(match[1]) * _BYTE_UNITS[match[2]]
+        size = int(match[1]) * _BYTE_UNITS[match[2]]
+        if size > _BYTES_MAX:
+            raise ValueError("too large")
+        return size
     if not re.fullmatch(r"[+-]?[0-9](_?[0-9]){0,30}", text):
         raise ValueError("")
     return int(text)

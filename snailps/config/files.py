@@ -49,12 +49,12 @@ def read_conf(path: str | Path) -> list[Entry]:
     UTF-8, or in a cycle of imports, and for a malformed line.
     """
     path = Path(path)
-    if not path.exists():
+    if _is_missing(path):
         raise ConfigError(
             f"configuration file {str(path)!r} not found (current folder: {current_folder(GONE)}); "
             f"check the path given with -c"
         )
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (see `_is_missing`)
         raise ConfigError(f"{path} is a folder; name a .conf file in it with -c")
     return list(_read(path, str(path), ()))
 
@@ -62,7 +62,8 @@ def read_conf(path: str | Path) -> list[Entry]:
 def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entry]:
     """Yield the entries of `path`, depth first; `origin` is the line that imports it."""
     chain = (*importers, path)
-    if path.resolve() in (importer.resolve() for importer in importers):
+    # Not `Path.resolve`, which raises for a link to itself before Python 3.13.
+    if os.path.realpath(path) in map(os.path.realpath, importers):
         names = " -> ".join(str(link) for link in chain)
         raise ConfigError(f"{origin}: import cycle: {names}; remove one of these imports")
     is_conf = path.suffix == ".conf"
@@ -83,6 +84,20 @@ def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entr
                 f"{here}: expected 'key: value', 'import other.conf' or a '# comment'; "
                 + (f"got {line[:80]!r}" if is_conf else f"is {path} a .conf file?")
             )
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether there is no such file; False where that cannot be seen: opening it says why.
+
+    `Path.exists` raises there before Python 3.14.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _lines(path: Path, origin: str) -> list[str]:
@@ -108,7 +123,7 @@ def _imported(importer: Path, text: str, here: str) -> Path:
     except ValueError as error:
         raise ConfigError(f"{here}: expected 'import other.conf'; got {text!r} ({error})") from None
     path = Path(os.path.normpath(importer.parent / name))
-    if not path.exists():
+    if _is_missing(path):
         raise ConfigError(
             f"{here}: cannot import {name!r}: no such file (looked for {path.absolute()}; imports "
             f"are relative to the importing file)"

@@ -1,6 +1,7 @@
 """Checks before a job that its result can be written: folder, existing files, free space.
 
 output -> check_output -> its folder, made          files of a result -> refuse_existing
+files of a result, files that are read -> refuse_sources
 sizes of files -> check_room          sizes of files -> sizes_text
 
 Must not know which files a model writes: the model says so.
@@ -14,10 +15,12 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from snailps.errors import ConfigError
+
+Path_ = str | os.PathLike[str]
 
 
 def check_output(output: str) -> None:
@@ -50,11 +53,11 @@ def make_folder(folder: Path, where: str, what: str = "folder", mode: int = 0o77
 
     A `ConfigError` begins with `where`, and advises to choose another `what`.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(
-            f"{where}: {folder} is a file, and a folder is needed there; choose another {what}"
-        )
     try:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(
+                f"{where}: {folder} is a file, and a folder is needed there; choose another {what}"
+            )
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -100,6 +103,32 @@ def refuse_existing(
         f"{option}: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, "
         f"{how}; to keep it, {keep}"
     )
+
+
+def refuse_sources(
+    files: Iterable[Path_], sources: Iterable[Path_], option: str = "output"
+) -> None:
+    """Raise `ConfigError` if a file to write is one that is read, through a link too.
+
+    ``--overwrite`` means an earlier result, and not the data.  `option` names the files.
+    """
+    written = {status: path for path in files if (status := _identity(path)) is not None}
+    for source in sources if written else ():
+        status = _identity(source)
+        if status is not None and status in written:
+            raise ConfigError(
+                f"{option}: {written[status]} is read here, too ({source}), and would be replaced: "
+                "name another output"
+            )
+
+
+def _identity(path: Path_) -> tuple[int, int] | None:
+    """Device and number of a regular file; None: there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a source may be a URL, or a name that is too long)
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:

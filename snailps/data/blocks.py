@@ -152,7 +152,9 @@ def files_of(inputs: Sequence[str]) -> list[str]:
     paths: dict[str, str] = {}
     """By path without mark, the path with most columns."""
     for text in inputs:
-        for path in _files_of(text, tables):
+        with read_errors(text):  # also of a folder on the way that may not be entered
+            files = _files_of(text, tables)
+        for path in files:
             file = MARK.sub("/", path, count=1)
             columns = columns_of_folders(paths.setdefault(file, path))
             if len(columns_of_folders(path)) > len(columns):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from snailps import kernels
+from snailps.config.output import refuse_sources
 from snailps.data.arguments import whole_number
 from snailps.data.atomic import check_target
 from snailps.data.packed_words import PackedWords
@@ -154,6 +155,8 @@ def quantize(
     began = time.perf_counter()
     if os.path.splitext(output)[1] != ".ftz":  # noqa: PTH122
         raise ModelFileError(f"{output}: expected a name that ends in .ftz, of a quantised model")
+    text = [retrain] if isinstance(retrain, str | os.PathLike) else []
+    refuse_sources([output], [model, *text])
     check_target(Path(os.path.realpath(output)))
     full = open_bin(model, "the .bin of a classifier or of word vectors")
     is_classifier = full.header.model == "supervised"

@@ -42,7 +42,7 @@ from snailps.errors import (
 from snailps.local.driver import Driver
 from snailps.local.fork_server import Forked, ForkServer
 from snailps.local.launcher import Launcher, labelled
-from snailps.local.run import LOCAL, Run
+from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, Run
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
@@ -223,6 +223,9 @@ def driver_settings(
     A `ConfigError` names a wrong one as a parameter of `caller`.
     """
     parameters = {"master_addr": address, "init_timeout": timeout_s}
+    for name, instead in (("master_addr", "address"), ("init_timeout", "timeout_s")):
+        if name in settings:
+            raise ConfigError(f"{caller}({name}): {instead} sets it here: leave {name} out")
     if secret_file:
         parameters["secret_file"] = secret_file
     if tls:
@@ -396,6 +399,11 @@ def _start(
         raise ConfigError(
             f"{caller}: a cluster needs a server, and whole numbers: got {servers!r:.40} servers, "
             f"{workers!r:.40} workers"
+        )
+    if servers > SERVERS_MAX or workers > WORKERS_MAX:
+        raise ConfigError(
+            f"{caller}: expected at most {SERVERS_MAX} servers and {WORKERS_MAX} workers on one "
+            f"machine, got {servers:,} and {workers:,}"
         )
     texts = setting_texts(settings)
     raw = _role_config(texts, caller)

@@ -25,6 +25,8 @@ from snailps.node.status_line import StatusLine
 from snailps.transport._awake import awake_s, watch
 from snailps.transport.control import Trust
 
+SERVERS_MAX, WORKERS_MAX = 64, 256
+"""Most processes of a cluster on one machine."""
 LOCAL = {"master_addr": "127.0.0.1:16831", "listen_addr": "127.0.0.1:0"}
 LOOK_S = 0.2
 SILENT_S = 3.0

@@ -32,7 +32,7 @@ from snailps.abi.memory import release_memory
 from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.config.origins import with_origins
-from snailps.config.output import check_output
+from snailps.config.output import check_output, refuse_sources
 from snailps.dataclass import dataclass
 from snailps.errors import (
     ClusterError,
@@ -57,7 +57,13 @@ from snailps.master.journal import Journal
 from snailps.master.performer import Performer
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.status_report import StatusReport
-from snailps.master.takeover import check_results, first_fact, journal_path, unended
+from snailps.master.takeover import (
+    check_results,
+    first_fact,
+    journal_path,
+    named_sources,
+    unended,
+)
 from snailps.monitor.json_log import JsonLog
 from snailps.monitor.log_tail import LogTail
 from snailps.monitor.observers import PHASES, Observer, Observers
@@ -352,6 +358,7 @@ class Master:
                 cluster_id = past.facts[0].data["cluster_id"]
         if job is not None:
             check_results(job.cls, job.settings, takes_over=past is not None)
+            refuse_sources([settings.json_log], named_sources(job.settings), "json_log")
         self._reader = ModelReader(settings.request_timeout, self.trust, cluster_id)
         self.core = MasterCore(
             Context(

@@ -25,7 +25,8 @@ from snailps.config import (
     JobSettings,
     MasterSettings,
 )
-from snailps.config.output import absolute, refuse_existing, refuse_folders
+from snailps.config.fields import settings_of
+from snailps.config.output import absolute, refuse_existing, refuse_folders, refuse_sources
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import newest_of
 from snailps.master.effects import Fact
@@ -137,8 +138,20 @@ def check_results(cls: type[Worker], settings: JobSettings, *, takes_over: bool)
         return
     files = cls.result_files(settings)
     refuse_folders(files)
+    refuse_sources(files, named_sources(settings))
     if not takes_over and not settings.overwrite and newest_of(settings) is None:
         refuse_existing(files)
+
+
+def named_sources(settings: JobSettings) -> list[str]:
+    """The paths that a job's settings name to be read; patterns and folders as they are.
+
+    A training may replace the model that it continues from.
+    """
+    declared = settings_of(type(settings)).values()
+    names = [s.name for s in declared if s.unit in ("path", "paths")]
+    values = [getattr(settings, name) for name in names if name not in ("output", "continue_from")]
+    return [path for value in values for path in ([value] if isinstance(value, str) else value)]
 
 
 def _identity(job: Job | SessionJob, frag_num: int) -> dict[str, str]:

@@ -60,7 +60,7 @@ def test_init_makes_certificates_that_openssl_verifies_and_keys_that_only_the_ow
 def test_init_again_adds_nodes_to_the_same_ca_and_overwrites_none(tmp_path):
     init(tmp_path / "certs", ["one"])
     ca = (tmp_path / "certs" / "ca.pem").read_bytes()
-    (two,) = init(tmp_path / "certs", ["two"])
+    (two,) = init(tmp_path / "certs", ["two", "two"])
     assert (two / "ca.pem").read_bytes() == ca
     with pytest.raises(ConfigError, match="exists already"):
         init(tmp_path / "certs", ["three", "one"])

@@ -235,12 +235,22 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
             "predict --json --k=3 m.bin --input a b",
             "predict --json --k=3 m.bin --input a --input b",
         ),
+        ("local -- program --input a b", "local -- program --input a b"),
+        ("local --set a=b -- p --test a b --", "local --set a=b -- p --test a b --"),
         ("nn model word", "nn model word"),
         ("", ""),
     ],
 )
 def test_spread_inputs_repeats_the_option(given, expected):
     assert cli.spread_inputs(given.split()) == expected.split()
+
+
+def test_words_of_a_command_beside_a_cluster_stay_as_they_are(monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(local, "run_beside", lambda words, *_, **given: ran.append(words) or 0)
+    words = ["python", "p.py", "--input", "a", "b", "--test", "c", "d", "--help-all", "--fresh"]
+    assert call(monkeypatch, capsys, "local", "--servers", "2", "--", *words)[0] == 0
+    assert ran == [words]
 
 
 def test_train_with_commas_between_paths_separates_them_where_all_are_there(
@@ -250,10 +260,13 @@ def test_train_with_commas_between_paths_separates_them_where_all_are_there(
         (tmp_path / name).write_text("1 1:1\n")
     monkeypatch.chdir(tmp_path)
     assert separate("input", ["a.svm,b.svm", "c,d.svm"]) == ["a.svm", "b.svm", "c,d.svm"]
+    assert separate("input", ["*.svm,b.svm", "s3://b/x,s3://b/y"]) == [
+        "*.svm", "b.svm", "s3://b/x", "s3://b/y",
+    ]  # fmt: skip
     given = "train logistic --train a.svm,gone --output o --class-weights 1"
     code, _, told = call(monkeypatch, capsys, *given.split())
     assert code == 2
-    assert "--input: not found: a.svm,gone. Separate several paths by blanks" in told
+    assert "--input: not found: gone, one of the paths in a.svm,gone. Separate several" in told
     given = "train logistic --train a.svm --output o --class-weights 1"
     _, _, told = call(monkeypatch, capsys, *given.split())
     assert "--class-weights: expected 2 numbers" in told

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snailps.api.class_loading import search_here
-from snailps.config import Document, Entry, RawConfig, Settings, setting, to_mapping
+from snailps.config import Document, Entry, JobSettings, RawConfig, Settings, setting, to_mapping
 from snailps.config.fields import current_folder
 from snailps.config.files import read_conf
 from snailps.config.output import check_output
@@ -97,6 +97,14 @@ def test_bool_every_spelling_is_read(text, value):
 )
 def test_bytes_with_and_without_letter_are_read(text, size):
     assert build(None, f"size={text}").size == size
+
+
+def test_bytes_beyond_the_size_of_any_file_are_refused():
+    largest = RawConfig.from_mapping({"scratch_bytes": (1 << 63) - 1}, "x").build(JobSettings)
+    assert RawConfig.from_mapping(to_mapping(largest), "again").build(JobSettings) == largest
+    for text in (f"{1 << 63}", "9999999999G", "999999999999999999999"):
+        with pytest.raises(ConfigError, match=f"got '{text}'"):
+            RawConfig.from_mapping({"scratch_bytes": text}, "x").build(JobSettings)
 
 
 def test_precedence_each_source_beats_the_one_before(tmp_path):

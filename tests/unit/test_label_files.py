@@ -183,7 +183,7 @@ def test_output_is_never_what_is_read(path, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "t.txt")
     for output in (tmp_path / "t.txt", tmp_path / "link", path):
         done = run(path, "--input", tmp_path / "t.txt", "--output", output, "--overwrite", code=1)
-        assert "is the model or an input" in str(done.exception)
+        assert "is read here, too" in str(done.exception)
     assert (tmp_path / "t.txt").read_text() == RAW
     assert run(path, "--input", tmp_path / "t.txt").stdout.splitlines() == wanted(path)
 

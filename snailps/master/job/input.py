@@ -20,6 +20,7 @@ from snailps.api.traits import Cut, trait_of
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
+from snailps.config.output import refuse_sources
 from snailps.config.quoting import split_list
 from snailps.data.atomic import human_bytes
 from snailps.data.blocks import HEAD, Source, Unit, cut, expand, read_head
@@ -69,6 +70,9 @@ class JobInput:
     def find(self) -> None:
         """Find the files; may unpack, which takes long."""
         self._sources = expand(self._settings.input, self._scratch)
+        if self._settings.output:  # by now also files of folders and patterns
+            written = self._cls.result_files(self._settings)
+            refuse_sources(written, (source.path for source in self._sources))
         self._outward = distinct_names([source.path for source in self._sources])
         self._versions = {
             source.path: self._scratch.version(source.path) for source in self._sources
