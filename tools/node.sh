@@ -209,10 +209,15 @@ named() { # `tail` prints an empty line and a header before lines of another fil
     done
 }
 
+seconds() { # since the host began: no correction of its time of day ends a wait, or prolongs it
+    read -r up _ </proc/uptime
+    echo "${up%%.*}"
+}
+
 wait_for_end() { # whether all have ended within $1 seconds
-    limit=$(($(date +%s) + $1)) # seconds, not turns: a turn takes longer on a busy machine
+    limit=$(($(seconds) + $1)) # seconds, not turns: a turn takes longer on a busy machine
     while [ "$(left)" ]; do
-        [ "$(date +%s)" -le "$limit" ] || return 1
+        [ "$(seconds)" -le "$limit" ] || return 1
         sleep 0.1
     done
 }

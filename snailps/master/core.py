@@ -384,7 +384,9 @@ class MasterCore:
         elif job_controller.interrupted:
             job = job_controller.job
             share = job.schedule.progress if job is not None else 0.0
-            text = f"interrupted after {share:.0%} of the training; the model so far is saved"
+            text = f"interrupted after {share:.0%} of the training"
+            if job_controller.figures.get("files", True):  # a model need not list them
+                text += "; the model so far is saved"
             self.lifecycle.stop(EXIT_INTERRUPTED, text)
         else:
             self.lifecycle.stop(EXIT_OK, "")

@@ -138,8 +138,8 @@ def check_optimizer(settings: JobSettings, methods: Collection[str], why: str) -
     """Refuse an `optimizer` that is not in `methods`, for the reason `why`."""
     if settings.optimizer not in ("auto", *methods):
         raise ConfigError(
-            f"optimizer: {settings.optimizer} does not fit {why}: expected one of auto, "
-            + ", ".join(methods)
+            f"optimizer: {settings.optimizer} does not fit {why}: expected "
+            + ", ".join(("one of auto" if methods else "auto", *methods))
         )
 
 

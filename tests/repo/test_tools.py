@@ -488,3 +488,42 @@ def test_unknown_words_are_refused_with_the_help(here):
     assert "expected a number of lines, got x" in here("logs", "-n", "x", code=2)
     assert "expected a number of lines, got none" in here("logs", "-n", code=2)
     assert "-c: expected a file, got none" in here("start", "-c", code=2)
+    assert "tools/stop [SECONDS]" in here("stop", "5", "6", code=2)
+
+
+def test_files_that_could_not_arrive_are_refused_before_anything_is_sent(here, text):
+    assert "--copy: expected files or folders, got none" in here("distribute", "--copy", code=2)
+    said = here("distribute", "--split", text, "--split", text, code=2)
+    assert "--split: expected one file, got" in said
+    assert "got ." in here("distribute", "--copy", ".", code=2)
+    other = here.folder / "other"
+    other.mkdir()
+    (other / "text").write_text("another\n")
+    said = here("distribute", "--copy", text, other / "text", code=2)
+    assert "would both be data/text on the hosts" in said
+    (other / "two\nlines").write_text("x")
+    said = here("distribute", "--copy", other, code=2)
+    assert "expected names without line breaks, got" in said
+    assert not list(here.homes.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", b"text,label\nx,1\ny,2\nz,3\n", "t.csv: expected a text .*, got a table"),
+        ("t.jsonl.gz", gzip.compress(b"{}\n" * 9), "t.jsonl.gz: expected a text .*, got a table"),
+        ("t", b"PAR1" + bytes(99), "got a file of Parquet: use --copy"),
+        ("t.zst", b"\x28\xb5\x2f\xfd" + b"\n" * 99, "got a file of zstd: use --copy"),
+        ("t.gz", gzip.compress(b"line\n" * 9)[:-9], "t.gz: cannot be unpacked: .*. Copy it again"),
+        ("t", b"one\ntwo\n", "t: expected a line for each of 3 workers"),
+        ("t", b"", "t: expected a line for each of 3 workers"),
+        ("t", None, "t: expected a file, got something else"),
+    ],
+)
+def test_what_shares_would_break_is_refused(here, name, content, words):
+    """A share of a table has no first line, and of a packed file no beginning."""
+    path = here.folder / name
+    path.mkdir() if content is None else path.write_bytes(content)
+    said = here("distribute", "--split", path, code=2)
+    assert re.search(words, said)
+    assert "Traceback" not in said

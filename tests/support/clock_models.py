@@ -163,6 +163,14 @@ class Mean(Gated, Counter):
         return {"model": results.pull("model", MEAN_KEYS)[0].tolist()}
 
 
+class MeanByEpochs(Mean):
+    """As many rounds as epochs."""
+
+    @classmethod
+    def rounds(cls, settings):
+        return settings.epochs
+
+
 class GatedCounter(Gated, Counter):
     """Counts lines by their text, with gates before and behind blocks."""
 

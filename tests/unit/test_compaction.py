@@ -308,6 +308,8 @@ class Side:
 
     def __init__(self, folder, kind, facts=None):
         values = {"worker_class": COUNTER, "input": str(folder / "in.txt"), "block_bytes": "100"}
+        if kind == "rounds":
+            del values["block_bytes"]
         raw = RawConfig.from_mapping({**values, **JOBS[kind]}, "test")
         self.job = Job(raw, (JobSettings, MasterSettings), NOW)
         self.job.prepare(3)

@@ -518,13 +518,27 @@ def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later
 
 
 def test_job_in_rounds_tells_a_newcomer_of_as_many_workers_as_there_are_parts(make):
-    job = make(worker_class="clock_models:Mean", input="")
+    job = make(worker_class="clock_models:Mean", epochs="5", input="")
     assert job.start_message(3).workers == 3
     job.begin_pass("train", [4, 5, 6])
     for lost in (4, 5):
         job.schedule.retire(lost)
     job.schedule.join(7)
     assert job.start_message(2).workers == 3  # its index may be up to 2
+
+
+def test_job_in_rounds_that_a_limit_ends_before_the_first_has_no_model(make):
+    """An interrupt may: it saves what there is."""
+    job = make(worker_class="clock_models:Mean", epochs="5", input="", max_seconds="0.01")
+    job.begin_pass("train", [4])
+    assert job.lacks_rounds() == ""
+    job.end_early("max_seconds")
+    assert job.lacks_rounds().startswith("max_seconds: 0.01 s end before the first round does")
+    job.ended_by = "interrupt"
+    assert job.lacks_rounds() == ""
+    job.end_early("max_seconds")
+    job.schedule.rounds.advance()
+    assert job.lacks_rounds() == ""
 
 
 @pytest.mark.parametrize("steps", range(9))
@@ -620,9 +634,14 @@ def test_job_in_ssp_deals_blocks_and_tells_how_far_ahead_anybody_was(begun):
         ({"staleness": "3", "consistency": "bsp"}, "staleness has no effect with consistency: bsp"),
         ({"micro_batches": "3", "consistency": "ssp"}, "micro_batches has no effect with .* ssp"),
         (
-            {"consistency": "bsp", "worker_class": "clock_models:Mean"},
+            {"consistency": "bsp", "worker_class": "clock_models:Mean", "epochs": "5"},
             "consistency has no effect in a job in rounds",
         ),
+        (
+            {"epochs": "3", "worker_class": "clock_models:Mean"},
+            "epochs has no effect in a job in rounds",
+        ),
+        ({"epochs": "3", "worker_class": "clock_models:MeanByEpochs"}, None),
         ({"staleness": "3", "consistency": "ssp"}, None),
         ({"micro_batches": "3", "consistency": "bsp"}, None),
     ],

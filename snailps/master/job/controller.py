@@ -494,8 +494,8 @@ class JobController:
             if self.epoch_tests is not None and not self.epoch_tests.ends(now):
                 return
             job.end_pass(now)
-            if job.refused:
-                self._above.fail_job(job.refused, DataError.exit_code)
+            if refused := job.refused or job.lacks_rounds():
+                self._above.fail_job(refused, DataError.exit_code)
                 return
             self._begin_export(job, now)
 

@@ -525,6 +525,16 @@ class Job:
                 "nothing was trained: no block was finished%s, and the model is as it began", cause
             )
 
+    def lacks_rounds(self) -> str:
+        """Why a limit has left no round in the model; empty where one is, or users wanted none."""
+        rounds = self.schedule.rounds
+        if rounds is None or rounds.round or self.ended_by != "max_seconds":
+            return ""
+        return (
+            f"max_seconds: {self.settings.max_seconds:g} s end before the first round does, so "
+            "there is no model: give more, or make rounds shorter"
+        )
+
     def _judge_counts(self) -> Counted:
         """Have the model judge what its workers have counted; plain values."""
         counts = self.metrics.counts

@@ -20,8 +20,10 @@ from snailps.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-OF_CONSISTENCY = ("consistency", "staleness", "micro_batches")
-"""Settings that jobs in rounds do not read."""
+OF_BLOCKS = (
+    "consistency", "staleness", "micro_batches", "assign", "block_bytes", "max_steps", "epochs",
+)  # fmt: skip
+"""Settings that jobs in rounds do not read, but `epochs` where the number of rounds is by it."""
 _PLAIN = (bool, int, float, str, tuple, list)
 
 
@@ -33,7 +35,9 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
     too, and entries that ``--set`` or the environment has made unread; for each of these a sentence
     is returned, to be logged.
     """
-    in_rounds, notices = trait_of(cls, InRounds).rounds(settings) > 0, []
+    trait, notices = trait_of(cls, InRounds), []
+    rounds = trait.rounds(settings)
+    by_epochs = trait.rounds(dataclasses.replace(settings, epochs=settings.epochs + 1)) != rounds
     if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
         name = cls.model_name(settings)
         why = f"{name} has no setting {foreign.key}, which is of another model"
@@ -46,7 +50,7 @@ def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> l
             continue
         why = "" if setting.is_read(settings) else setting.unread_text(settings)
         causes = setting.readers
-        if in_rounds and name in OF_CONSISTENCY:
+        if rounds > 0 and name in OF_BLOCKS and not (name == "epochs" and by_epochs):
             why, causes = "has no effect in a job in rounds", [JOB]
         if why and not entry.shared and not raw.overruled(entry, causes, cls.Settings):
             raise ConfigError(f"{setting.place(entry.origin)} {why}. Leave it out")

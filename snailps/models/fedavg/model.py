@@ -34,6 +34,7 @@ from snailps.models.fedavg.learner import Learner
 from snailps.models.fedavg.network import Floats, Network, sum_into
 from snailps.models.fedavg.settings import FedAvgSettings
 from snailps.models.row_bounds import LOSS_BOUND
+from snailps.models.shared_settings import check_optimizer
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT = "moment"
@@ -271,6 +272,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
 
     @classmethod
     def check(cls, settings: FedAvgSettings) -> None:
+        check_optimizer(settings, (), "federated averaging, whose learners have Adam")
         evaluation.judge_of.cache_clear()  # this job's data may differ from an earlier job's
         evaluation.judge_of(settings)
 

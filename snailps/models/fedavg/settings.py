@@ -183,6 +183,15 @@ class FedAvgSettings(JobSettings):
                     f"{where('stages')}: expected {', '.join(STAGES)} or "
                     f"package.module:name, got {name!r}"
                 )
+        standard = [name for name in self.stages if name in STAGES]
+        can_number = "filter" in standard or len(self.stages) > len(
+            standard
+        )  # a stage of the user's may
+        if standard != [name for name in STAGES if name in standard] or not can_number:
+            raise ConfigError(
+                f"{where('stages')}: expected {', '.join(STAGES)} in this order, each once, with "
+                f"stages of your own between them; got {', '.join(self.stages)}"
+            )
         if self.target and self.target_loss and self.target != self.target_loss:
             raise ConfigError(
                 f"{where('target')}: {self.target} is not target_loss "
