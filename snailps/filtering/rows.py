@@ -242,6 +242,8 @@ class _SchemaColumns(_Columns):
     ) -> list[str]:
         for name in columns:
             self._check_once(name)
+            if _path_of(name, self.table.own_names) is not None:  # also the last file's, in time
+                self._column(name, self._no_values(name))
         self.check_added(added)
         return self.table.remarks()
 
@@ -257,10 +259,13 @@ class _SchemaColumns(_Columns):
     def values(self, batch: RowBatch, name: str) -> Column:
         if (stored := self._stored_values(batch, name)) is None:
             return _constant_column(self.path, self.table.folders, name, batch)
+        return self._column(name, stored)
+
+    def _column(self, name: str, stored: Any) -> Column:
         values, types = decoded(stored), _arrow().types
         present = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), bool)
         if types.is_null(values.type):
-            return Column(np.zeros(batch.rows), present)
+            return Column(np.zeros(len(present)), present)
         if types.is_string(values.type) or types.is_large_string(values.type):
             texts = [None if text is None else to_text(text) for text in _raw(values).to_pylist()]
             return Column(np.array(texts, object), present, are_texts=True)

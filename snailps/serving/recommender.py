@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import (
     Answers,
+    Best,
     FactorModel,
     Name,
     OneOrMore,
@@ -235,30 +236,32 @@ class Recommender(reader.FromCluster):
         SnailError
             Rows did not come in time, and `unreachable` does not allow older ones.
         """
-        if user is not None and items is None and not is_one(user):
-            without = repeatable(without)
-            return [self.recommend(each, k, without, known=known) for each in user]
-        if user is None or items is not None:
-            model = self._newest().model
-            return model.recommend(user, k, without, items=items, known=known)
         snapshot = self._newest()
+        if user is None or items is not None:
+            return snapshot.model.recommend(user, k, without, items=items, known=known)
+        users, without = [user] if is_one(user) else list(user), repeatable(without)
         try:
-            return self._of_user(snapshot, user, k, without, known)
+            answers = self._of_users(snapshot, users, k, without, known)
         except ClusterError:
             if snapshot.joins == self._live.joins():
                 raise
-        return self._of_user(self._newest(), user, k, without, known)  # of the cluster joined anew
+            # Of the cluster that was joined anew.
+            answers = self._of_users(self._newest(), users, k, without, known)
+        return answers[0] if is_one(user) else answers
 
-    def _of_user(
-        self, snapshot: Snapshot, user: Name, k: int, without: Iterable[Name], known: bool
-    ) -> Answers:
+    def _of_users(
+        self, snapshot: Snapshot, users: list[Name], k: int, without: Iterable[Name], known: bool
+    ) -> list[Best]:
+        """The best items of each user; their rows come by one pull."""
         model = snapshot.model
-        place = model.place("users", user)
-        others: list[Name] = []
-        if not known and (pairs := self._known_of(snapshot)) is not None:
-            others = [model.items[item] for item in pairs.partners(USER, place).tolist()]
-        row = self._user_row(snapshot, place)
-        return model.best_for("users", row, k, without, others)
+        places = [model.place("users", user) for user in users]
+        pairs = None if known else self._known_of(snapshot)
+        rows, answers = self._user_rows(snapshot, places), []
+        for place, row in zip(places, rows, strict=True):
+            items = () if pairs is None else pairs.partners(USER, place).tolist()
+            others = [model.items[item] for item in items]
+            answers.append(model.best_for("users", row, k, without, others))
+        return answers
 
     def neighbours(self, item: OneOrMore, k: int = 10) -> Answers:
         """Return the `k` items with the most similar rows, by their cosine; of several items a list
@@ -333,17 +336,16 @@ class Recommender(reader.FromCluster):
         items = mf.as_written(items, before.names, before.rows.settings)
         return Snapshot(before.model.with_items(items), before.names, before.rows, joins, now)
 
-    def _user_row(self, snapshot: Snapshot, place: int) -> Rows:
-        key = MatrixFactorization.keys_of_kind(USER, place + 1)[-1:]
-        row = self._users.pull(key)
+    def _user_rows(self, snapshot: Snapshot, places: Sequence[int]) -> Rows:
+        rows = self._users.pull(MatrixFactorization.keys_of(USER, np.array(places, np.int64)))
         if snapshot.joins != self._live.joins():
             # The number of this user may be another one's in the job of that cluster.
             raise ClusterError(
                 f"the cluster at {self._address} was joined anew, and its names are not read yet: "
                 "ask again, or pass the items of the user"
             )
-        row_as_written: Rows = mf.as_written(row, snapshot.names, snapshot.rows.settings)[0]
-        return row_as_written
+        rows_as_written: Rows = mf.as_written(rows, snapshot.names, snapshot.rows.settings)
+        return rows_as_written
 
     def _known_of(self, snapshot: Snapshot) -> least_squares.Known | None:
         """The items of users in this training, read when they are first needed; None: the loss does

@@ -1044,6 +1044,22 @@ def test_list_of_a_commands_inputs_is_read_once_and_not_for_each_output(
     assert read["command.json"] <= 2
 
 
+@pytest.mark.parametrize("condition", ["n > 1", "s.n > 1"])
+def test_column_of_a_later_file_that_is_not_compared_is_refused_before_scoring(
+    model, tmp_path, monkeypatch, condition
+):
+    (tmp_path / "in").mkdir()
+    for at, kind in enumerate([pa.int32(), pa.timestamp("us")]):
+        values = pa.array([1, 2], kind)
+        inner = pa.StructArray.from_arrays([values], ["n"])
+        table = pa.table({"text": ["up", "down"], "n": values, "s": inner})
+        pq.write_table(table, tmp_path / "in" / f"{at}.parquet")
+    monkeypatch.setattr(LabelModel, "predict_arrays", None)
+    with pytest.raises(DataError, match=r"1\.parquet: column .*n' has type timestamp\[us\]"):
+        keep(model, tmp_path / "in", tmp_path / "out", f"hq.p > .1 and {condition}")
+    assert not (tmp_path / "out").exists()
+
+
 def command_of(model, folder, condition=KEEP):
     files = str(folder / "a.txt"), "", {"hq": str(model)}, condition, (), str(folder / "out")
     return Command((files[0],), *files[1:])

@@ -157,6 +157,24 @@ def test_answers_are_those_of_the_rows_of_that_moment(training):
         shop.recommend()
 
 
+def test_several_users_are_answered_by_one_pull_of_their_rows(training):
+    shop, users = training.recommender(max_age_s=0.0), ["u2", "u0", "u2", "u1"]
+    one_by_one = [shop.recommend(user, 2, ["i2"]) for user in users]
+    pulls, items = [], len(training.names.names[ITEM])
+    pull = training.pull
+
+    def noted(keys, *rows):
+        pulls.append(len(keys))
+        return pull(keys, *rows)
+
+    training.pull = noted
+    assert shop.recommend(np.array(users), 2, (name for name in ["i2"])) == one_by_one
+    assert pulls == [items, 3]
+    assert shop.recommend([]) == []
+    with pytest.raises(UnknownWord, match="None is none of its 3 users"):
+        shop.recommend(["u1", None])
+
+
 def test_ratings_have_their_own_units():
     training = Training(replace(SETTINGS, loss="squared", dim=4))
     shop = training.recommender()
