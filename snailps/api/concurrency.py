@@ -13,6 +13,9 @@ from snailps.errors import MisuseError
 
 ALL = 1 << 30
 """No limit."""
+LACKING_MOST = 0.5
+"""Most steps of other workers, added up, that a gradient may lack.  In units of a step: the rate of
+sgd, over 1 - beta1 with momentum.  With more, quality falls (docs/lab/consistency.md)."""
 COUNTED_FOR = 64
 """An input with work for this many workers has no limit, and need not be counted to its end."""
 
@@ -38,3 +41,8 @@ class Concurrency:
         if workers >= COUNTED_FOR:
             return cls()
         return cls(workers, f"more learn less from {size:,} {unit}")
+
+    @classmethod
+    def by_step(cls, step: float, why: str) -> Concurrency:
+        """Allow as many workers as gradients of all but one, of `step` each, add up to little."""
+        return cls(1 + int(LACKING_MOST / max(step, 1e-6) + 1e-3), why)

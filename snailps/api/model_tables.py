@@ -315,6 +315,11 @@ class ModelTables:
         number, declared = self._find(table)
         rows = declared.values(values)
         merge = declared.check_push(rows, state, lr_scale)
+        if declared.access == "average" and not self._clocked:  # no step ends, so no row changes
+            raise MisuseError(
+                f"table {table!r} has access 'average': only a job in rounds or with "
+                "consistency: bsp can push to it; assign() sets its rows"
+            )
         wire, feedback = self._wire_choice.of_push(  # type: ignore[union-attr]
             declared, state, narrow=self.narrow_rows, narrower=self.narrow_deltas
         )

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from snailps.api.tables import Table, Tensor
-from snailps.api.traits import Gathered
+from snailps.api.traits import Gathered, is_clocked
 from snailps.api.worker import Block, Worker
 from snailps.config import JobSettings
 from snailps.errors import (
     ClusterError,
+    ConfigError,
     MisuseError,
     NotFinite,
     SnailError,
@@ -84,6 +85,13 @@ def tables_of(model: Worker) -> list[Table | Tensor]:
         for table in tables:
             if not isinstance(table, (Table, Tensor)):
                 raise TypeError(f"{_TABLES}, got {table!r:.80} in it")
+    means = [table.name for table in tables if table.access == "average"]
+    if means and not is_clocked(type(model), model.settings):
+        raise ConfigError(
+            f"{type(model).__name__}.tables(): table {means[0]!r} has access 'average', whose rows "
+            "change only where a step or a round ends: set consistency: bsp, or write "
+            "InRounds.rounds (docs/consistency.md)"
+        )
     return tables
 
 

@@ -11,6 +11,7 @@ from alike import BY_NAME, SCHEDULES, SLOTS, WITHIN
 from emulated import trained
 
 from snailps.config import RawConfig
+from snailps.errors import ClusterError, ConfigError
 from snailps.master.job.job import Job
 from snailps.models import kept_rows
 from snailps.models.embeddings import kge
@@ -76,6 +77,31 @@ def test_several_workers_learn_of_few_lines_what_one_does(tmp_path, name, worker
     case = BY_NAME[name]
     assert case.at_once(tmp_path, workers, "async") == 1
     assert case.figure(tmp_path, workers, "async") >= case.figure(tmp_path, 1, "async") - WITHIN
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name.startswith("own ")])
+def test_several_workers_of_a_users_model_learn_what_one_does(tmp_path, name):
+    case = BY_NAME[name]
+    if case.also == "means":
+        with pytest.raises(ConfigError, match=r"'w' has access 'average'.*consistency: bsp"):
+            case.figure(tmp_path, 2, "async")
+        alone, *several = (case.run(tmp_path, workers, "bsp") for workers in (1, 2, 8))
+        assert several == [alone, alone]
+        assert alone[0] > 0.8  # each step is the mean of eight parts
+        return
+    alone = case.figure(tmp_path, 1, "async")
+    for workers in (2, 8):
+        assert case.figure(tmp_path, workers, "async") >= alone - WITHIN
+
+
+def test_users_model_of_long_steps_has_few_workers_or_ends(tmp_path):
+    case, long = BY_NAME["own sgd gradients"], {"lr": 4.0, "batch": 50}
+    few = {"worker_class": "pushing_models:PushingFew"}
+    alone = case.figure(tmp_path, 1, "async", **long)
+    assert case.figure(tmp_path, 8, "async", **long, **few) == alone
+    bounded = {"worker_class": "pushing_models:PushingBounded"}
+    with pytest.raises(ClusterError, match="diverged"):
+        case.figure(tmp_path, 8, "async", **long, **bounded)
 
 
 @pytest.mark.parametrize("schedule", ["async", "ssp"])

@@ -333,5 +333,27 @@ def _of_text() -> Iterator[Case]:
         yield Case("classifier", "add", loss, _labelled, _precision)
 
 
-CASES = [*_of_graphs(), *_of_factors(), *_of_examples(), *_of_pictures(), *_of_text()]
+def _of_users() -> Iterator[Case]:
+    """A model as users write them, by its access method and what it pushes."""
+
+    def write(folder: Path) -> dict[str, Any]:
+        return _lines(folder, "squared", "linear:Linear", 1500) | {
+            "worker_class": "pushing_models:Pushing", "batch": 20,
+        }  # fmt: skip
+
+    steps = {
+        "sgd": 0.2, "momentum": 0.02, "adagrad": 0.2, "rowwise_adagrad": 0.2, "adam": 0.02,
+        "ftrl": 0.2, "pushing_models:Nesterov": 0.02,
+    }  # fmt: skip
+    local = {"add": 0.2, "sgd": 0.2, "adagrad": 0.2, "rowwise_adagrad": 0.2}
+    means = {"average": 0.2}
+    for way, rates in (("gradients", steps), ("deltas", local), ("means", means)):
+        for access, lr in rates.items():
+            settings = {"access": access, "way": way, "lr": lr, "optimizer": None, "loss": None}
+            yield Case("own", access.rpartition(":")[2], "", write, _skill, settings, way)
+
+
+CASES = [
+    *_of_graphs(), *_of_factors(), *_of_examples(), *_of_pictures(), *_of_text(), *_of_users(),
+]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

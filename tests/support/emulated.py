@@ -39,6 +39,7 @@ from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.resume_state import ResumeState
+from snailps.worker.user_code import tables_of
 from tests.support.attach import attach
 
 SHARDS = 2
@@ -182,6 +183,15 @@ class _Emulated:
                 return gradients(x, *args)
 
             vars(model)["_gradients"] = stop_and_compute
+        elif not self._stops_inside and not isinstance(model, BlockTrainer):
+            pull = model.pull
+
+            def pull_and_stop(table: str, keys: Any, *args: Any, **named: Any) -> Any:
+                rows = pull(table, keys, *args, **named)
+                self.stop(len(keys))  # others pull before this worker pushes what it makes of these
+                return rows
+
+            vars(model)["pull"] = pull_and_stop
 
     # --- blocks ----------------------------------------------------------------------------------
 
@@ -287,7 +297,7 @@ class _Training:
             tables=TableCopies(trait_of(self.job.cls, Cut).reading(self.job.settings)),
         )
         self.clients = {number: cluster.client(number) for number in range(1, workers + 1)}
-        declared = self._model(1).tables()
+        declared = tables_of(self._model(1))
         tables = [one.table() if isinstance(one, Tensor) else one for one in declared]
         self.tables = {table.name: (number, table) for number, table in enumerate(tables, 1)}
         for number, table in self.tables.values():

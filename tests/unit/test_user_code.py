@@ -257,6 +257,28 @@ def test_tables_that_are_none_are_refused(declared, said):
     assert [one.name for one in tables_of(model)] == ["t", "w"]
 
 
+@pytest.mark.parametrize("table", [Table("m", 2, "average"), Tensor("m", (2, 2), "average")])
+def test_means_are_refused_before_the_training_where_no_step_ends(table):
+    """Nothing would ever divide their sums, and the rows would stay as they are."""
+
+    class Rounds(Mine):
+        @classmethod
+        def rounds(cls, settings):
+            return 3
+
+    asynchronous, bounded, clocked = (
+        Mine(Mine.Settings(consistency=name)) for name in ("async", "ssp", "bsp")
+    )
+    in_rounds = Rounds(Mine.Settings())
+    for model in (asynchronous, bounded, clocked, in_rounds):
+        model.tables = lambda: [Table("t", 1), table]
+    for model in (asynchronous, bounded):
+        with pytest.raises(ConfigError, match=r"^Mine.tables\(\): table 'm' has access 'average'"):
+            tables_of(model)
+    for model in (clocked, in_rounds):
+        assert len(tables_of(model)) == 2
+
+
 def test_lines_of_a_thread_in_users_code_are_named_from_the_outside_in():
     begun, ends = threading.Event(), threading.Event()
 

@@ -117,14 +117,21 @@ def test_worker_pushes_gradients_merged_and_differences_of_state_as_they_are(wor
     worker.push("g", keys, np.zeros((5, 3), np.float32))
     worker.push("g", keys, np.zeros((5, 9), np.float32), state=True)
     worker.push("a", keys, np.zeros((5, 3), np.float32), lr_scale=0.5)
-    worker.push("mean", keys, np.zeros((5, 4), np.float32))
     assert worker.client.asked == [
         ("pull", 5, (5, 9), True, 0),
         ("push", 5, (5, 3), False, True, 0, 1.0),
         ("push", 5, (5, 9), True, False, 0, 1.0),
         ("push", 6, (5, 3), False, True, 0, 0.5),
-        ("push", 7, (5, 4), False, False, 0, 1.0),
     ]
+
+
+def test_push_to_means_without_clocks_is_refused_as_no_step_would_ever_end(worker):
+    keys = np.arange(5, dtype=np.uint64)
+    for push in (worker.push, worker.push_async):
+        with pytest.raises(MisuseError, match=r"'mean' has access 'average': .*consistency: bsp"):
+            push("mean", keys, np.zeros((5, 4), np.float32))
+    worker.pull("mean", keys)
+    assert worker.client.asked == [("pull", 7, (5, 3), False, 0)]
 
 
 def test_worker_refuses_to_push_a_state_that_does_not_add_up(worker):

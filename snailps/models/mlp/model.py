@@ -66,8 +66,6 @@ JUDGED = 2000
 """Test examples evaluated at a time, and in each evaluation during the training."""
 BLOCKS_A_KEY = (1 << 24) // BATCHES_MAX
 """Blocks whose steps are counted in one row, so that the float32 count stays exact."""
-MISSING_MOST = 0.5
-"""Most steps that a gradient may lack, times the rate: docs/consistency.md has figures."""
 _ONE = np.ones((1, 1), np.float32)
 
 
@@ -124,8 +122,8 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         if s.method not in ("sgd", "momentum"):
             return Concurrency()
         step = s.lr / (1 - s.momentum if s.method == "momentum" else 1)
-        return Concurrency(
-            1 + int(MISSING_MOST / max(step, 1e-6) + 1e-3),
+        return Concurrency.by_step(
+            step,
             f"with optimizer: {s.method} gradients lack a step of each other; a smaller lr, "
             "optimizer: adam, or consistency: bsp, lets more",
         )
