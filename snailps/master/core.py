@@ -213,8 +213,9 @@ class MasterCore:
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
         if self.lifecycle.stopping:
             return
-        if self.session:  # every other fact stays; of the places of shards only the newest count
-            self.out.put(Compact(Snapshot({}, {}, self.members.shard_facts())))
+        if self.session:  # every other fact stays
+            facts = [*self.members.shard_facts(), *self.members.driver_facts()]
+            self.out.put(Compact(Snapshot({}, {}, facts)))
         else:
             self.job_controller.compact(now)
 
@@ -358,10 +359,8 @@ class MasterCore:
         if registry.drop_strange(now):
             self.job_controller.ended_jobs.forget_tables()
         registry.remake(now)
-        lost = [number for number, is_lost in self.members.gone.items() if is_lost]
-        for number in lost:  # one fence also refuses all numbers below `Membership.below`
-            if number >= self.members.below or number == lost[-1]:
-                self.replication.shard_orders.fence(number, now)
+        for _, last in list(self.members.gone)[-1:]:  # one fence names all others (`Fence.gone`)
+            self.replication.shard_orders.fence(last, now)
         self.rows.checkpoints.forget_others()
         if self.job_controller.ended_jobs.cut_short:
             here = [m for m in self.members.joined("worker") if not m.missed]

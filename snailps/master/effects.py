@@ -158,8 +158,8 @@ OnAnswer = Callable[[Answer, float], None]
 
 
 OF_SESSION = frozenset(
-    ("numbers", "route", "member", "gone", "shards", "table", "drop", "stopped", "open", "job",
-     "ended", "shared", "restores", "load")
+    ("numbers", "route", "member", "gone", "driver", "drivers_gone", "shards", "table", "drop",
+     "stopped", "open", "job", "ended", "shared", "restores", "load")
 )  # fmt: skip
 """Kinds of facts in the journal of a session. What its jobs do is not among them: no master could
 continue a job whose class only a driver has."""

@@ -70,9 +70,9 @@ _NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16, "shared": 1, "restor
 _IN_STATE = {
     "begun", "state", "shards", "done", "durable", "durable_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
-    "checkouts", "spent", "tested",
+    "checkouts", "spent", "tested", "driver", "drivers_gone",
 }  # fmt: skip
-"""Kinds that lead to the state of a job: a `Snapshot` replaces them."""
+"""Kinds that lead to the state of a job, or to a session's drivers: a `Snapshot` replaces them."""
 
 
 BEGUN = Fact("begun", {})

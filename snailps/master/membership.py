@@ -22,6 +22,7 @@ from snailps.master.effects import Diagnose, Fact, OnAnswer, ReportStatus, Rerou
 from snailps.master.events import Answer, Received
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
+from snailps.master.number_spans import NumberSpans
 from snailps.master.phases import Reach, Stay
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.table_registry import TableRegistry
@@ -75,7 +76,9 @@ class Membership:
         self.cluster_id, self.out = context.cluster_id, context.out
         self._lifecycle, self._above = lifecycle, above
         self.peers: dict[int, Member] = {}  # by connection
-        self.gone: dict[int, bool] = {}  # numbers that must not come back -> whether it was lost
+        self.gone = NumberSpans()  # must not come back
+        self._to_fence = NumberSpans()  # of these, numbers that no fence has named yet
+        self.gone_nodes: dict[int, bool] = {}  # servers and workers -> whether they were lost
         self.shards: dict[str, Any] = {}  # places of the shards, as in the journal
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
@@ -88,7 +91,7 @@ class Membership:
         # The message of the present route: it is large, and the same for all.
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
         self._route_unsent = False  # a route is made, and not sent yet
-        self._next_number = self._below = 1
+        self._next_number = 1
         self._next_reader = READERS_FROM
         self._given_before = 0  # numbers below may be those of members that another master knew
         self._numbers_kept = self._readers_kept = 0  # numbers below are noted in the journal
@@ -161,18 +164,13 @@ class Membership:
             for endpoint in member.endpoints
         ]
 
-    @property
-    def below(self) -> int:
-        """The least number that may still push. All numbers below are gone, or are servers, which
-        push nothing; shards need to remember no fence below it (`Fence.below`)."""
-        while self._below < self._next_number and not self._may_push(self._below):
-            self._below += 1
-        return self._below
-
-    def _may_push(self, number: int) -> bool:
-        if number in self.all:
-            return self.all[number].role != "server"
-        return number < self._given_before and number not in self.gone  # it may yet come back
+    def fenced_with(self, number: int) -> list[tuple[int, int]]:
+        """The spans of gone numbers that a fence of this one is to name (`Fence.gone`): around it,
+        and around those that went since the last fence and needed none, such as readers. So shards
+        keep a span for each gap, which is a process that is there, however many have gone."""
+        spans = {self.gone.around(first) for first, _ in self._to_fence}
+        self._to_fence = NumberSpans()
+        return sorted(spans)
 
     def restart_clock(self, now: float) -> None:
         """Count the time limits of forming from now."""
@@ -211,7 +209,7 @@ class Membership:
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
             self._epoch = self.route.epoch
-        elif fact.kind == "member":
+        elif fact.kind in ("member", "driver"):
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
             self.all[data["number"]] = Member(
                 data["number"],
@@ -226,12 +224,21 @@ class Membership:
                 declared=True,  # unknown, so it must be fenced when it is lost
             )
         elif fact.kind == "gone":
-            self.gone[data["number"]] = data["lost"]
-            if data["number"] in self.all:
-                member = self.all.pop(data["number"])
+            number = data["number"]
+            self._is_gone(number)
+            member = self.all.pop(number, None)
+            if member is not None:
                 member.was_removed(data["figures"])
-                if member.role != "driver":
-                    self.left.append(member)
+            if member is not None and member.role != "driver":
+                self.left.append(member)
+            if member is None or member.role != "driver":
+                self.gone_nodes[number] = data["lost"]
+        elif fact.kind == "drivers_gone":
+            for first, last in data["spans"]:
+                self.gone.add(first, last)
+                self._to_fence.add(first, last)
+            for number in [number for number in self.all if number in self.gone]:
+                del self.all[number]
         elif fact.kind == "shards":
             self.shards = with_changes(self.shards, data)
         elif fact.kind in ("table", "drop"):
@@ -330,17 +337,19 @@ class Membership:
         """Note a member, for which a master that takes over will wait. Of drivers only those of a
         session: others hold nothing."""
         if member.role != "driver" or self._session:
-            self.out.note(
-                "member",
-                {
-                    "number": member.number,
-                    "role": member.role,
-                    "host": member.host,
-                    "pid": member.pid,
-                    "endpoints": member.endpoints,
-                    "late": member.late,
-                },
-            )
+            kind = "driver" if member.role == "driver" else "member"
+            self.out.note(kind, self._noted(member))
+
+    @staticmethod
+    def _noted(member: Member) -> dict[str, Any]:
+        return {
+            "number": member.number,
+            "role": member.role,
+            "host": member.host,
+            "pid": member.pid,
+            "endpoints": member.endpoints,
+            "late": member.late,
+        }
 
     # --- joining ---------------------------------------------------------------------------
 
@@ -380,14 +389,19 @@ class Membership:
         server or worker stay."""
         if self.all.pop(member.number, None) is None:
             return
+        self._is_gone(member.number)
         if member.role != "driver":
             member.removed()
             self.left.append(member)
-        elif not (self._session and self.out.noted):
-            return
-        self.gone[member.number] = lost
-        gone = {"number": member.number, "lost": lost, "figures": member.figures}
-        self.out.note("gone", gone)
+            self.gone_nodes[member.number] = lost
+            gone = {"number": member.number, "lost": lost, "figures": member.figures}
+            self.out.note("gone", gone)
+        elif self._session:
+            self.out.note("drivers_gone", {"spans": [[member.number, member.number]]})
+
+    def _is_gone(self, number: int) -> None:
+        self.gone.add(number)
+        self._to_fence.add(number)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -556,6 +570,13 @@ class Membership:
         self._note_route()
         # Sent in the next turn: with a thousand members making and sending take 25 ms each.
         self._route_unsent = True
+
+    def driver_facts(self) -> list[Fact]:
+        """The drivers of a session, in facts that replace all that were noted: a session may
+        outlive any number of them."""
+        gone = Fact("drivers_gone", {"spans": [list(span) for span in self.gone]})
+        drivers = [member for member in self.all.values() if member.role == "driver"]
+        return [gone, *(Fact("driver", self._noted(member)) for member in drivers)]
 
     def shard_facts(self) -> list[Fact]:
         """Where the shards are, in one fact that replaces all that were noted."""

@@ -175,7 +175,7 @@ class ServerCore:
         do = partial(
             Shard.fence_and_seal,
             incarnation=order.incarnation,
-            below=order.below,
+            gone=order.gone,
             clock=order.clock,
             slot=order.slot,
             slots=order.slots,

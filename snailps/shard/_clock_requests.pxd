@@ -7,8 +7,6 @@ from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Outcome, Reply
 
 
-# Whether the master gave this incarnation up: none of its frames is served.
-cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil
 # What a request waits for while the present clock is applied here, and not shown yet.
 cdef const char *clock_not_shown() noexcept nogil
 # Whether a PULL is for a clock that has not come; then `reply` says what it waits for.

@@ -20,18 +20,13 @@ from snailps.store.core._clock_buffer cimport (
     slots_lack, slots_refuse, slots_scale, slots_seal, slots_stage, staged_bytes_of, staged_give,
     staged_new,
 )
-from snailps.store.tables cimport Table, marks_get, store_set_mark
+from snailps.store.tables cimport Table, store_set_mark
 from snailps.transport._frame cimport (
     KIND_REACHED, KIND_SEALED, OPTION_CLOCK, OPTIONS_KNOWN, SLOTS_MAX, ClockHead, FrameHeader,
     GroupHead,
 )
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport stream_has
-
-
-cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:
-    # The value of key 0, which is no incarnation, is the number below which all incarnations are fenced.
-    return incarnation < marks_get(&me.fenced, 0) or marks_get(&me.fenced, incarnation) != 0
 
 
 # --- waiting -------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from libc.stdio cimport snprintf
 
 from snailps.abi._wire_types cimport WireOps
 from snailps.shard._connection_memory cimport Columns
+from snailps.shard._fences cimport Fences
 from snailps.store.core._clock_buffer cimport Slots
 from snailps.store.tables cimport (
-    Marks, Shard, Table, store_dim, store_floats, store_mark, store_value_floats,
+    Shard, Table, store_dim, store_floats, store_mark, store_value_floats,
 )
 from snailps.transport._frame cimport KIND_ERROR, OPTION_ASSIGN, OPTION_STATE, Group, write_error
 from snailps.transport.loop._fault_injection cimport Faults
@@ -19,7 +20,6 @@ from snailps.transport.loop._replication_stream cimport Stream
 
 cdef enum:
     ROOM_BYTES = 4 << 20            # keys, or rows as float32, of the largest part: int8 widened to float32
-    FENCED_MAX = 1 << 19            # incarnations that a shard can fence: 4 MiB in a BEGIN
     WAITS_BYTES = 256
 
 cdef enum:                          # what a shard is to its clients
@@ -64,8 +64,7 @@ cdef struct Context:
     char waits[WAITS_BYTES]         # what requests wait for: "slot 3 of clock 17". Parked requests point here
     uint64_t waits_clock            # `waits` is right for this clock,
     uint32_t waits_sealed           # with so many slots sealed, + 1
-    # Incarnations whose frames are refused, each with the value 1; key 0 has the number below which all are.
-    Marks fenced
+    Fences fenced
     void *methods                   # the PythonMethods, for tables with a Python access method
     const WireOps *wire
     uint64_t *keys                  # ROOM_BYTES: narrow keys made whole

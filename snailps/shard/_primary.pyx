@@ -27,6 +27,7 @@ from libc.string cimport memcpy, memset
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded, refuse
+from snailps.shard._fences cimport Span
 from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_scale
 from snailps.store.core._retention cimport retention_bytes, retention_copy
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
@@ -273,14 +274,12 @@ cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept no
 # --- what a new standby lacks --------------------------------------------------------------------
 
 cdef void _copy_begin(Context *me) noexcept nogil:
-    cdef uint32_t i
-    cdef uint64_t incarnation
     cdef bint resumes = me.primary.resumes
     cdef uint64_t fragments = 0 if resumes else padded(me.primary.fragment_num * <uint64_t>4)
     cdef uint64_t fenced = 0 if resumes else me.fenced.num
     cdef char *to = _append(me, REPLICA_RESUME if resumes else REPLICA_BEGIN, 0, 0, 0,
                                  0 if resumes else me.primary.fragment_num, 0,
-                                 sizeof(BeginHead) + fragments + fenced * <uint64_t>8)
+                                 sizeof(BeginHead) + fragments + fenced * <uint64_t>sizeof(Span))
     cdef BeginHead *head = <BeginHead *>to
     if to == NULL:
         return
@@ -294,14 +293,8 @@ cdef void _copy_begin(Context *me) noexcept nogil:
     to += sizeof(BeginHead)
     memset(to + fragments - min(fragments, <uint64_t>8), 0, min(fragments, <uint64_t>8))
     memcpy(to, me.primary.fragments, me.primary.fragment_num * <uint64_t>4)
-    to += fragments
-    for i in range(me.fenced.cap):
-        if me.fenced.places[i].value:
-            incarnation = me.fenced.places[i].key
-            if incarnation == 0:                # the number below which all are fenced: see is_fenced
-                incarnation = <uint64_t>1 << 63 | me.fenced.places[i].value
-            memcpy(to, &incarnation, 8)
-            to += 8
+    if fenced:
+        memcpy(to + fragments, me.fenced.spans, fenced * <uint64_t>sizeof(Span))
 
 
 cdef void _copy_staged(Context *me, uint32_t slot, const Staged *part) noexcept nogil:

@@ -26,13 +26,14 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.shard._clock_requests cimport (
-    awaits_clock, came_late, is_fenced, reach, refuse_broken, seal, stage,
+    awaits_clock, came_late, reach, refuse_broken, seal, stage,
 )
 from snailps.shard._connection_memory cimport ConnectionMemory, memory_free, memory_of
 from snailps.shard._context cimport (
     ROLE_STANDBY, ROOM_BYTES, Context, RowRequest, is_lr_scale, padded, refuse, refuse_value,
     pushed_floats,
 )
+from snailps.shard._fences cimport fences_has
 from snailps.shard._primary cimport (
     Appended, force_sync, hold, must_wait, push_rows, replicate_push, replicate_seal, settle_push,
     show_clock,
@@ -261,7 +262,7 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
         return OUTCOME_PARK
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
-    if is_fenced(me, head.incarnation) and not leaves_out(me.faults, FAULT_NO_FENCE):
+    if fences_has(&me.fenced, head.incarnation) and not leaves_out(me.faults, FAULT_NO_FENCE):
         reply.last = True
         return refuse(out, reply, b"fenced", b"the master has given up incarnation %llu: others do its "
                       b"work", head.incarnation, 0)

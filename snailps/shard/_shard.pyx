@@ -20,8 +20,11 @@ from snailps.abi._wire_types cimport WireOps
 from snailps.shard._clock_requests cimport clock_not_shown
 from snailps.shard._connection_memory cimport columns_free
 from snailps.shard._context cimport (
-    FENCED_MAX, FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED,
+    FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_PRIMARY, ROLE_STANDBY, ROLE_YIELDED,
     ROOM_BYTES, Context, Primary, Standby,
+)
+from snailps.shard._fences cimport (
+    FENCED_MAX, Fences, fences_add, fences_before, fences_room,
 )
 from snailps.shard._primary cimport (
     force_sync, held_until, replicate_order, replicate_retention, replicate_rows, seed, show_clock,
@@ -32,7 +35,7 @@ from snailps.shard._requests cimport forget, handle
 from snailps.shard._standby cimport replay, standby_free
 from snailps.store._store cimport ShardStore
 from snailps.store.tables cimport (
-    Marks, Table, marks_drop, marks_get, marks_raise, store_table, store_unmark,
+    Table, store_table, store_unmark,
 )
 from snailps.transport._frame cimport ROW_BYTES_MAX
 from snailps.transport.loop._fault_injection cimport (
@@ -108,7 +111,7 @@ cdef class ShardCore:
         free(self.context.rows)
         free(self.context.first)
         columns_free(&self.context.columns)
-        marks_drop(&self.context.fenced)
+        free(self.context.fenced.spans)
         free(self.context.primary.fragments)
         free(self.context.primary.copied)
         standby_free(&self.context.standby)
@@ -162,45 +165,38 @@ cdef class ShardCore:
         self.context.waits_sealed = 0       # `waits` describes the old clock: write it anew
         self.store.set_clock(clock, early)
 
-    def apply_fence(self, incarnation: int, below: int = 0) -> None:
-        """Refuse this incarnation, and all `below`, from now on, and drop its marks.
-
-        Incarnations below `below` need no entry of their own, so the list does not grow for ever.
-        """
-        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**63 - 1)
-        cdef uint64_t least = checked("below", below, 0, 2**63 - 1)
-        cdef Marks *fenced = &self.context.fenced
-        cdef Marks remaining
+    def apply_fence(self, incarnation: int, gone: Sequence[tuple[int, int]] = ()) -> None:
+        """Refuse this incarnation, and all from `first` to `last` of each pair of `gone`, from now on,
+        and drop their marks."""
+        cdef Fences *fenced = &self.context.fenced
+        cdef uint64_t first, last, unfenced
         cdef uint32_t i
-        cdef int fails = 0
-        if least > marks_get(fenced, 0):        # see is_fenced
-            memset(&remaining, 0, sizeof(Marks))
-            fails = marks_raise(&remaining, 0, least)
-            for i in range(fenced.cap):
-                if fenced.places[i].value and fenced.places[i].key >= least:
-                    fails |= marks_raise(&remaining, fenced.places[i].key, 1)
-            if not fails:
-                marks_drop(fenced)
-                fenced[0] = remaining
-            else:
-                marks_drop(&remaining)
-        if not fails and who >= marks_get(fenced, 0):
+        for pair in [(incarnation, incarnation), *gone]:
+            first = unfenced = checked("incarnation", pair[0], 1, 2**63 - 1)
+            last = checked("incarnation", pair[1], first, 2**63 - 1)
             if fenced.num >= FENCED_MAX:
-                raise SnailError(f"{FENCED_MAX:,} lost workers are fenced already: start the cluster "
-                                 "anew, from a checkpoint")
-            fails = marks_raise(fenced, who, 1)
-        if fails:
-            raise MemoryError("no memory left for fenced incarnations")
-        with nogil:
-            store_unmark(self.context.shard, who)
+                raise SnailError(f"{FENCED_MAX:,} spans of lost processes are fenced already: start the "
+                                 "cluster anew, from a checkpoint")
+            if fences_room(fenced) < 0:
+                raise MemoryError("no memory left for fenced incarnations")
+            with nogil:
+                # Those fenced before have no marks, and may be many: `gone` names them each time.
+                for i in range(fences_before(fenced, first), fenced.num):
+                    if fenced.spans[i].first > last:
+                        break
+                    if fenced.spans[i].first > unfenced:
+                        store_unmark(self.context.shard, unfenced, fenced.spans[i].first - 1)
+                    unfenced = fenced.spans[i].last + 1
+                if unfenced <= last:
+                    store_unmark(self.context.shard, unfenced, last)
+                fences_add(fenced, first, last)
 
     @property
-    def fenced(self) -> tuple[int, list[int]]:
-        """The number below which all incarnations are fenced, and further fenced incarnations."""
+    def fenced(self) -> list[tuple[int, int]]:
+        """The fenced incarnations: the first and the last of each span, ascending."""
         cdef uint32_t i
-        cdef Marks *fenced = &self.context.fenced
-        keys = [fenced.places[i].key for i in range(fenced.cap) if fenced.places[i].value]
-        return marks_get(fenced, 0), sorted(key for key in keys if key)
+        cdef Fences *fenced = &self.context.fenced
+        return [(fenced.spans[i].first, fenced.spans[i].last) for i in range(fenced.num)]
 
     # --- its role
 

@@ -24,9 +24,10 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._clock_requests cimport seal, stage
 from snailps.shard._context cimport (
-    FENCED_MAX, FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_STANDBY, Context, RowRequest, Standby,
+    FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_STANDBY, Context, RowRequest, Standby,
     is_lr_scale, padded, refuse, pushed_floats,
 )
+from snailps.shard._fences cimport FENCED_MAX, Span, fences_add, fences_room
 from snailps.shard._primary cimport (
     Appended, push_rows, replicate_push, replicate_retention, replicate_rows, replicate_seal, settle_push,
     unpin,
@@ -40,7 +41,7 @@ from snailps.store.core._clock_buffer cimport (
 from snailps.store.core._retention cimport retention_put
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
-    Mark, Table, marks_raise, store_access, store_adds_state, store_disown, store_dropped, store_floats,
+    Mark, Table, store_access, store_adds_state, store_disown, store_dropped, store_floats,
     store_owns, store_scales_lr, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
@@ -188,12 +189,13 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
     cdef const BeginHead *begin = <const BeginHead *>at
     cdef const uint32_t *fragments = <const uint32_t *>(at + sizeof(BeginHead))
     cdef uint64_t listed = padded(head.count * 4)
-    cdef uint64_t i, incarnation, mark
+    cdef uint64_t i
+    cdef Span span
     if me.standby.expects == NULL:
         reply.reason = b"the route, which the master has not sent to the standby yet"
         return OUTCOME_PARK
     if me.standby.begun or rest < sizeof(BeginHead) or begin.fenced > FENCED_MAX \
-            or rest != sizeof(BeginHead) + listed + begin.fenced * <uint64_t>8:
+            or rest != sizeof(BeginHead) + listed + begin.fenced * <uint64_t>sizeof(Span):
         return _broken(out, reply, b"BEGIN of %llu bytes with %llu fragments", rest, head.count)
     if begin.frag_num != me.frag_num or head.count != me.standby.expected:
         return _broken(out, reply, b"a stream of %llu fragments, this standby is for %llu", head.count,
@@ -203,12 +205,12 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
             return _broken(out, reply, b"a stream of fragment %llu, which this standby is not for",
                            fragments[i], 0)
     for i in range(begin.fenced):
-        memcpy(&incarnation, <const char *>fragments + listed + 8 * i, 8)
-        mark = 1
-        if incarnation >> 63:                   # the number below which all are fenced: see is_fenced
-            incarnation, mark = 0, incarnation & (<uint64_t>1 << 63) - 1
-        if marks_raise(&me.fenced, incarnation, mark) < 0:
+        memcpy(&span, <const char *>fragments + listed + i * sizeof(Span), sizeof(Span))
+        if span.first == 0 or span.first > span.last or span.last >> 63:
+            return _broken(out, reply, b"a fence of incarnations %llu to %llu", span.first, span.last)
+        if fences_room(&me.fenced) < 0:
             return _no_memory(out, reply)
+        fences_add(&me.fenced, span.first, span.last)
     me.shard.tick = begin.tick
     slots_set(me.slots, begin.clock, begin.early)
     me.standby.begun = True

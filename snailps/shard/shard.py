@@ -120,15 +120,15 @@ class Shard(ShardCore):
         order = {"do": "seal", "clock": clock, "slot": slot, "slots": slots}
         return bool(self._order({**order, "incarnation": incarnation}))
 
-    def fence(self, incarnation: int, below: int = 0) -> None:
-        """Refuse this incarnation, and all `below`, from now on; their connections end."""
-        self._order({"do": "fence", "incarnation": incarnation, "below": below})
+    def fence(self, incarnation: int, gone: Sequence[tuple[int, int]] = ()) -> None:
+        """Refuse this incarnation, and all of these spans, from now on; their connections end."""
+        self._order({"do": "fence", "incarnation": incarnation, "gone": list(gone)})
 
     def fence_and_seal(
-        self, incarnation: int, below: int, clock: int, slot: int, slots: int
+        self, incarnation: int, gone: Sequence[tuple[int, int]], clock: int, slot: int, slots: int
     ) -> None:
         """Fence an incarnation; from clock 0 on, also seal its slot."""
-        self.fence(incarnation, below)
+        self.fence(incarnation, gone)
         if clock >= 0:
             self.seal(clock, slot, slots, incarnation)
 
@@ -166,7 +166,7 @@ class Shard(ShardCore):
         if do == "clear":
             return store.clear(order["tables"])
         if do == "fence":
-            return self.apply_fence(order["incarnation"], order["below"])
+            return self.apply_fence(order["incarnation"], order["gone"])
         if do == "set_clock":
             return self.apply_clock(order["clock"], order["early"])
         try:

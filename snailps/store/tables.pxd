@@ -186,8 +186,9 @@ cdef inline int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarna
     return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
 
 
-# Drops the marks of a fenced incarnation in all fragments: its pushes are refused before marks are compared.
-cdef void store_unmark(Shard *shard, uint64_t incarnation) noexcept nogil
+# Drops the marks of incarnations `first` to `last`, which are fenced, in all fragments: their pushes are refused
+# before marks are compared.
+cdef void store_unmark(Shard *shard, uint64_t first, uint64_t last) noexcept nogil
 
 
 # --- rows ----------------------------------------------------------------------------------------

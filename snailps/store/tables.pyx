@@ -131,10 +131,20 @@ cdef void _marks_remove(Marks *marks, uint64_t incarnation) noexcept nogil:
         marks_drop(marks)
 
 
-cdef void store_unmark(Shard *shard, uint64_t incarnation) noexcept nogil:
-    cdef uint32_t f
+cdef void store_unmark(Shard *shard, uint64_t first, uint64_t last) noexcept nogil:
+    cdef uint32_t f, i
+    cdef Marks *marks
     for f in range(shard.frag_num):
-        _marks_remove(&shard.fragments[f].marks, incarnation)
+        marks = &shard.fragments[f].marks
+        if first == last:
+            _marks_remove(marks, first)
+            continue
+        i = 0
+        while i < marks.cap:        # a removal moves another mark to its place, which is looked at next
+            if marks.places[i].value and first <= marks.places[i].key <= last:
+                _marks_remove(marks, marks.places[i].key)
+            else:
+                i += 1
 
 
 cdef void marks_drop(Marks *marks) noexcept nogil:

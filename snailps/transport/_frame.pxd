@@ -133,7 +133,7 @@ cdef inline bint head_is_known(const FrameHeader *head) noexcept nogil:
 # REACH    ClockHead, slot and slots 0
 # REACHED  empty
 # REPLICATE   ReplicaHead, then as `what` says; in a stream, where `request` counts frames from 1:
-#   BEGIN     BeginHead, count x uint32 (fragments), padded, fenced x uint64 (incarnations)
+#   BEGIN     BeginHead, count x uint32 (fragments), padded, fenced x 2 uint64 (incarnations: first, last)
 #   STAGED    StagedHead, count x uint64 (keys), runs x Group, count x floats x float32, padded
 #   SLOTS     SlotsHead, count x (uint64 sealed by, uint64 refused to)
 #   FRAGMENT  count x (uint64 incarnation, uint64 seq)
@@ -210,7 +210,7 @@ cdef packed struct BeginHead:
     uint32_t tick
     uint32_t early                  # clocks are closed by a command
     uint32_t frag_num
-    uint32_t fenced
+    uint32_t fenced                 # spans of incarnations
 
 cdef packed struct StagedHead:
     uint32_t runs

@@ -325,7 +325,7 @@ def watch_out(master, answer):
         return
     members, cluster = master.core.members, master.cluster
     for number in cluster.job.tenants:
-        if not members.gone.get(number):
+        if not members.gone_nodes.get(number):
             continue
         for shard in range(len(members.route.shards)):
             if (number, shard) not in cluster.fenced:

@@ -1,5 +1,6 @@
 """What a shard and its loop decide by time and order, with both given: no thread, no sleep."""
 
+import random
 import socket
 import struct
 
@@ -326,15 +327,37 @@ def test_standby_that_is_made_behind_a_fence_has_it_and_no_marks_of_it(shard, pe
             assert remote_error(client.ask(push(1, epoch=2))).code == "fenced"
 
 
-@pytest.mark.parametrize("made", ["before", "behind"])
-def test_fence_shuts_out_all_below_a_number_here_and_at_a_standby(shard, made):
-    """However many came and went: they are one number, not a set."""
-    for incarnation in range(2, 30):
+def test_span_of_a_fence_drops_the_marks_of_all_in_it_and_of_no_other(shard, peer):
+    """More of them than a fragment has places, and fewer."""
+    for incarnation in range(1, 30):
+        peer.send(push(incarnation, incarnation=incarnation))
+    peer.frames()
+    shard.fence(3, [(2, 4)])
+    assert shard.stat("marks") == 26 * FRAG_NUM
+    shard.fence(3, [(2, 28)])
+    assert shard.stat("marks") == 2 * FRAG_NUM
+    assert shard.shard.fenced == [(2, 28)]
+
+
+def test_fences_of_processes_that_came_in_turn_are_one_span(shard):
+    """Their order does not matter, and their number neither."""
+    numbers = list(range(2, 3002))
+    random.Random(3).shuffle(numbers)
+    for incarnation in numbers:
         shard.fence(incarnation)
+    assert shard.shard.fenced == [(2, 3001)]
+
+
+@pytest.mark.parametrize("made", ["before", "behind"])
+def test_fence_shuts_out_spans_of_numbers_here_and_at_a_standby(shard, made):
+    """However many came and went: they are a span for each gap, not a set."""
+    for incarnation in (*range(2, 30), 35, 38, 36, 37):
+        shard.fence(incarnation)
+    assert shard.shard.fenced == [(2, 29), (35, 38)]
 
     def fence():
-        shard.fence(41, 40)
-        shard.fence(3, 2)  # an older order comes again
+        shard.fence(41, [(33, 39), (1, 1)])
+        shard.fence(3)  # an older order comes again
 
     if made == "behind":
         fence()
@@ -343,14 +366,16 @@ def test_fence_shuts_out_all_below_a_number_here_and_at_a_standby(shard, made):
         if made == "before":
             fence()
             stream.deliver()
-        assert shard.shard.fenced == standby.shard.fenced == (40, [41])
+        assert shard.shard.fenced == standby.shard.fenced == [(1, 29), (33, 39), (41, 41)]
         standby.promote(2)
-        for incarnation in (1, 30, 39, 41):
+        for incarnation in (1, 29, 33, 39, 41):
             with Peer(standby) as client:
                 error = remote_error(client.ask(push(1, incarnation=incarnation, epoch=2)))
                 assert error.code == "fenced"
-        with Peer(standby) as client:
-            assert client.ask(push(1, incarnation=40, epoch=2)).kind == Kind.PUSHED
+        for incarnation in (30, 32, 40, 42):
+            with Peer(standby) as client:
+                client_push = push(1, incarnation=incarnation, epoch=2)
+                assert client.ask(client_push).kind == Kind.PUSHED
 
 
 def test_frames_that_are_missing_end_the_stream(shard):

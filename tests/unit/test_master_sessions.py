@@ -8,6 +8,7 @@ from snailps.errors import ClusterError, RemoteError
 from snailps.master import effects, events
 from snailps.master.job.ended_jobs import ENDED_MAX
 from snailps.master.leases.late_workers import DROP_S
+from snailps.master.number_spans import NumberSpans
 from snailps.master.phases import ClusterPhase
 from snailps.node.effects import WorkDone
 from snailps.transport import messages as m
@@ -70,21 +71,43 @@ def test_reader_that_comes_and_goes_costs_no_fence():
     assert not world.orders(m.Fence)
 
 
-def test_fence_names_the_number_below_which_nobody_is_left():
+def fenced_numbers(world):
+    """What a shard knows that has carried out every fence."""
+    numbers = NumberSpans()
+    for order in world.orders(m.Fence):
+        for first, last in [(order.message.incarnation,) * 2, *order.message.gone]:
+            numbers.add(first, last)
+    return numbers
+
+
+def test_fences_of_a_session_are_a_span_for_each_process_that_is_there():
+    """However many drivers and readers came beside a worker, a server and a driver that stay."""
     world = World(session=True, lasting=True)
-    _, first, second = world.forms()
-    members = {peer: world.core.members.peers[peer].number for peer in (first, second)}
-    world.handle(events.Gone(second, "killed"))
-    world.tick()
-    drivers = [world.join("driver") for _ in range(3)]
-    for driver in drivers[:2]:
+    world.forms()
+    world.join("driver")
+    number_of = {}
+
+    def join():
+        peer = world.join("driver")
+        number_of[peer] = world.core.members.peers[peer].number
+        return peer
+
+    pushed, reader, late = set(), join(), join()
+    for turn in range(60):
+        driver, next_reader = join(), join()
+        world.ask(driver, m.Declare([Table("rows", 4).to_dict()]))
+        pushed.add(number_of[driver])
         world.handle(events.Gone(driver, "killed"))
-    world.handle(events.Gone(first, "killed"))
-    world.tick()
-    below = [order.message.below for order in world.orders(m.Fence)]
-    last = world.core.members.peers[drivers[2]].number
-    assert below == [members[first], last]
-    assert last > max(members.values()) + 2
+        world.handle(events.Gone(reader, "closed"))  # after the fence of the driver beside it
+        reader = next_reader
+        if turn == 30:
+            world.handle(events.Gone(late, "closed"))
+        members = world.core.members.all
+        numbers = fenced_numbers(world)
+        assert all(number in numbers for number in pushed)
+        assert not any(number in numbers for number in members)
+        assert len(list(numbers)) <= len(members)
+    assert len(world.orders(m.Fence)) == 60  # none for a reader
 
 
 def test_server_that_refuses_a_fence_is_lost(make_job):

@@ -51,8 +51,8 @@ KNOWN = [
         b'{"is":"CloseClock","clock":3,"slots":[0,2],"shards":[1]}',
     ),
     (
-        m.Fence(7, 3, 1, 4, [5], 6),
-        b'{"is":"Fence","incarnation":7,"clock":3,"slot":1,"slots":4,"shards":[5],"below":6}',
+        m.Fence(7, 3, 1, 4, [5], [[6, 9]]),
+        b'{"is":"Fence","incarnation":7,"clock":3,"slot":1,"slots":4,"shards":[5],"gone":[[6,9]]}',
     ),
     (m.Declare([{"name": "in"}]), b'{"is":"Declare","tables":[{"name":"in"}]}'),
     (m.Declared([1, 2]), b'{"is":"Declared","numbers":[1,2]}'),

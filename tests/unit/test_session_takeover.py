@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from master_world import LIFE, Files, World
+from waiting import until
 
 from snailps.api.tables import Table
 from snailps.errors import (
@@ -19,6 +20,7 @@ from snailps.master import effects, events
 from snailps.master.effects import Fact
 from snailps.master.job.ended_jobs import MASTER_DIED, SHARED
 from snailps.master.job.recovery import Recovered
+from snailps.master.journal import FACTS, Journal, decode
 from snailps.master.phases import ClusterPhase
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.store.checkpoint.manifest import Manifest
@@ -85,6 +87,19 @@ def test_session_taken_over_knows_its_tables_and_its_driver():
     assert isinstance(world.ask(3, m.Declare([Table("w", 4).to_dict()])), ConfigError)
 
 
+def test_one_fence_after_a_takeover_names_all_who_are_gone_and_nobody_else():
+    """The lost master may not have had them fenced everywhere."""
+    world, _ = formed()
+    for _ in range(3):
+        world.handle(events.Gone(world.join("driver"), "killed"))
+    world.join("driver")  # 7, which does not come back yet
+    world.handle(events.Gone(world.join("driver"), "killed"))
+    world = after(world)
+    all_back(world)
+    assert [order.message for order in world.orders(m.Fence)] \
+        == [m.Fence(8, shards=[0], gone=[[4, 6], [8, 8]])]  # fmt: skip
+
+
 def test_call_of_a_driver_waits_until_the_servers_are_back():
     world = after(formed()[0])
     back(world, "driver", 3)
@@ -109,7 +124,31 @@ def test_driver_that_does_not_come_back_is_given_up_and_nothing_waits_for_it():
     refusal = back(world, "driver", 3)
     assert isinstance(refusal, ClusterError)
     assert refusal.code == m.GIVEN_UP  # by which it knows that the cluster goes on
-    assert [fact for fact in world.facts() if fact.kind == "gone"][-1].data["number"] == 3
+    assert world.facts()[-1] == Fact("drivers_gone", {"spans": [[3, 3]]})
+
+
+def test_journal_is_compacted_to_the_drivers_that_are_there(tmp_path):
+    """However many have come and gone; none that has gone is taken back."""
+    world, _ = formed()
+    for _ in range(40):
+        world.handle(events.Gone(world.join("driver"), "killed"))
+    world.join("driver")
+    world.handle(events.JournalGrown())
+    (compaction,) = [effect for effect in world.effects if isinstance(effect, effects.Compact)]
+    journal = Journal(tmp_path / "journal")
+    journal.take()
+    journal.begin([Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})])
+    for fact in world.facts():
+        journal.note(fact.kind, fact.data)
+    journal.compact(compaction.snapshot)
+    until(lambda: len(of_drivers(journal)) == 3, "the journal is compacted")
+    assert of_drivers(journal)[0] == Fact("drivers_gone", {"spans": [[4, 43]]})
+    assert [fact.data["number"] for fact in of_drivers(journal)[1:]] == [3, 44]
+    world = session(Recovered(decode((journal.path / FACTS).read_bytes())[0], "journal"))
+    journal.close()
+    all_back(world)
+    assert isinstance(back(world, "driver", 44), m.Welcome)
+    assert back(world, "driver", 20).code == m.GIVEN_UP
 
 
 def test_server_that_is_missed_is_lost_once_whatever_its_heartbeats_do():
@@ -125,6 +164,11 @@ def test_server_that_is_missed_is_lost_once_whatever_its_heartbeats_do():
     assert "server 1 (h, process 1) is lost: closed" in world.core.lifecycle.verdict
 
 
+def of_drivers(journal):
+    facts = decode((journal.path / FACTS).read_bytes())[0]
+    return [fact for fact in facts if fact.kind in ("driver", "drivers_gone")]
+
+
 def effects_of_silence(world):
     from snailps.master import events
 
@@ -136,7 +180,7 @@ def test_driver_of_a_job_of_a_file_is_not_taken_back():
     world, _ = formed()
     world.core.session = False
     numbers = [member.number for member in world.core.members.all.values()]
-    facts = [fact for fact in world.facts() if fact.kind == "member"]
+    facts = [fact for fact in world.facts() if fact.kind in ("member", "driver")]
     assert [fact.data["number"] for fact in facts] == numbers  # of a session all are known
     world = World(None, Recovered([Fact("numbers", {"until": 9, "readers_until": 9})]))
     assert isinstance(back(world, "driver", 3), ClusterError)

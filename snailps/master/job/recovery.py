@@ -159,7 +159,7 @@ class JobRecovery:
                 clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
         # The journal may end between the loss of a worker and its "retire".
-        for number in self._members.gone:
+        for number in self._members.gone_nodes:
             job.schedule.retire(number)
         controller.expiry.resume(job, now)
         controller.leases.clocks_noted = clocks_set
@@ -190,7 +190,7 @@ class JobRecovery:
     def _fence(self, job: Job, now: float) -> None:
         """Fence lost workers again, and seal what they had pushed completely."""
         slots = job.schedule.slots
-        for number, lost in self._members.gone.items():
+        for number, lost in self._members.gone_nodes.items():
             if lost:
                 last = None if slots is None else slots.last_of(number)
                 self._shard_orders.fence(number, now, last)

@@ -71,7 +71,7 @@ class ReplicationController:
             lifecycle.fail,
             limits.changeover_s,
             self._expel,
-            lambda: self._members.below,
+            self._members.fenced_with,
         )
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False

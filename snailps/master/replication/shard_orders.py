@@ -51,11 +51,12 @@ class ShardOrders:
         # ``expel(server, why, now)`` declares a server lost that refuses an order: its standbys
         # carry it out. None: the cluster ends
         expel: Callable[[int, str, float], None] | None = None,
-        below: Callable[[], int] = lambda: 0,  # no incarnation below this number pushes any more
+        # ``gone(incarnation)``: it, and others that push no more, as spans of numbers
+        gone: Callable[[int], list[tuple[int, int]]] = lambda incarnation: [],
     ) -> None:
         self._count, self._server_of = count, server_of
         self._call, self._fail = call, fail
-        self._limit_s, self._expel, self._below = limit_s, expel, below
+        self._limit_s, self._expel, self._gone = limit_s, expel, gone
         self._open: list[_ShardOrder] = []
         self.expired = 0  # rows deleted because no push touched them
 
@@ -98,11 +99,12 @@ class ShardOrders:
         only. These may have applied its clock, so no worker could train the step again from the
         same rows: the other shards seal it in the worker's place; see `clocks_set`.
         """
+        gone = [list(span) for span in self._gone(incarnation)]
         if last is None:
             self.give(
                 "fence",
                 "fence a worker",
-                lambda shards: messages.Fence(incarnation, shards=shards, below=self._below()),
+                lambda shards: messages.Fence(incarnation, shards=shards, gone=gone),
                 now,
             )
             return
@@ -110,7 +112,7 @@ class ShardOrders:
         self.give(
             "clock",
             f"seal slot {slot} of clock {clock}",
-            lambda shards: messages.Fence(incarnation, clock, slot, slots, shards, self._below()),
+            lambda shards: messages.Fence(incarnation, clock, slot, slots, shards, gone),
             now,
         )
 

@@ -21,6 +21,7 @@ from snailps.transport.messages.validation import (
     U16,
     U32,
     U63,
+    U64,
     Bool,
     Clock,
     ClockOrNone,
@@ -41,6 +42,7 @@ from snailps.transport.messages.validation import (
 )
 
 Slots = Annotated[list[Any], ListOf(Whole(0, SLOTS_MAX - 1), SLOTS_MAX)]
+SPANS_MAX = 1 << 16
 _DONE = Struct({"done": ListOf(U16, SHARDS_MAX)}, {"expired": U63, "shards": Plain()}, open=True)
 
 
@@ -113,9 +115,9 @@ class CloseClock(Message):
 class Fence(Message):
     """Order shards to refuse all frames of this incarnation: others get its work.
 
-    They refuse all incarnations `below`, too, which have all ended.  With a `clock` of 0 or more
-    the incarnation had pushed this slot completely, and sealed it at some shards perhaps: each
-    shard seals it in its name, so that all shards agree.
+    They refuse all from the first to the last of each span of `gone`, too, which have all ended.
+    With a `clock` of 0 or more the incarnation had pushed this slot completely, and sealed it at
+    some shards perhaps: each shard seals it in its name, so that all shards agree.
     """
 
     incarnation: Id64
@@ -123,7 +125,7 @@ class Fence(Message):
     slot: Id32 = 0
     slots: Id32 = 1
     shards: Shards = field(default_factory=list)
-    below: Id64 = 0
+    gone: Annotated[list[Any], ListOf(Row(U64, U64), SPANS_MAX)] = field(default_factory=list)
 
 
 @message(by="master", answers="Ok")
