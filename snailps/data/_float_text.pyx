@@ -196,7 +196,7 @@ def label_lines(labels not None: Sequence[bytes], const int32_t[:, ::1] best not
             if at == end:
                 memcpy(at, b"-\t-\t", 4)
                 at += 4
-            at[-1] = c"\n"
+            (at - 1)[0] = c"\n"
     return lines[:at - begin].data
 
 

@@ -279,7 +279,8 @@ cdef class WordCounter:
         """The counter as bytes for `merge`, in the layout of `word_counts`."""
         with self.lock:
             # Views, so that `pack` makes the only copy; of a byte more, since an empty view is refused.
-            text = np.asarray(<uint8_t[:self.table.arena_used + 1]>self.table.arena)[:-1]
+            text = np.asarray(<uint8_t[:self.table.arena_used + 1]>self.table.arena)
+            text = text[:self.table.arena_used]
             starts = np.asarray(<uint64_t[:self.table.words + 1]>self.table.starts)
             return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
                         self.tokens)

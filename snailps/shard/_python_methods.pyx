@@ -304,7 +304,7 @@ def _access_error(error, method):
     """What a method in Python raised, with its traceback, for the client."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     if len(text) > TRACEBACK_HEAD + TRACEBACK_TAIL:
-        text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[-TRACEBACK_TAIL:]}"
+        text = f"{text[:TRACEBACK_HEAD]}\n...\n{text[len(text) - TRACEBACK_TAIL:]}"
     name = f"{type(method).__module__}:{type(method).__qualname__}"
     return RemoteError(f"access method {name} failed at the server:\n{text}", "access")
 

@@ -1,6 +1,7 @@
 """`tools/stubs.py` writes types from .pyx and .pxd; what it writes is built, not committed."""
 
 import ast
+import re
 import runpy
 import subprocess
 from pathlib import Path
@@ -137,3 +138,20 @@ def test_stub_of_estimators_types_each_constructor(stubs):
         assert isinstance(constructor, ast.FunctionDef)
         names = [parameter.arg for parameter in constructor.args.kwonlyargs]
         assert names == list(getattr(snailps.estimators, name).parameters.defaults)
+
+
+FROM_THE_END = re.compile(r"\[(?:[^\[\]]*:)?\s*-\w|:\s*-\w[^\[\]]*\]")
+
+
+def test_compiled_modules_index_nothing_from_its_end():
+    """They are compiled with wraparound=False: what a negative index means is not defined."""
+    for sample in ("a[-1]", "a[1:-n]", "a[-n:]", "a[f[0]:-1]"):
+        assert FROM_THE_END.search(sample), sample
+    assert not FROM_THE_END.search("a[i - 1] + b[:n - 1]")
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "snailps").rglob("*.pyx"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if FROM_THE_END.search(re.sub(r"#.*|\[::-1\]|\[-scale, scale\)", "", line))
+    ]
+    assert not lines

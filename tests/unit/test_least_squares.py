@@ -398,6 +398,9 @@ def test_earlier_lines_given_again_are_warned_of(small_ranges, tmp_path, caplog)
         {"known.items": np.array([7])},
         {"known.items": np.full(400, 99)},
         {"known.items": np.full(400, -1)},
+        {"known.items": np.full(400, 1 << 32)},  # 0 in the lower half
+        {"known.items": np.full(400, 1 << 63, np.uint64)},
+        {"known.items": np.full(400, 1.5)},
         {"known.weights": np.ones(3)},
     ],
 )

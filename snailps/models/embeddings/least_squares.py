@@ -535,25 +535,26 @@ class Known:
         """
         if not {KNOWN_PTR, KNOWN_ITEMS} <= arrays.keys():
             return None
-        ptr, items = arrays[KNOWN_PTR].astype(np.int64), arrays[KNOWN_ITEMS].astype(np.int32)
-        weights = arrays.get(KNOWN_WEIGHTS, NO_WEIGHTS).astype(np.float32)
+        ptr, items = arrays[KNOWN_PTR], arrays[KNOWN_ITEMS]  # not narrowed before the check
+        weights = arrays.get(KNOWN_WEIGHTS, NO_WEIGHTS)
         users, item_num = (len(arrays[rows_of(kind)]) for kind in ("users", "items"))
         fits = (
-            ptr.shape == (users + 1,)
+            all(of_file.dtype.kind in "iu" for of_file in (ptr, items))
+            and weights.dtype.kind in "iuf"
+            and ptr.shape == (users + 1,)
             and items.ndim == 1
             and weights.shape in ((0,), items.shape)
             and ptr[0] == 0
             and bool((ptr[:-1] <= ptr[1:]).all())
             and ptr[-1] == len(items)
-            and items.min(initial=0) >= 0
-            and items.max(initial=-1) < item_num
+            and bool(((items >= 0) & (items < item_num)).all())
         )
         if not fits:
             raise ModelFileError(
                 f"{path}: expected lines of {users:,} users and {item_num:,} items, got others: "
                 f"{KNOWN_PTR} {ptr.shape}, {KNOWN_ITEMS} {items.shape}. Train that model again"
             )
-        return cls(ptr, items, weights)
+        return cls(ptr.astype(np.int64), items.astype(np.int32), weights.astype(np.float32))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Give the arrays for a model's file."""

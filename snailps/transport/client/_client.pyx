@@ -100,7 +100,7 @@ def _walks(fragments, owner):
         raise MisuseError(f"no fragment {fragment}: the route has {len(owner)}")
     longest = min(-(-len(wanted) // SCANS_AHEAD), SCAN_FRAGMENTS_MAX)
     owners = owner[wanted]
-    edges = np.flatnonzero((np.diff(wanted) != 1) | (owners[1:] != owners[:-1])) + 1
+    edges = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(owners) != 0)) + 1
     of_shard = {}
     for run in np.split(wanted, edges):
         for first in range(0, len(run), longest or 1):
