@@ -92,12 +92,27 @@ class Reader(Stage):
                     yield Lap()
 
 
+def _checked(stage: str, items: Iterator[Any], expected: str, ndim: int = 0) -> Iterator[Any]:
+    """Items of the stage before, which may be a user's: bytes, or arrays int32 of `ndim`."""
+    for item in items:
+        if ndim:
+            fits = isinstance(item, np.ndarray) and (item.dtype, item.ndim) == (np.int32, ndim)
+        else:
+            fits = isinstance(item, bytes)
+        if not fits:
+            raise DataError(
+                f"stage {stage} of a pipeline: expected {expected} from the stage before it, got "
+                f"{item!r:.60}"
+            )
+        yield item
+
+
 class Tokenizer(Stage):
     """Words: lower-cased runs of ASCII letters, separated by all other bytes."""
 
     def __call__(self, items: Iterator[bytes]) -> Iterator[bytes]:
         """Bytes of whole words -> bytes of words, one blank between two; no empty items."""
-        for piece in items:
+        for piece in _checked("Tokenizer", items, "a text, bytes"):
             words = b" ".join(letters_only(piece).split())
             if words:
                 yield words
@@ -116,7 +131,7 @@ class Filter(Stage):
     def __call__(self, items: Iterator[bytes]) -> Iterator[Ids]:
         """Words with a blank between two -> their numbers, int32, as many as are known."""
         lexicon, unknown = Lexicon(self.words), 0
-        for words in items:
+        for words in _checked("Filter", items, "words with a blank between, bytes"):
             ids, _ = lexicon.encode(words)
             ids = ids[ids >= 0]  # without marks of a sentence's end
             unknown = 0 if len(ids) else unknown + len(words) + 1
@@ -158,7 +173,7 @@ class Batcher(Stage):
     def _windows(self, items: Iterator[Ids]) -> Iterator[Ids]:
         """Windows of the stream, some at a time; the last words stay for the next ones."""
         last = np.zeros(0, np.int32)
-        for ids in items:
+        for ids in _checked("Batcher", items, "numbers of words, an array int32 (n,)", 1):
             stream = np.concatenate([last, ids])
             if len(stream) >= self.window:
                 yield np.lib.stride_tricks.sliding_window_view(stream, self.window)

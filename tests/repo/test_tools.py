@@ -454,6 +454,39 @@ def test_shares_are_the_whole_cut_at_ends(tmp_path, packed, end):
     assert all(abs(len(share) - len(text) / 3) < 20 for share in shares)
 
 
+def test_batch_script_ends_with_the_code_of_the_master_whatever_signals_come_after_it(tmp_path):
+    master = "#!/bin/sh\nuntil [ -e finish ]; do sleep 0.05; done; touch ended; exit 7\n"
+    tasks = "#!/bin/sh\ntrap '' TERM; until [ -e go ]; do sleep 0.05; done\n"
+    programs = {"snailps": master, "srun": tasks, "scontrol": "#!/bin/sh\necho host\n"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "config").mkdir()
+    slurm = {"SLURM_NTASKS": "3", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1"}
+    given = os.environ | slurm | {"SLURM_JOB_NODELIST": "host", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = ["bash", ROOT / "tools/slurm/snailps.sbatch"]
+    refused = subprocess.run(
+        command, env=given | {"SERVERS": "two"}, cwd=tmp_path, capture_output=True, timeout=WAIT_S
+    )
+    assert (refused.returncode, b"expected SERVERS=two servers" in refused.stderr) == (2, True)
+    script = subprocess.Popen(command, env=given, cwd=tmp_path)
+    try:
+        caught = re.compile(r"SigCgt:\s*(\w+)")
+        status = Path(f"/proc/{script.pid}/status")
+        until(lambda: int(caught.search(status.read_text())[1], 16) >> (signal.SIGTERM - 1) & 1)
+        (tmp_path / "finish").touch()
+        until((tmp_path / "ended").exists)
+        turns = iter(range(20))
+        until(lambda: script.send_signal(signal.SIGTERM) or next(turns, None) is None)
+        (tmp_path / "go").touch()
+        assert script.wait(WAIT_S) == 7
+    finally:
+        for name in ("finish", "go"):
+            (tmp_path / name).touch()
+        script.kill()
+        script.wait()
+
+
 @pytest.mark.parametrize(
     ("inventory", "words"),
     [

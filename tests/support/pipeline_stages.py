@@ -35,6 +35,14 @@ class Nothing(snailps.Stage):
             yield from ()
 
 
+class Others(snailps.Stage):
+    """Numbers of words that follow those of two words."""
+
+    def __call__(self, items):
+        for ids in items:
+            yield ids + ids.dtype.type(2)
+
+
 class Last(snailps.Stage):
     """The last of every `n` items, for however many times all of them that is."""
 

@@ -1,6 +1,7 @@
 """Federated averaging: its files, learners and feeds."""
 
 import errno
+import gzip
 import json
 import math
 import os
@@ -102,14 +103,22 @@ def test_prepare_makes_vocabulary_by_frequency_and_windows_of_the_text(tmp_path)
 def test_prepare_max_vocab_counts_stop_words_and_seed_draws_other_windows(folder):
     text = str(folder / "input")
     all_words = read_vocab(str(folder / "data"))
-    (folder / "stop").write_bytes(all_words[0])
-    prepare([text], folder / "few", stop_words=folder / "stop", max_vocab=5, test_windows=20)
-    assert read_vocab(str(folder / "few")) == all_words[1:5]
+    for name, packed in (("stop", bytes), ("stop.gz", gzip.compress)):
+        (folder / name).write_bytes(packed(all_words[0]))
+        prepare([text], folder / "few", stop_words=folder / name, max_vocab=5, test_windows=20)
+        assert read_vocab(str(folder / "few")) == all_words[1:5]
     drawn = []
     for seed in (1, 1, 2):
         prepare([text], folder / "few", test_windows=20, seed=seed)
         drawn.append((folder / "few" / "test.txt").read_bytes())
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_prepare_refuses_what_no_training_would_take(folder):
+    for cfg in ({"bpe": 2_000_000}, {"bs": 65_537}):
+        with pytest.raises(ConfigError, match=r"cfg.json: b\w+: expected a whole number .* from 1"):
+            prepare([str(folder / "input")], folder / "none", test_windows=20, cfg=cfg)
+    assert not (folder / "none").exists()
 
 
 def test_prepare_without_enough_text_refuses(tmp_path):
@@ -364,6 +373,16 @@ def test_feeds_of_a_text_that_is_shorter_than_a_window_go_through_it_again(folde
         Feeds(settings_of(folder, shuffle=500, bs=4), [b"whale", b"ship"], 1, 0, 1)
     ) as feeds:
         assert feeds.take(0).tolist()[0] in ([0, 1, 0, 1, 0], [1, 0, 1, 0, 1])
+
+
+def test_stage_that_makes_numbers_of_no_words_is_refused(folder):
+    (folder / "input").write_text("whale ship " * 9)
+    stages = "tokenizer, filter, pipeline_stages:Others, batcher"
+    with (
+        closing(Feeds(settings_of(folder, stages=stages), [b"whale", b"ship"], 1, 0, 1)) as feeds,
+        pytest.raises(DataError, match="numbers from 2 to 3, but words have 0 to 1: a stage after"),
+    ):
+        feeds.take(0)
 
 
 def test_stages_of_unknown_name_refuse(folder):

@@ -30,6 +30,24 @@ def windows_of(ids, window):
     return [tuple(ids[i : i + window]) for i in range(len(ids) - window + 1)]
 
 
+@pytest.mark.parametrize(
+    ("stage", "item", "said"),
+    [
+        (Tokenizer(), "text", "Tokenizer of a pipeline: expected a text, bytes from .* got 'text'"),
+        (Tokenizer(), np.zeros(2, np.int32), "Tokenizer of a pipeline: expected a text, bytes"),
+        (Filter([b"a"]), "a b", "Filter of a pipeline: expected words with a blank between, bytes"),
+        (Batcher(3, 2), b"a b c", r"Batcher of a pipeline: expected numbers of words, an array in"),
+        (Batcher(3, 2), [1, 2, 3], r"array int32 \(n,\) from the stage before it, got \[1, 2, 3\]"),
+        (Batcher(3, 2), np.zeros(5), "Batcher"),
+        (Batcher(3, 2), np.zeros(5, np.int64), "Batcher"),
+        (Batcher(3, 2), np.zeros((5, 1), np.int32), "Batcher"),
+    ],
+)
+def test_item_that_is_not_of_the_stage_before_is_named(stage, item, said):
+    with pytest.raises(DataError, match=f"stage .*{said}"):
+        list(stage(iter([item])))
+
+
 def test_letters_only_keeps_ascii_letters_in_lower_case():
     assert letters_only(b"Moby-DICK;\tor, The Wh\xc3\xa9le 9") == b"moby dick  or  the wh  le  "
 

@@ -34,7 +34,7 @@ class Feeds:
         index: int,
         clients: int,
     ) -> None:
-        self.count = settings.pipelines or learners
+        self.count, self._words = settings.pipelines or learners, len(words)
         where = settings.scratch_dir, settings.scratch_bytes
         self._pipelines: list[Pipeline] = []
         try:
@@ -68,6 +68,11 @@ class Feeds:
         if not isinstance(batch, np.ndarray) or batch.dtype != np.int32 or batch.ndim != 2:
             raise DataError(
                 f"a pipeline's last stage has to make int32 arrays (bs, window), got {batch!r:.80}"
+            )
+        if batch.size and not (batch.min() >= 0 and batch.max() < self._words):
+            raise DataError(
+                f"a pipeline made numbers from {batch.min()} to {batch.max()}, but words have 0 to "
+                f"{self._words - 1}: a stage after filter has to pass on the numbers that it gets"
             )
         return batch
 

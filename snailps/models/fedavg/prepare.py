@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from snailps.config import settings_of
 from snailps.config.output import make_folder
 from snailps.data._text import WordCounter
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import expand, files_of
 from snailps.data.scratch import Scratch
-from snailps.data.unpacking import read_errors
+from snailps.data.unpacking import open_content, read_errors
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
 from snailps.models.fedavg import settings
@@ -50,6 +51,9 @@ def prepare(
     """
     settings.refuse_data_files(files_of(inputs), folder, "another folder for what is made")
     settings.check_cfg(cfg or {}, folder / CFG)
+    declared = settings_of(settings.FedAvgSettings)
+    for key, value in (cfg or {}).items():
+        declared[key].parse(declared[key].format(value), str(folder / CFG))
     make_folder(folder, "folder")
     left_out = set(letters_only(_read(stop_words)).split()) if stop_words else set()
     counter = WordCounter()
@@ -89,7 +93,7 @@ def prepare(
         "words": len(words),
         "tokens": len(ids),
         "windows": windows,
-        "entropy": float(-(shares * np.log(shares)).sum()),
+        "entropy": float((shares * -np.log(shares)).sum()),
     }
 
 
@@ -101,5 +105,5 @@ def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
 
 
 def _read(path: Path) -> bytes:
-    with read_errors(str(path)):
-        return path.read_bytes()
+    with read_errors(str(path)), open_content(str(path)) as file:
+        return file.read()
