@@ -123,7 +123,7 @@ class JobRows:
     """Summary, settings and rows of the job that a cluster trains, as its model's methods read
     them (`shared_blocks.Puller`)."""
 
-    def __init__(self, driver: Driver, address: str) -> None:
+    def __init__(self, driver: Driver, address: str, limit_s: float) -> None:
         number, texts = driver.newest_job()
         if not settings_of(MfSettings).keys() <= texts.keys():
             what = texts.get("worker_class", "nothing")
@@ -136,14 +136,18 @@ class JobRows:
         self.settings, self.summary = settings, driver.summary(number)
         if not self.summary:
             raise ClusterError(f"the names of the job at {address} are not counted yet: try again")
-        self._driver = driver
+        self._driver, self._limit_s = driver, limit_s
         self._tables: dict[str, tuple[int, Table]] = driver.all_tables()
 
     def pull(self, table: str, keys: Keys) -> Rows:
         number, declared = self._tables[table]
-        return self._driver.client.pull(
-            number, keys, np.empty((len(keys), declared.dim), np.float32)
-        )
+        rows = np.empty((len(keys), declared.dim), np.float32)
+        pull = self._driver.client.pull_async(number, keys, rows)
+        try:
+            return pull.wait(self._limit_s)
+        except SnailError:
+            pull.abandon()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +326,7 @@ class Recommender(reader.FromCluster):
     def _pulled_once(self, before: Snapshot | None, joins: int) -> Snapshot:
         now = self._clock()
         if before is None or before.joins != joins:
-            rows = JobRows(self._live.driver, self._address)
+            rows = JobRows(self._live.driver, self._address, self._live.limit_s)
             names = MatrixFactorization.names(rows)  # type: ignore[arg-type]
             before = Snapshot(_model_of(self._address, rows, names), names, rows, joins, now)
         count, dim = before.model.item_rows.shape

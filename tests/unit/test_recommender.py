@@ -50,6 +50,7 @@ class Training:
         self.lines: dict[int, np.ndarray] = {}
         self.lost, self.lives, self.pulls, self.asked = False, 0, 0, 0
         self.connected, self.now = True, 50.0
+        self.limit_s, self.limits, self.abandoned = 0.7, [], 0
         self.driver = self.client = self
 
     # --- as LiveRows ---
@@ -64,10 +65,7 @@ class Training:
     def close(self):
         self.connected = False
 
-    def pull(self, *arguments):
-        if len(arguments) == 3:  # as a client
-            return self.of_lines(arguments[1])
-        keys, rows = arguments
+    def pull(self, keys, rows):
         self.pulls += len(keys)
         if self.lost:
             return np.zeros(len(keys), bool), WaitTimeout("no answer")
@@ -89,6 +87,21 @@ class Training:
 
     def all_tables(self):
         return {name: (number, table) for number, (name, table) in enumerate(self.tables.items())}
+
+    # --- as a client, of lines ---
+
+    def pull_async(self, number, keys, rows):
+        self.lines_asked = keys
+        return self
+
+    def wait(self, limit_s):
+        self.limits.append(limit_s)
+        if self.lost:
+            raise WaitTimeout("no answer")
+        return self.of_lines(self.lines_asked)
+
+    def abandon(self):
+        self.abandoned += 1
 
     # --- lines ---
 
@@ -225,6 +238,17 @@ def test_rows_out_of_reach_are_named_or_answered_by_old_ones(training):
     assert training.pulls > pulls
     training.lost = False
     assert strict.recommend(items=["i1"]) == before[1]
+
+
+def test_lines_of_lost_servers_are_awaited_as_long_as_rows(training):
+    stale = training.recommender(unreachable="stale")
+    training.lost = True
+    with pytest.raises(WaitTimeout, match="no answer"):
+        stale.recommend("u1")
+    assert (training.limits, training.abandoned) == ([training.limit_s], 1)
+    training.lost = False
+    assert stale.recommend("u1") == training.best(training.row_of("u1"), ("i0", "i2"))
+    assert {*training.limits} == {training.limit_s}
 
 
 def test_next_cluster_has_its_own_names(training):
