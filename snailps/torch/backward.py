@@ -1,6 +1,7 @@
 """Actions that run when a backward pass has succeeded; detection of scaled losses.
 
-    this_pass().gathered(action)[key] = value -> backward succeeds -> action({key: value, ...})
+    this_pass().gathered(prepare)[key] = value
+    -> backward succeeds -> prepare({key: value, ...}) -> an action, called once all are prepared
 
 PyTorch's engine owns the callback of a pass, and the callback owns what was gathered, so nothing is
 left of a pass that fails.  A pass is identified by the engine's number, not by a thread: devices
@@ -21,6 +22,8 @@ import torch
 
 from snailps.errors import MisuseError
 
+Action = Callable[[], object]
+
 
 class BackwardPass:
     """A backward pass that is running, and what it has gathered for its end.
@@ -30,12 +33,12 @@ class BackwardPass:
 
     def __init__(self) -> None:
         self.scaled = False
-        self._gathered: dict[Callable[[Any], object], dict[Any, Any]] = {}
+        self._gathered: dict[Callable[[Any], Action], dict[Any, Any]] = {}
 
-    def gathered(self, action: Callable[[Any], object]) -> dict[Any, Any]:
-        """Return the mapping that `action` is called with when the pass has succeeded."""
+    def gathered(self, prepare: Callable[[Any], Action]) -> dict[Any, Any]:
+        """Return the mapping that `prepare` is called with when the pass has succeeded."""
         with _lock:
-            return self._gathered.setdefault(action, {})
+            return self._gathered.setdefault(prepare, {})
 
     def refuse_scaled(self) -> None:
         """Raise MisuseError if gradients are scaled and would be pushed without being unscaled."""
@@ -46,9 +49,12 @@ class BackwardPass:
             )
 
     def end(self) -> None:
-        """Call each action with what was gathered for it."""
-        for action, gathered in self._gathered.items():
-            action(gathered)
+        """Prepare everything that was gathered, then act.
+
+        Preparing may refuse the step, so nothing acts before all have agreed.
+        """
+        for act in [prepare(gathered) for prepare, gathered in self._gathered.items()]:
+            act()
 
 
 _lock = threading.Lock()

@@ -11,6 +11,9 @@ embeddings.
 
 from __future__ import annotations
 
+import functools
+import gc
+import operator
 import os
 import time
 import warnings
@@ -23,18 +26,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from snailps.api.tables import Rows, Table, Tensor
 from snailps.errors import ConfigError, MisuseError, NotFinite, WaitTimeout
 from snailps.local.session import Cluster
 from snailps.torch.backward import BackwardPass, tensors_in, this_pass
-from snailps.torch.exchange import check_finite
+from snailps.torch.exchange import check_finite, checked_lr
 from snailps.torch.rows import RowClient, current
 from snailps.torch.server_vector import Buffers, ServerVector
 from snailps.transport._awake import awake_s
 from snailps.transport.client._client import Pending
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam")
+DEFAULT_NAME = "dense"
 ATTRIBUTE = "_snailps_synced"
 """Attribute of a module under `sync`: its `Synced`."""
 LIMIT_S = 60.0
@@ -223,7 +228,7 @@ def shape_code(module: nn.Module) -> int:
 
 def sync(
     module: nn.Module,
-    name: str = "dense",
+    name: str = DEFAULT_NAME,
     *,
     mode: Literal["async", "ssp", "bsp"] = "async",
     optimizer: str = "adagrad",
@@ -294,14 +299,19 @@ def sync(
     >>> model(x).sum().backward()  # pulled before, pushed after  # doctest: +SKIP
     >>> synced.close()  # doctest: +SKIP
     """
-    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
-    world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
+    if not isinstance(module, nn.Module):
+        raise MisuseError(f"module: expected a module of PyTorch, got {type(module).__name__}")
+    rank = _whole("rank", rank, "RANK", 0)
+    world = _whole("world", world, "WORLD_SIZE", 1)
     if mode not in ("async", "ssp", "bsp"):
         raise ConfigError(f"mode: expected async, ssp or bsp, got {mode!r}")
     if not 0 <= rank < world:
         raise ConfigError(f"rank: expected 0 to {world - 1}, got {rank}")
-    if staleness < 0:
-        raise ConfigError(f"staleness: expected 0 or more steps, got {staleness}")
+    if type(staleness) is not int or staleness < 0:
+        raise ConfigError(f"staleness: expected 0 or more steps, got {staleness!r}")
+    if not timeout_s > 0:
+        raise ConfigError(f"timeout_s: expected more than 0 seconds, got {timeout_s!r}")
+    refuse_kept(module)
     if mode == "bsp" and world > 1 and not _has_group():
         raise ConfigError(
             "mode bsp of several processes averages gradients by torch.distributed: call "
@@ -315,6 +325,26 @@ def sync(
     dense = DenseParameters(rows, module, name, optimizer, lr, **options)
     buffers = Buffers(rows, module, f"{name}.buffers") if Buffers.has_any(module) else None
     return Synced(module, dense, buffers, rows, mode, ranks, staleness)
+
+
+def _whole(what: str, given: int | None, variable: str, default: int) -> int:
+    """Return an argument, or the number in a variable of the environment that torchrun sets."""
+    value: Any = (os.environ.get(variable) or default) if given is None else given
+    try:
+        return int(value) if given is None else operator.index(value)
+    except (TypeError, ValueError):
+        source = f"{what}, from {variable} of the environment" if given is None else what
+        raise ConfigError(f"{source}: expected a whole number, got {value!r}") from None
+
+
+def refuse_kept(module: nn.Module) -> None:
+    """Raise MisuseError if `sync` keeps a parameter of the module already."""
+    for owner, key in trained(module):
+        if (synced := _keepers.get(id(owner._parameters[key]))) is not None:
+            raise MisuseError(
+                f"sync() keeps the parameter {key!r} of {type(owner).__name__} already, under the "
+                f"name {synced.dense.table.name!r}: two would step it. close() that one first"
+            )
 
 
 class Ranks:
@@ -555,6 +585,27 @@ class Synced:
         ]
         setattr(module, ATTRIBUTE, self)
         self._module = weakref.ref(module)
+        _keepers.update((id(parameter), self) for parameter in dense.parameters)
+        self._say_if_shared()
+
+    def _say_if_shared(self) -> None:
+        """Warn if two modules of this process, two towers say, share parameters by default."""
+        if self.dense.table.name != DEFAULT_NAME:
+            return
+        if any(map(self._is_namesake, _keepers.values())):
+            gc.collect()  # a module that a notebook has made again may be garbage in a cycle
+        if any(map(self._is_namesake, _keepers.values())):
+            warnings.warn(
+                "sync() keeps another module of this process under the default name "
+                f"{DEFAULT_NAME!r}: both have the same parameters at the servers, and each steps "
+                "them. Give each a name of its own, sync(module, 'name'), or close() the other",
+                stacklevel=4,
+            )
+
+    def _is_namesake(self, other: Synced) -> bool:
+        """Whether another one takes itself for the same process of the same module."""
+        mine, its = ((it._rows, it.dense.table.name, it._ranks.rank) for it in (self, other))
+        return other is not self and mine == its
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of the module is not kept by the servers
@@ -570,7 +621,7 @@ class Synced:
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self.dense.factor = float(value) / self.dense.table.lr
+        self.dense.factor = checked_lr(value) / self.dense.table.lr
 
     # --- hooks ------------------------------------------------------------------------------
 
@@ -607,7 +658,7 @@ class Synced:
         if self._pass is None:
             joined = this_pass()
             joined.refuse_scaled()
-            joined.gathered(_step_all)[self] = True
+            joined.gathered(_ready_all)[self] = True
             self._pass = weakref.ref(joined)
 
     def _drop_failed(self) -> None:
@@ -683,19 +734,26 @@ class Synced:
 
     # --- steps ------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Push the gradients of the parameters; with "bsp" all processes must call it together."""
+    def ready_to_step(self) -> Callable[[], object]:
+        """Take the gradients of the parameters, check them, and return what pushes them.
+
+        With "bsp" all processes must call it together, and it makes the step, because they have to
+        agree on what is checked.
+        """
         self._pass = None
         gradient = self.dense.take_gradient()
         if self.mode == "bsp":
             self._step_together(gradient)
-            return
+            return _nothing
         if gradient is None:
-            return
+            return _nothing
         self._fresh = False  # also if this step fails below
         self.flush()
         change = None if self._buffers is None else self._buffers.take_change(self._share)
         self._check(change, gradient[0])
+        return functools.partial(self._step, gradient, change)
+
+    def _step(self, gradient: tuple[Rows, NDArray[np.bool_]], change: Rows | None) -> None:
         with self._rows.corked():
             self._pushes.append(self.dense.push_gradient(*gradient))
             if self._buffers is not None and change is not None:
@@ -771,6 +829,8 @@ class Synced:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        for parameter in self.dense.parameters:
+            _keepers.pop(id(parameter), None)
         module = self._module()
         if module is not None:
             delattr(module, ATTRIBUTE)
@@ -779,9 +839,33 @@ class Synced:
             self._ranks.end()
 
 
-def _step_all(synced: dict[Synced, bool]) -> None:
-    for module in synced:
-        module.step()
+_keepers: weakref.WeakValueDictionary[int, Synced] = weakref.WeakValueDictionary()
+"""By `id` of a parameter what keeps it, which refers to the parameter."""
+
+
+def _refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Raise MisuseError if an optimizer of PyTorch would step gradients that wait for ours."""
+    for group in optimizer.param_groups if not hasattr(optimizer, "steps_rows") else ():
+        for parameter in group["params"]:
+            synced = _keepers.get(id(parameter))
+            if synced is not None and synced.held and parameter.grad is not None:
+                raise MisuseError(
+                    f"torch's {type(optimizer).__name__} and snailps.torch.Optimizer would both "
+                    f"step the parameters that sync() keeps as {synced.dense.table.name!r}: give "
+                    "it the others alone"
+                )
+
+
+register_optimizer_step_pre_hook(_refuse)
+
+
+def _ready_all(synced: dict[Synced, bool]) -> Callable[[], object]:
+    actions = [module.ready_to_step() for module in synced]
+    return lambda: [act() for act in actions]
+
+
+def _nothing() -> None:
+    """What is left to do after a step without gradients."""
 
 
 def _has_group() -> bool:

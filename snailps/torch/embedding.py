@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import operator
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from snailps.serving.saved_tables import SavedTables, open_checkpoint
 from snailps.torch import row_state
 from snailps.torch._bags import add_to_rows
 from snailps.torch.backward import enclosing, outermost
-from snailps.torch.exchange import Exchange, Lookup, corked, push_together
+from snailps.torch.exchange import Exchange, Lookup, checked_lr, corked, ready_to_push
 from snailps.torch.parameter import RowsParameter
 from snailps.torch.rows import current
 from snailps.torch.serving import ServedRows
@@ -51,6 +52,8 @@ NOT_EXPORTED = (
 STEPS = "snailps_steps"
 """Key in the metadata of a `state_dict`: number of the exchange, its steps so far, and the numbers
 of its trained tables."""
+TABLES = "snailps_tables"
+"""Key in the metadata of a `state_dict`: `row_state.described` of the module's tables."""
 ADAGRAD_EPS = 1e-10
 """PyTorch's epsilon.  `snailps.Table` has 1e-8, which differs visibly if a row's first gradient is
 tiny."""
@@ -230,9 +233,7 @@ class TableModule(nn.Module):
 
     @lr.setter
     def lr(self, value: float) -> None:
-        if not value >= 0:
-            raise ConfigError(f"lr: expected a number, 0 or more, got {value!r}")
-        self.exchange.factor = float(value) / self.tables[0].lr
+        self.exchange.factor = checked_lr(value) / self.tables[0].lr
 
     def flush(self) -> None:
         """Wait until all pushes are acknowledged.
@@ -275,6 +276,7 @@ class TableModule(nn.Module):
             metadata, of = destination._metadata.setdefault(prefix[:-1], {}), self.exchange
             trained = [i for i, one in enumerate(self.tables) if one.name in of.trained]
             metadata[STEPS] = (of.number, of.pushed, trained)
+            metadata[TABLES] = row_state.described(self.tables)
 
     def state_dict(self, *args: Any, rows: bool = False, **options: Any) -> Any:
         """As in `torch.nn.Module`; `rows` includes rows as in `snailps.torch.state_dict`."""
@@ -292,7 +294,8 @@ class TableModule(nn.Module):
             missing_keys.remove(f"{prefix}rows")
         saver, pushed, trained = local_metadata.get(STEPS, (0, 0, ()))
         self.exchange.trained |= {one.name for i, one in enumerate(self.tables) if i in trained}
-        if not row_state.load_rows(self, state_dict, prefix, unexpected_keys):
+        saved = local_metadata.get(TABLES, ())
+        if not row_state.load_rows(self, state_dict, prefix, saved, missing_keys, unexpected_keys):
             self._warn_of_rows(saver, pushed)
 
     def _warn_of_rows(self, saver: int, pushed: int) -> None:
@@ -554,9 +557,7 @@ class EmbeddingBagCollection(TableModule):
         cluster: Cluster | None = None,
         **options: Any,
     ) -> None:
-        named: list[str | None] = [None] * names if isinstance(names, int) else list(names)
-        if not named:
-            raise ConfigError("names: expected one feature at least")
+        named = feature_names(names)
         super().__init__(
             "embedding_bag", embedding_dim, named, [as_id(padding_idx)] * len(named),
             cluster=cluster, optimizer=optimizer, lr=lr, init=init, scale=scale, seed=seed,
@@ -589,8 +590,8 @@ class EmbeddingBagCollection(TableModule):
             lookup = self.exchange.look_up(self._columns(features), to_train=self._trains)
             return gathered(self, lookup).view(*features.shape, self.embedding_dim)
         bags = self._bags(features)
-        ids = [ids_of(bag[0] if isinstance(bag, tuple) else bag) for bag in bags]
-        starts = [bag_starts(*(bag if isinstance(bag, tuple) else (bag, None))) for bag in bags]
+        ids = [ids_of(bag[0]) for bag in bags]
+        starts = [bag_starts(*bag) for bag in bags]
         if len(set(map(len, starts))) > 1:
             raise MisuseError(
                 f"features have unequal numbers of bags: {[len(places) for places in starts]}"
@@ -601,15 +602,14 @@ class EmbeddingBagCollection(TableModule):
         )
         lookup = self.exchange.look_up(ids, to_train=self._trains)
         rows = bagged(self, lookup, joined, None, self.mode)
-        return rows.view(len(self.tables), len(starts[0]), -1).transpose(0, 1)
+        return rows.view(len(self.tables), len(starts[0]), self.embedding_dim).transpose(0, 1)
 
     def prefetch(self, features: Tensor | Mapping[str, Bags] | Sequence[Bags]) -> None:
         """Start to pull the rows that a later `forward` of the same features will need."""
         if isinstance(features, Tensor):
             self.exchange.prefetch(self._columns(features))
             return
-        bags = self._bags(features)
-        self.exchange.prefetch([ids_of(bag[0] if isinstance(bag, tuple) else bag) for bag in bags])
+        self.exchange.prefetch([ids_of(bag[0]) for bag in self._bags(features)])
 
     def _columns(self, features: Tensor) -> Keys:
         tensor("ids", features)
@@ -619,17 +619,28 @@ class EmbeddingBagCollection(TableModule):
             )
         return ids_of(features).reshape(features.shape)
 
-    def _bags(self, features: Mapping[str, Bags] | Sequence[Bags]) -> Sequence[Bags]:
+    def _bags(
+        self, features: Mapping[str, Bags] | Sequence[Bags]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Return ids and offsets of each feature, in the order of the tables."""
         names = [table.name for table in self.tables]
         if isinstance(features, Mapping):
             if missing := [name for name in names if name not in features]:
                 raise MisuseError(f"no bags of feature {missing[0]!r}")
-            return [features[name] for name in names]
+            features = [features[name] for name in names]
         if not isinstance(features, Sequence):
             tensor("ids", features)  # refused
         if len(features) != len(names):
             raise MisuseError(f"expected bags of {len(names)} features, got {len(features)}")
-        return features
+        bags = []
+        for name, bag in zip(names, features, strict=True):
+            if isinstance(bag, tuple) and len(bag) != 2:
+                raise MisuseError(
+                    f"bags of feature {name!r}: expected ids, or a pair of ids and offsets, got "
+                    f"{len(bag)} of them"
+                )
+            bags.append(bag if isinstance(bag, tuple) else (bag, None))
+        return bags
 
 
 KINDS = (Embedding, EmbeddingBag, EmbeddingBagCollection)
@@ -674,8 +685,36 @@ def served(
 
 
 def as_id(number: int | None) -> int | None:
-    """Convert an id to a key: the 64 bits of a negative id are read as unsigned."""
-    return None if number is None else number & (1 << 64) - 1
+    """Convert an id to a key: the 64 bits of a negative id are read as unsigned.
+
+    ConfigError: it is no whole number, or has more than 64 bits.
+    """
+    if number is None:
+        return None
+    try:
+        whole = operator.index(number)
+    except (TypeError, ValueError):
+        whole = 1 << 64
+    if isinstance(number, bool) or not -(1 << 63) <= whole < 1 << 64:
+        raise ConfigError(f"padding_idx: expected an id of 64 bits, got {number!r}")
+    return whole & (1 << 64) - 1
+
+
+def feature_names(names: int | Sequence[str]) -> list[str | None]:
+    """Return the name of each feature's table; None: it gets a default name.
+
+    ConfigError: there is none, or one text, which is a sequence of names of one letter.
+    """
+    named: list[str | None] = []
+    if isinstance(names, str | bytes | bool):
+        raise ConfigError(f"names: expected a number of features or their names, got {names!r}")
+    try:
+        named = [None] * operator.index(names)  # type: ignore[arg-type]
+    except TypeError:
+        named = list(names)  # type: ignore[arg-type]
+    if not named:
+        raise ConfigError("names: expected one feature at least")
+    return named
 
 
 def tensor(what: str, value: Any) -> Tensor:
@@ -700,14 +739,19 @@ def tensor(what: str, value: Any) -> Tensor:
     return value
 
 
-def ids_of(input: Any) -> Keys:
+def ids_of(input: Any, what: str = "ids") -> Keys:
     """Convert ids to keys, uint64 (n,), without a copy if they are int64 and contiguous."""
-    input = tensor("ids", input)
+    input = tensor(what, input)
     if input.is_floating_point() or input.is_complex() or input.dtype == torch.bool:
-        raise MisuseError(f"ids: expected integers, got {input.dtype}")
+        raise MisuseError(f"{what}: expected integers, got {input.dtype}")
     if input.device.type != "cpu":
-        raise MisuseError(f"ids: expected a tensor in memory, got one on {input.device}")
-    array: NDArray[Any] = input.detach().numpy()
+        raise MisuseError(f"{what}: expected a tensor in memory, got one on {input.device}")
+    try:
+        array: NDArray[Any] = input.detach().numpy()
+    except (RuntimeError, TypeError) as error:  # sparse, nested; or inside vmap, grad, ...
+        raise MisuseError(
+            f"{what}: expected a tensor with values in memory, outside of torch.func, got {error}"
+        ) from error
     if array.dtype != np.uint64:
         array = array.astype(np.int64, copy=False)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint64)
@@ -726,9 +770,8 @@ def bag_starts(input: Any, offsets: Any, include_last_offset: bool = False) -> N
         raise MisuseError(f"input: expected one or two dimensions, got {tuple(input.shape)}")
     if offsets is None or offsets.dim() != 1:
         raise MisuseError("input of one dimension takes offsets of one dimension")
-    if offsets.is_floating_point():
-        raise MisuseError(f"offsets: expected integers, got {offsets.dtype}")
-    starts = np.ascontiguousarray(offsets.detach().numpy(), np.int64)
+    # A copy: `backward` needs them, and a caller may write the next batch into the same tensor.
+    starts = ids_of(offsets, "offsets").view(np.int64).copy()
     if include_last_offset:
         if not len(starts) or starts[-1] > len(input):
             raise MisuseError(f"the last offset must be the number of ids, {len(input)} or less")
@@ -750,6 +793,8 @@ def sample_weights(weights: Any, input: Tensor, mode: str) -> Tensor | None:
     if weights is None:
         return None
     weights = tensor("per_sample_weights", weights)
+    if weights.is_complex():
+        raise MisuseError(f"per_sample_weights: expected real numbers, got {weights.dtype}")
     if mode != "sum":
         raise MisuseError(f"per_sample_weights need mode 'sum', not {mode!r}")
     if weights.shape != input.shape:
@@ -793,7 +838,7 @@ def give(ctx: Any, rows: NDArray[np.float32]) -> None:
     if not exchange.unscales:
         backward.refuse_scaled()
     if not exchange.give(ctx.lookup, rows):
-        backward.gathered(push_together).setdefault(exchange, []).append((ctx.lookup, rows))
+        backward.gathered(ready_to_push).setdefault(exchange, []).append((ctx.lookup, rows))
 
 
 def plain(exchange: Exchange, gradient: Tensor) -> NDArray[np.float32]:
@@ -894,7 +939,8 @@ def bagged(
             mode=mode, per_sample_weights=weights, padding_idx=lookup.padding_place,
         )  # fmt: skip
         return module.cast(bags)
-    factors = None if weights is None else np.ascontiguousarray(weights.detach().numpy())
+    # A copy: `backward` needs them, and a caller may write the next batch into the same tensor.
+    factors = None if weights is None else weights.detach().numpy().copy()
     if factors is not None and lookup.has_padding:  # else an infinite weight of padding gives NaN
         factors = np.where(lookup.places < lookup.starts[-1], factors, np.float32(0))
     if mode == "mean":

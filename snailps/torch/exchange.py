@@ -1,7 +1,7 @@
 """The traffic of one module: rows of a batch in, gradients of rows out, with a bound on staleness.
 
     ids of each table -> Exchange.look_up -> Lookup: one array of distinct rows, every id's place
-    dL/d(rows) of a step -> push_together -> pushes -> at most `staleness` steps unacknowledged
+    dL/d(rows) of a step -> ready_to_push -> pushes -> at most `staleness` steps unacknowledged
 
 Owns which ids are equal, what was prefetched, and which pushes are not acknowledged yet.  Must not
 know autograd, or what is computed from the rows.
@@ -12,7 +12,7 @@ What holds
   then lack at most `staleness` steps of this process.
 * A row that only padding names is neither pulled nor pushed.
 * Several tables share one array, so that a batch is one gather and one gradient, and their requests
-  are sent together.  So are requests of several modules (`push_together`).
+  are sent together.  So are requests of several modules (`ready_to_push`).
 * A row that occurs several times in a step is pushed once, even if several modules have its table:
   the servers' optimizers make one step per push.
 """
@@ -20,13 +20,14 @@ What holds
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
 import threading
 import weakref
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from snailps.api.tables import Keys, Rows, Table
 from snailps.data._key_numbering import number_columns, number_keys
-from snailps.errors import MisuseError, NotFinite
+from snailps.errors import ConfigError, MisuseError, NotFinite
 from snailps.torch._bags import add_to_rows
 from snailps.torch.rows import RowClient
 from snailps.transport.client._client import Pending
@@ -85,7 +86,7 @@ class Lookup:
     stands for padding.  `places` int32: the row of each id (`padding_place` for padding), table
     after table, or row by row if the ids are a matrix.  `is_plain`: every id occurs once, and none
     is padding, so rows are already in the order of the ids.  `ids`: a copy of the ids, after
-    `keep`.
+    `keep`.  `pulled_at`: the steps that each table had at the pull; empty: it is not pulled.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class Lookup:
         self.is_plain = in_order and len(self.places) == self.starts[-1] and not self.has_padding
         self.rows = buffers.take(self.starts[-1] + self.has_padding, dim)
         self.rows[self.starts[-1] :] = 0.0
-        self.pulled_at = -1
+        self.pulled_at: list[int] = []
         self._pulls: list[Pending] = []
 
     def _number(self, ids: Sequence[Keys] | Keys, padding: Sequence[int | None]) -> None:
@@ -222,6 +223,7 @@ class Exchange:
         self._steps: deque[list[Pending]] = deque()  # not acknowledged
         self.number = int.from_bytes(os.urandom(7), "big")  # unique among all processes
         self.pushed = 0
+        self.steps_of = _steps_of.setdefault(self.rows, Counter())
         self._awaited = 0  # forwards whose gradient has not come yet
 
     def __deepcopy__(self, memo: object) -> Exchange:
@@ -287,8 +289,7 @@ class Exchange:
                 break
         else:
             lookup = self._made(ids)
-        stale = self.pushed - lookup.pulled_at > self.staleness and not self.rows.clocked
-        if lookup.pulled_at < 0 or stale:
+        if not lookup.pulled_at or (not self.rows.clocked and self._is_stale(lookup)):
             lookup.drop()
             self._pull(lookup)
         lookup.wait()
@@ -300,14 +301,19 @@ class Exchange:
         return Lookup(ids, self.padding, self.tables[0].dim, self.buffers)
 
     def _pull(self, lookup: Lookup) -> None:
-        if lookup.pulled_at >= 0:  # a late answer to the earlier pull may be written into its array
+        if lookup.pulled_at:  # a late answer to the earlier pull may be written into its array
             lookup.rows = lookup.rows.copy()
-        lookup.pulled_at = self.pushed
+        lookup.pulled_at = [self.steps_of[table.name] for table in self.tables]
         with self.rows.corked():
             for i, part in lookup.slices():
                 table = self.tables[i].name
                 pull = self.rows.pull_async(table, lookup.keys[i], lookup.rows[part])
                 lookup._pulls.append(pull)
+
+    def _is_stale(self, lookup: Lookup) -> bool:
+        """Whether rows lack more steps than they may, of any module of this process."""
+        pairs = zip(self.tables, lookup.pulled_at, strict=True)
+        return any(self.steps_of[table.name] - steps > self.staleness for table, steps in pairs)
 
     @property
     def borrows(self) -> bool:
@@ -322,8 +328,12 @@ class Exchange:
         With `owner`, an exchange of the same tables, they wait together with its gradients, so that
         a row has one gradient.
         """
+        # As in PyTorch, where a second optimizer finds the gradients in the parameters.
+        waiting = [] if self._holder() is None else self.take_held()
         self._owner = owner
         self.held = [] if owner is None else owner.held
+        assert self.held is not None
+        self.held += waiting
         self.unscales, self._holder = unscales, weakref.ref(holder)
 
     def give(self, lookup: Lookup, gradient: Rows) -> bool:
@@ -393,7 +403,7 @@ class Exchange:
         self.pushed += 1
         self._steps.append(pushes)
         for lookup in self._ahead:
-            if lookup.pulled_at < 0:
+            if not lookup.pulled_at:
                 self._pull(lookup)
 
     def check_factor(self, other: Exchange) -> None:
@@ -462,12 +472,15 @@ class Push(NamedTuple):
         return first.rows.push_async(self.table.name, self.keys, self.values, first.factor)
 
 
-def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
-    """Push a step of several modules: gradients float32 (rows or more, dim) of their lookups.
+def ready_to_push(
+    given: Mapping[Exchange, list[tuple[Lookup, Rows]]],
+) -> Callable[[], None]:
+    """Check a step of several modules, and return what pushes it.
 
-    The requests are sent together.  The gradients must not change afterwards (`Exchange.borrows`).
-    An exchange without gradients pushes nothing.  If any value is not finite, nothing is pushed at
-    all, so that a step is never applied in part.
+    `given`: gradients float32 (rows or more, dim) of their lookups, which must not change
+    afterwards (`Exchange.borrows`).  An exchange without gradients pushes nothing.  The requests
+    are sent together.  If any value is not finite this raises, so that a step is never applied in
+    part.
     """
     pushes: dict[tuple[int, str], Push] = {}
     steps: dict[Exchange, list[Pending]] = {}
@@ -479,9 +492,15 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
             pushes[key] = pushes[key].plus(push) if key in pushes else push
     for push in pushes.values():
         check_finite(push.table, push.keys, push.values)
+        push.table.check_lr_scale(push.exchanges[0].factor)
+    return functools.partial(_push_together, list(pushes.values()), steps)
+
+
+def _push_together(pushes: Sequence[Push], steps: Mapping[Exchange, list[Pending]]) -> None:
     with corked(steps):
-        for push in pushes.values():
+        for push in pushes:
             under_way = push.start()
+            push.exchanges[0].steps_of[push.table.name] += 1
             for exchange in push.exchanges:
                 steps[exchange].append(under_way)
                 exchange.trained.add(push.table.name)
@@ -492,6 +511,21 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
             exchange.begin_step(started)
     for exchange in steps:
         exchange.settle()
+
+
+def checked_lr(value: Any) -> float:
+    """Return a step size; ConfigError unless it is a finite number, 0 or more."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ConfigError(f"lr: expected a number, 0 or more, got {value!r}")
+    return number
+
+
+_steps_of: weakref.WeakKeyDictionary[RowClient, Counter[str]] = weakref.WeakKeyDictionary()
+"""Steps of this process by table: of all modules, since several may have one table."""
 
 
 def check_finite(table: Table, keys: Keys, values: Rows) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from snailps.errors import MisuseError
 from snailps.torch.dense import ATTRIBUTE, Synced
 from snailps.torch.embedding import TableModule
-from snailps.torch.exchange import Exchange, push_together
+from snailps.torch.exchange import Exchange, ready_to_push
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -53,6 +53,11 @@ class Optimizer(torch.optim.Optimizer):
     steps_rows = True
 
     def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise MisuseError(
+                f"model: expected a module of PyTorch, got {type(model).__name__}: its modules, "
+                "not their parameters, have the rows"
+            )
         self._targets: list[TableModule | Synced] = []
         groups: list[dict[str, Any]] = []
         for module in model.modules():
@@ -98,11 +103,28 @@ class Optimizer(torch.optim.Optimizer):
         modules = [target.exchange for target in self._targets if not isinstance(target, Synced)]
         for exchange in modules:
             exchange.check_factor(exchange.owner)
-        push_together({exchange: exchange.take_held() for exchange in modules})
-        for target in self._targets:
-            if isinstance(target, Synced):
-                target.step()
+        held = {exchange: exchange.take_held() for exchange in modules}
+        # The dense part first: with `bsp` a process that refused its rows before it took part in
+        # the sum would leave the others waiting.
+        ready = [target.ready_to_step() for target in self._targets if isinstance(target, Synced)]
+        for act in (ready_to_push(held), *ready):
+            act()
         return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raise MisuseError: the groups are the model's modules."""
+        if len(self.param_groups) == len(self._targets):
+            raise MisuseError(
+                "snailps.torch.Optimizer has a group for each module of its model: make another "
+                "one of the whole model, and an optimizer of PyTorch for other parameters"
+            )
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> Any:
+        raise MisuseError(
+            "snailps.torch.Optimizer is not copied or pickled: keep its state_dict(), and make "
+            "another one of the model"
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients that no `step` has pushed; `set_to_none` has no effect."""

@@ -97,22 +97,40 @@ def save_rows(module: OfTables, destination: MutableMapping[str, Any], prefix: s
         destination[f"{prefix}rows.{number}.values"] = torch.from_numpy(rows)
 
 
+def described(tables: Sequence[Table]) -> list[tuple[int, str]]:
+    """What rows of tables consist of: width alone does not tell weights from optimizer state."""
+    return [(table.dim, table.access) for table in tables]
+
+
 def load_rows(
-    module: OfTables, state: MutableMapping[str, Any], prefix: str, unexpected: list[str]
+    module: OfTables,
+    state: MutableMapping[str, Any],
+    prefix: str,
+    saved: Sequence[Sequence[Any]],
+    missing: list[str],
+    unexpected: list[str],
 ) -> bool:
     """Write rows of a state dict to the servers, and remove their names from `unexpected`.
 
-    Returns whether the state dict has the rows of all tables.
+    `saved`: what `described` gave for the tables that were saved; empty: unknown.  Returns whether
+    the state dict has the rows of all tables.
     """
     module.flush()
     module.exchange.forget_ahead()  # prefetched rows are older than the loaded ones
     count = 0
     for number, table in enumerate(module.tables):
         names = [f"{prefix}rows.{number}.{part}" for part in ("keys", "values")]
-        if names[0] not in state:
+        lacking = [name for name in names if name not in state]
+        unexpected[:] = [name for name in unexpected if name not in names]
+        if lacking:
+            missing += lacking if len(lacking) == 1 else ()
             continue
         count += 1
-        unexpected[:] = [name for name in unexpected if name not in names]
+        if state[names[0]].dtype not in (torch.int64, torch.uint64) or state[names[0]].dim() != 1:
+            raise MisuseError(
+                f"{names[0]}: expected keys, int64 (n,), got {state[names[0]].dtype} "
+                f"{tuple(state[names[0]].shape)}"
+            )
         keys = state[names[0]].cpu().numpy().view(np.uint64)
         rows = np.ascontiguousarray(state[names[1]].float().cpu().numpy())
         width = table.dim + table.state_floats
@@ -121,7 +139,13 @@ def load_rows(
                 f"{names[1]}: expected a row of {table.dim} values or more for each of "
                 f"{len(keys)} keys, got shape {tuple(rows.shape)}"
             )
-        if rows.shape[1] not in (width, table.dim):
+        dim, access = saved[number] if number < len(saved) else (table.dim, table.access)
+        if dim != table.dim:
+            raise MisuseError(
+                f"{names[1]}: expected rows of dim {table.dim}, as table {table.name!r} has, got "
+                f"rows of dim {dim}"
+            )
+        if rows.shape[1] not in (width, table.dim) or access != table.access:
             warnings.warn(
                 f"{names[1]} has the state of another optimizer than {table.access!r} of table "
                 f"{table.name!r}: weights are loaded, and that state begins anew",

@@ -214,6 +214,8 @@ def _kept(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
         for key, buffer in owner._buffers.items():
             if buffer is None or id(buffer) in seen or key in owner._non_persistent_buffers_set:
                 continue
-            if buffer.dtype == torch.float32 or key == COUNT:
+            is_mean = buffer.dtype == torch.float32 and buffer.numel()
+            # Sums follow no infinity (masks of attention, a best loss so far): it stays local.
+            if key == COUNT or (is_mean and bool(buffer.isfinite().all())):
                 seen.add(id(buffer))
                 yield owner, key

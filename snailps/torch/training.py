@@ -27,7 +27,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 from snailps.torch.dense import DenseParameters, trained
 from snailps.torch.embedding import TableModule
-from snailps.torch.exchange import push_together
+from snailps.torch.exchange import ready_to_push
 from snailps.torch.rows import WorkerRows, bound
 from snailps.torch.server_vector import Buffers, ServerVector
 
@@ -225,7 +225,7 @@ class Worker(api.Worker):
     def _push_rows(self) -> None:
         """Push the gradients of rows."""
         exchanges = [module.exchange for module in self._modules]
-        push_together({exchange: exchange.take_held() for exchange in exchanges})
+        ready_to_push({exchange: exchange.take_held() for exchange in exchanges})()
 
     def _push_vectors(self, share: float, *, counts: float = 1.0, carries: bool = True) -> None:
         """Push dense gradients, and the change of buffers: means times `share`, counts `counts`."""
@@ -265,5 +265,11 @@ class Worker(api.Worker):
         net = cls.trained(results)
         with atomic_file(f"{output}.pt") as file:
             # Cloned, because parameters are views of one array, which would be saved for each.
-            torch.save({name: value.clone() for name, value in net.state_dict().items()}, file)
+            torch.save(
+                {
+                    name: value.clone() if isinstance(value, torch.Tensor) else value
+                    for name, value in net.state_dict().items()
+                },
+                file,
+            )
         return {"files": [f"{output}.npz", f"{output}.pt"]}

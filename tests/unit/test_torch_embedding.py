@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch_rows import Broken, StoredRows
 
 from snailps.errors import ConfigError, MisuseError
-from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, prefetch
+from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, prefetch, sync
 from snailps.torch._bags import add_to_rows
 from snailps.torch.exchange import KEPT, LARGE, RowBuffers
 from snailps.torch.rows import bound
@@ -139,6 +139,9 @@ WRONG_BAGS = [
     ((torch.tensor([1, 2]), torch.tensor([1])), "ascend from 0"),
     ((torch.tensor([1, 2]), torch.tensor([0, 3])), "up to the 2 ids"),
     ((torch.tensor([1, 2]), torch.tensor([0.0])), "expected integers"),
+    ((torch.tensor([1, 2]), torch.tensor([False, True])), "offsets: expected integers"),
+    ((torch.tensor([[1]]), None, torch.tensor([[1j]])), "per_sample_weights: expected real"),
+    ((torch.tensor([[1]]).to_sparse(),), "ids: expected a tensor with values in memory"),
     ((torch.zeros((1, 1, 1), dtype=torch.int64), None), "one or two dimensions"),
     ((torch.tensor([[1, 2]]), None, torch.ones(2)), "per_sample_weights have shape"),
 ]
@@ -183,6 +186,60 @@ def test_module_has_the_type_that_the_model_is_turned_into(store, dtype):
     for key in (1, 2, 3, 4):  # stepped as float32
         np.testing.assert_allclose(store.row("words", key), before[key] - LR * weight[0])
     assert model.float()[0](ids).dtype == torch.float32
+
+
+def test_gradient_is_of_the_weights_and_offsets_that_forward_had(store):
+    ours = EmbeddingBag(1, "bags", mode="sum", optimizer="sgd", lr=1.0)
+    ids, weights, offsets = torch.tensor([1, 2, 3]), torch.tensor([1.0, 2, 3]), torch.tensor([0, 1])
+    sums = ours(ids, offsets, weights)
+    for reused, value in ((ids, 9), (weights, 7.0), (offsets, 0)):  # buffers for the next batch
+        reused.fill_(value)
+    (sums * torch.tensor([[1.0], [10.0]])).sum().backward()
+    (_, keys, values, _) = store.pushes[0]
+    assert dict(zip(keys.tolist(), values[:, 0].tolist(), strict=True)) == {1: 1, 2: 20, 3: 30}
+
+
+@pytest.mark.parametrize("names", ["user", b"user", True, 0, -1, []])
+def test_collection_needs_several_names_or_their_number(store, names):
+    with pytest.raises(ConfigError, match="names: expected"):
+        EmbeddingBagCollection(2, names)
+
+
+def test_collection_takes_a_number_of_numpy_and_a_batch_without_bags(store):
+    ours = EmbeddingBagCollection(2, np.int64(2))
+    assert len(ours.tables) == 2
+    none = torch.zeros((0, 3), dtype=torch.long)
+    assert ours([none, none]).shape == (0, 2, 2)
+
+
+@pytest.mark.parametrize("wrong", [1.5, True, "1", 1 << 64, -(1 << 63) - 1])
+def test_padding_that_is_no_id_is_refused(store, wrong):
+    with pytest.raises(ConfigError, match="padding_idx: expected an id of 64 bits, got"):
+        Embedding(2, "a", padding_idx=wrong)
+
+
+@pytest.mark.parametrize("pad", [np.int64(-1), -1, (1 << 64) - 1, torch.tensor(-1)])
+def test_padding_may_be_any_whole_number_of_64_bits(store, pad):
+    ours = Embedding(2, "a", padding_idx=pad)
+    assert ours(torch.tensor([-1])).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf"), "fast"])
+def test_step_size_that_is_no_number_is_refused(store, lr):
+    module, dense = Embedding(2, "a"), torch.nn.Linear(1, 1)
+    for stepped in (module, sync(dense, "net")):
+        with pytest.raises(ConfigError, match="lr: expected a number, 0 or more, got"):
+            stepped.lr = lr
+
+
+def test_rows_prefetched_by_one_module_age_by_pushes_of_another(store):
+    ahead, other = (Embedding(1, "same", optimizer="sgd", lr=1.0, staleness=1) for _ in "ab")
+    ids = torch.tensor([5])
+    first = ahead(ids).item()
+    ahead.prefetch(ids)
+    for _ in range(2):  # one more than may be missing
+        other(ids).sum().backward()
+    assert ahead(ids).item() == pytest.approx(first - 2)
 
 
 @pytest.mark.parametrize(

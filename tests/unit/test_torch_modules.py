@@ -21,7 +21,14 @@ from torch_rows import StoredRows
 
 from snailps import Table
 from snailps.errors import MisuseError, NotFinite
-from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, Optimizer, backward
+from snailps.torch import (
+    Embedding,
+    EmbeddingBag,
+    EmbeddingBagCollection,
+    Optimizer,
+    backward,
+    sync,
+)
 from snailps.torch.embedding import served
 from snailps.torch.rows import ClusterRows, bound, current
 
@@ -232,6 +239,30 @@ def test_state_of_trained_rows_says_so_where_they_are_not(store):
         other = nn.Sequential(users(), nn.Linear(DIM, 1))
         with pytest.warns(UserWarning, match="the state has no rows, and this cluster has none of"):
             other.load_state_dict(state)
+
+
+def test_rows_of_another_width_or_optimizer_are_not_taken_for_these(store):
+    """A row of dim 2 is as wide as one of dim 1 with Adagrad's sum, or with that of all columns."""
+    assigned = []
+    store.stored = lambda table: iter([(np.array([7], np.uint64), np.ones((1, 2), np.float32))])
+    store.assign = lambda table, keys, values: assigned.append(values.shape)
+    state = Embedding(2, "wide", optimizer="sgd").state_dict(rows=True)
+    with pytest.raises(MisuseError, match=r"expected rows of dim 1, .*, got rows of dim 2"):
+        Embedding(1, "narrow", optimizer="adagrad").load_state_dict(state)
+    state = Embedding(1, "rowwise", optimizer="rowwise_adagrad").state_dict(rows=True)
+    with pytest.warns(UserWarning, match="the state of another optimizer than 'adagrad'"):
+        Embedding(1, "narrow", optimizer="adagrad").load_state_dict(state)
+    assert assigned == [(1, 1)]
+
+
+@pytest.mark.parametrize("keys", [torch.tensor([[7]]), torch.tensor([7.5]), torch.tensor([True])])
+def test_keys_of_loaded_rows_are_checked(store, keys):
+    state = {"rows.0.keys": keys, "rows.0.values": torch.ones(1, DIM)}
+    with pytest.raises(MisuseError, match=r"rows\.0\.keys: expected keys, int64 \(n,\), got"):
+        users().load_state_dict(state)
+    del state["rows.0.values"]
+    with pytest.raises(RuntimeError, match=r"Missing key.* \"rows\.0\.values\""):
+        users().load_state_dict(state)
 
 
 @pytest.mark.parametrize("before", [0, 2])
@@ -601,6 +632,80 @@ def test_optimizer_step_that_is_not_finite_is_refused_and_forgotten(store):
     ours(IDS).sum().backward()
     stepper.step()
     np.testing.assert_allclose(store.pushes[0][2], 1.0)
+
+
+class Both(nn.Module):
+    """Rows and a dense parameter, one of which gets an infinite gradient: of the root of 0."""
+
+    def __init__(self, infinite):
+        super().__init__()
+        self.users, self.infinite = users(init="zeros"), infinite
+        self.dense = nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids):
+        rows, dense = self.users(ids), self.dense
+        if self.infinite == "rows":
+            return rows.sqrt().sum() + dense.sum()
+        return rows.sum() + (dense.sqrt() if self.infinite == "dense" else dense).sum()
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp"])
+@pytest.mark.parametrize("holds", [False, True])
+@pytest.mark.parametrize("infinite", ["rows", "dense"])
+def test_rows_and_dense_part_are_stepped_together_or_not_at_all(store, infinite, holds, mode):
+    model = Both(infinite)
+    synced = sync(model, "net", mode=mode, optimizer="sgd", lr=LR)
+    stepper = Optimizer(model) if holds else None
+
+    def step():
+        model(IDS).backward()
+        if stepper is not None:
+            stepper.step()
+
+    store.pushes.clear()
+    with pytest.raises(NotFinite, match="nothing of this step is pushed"):
+        step()
+    assert store.pushes == []
+    model.infinite = "none"
+    step()
+    assert {"users", "net"} <= {table for table, *_ in store.pushes}
+    synced.pull()
+    assert model.dense.item() == -LR
+    np.testing.assert_array_equal(rows_of(store), -LR)
+
+
+def test_step_that_one_table_cannot_make_pushes_nothing(store):
+    model = nn.ModuleList([users(), Embedding(DIM, "z", optimizer="ftrl", lr=LR)])
+    stepper = Optimizer(model)
+    for group in stepper.param_groups:
+        group["lr"] = 2 * LR
+    (model[0](IDS).sum() + model[1](IDS).sum()).backward()
+    with pytest.raises(MisuseError, match="table 'z'"):
+        stepper.step()
+    assert store.pushes == []
+
+
+# --- an optimizer beside others -------------------------------------------------------------------
+
+
+def test_second_optimizer_steps_the_gradients_that_wait(store):
+    model = nn.ModuleList([users(), users()])
+    first = Optimizer(model)
+    (model[0](IDS).sum() + 2 * model[1](IDS).sum()).backward()
+    second = Optimizer(model)
+    first.step()
+    second.step()
+    assert [float(values[0, 0]) for _, _, values, _ in store.pushes] == [3.0]
+
+
+def test_optimizer_takes_no_groups_parameters_or_copies(store):
+    stepper = Optimizer(users())
+    with pytest.raises(MisuseError, match="a group for each module"):
+        stepper.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(MisuseError, match="expected a module of PyTorch, got generator"):
+        Optimizer(nn.Linear(1, 1).parameters())
+    with pytest.raises(MisuseError, match="not copied or pickled"):
+        copy.deepcopy(stepper)
 
 
 # --- a scaled loss --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 from torch_rows import Broken, StoredRows
 
-from snailps.errors import MisuseError, NotFinite
+from snailps.errors import ConfigError, MisuseError, NotFinite
 from snailps.torch import Embedding, Optimizer, sync
 from snailps.torch.dense import ATTRIBUTE, BASE, row_width
 from snailps.torch.rows import bound
@@ -480,6 +480,89 @@ def test_dense_part_that_waits_for_an_optimizer_that_is_gone_is_refused(store):
 
 
 # --- copies ---------------------------------------------------------------------------------------
+
+
+def test_module_is_kept_once(store):
+    net = Net()
+    synced = sync(net.encoder, "part")
+    for module in (net, net.encoder):
+        with pytest.raises(MisuseError, match=r"'weight' of Linear already, under the name 'part'"):
+            sync(module, "net")
+    synced.close()
+    sync(net, "net")
+
+
+def test_two_modules_of_the_default_name_are_told_that_they_are_one(store):
+    towers = Net(0), Net(1)
+    sync(towers[0])
+    with pytest.warns(UserWarning, match="another module of this process under the default name"):
+        synced = sync(towers[1])
+    synced.close()
+    del towers
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sync(Net(2))
+
+
+def test_optimizer_of_torch_is_refused_a_dense_part_that_waits(store):
+    net = nn.Linear(1, 1, bias=False)
+    kept(net)
+    before, ours, other = net.weight.item(), Optimizer(net), torch.optim.SGD(net.parameters(), LR)
+    net(torch.ones(1, 1)).sum().backward()
+    with pytest.raises(MisuseError, match="would both step the parameters"):
+        other.step()
+    ours.step()
+    other.step()  # no gradient is left
+    net(torch.ones(1, 1))
+    assert net.weight.item() == pytest.approx(before - LR)
+
+
+class Masked(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+        self.register_buffer("nothing", torch.empty(0))
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        self.mean += 0.5
+        return super().forward(x) + 0 * self.mask.softmax(1)
+
+
+def test_buffers_that_are_infinite_or_empty_stay_local(store):
+    net = Masked()
+    synced = kept(net)
+    for _ in range(2):
+        net(torch.ones(1, 2)).sum().backward()
+    synced.pull()
+    assert torch.equal(net.mask, Masked().mask)
+    assert net.mean.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rank": "0"}, "rank: expected a whole number, got '0'"),
+        ({"world": 1.5}, "world: expected a whole number"),
+        ({"staleness": 1.5}, "staleness: expected 0 or more steps"),
+        ({"timeout_s": 0}, "timeout_s: expected more than 0"),
+    ],
+)
+def test_sync_refuses_what_is_no_number_of_its_kind(store, options, words):
+    with pytest.raises(ConfigError, match=words):
+        sync(Net(), "net", mode="ssp", **options)
+
+
+def test_ranks_of_the_environment_may_be_empty_and_must_be_numbers(store, monkeypatch):
+    monkeypatch.setenv("RANK", "")
+    monkeypatch.setenv("WORLD_SIZE", "")
+    sync(Net(), "net")
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ConfigError, match=r"world, from WORLD_SIZE of the environment: .* 'two'"):
+        sync(Net(), "net")
+    with pytest.raises(MisuseError, match="expected a module of PyTorch, got generator"):
+        sync(Net().parameters(), "net")
 
 
 def test_copy_and_pickle_of_a_synced_module_are_kept_by_nothing(store):
