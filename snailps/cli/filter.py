@@ -126,9 +126,8 @@ def command(
     for text in model:
         name, equals, path = text.partition("=")
         if not equals or not path:
-            raise ConfigError(
-                f"--model {text}: expected NAME=FILE, as in hq={text or 'quality.bin'}"
-            )
+            file = "quality.bin" if equals or not text else text
+            raise ConfigError(f"--model {text}: expected NAME=FILE, as in hq={file}")
         if name in models:
             raise ConfigError(
                 f"--model {text}: the name {name} is given twice: name each model differently"

@@ -176,7 +176,7 @@ class _Parser:
     ) -> None:
         # A label may hold bytes that are not UTF-8, surrogates on the command line: ast.parse
         # refuses these, so they become escapes inside the quotes.
-        text = text.replace("\n", " ").strip().encode("utf-8", "backslashreplace").decode()
+        text = re.sub(r"\r?\n|\r", " ", text).strip().encode("utf-8", "backslashreplace").decode()
         self.text = text
         self._labels, self._thresholds = labels, thresholds
         self._scores: list[Score] = []

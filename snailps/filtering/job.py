@@ -406,7 +406,8 @@ class _Output:
         self._job, self._task, self._source = job, piece.task, piece.source
         self._scores = ScoreWriter(piece.stored) if piece.stored is not None else None
         self._counts = Counts.none(len(job.judge.condition.clauses))
-        self._opened, self._begun = ExitStack(), time.monotonic()
+        self._begun = time.monotonic()
+        self._opened: ExitStack
         self._target: Target
 
     def __enter__(self) -> _Output:
@@ -463,8 +464,19 @@ class Runs(Protocol):
     def run(self, model: str, settings: Mapping[str, Any], *, input: str) -> object: ...
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
-    return str(Path(home_expanded(os.fspath(path))).absolute())
+def _path(option: str, path: Any) -> str:
+    """A path as text; ConfigError for an empty one, which would be the current folder."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        text = ""
+    if not text:
+        raise ConfigError(f"{option}: expected a path, got {path!r}")
+    return text
+
+
+def _absolute(option: str, path: Any) -> str:
+    return str(Path(home_expanded(_path(option, path))).absolute())
 
 
 def settings_for(job: FilterJob) -> dict[str, str | int]:
@@ -577,15 +589,15 @@ def filter(
     threads = threads_of(threads)
     added = (add,) if isinstance(add, str) else add
     _check_arguments(models, keep, column, added, cluster)
-    paths = [input] if isinstance(input, (str, os.PathLike)) else input
-    inputs = tuple(os.fspath(path) for path in paths)
-    files = {name: _absolute(path) for name, path in models.items()}
-    scores = _absolute(keep_scores) if keep_scores else ""
+    if not isinstance(input, Iterable) or isinstance(input, str | bytes | os.PathLike):
+        input = [input]
+    inputs = tuple(_path("input", path) for path in input)
+    files = {name: _absolute(f"model {name}", path) for name, path in models.items()}
+    scores = _absolute("keep_scores", keep_scores) if keep_scores else ""
     if on_bad_line not in ON_BAD_LINE:
         raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
-    command = Command(
-        inputs, column or "", files, keep, tuple(added), _absolute(output), scores, on_bad_line
-    )
+    folder = _absolute("output", output)
+    command = Command(inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line)
     job = FilterJob(command)
     try:
         left = job.begin(overwrite=overwrite)

@@ -345,7 +345,7 @@ class _JsonColumns(_Columns):
             return []
         folders = columns_of_folders(self.path)
         for name in added:
-            if rows.has(name) or name in folders:
+            if name in rows.names or name in folders:
                 raise ConfigError(
                     f"--add {name}: {self.path} has that name: choose another one, NAME=..."
                 )

@@ -743,6 +743,49 @@ def test_inputs_are_those_of_the_folder_whose_name_looks_like_a_pattern(
     assert (tmp_path / "home" / "ab.txt").is_file()
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input": ""}, "input: expected a path, got ''"),
+        ({"input": None}, "input: expected a path, got None"),
+        ({"input": [["a.parquet"]]}, "input: expected a path, got \\['a.parquet'\\]"),
+        ({"output": ""}, "output: expected a path, got ''"),
+        ({"models": {"hq": ""}}, "model hq: expected a path, got ''"),
+        ({"keep_scores": 3}, "keep_scores: expected a path, got 3"),
+    ],
+)
+def test_empty_paths_and_what_is_no_path_are_refused(model, tmp_path, monkeypatch, change, words):
+    monkeypatch.chdir(tmp_path)
+    write_parquet("a.parquet")
+    asked = {"input": "a.parquet", "output": "out", "models": {"hq": model}, "keep": "hq.p > .5"}
+    with pytest.raises(ConfigError, match=words):
+        snailps.filter(**{**asked, "column": "text", **change})
+    assert not (tmp_path / "out").exists()
+
+
+def test_added_score_may_be_called_as_a_field_of_an_object(model, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "up", "hq": {"p": 9}}\n')
+    snailps.filter(tmp_path / "a.jsonl", output=tmp_path / "out", models={"hq": model},
+                   keep="hq.p > 0", column="text", add=["hq.p"])  # fmt: skip
+    row = json.loads((tmp_path / "out" / "a.jsonl").read_text())
+    assert row["hq"] == {"p": 9}
+    assert 0 < row["hq.p"] < 1
+
+
+def test_inputs_may_be_bytes_and_conditions_come_from_files_of_any_system(
+    model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_parquet("a.parquet")
+    models = {"hq": model}
+    counts = [
+        snailps.filter(b"a.parquet", output=output, models=models, keep=condition, column="text")
+        for output, condition in (("a", "hq.p > .5\r\nand n > 1\r\n"), ("b", "hq.p > .5 and n > 1"))
+    ]
+    assert counts[0]["kept"] == counts[1]["kept"] > 0
+    assert counts[0]["keep"] == counts[1]["keep"]
+
+
 def test_condition_of_several_lines_is_one_line_for_workers(model, tmp_path):
     condition = f"{KEEP}\n  and hq.top == {LABEL}"
     command = Command((), "text", {"hq": str(model)}, condition, (), str(tmp_path / "out"))
