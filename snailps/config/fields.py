@@ -222,6 +222,8 @@ class Setting:
 
     def parse(self, text: str, origin: str) -> Any:
         """Parse and check `text`; a `ConfigError` has origin, setting, expected value and text."""
+        if self.unit in ("path", "paths") and "\0" in text:
+            raise self._refusal(text, origin, "no path has a NUL character")
         try:
             if self.kind == "list":
                 return tuple(split_list(text))

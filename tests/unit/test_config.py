@@ -107,6 +107,14 @@ def test_bytes_beyond_the_size_of_any_file_are_refused():
             RawConfig.from_mapping({"scratch_bytes": text}, "x").build(JobSettings)
 
 
+@pytest.mark.parametrize("name", ["output", "input", "checkpoint_dir"])
+def test_path_with_a_nul_is_refused_by_its_setting(name):
+    """The system refuses it later, in words that name no setting."""
+    raw = RawConfig.from_mapping({name: "a\0b"}, "j.conf:3")
+    with pytest.raises(ConfigError, match=rf"j.conf:3: {name}: .*\(no path has a NUL character\)"):
+        raw.build(JobSettings)
+
+
 def test_precedence_each_source_beats_the_one_before(tmp_path):
     path = write(tmp_path, "a.conf", "dim: 2\nlr: 2\nwait: 2\n")
     built = build(path, "wait=4", SNAILPS_LR="3", SNAILPS_WAIT="3")
