@@ -38,7 +38,7 @@ NO_STEPS = {"text", "lines", "global_step"}
 @pytest.fixture
 def all_at_once(monkeypatch):
     """All workers train, however small a graph is."""
-    monkeypatch.setattr(kge, "LINES_A_WORKER", 1)
+    monkeypatch.setattr(kge, "TRIPLES_A_WORKER", dict.fromkeys(kge.RELATIONS, 1))
 
 
 @pytest.fixture

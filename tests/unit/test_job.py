@@ -24,6 +24,7 @@ from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
 from snailps.data.input_files import InputFiles
+from snailps.data.name_columns import NameCounts
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
 from snailps.master.job.job import Job
 from snailps.master.job.loss_watch import LossWatch
@@ -33,7 +34,8 @@ from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD
 from snailps.master.leases.queue import ENTRIES_AHEAD
-from snailps.models.embeddings.kge import LINES_A_WORKER
+from snailps.models.embeddings.kge import TRIPLES_A_WORKER, KnowledgeGraph
+from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
 from snailps.models.word_vectors.model import BYTES_A_WORKER
@@ -457,15 +459,47 @@ def test_job_in_bsp_cuts_and_tells_workers_as_if_micro_batches_were_workers(make
     assert make(workers=4).start_message(9).workers == 9
 
 
+class ManyWorkers(KnowledgeGraph):
+    """The documentation's way to more workers."""
+
+    @classmethod
+    def triples_a_worker(cls, settings):
+        return 40_000
+
+
+@pytest.mark.parametrize(
+    ("model", "most"), [("transe", 4), ("complex", 4), ("rotate", 2), ("distmult", 1)]
+)
+def test_job_on_a_graph_has_as_many_workers_train_as_its_model_bears(make, tmp_path, model, most):
+    graph = tmp_path / "graph.tsv"
+    graph.write_text("a\tr\tb\n" * 480_005)
+    where = "snailps.models.embeddings.kge:KnowledgeGraph"
+    settings = {"worker_class": where, "input": str(graph), "model": model}
+    assert make(workers=8, **settings).concurrency.workers == most
+    settings["worker_class"] = f"{__name__}:ManyWorkers"
+    assert make(workers=8, **settings).concurrency.workers == 12
+    counts = NameCounts(2)
+    counts.add(0, [b"%d" % n for n in range(5000)])
+    counts.add(1, [b"r"] * 480_005)
+    summary = counts.dump()
+    size, chosen = graph.stat().st_size, KgeSettings(model=model)
+    for cls, parts in ((KnowledgeGraph, most), (ManyWorkers, 8)):
+        rotation = cls.rotation(chosen, size, 8, summary)
+        assert (1 if rotation is None else rotation.most_parts) == parts
+
+
 def test_job_on_few_lines_has_as_many_workers_train_as_learn_what_one_does(make, tmp_path):
     graph = tmp_path / "graph.tsv"
-    graph.write_text("a\tr\tb\n" * (2 * LINES_A_WORKER + 5))
+    graph.write_text("a\tr\tb\n" * (2 * TRIPLES_A_WORKER["complex"] + 5))
     settings = {"worker_class": "snailps.models.embeddings.kge:KnowledgeGraph", "input": str(graph)}
+    settings["model"] = "complex"
     job = make(workers=8, **settings)
-    assert job.concurrency == Concurrency(2, "more learn less from 120,005 triples")
+    assert job.concurrency == Concurrency(2, "more learn less from 240,005 triples")
     assert [job.start_message(workers).workers for workers in (1, 2, 8)] == [1, 2, 2]
     assert job.input.block_bytes == make(workers=2, **settings).input.block_bytes
     assert make(workers=8, **settings, loss="softmax").concurrency.workers == 2
+    why = "complex with loss: margin learns less by several; consistency: bsp lets more train"
+    assert make(workers=8, **settings, loss="margin").concurrency == Concurrency(1, why)
     assert make(workers=8, **settings, consistency="bsp").concurrency == Concurrency()
     job.begin_pass("train", nodes=(1, 2, 3))
     assert [job.lease(node) is not None for node in (1, 2, 3)] == [True, True, False]

@@ -42,8 +42,13 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
-LINES_A_WORKER = 60_000
-"""Triples of an epoch that each worker needs: with fewer, several learn less than one."""
+ONE_WORKER = 1 << 40
+"""More triples than there are, where no number was found for which several learn what one does."""
+TRIPLES_A_WORKER = {
+    "transe": 120_000, "complex": 120_000, "rotate": 240_000, "distmult": ONE_WORKER,
+}  # fmt: skip
+"""Triples of an epoch that each worker needs, by model: with fewer, MRR is more than a twentieth
+below one worker's after few epochs (docs/lab/rotation.md)."""
 LINE_BYTES = 6
 """Least bytes of a triple."""
 OTHERS_LEAST_TURNED = 2.0
@@ -149,7 +154,7 @@ class KnowledgeGraph(RotatingWorker):
 
     @classmethod
     def may_rotate(cls, settings: KgeSettings, total_bytes: int, workers: int) -> bool:
-        most = total_bytes // (LINES_A_WORKER * LINE_BYTES)
+        most = total_bytes // (cls.triples_a_worker(settings) * LINE_BYTES)
         return min(workers, most) >= 2 and cls.rotates(settings)
 
     @classmethod
@@ -159,7 +164,8 @@ class KnowledgeGraph(RotatingWorker):
         """None for a single worker, few triples, or more than a worker has memory for."""
         if not cls.may_rotate(settings, total_bytes, workers):
             return None
-        return triple_rotation.rotation_of(Names(summary), workers, LINES_A_WORKER)
+        each = cls.triples_a_worker(settings)
+        return triple_rotation.rotation_of(Names(summary), workers, each)
 
     def tables(self) -> Sequence[Table]:
         """The rows, and the triples that may rotate."""
@@ -218,14 +224,24 @@ class KnowledgeGraph(RotatingWorker):
             files.check_heads(cls.columns, name, paths)
 
     @classmethod
+    def triples_a_worker(cls, settings: KgeSettings) -> int:
+        """Triples of an epoch for which one worker trains; override it to have more workers."""
+        if settings.loss == "margin" and not settings.distance:
+            return ONE_WORKER  # of complex, too
+        return TRIPLES_A_WORKER[settings.model]
+
+    @classmethod
     def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
-        """Allow a worker for every `LINES_A_WORKER` triples; one in all with `sgd`."""
+        """Allow a worker for every `triples_a_worker` triples; one in all with `sgd`."""
         if settings.method == "sgd":
             why = "with optimizer: sgd, steps of several workers on the same rows go too far"
             return Concurrency(
                 1, f"{why}; optimizer: adagrad, or consistency: bsp, lets more train"
             )
-        each = LINES_A_WORKER
+        each = cls.triples_a_worker(settings)
+        if each >= ONE_WORKER:  # need not be counted
+            why = f"{settings.model} with loss: {settings.loss} learns less by several"
+            return Concurrency(1, f"{why}; consistency: bsp lets more train")
         return Concurrency.by_size(files.lines(COUNTED_FOR * each), each, "triples")
 
     @classmethod
