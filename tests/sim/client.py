@@ -215,16 +215,20 @@ class Client:
             self._add(Part(request, shard, 0, body, table, here, groups))
         return request
 
-    def push(self, table, keys, values, clock=-1, slot=0, on_part=lambda keys: None):
-        """Pushes values; a request. `on_part` gets the keys of each part once acknowledged."""
+    def push(
+        self, table, keys, values, clock=-1, slot=0, on_part=lambda keys: None, *, assigns=False
+    ):
+        """Pushes values; a request. `on_part` gets the keys of each part once acknowledged.
+        `assigns`: they take the place of the rows."""
         request = Request(Kind.PUSH, f"push of {len(keys)} keys")
         by_key = dict(zip(keys, values, strict=True))
         for shard, here in self._by_shard(keys):
             rows = np.array([by_key[key] for key in here], "<f4")
             self._seq += 1
             body, groups = _grouped(
-                self._seq, here, rows.shape[1], rows, clock, slot, self.route.frag_num
-            )
+                self._seq, here, rows.shape[1], rows, clock, slot, self.route.frag_num,
+                Option.ASSIGN if assigns else 0,
+            )  # fmt: skip
             part = Part(request, shard, 0, body, table, here, groups, on_part)
             part.seq = self._seq
             self._add(part)
@@ -351,7 +355,7 @@ def _fragment(key, frag_num):
     return int(fragment_of(np.array([key], np.uint64), frag_num)[0])
 
 
-def _grouped(seq, keys, floats, values, clock, slot, frag_num):
+def _grouped(seq, keys, floats, values, clock, slot, frag_num, options=0):
     """Body of a PULL or PUSH, and its groups."""
     fragments = [_fragment(key, frag_num) for key in keys]
     order = sorted(range(len(keys)), key=lambda i: (fragments[i], keys[i]))
@@ -359,7 +363,7 @@ def _grouped(seq, keys, floats, values, clock, slot, frag_num):
     for i in order:
         groups[fragments[i]] = groups.get(fragments[i], 0) + 1
     body = struct.pack("<QIIII", seq, len(keys), len(groups), floats,
-                       Option.CLOCK if clock >= 0 else 0)  # fmt: skip
+                       options | (Option.CLOCK if clock >= 0 else 0))  # fmt: skip
     if clock >= 0:
         body += struct.pack("<QII", clock, slot, 0)
     body += b"".join(struct.pack("<II", *group) for group in groups.items())

@@ -6,6 +6,7 @@ The master keeps a journal, unlike those of drawn sessions: another one takes ov
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from tests.sim.lives import PLAIN
 from tests.sim.model import DIM, TABLE
 from tests.sim.session import POLL_S, TRIES, Driver
 
+OWN = {"plain": "add", "of-a-method": METHOD}
+"""Tables of the session, and their access methods."""
 KEYS = [3, 4, 1 << 50]
 BLOCKS = 4
 SECOND = "second job's "
@@ -26,17 +29,36 @@ SECOND = "second job's "
 FOLDER = "/shared/of-the-driver"
 STILL_S = 4.0
 """Less than the limit of heartbeats: nobody is lost."""
+STOPPED_S = 45.0
+"""Several times that limit. Who stands still himself does not count it against others."""
+ASSIGNED = 1000.0
 
 
 class Tables(Driver):
-    """A driver with a table of each kind, which counts what it pushes."""
+    """A driver with a table of each kind, which counts what it pushes.
+
+    `before`: the driver that was killed. This one finds its rows, and how its job ended.
+    """
+
+    def __init__(self, cluster, before=None):
+        super().__init__(cluster)
+        self._before, self.attempts, self.counts = before, before.attempts if before else 0, {}
+        self._wanted = dict(before._wanted) if before else {}
+        self.numbers = dict(before.numbers) if before else {}
+        # By table: what each row may be until an answer comes.
+        self._possible = dict(before._possible) if before else {}
 
     def _drive(self):
         while self.client is None or (yield from self._status())["phase"] == "forming":
             yield POLL_S
-        self._in_use, self.numbers, self.counts, self.attempts = True, {}, {}, 0
-        yield from self._make("plain", "add")
-        yield from self._make("of-a-method", METHOD)
+        self._in_use = True
+        yield from self._follow_another() if self._before else self._make_all()
+        self.done = True
+        yield from self.ask(messages.Shutdown(), self._limit_s)
+
+    def _make_all(self):
+        for name, access in OWN.items():
+            yield from self._make(name, access)
         yield from self._count()
         yield from self._make_refused()
         first = yield from self._train()
@@ -44,9 +66,9 @@ class Tables(Driver):
         yield from self._insist(messages.SaveRows(FOLDER))
         saved = dict(self.counts)
         yield from self._count()
+        yield from self._assign()
         yield from self._make_refused()
-        yield from self._insist(messages.LoadRows(FOLDER))
-        self.counts = saved
+        yield from self._load(saved)
         yield from self._check()
         yield from self._make(TABLE, "add")
         yield from self._check_rows(TABLE, first)
@@ -54,12 +76,55 @@ class Tables(Driver):
         second = yield from self._train(first)
         expected = {key: first.get(key, 0) + second.get(key, 0) for key in {*first, *second}}
         yield from self._check_rows(TABLE, expected)
+        yield from self._assign()
         yield from self._count()
         yield from self._check()
-        self.done = True
-        yield from self.ask(messages.Shutdown(), self._limit_s)
+
+    def _follow_another(self):
+        """Takes the place of a killed driver: the session, its tables and its job go on."""
+        before = self._before
+        while (yield from self._status())["phase"] != "idle":
+            yield POLL_S
+        self.problems = before.problems
+        for job in self.cluster.jobs:
+            job.excuses.append("its driver was killed")
+            job.told = job.told or "its driver was killed"
+        if before._number:
+            ended = (yield from self.ask(messages.AskJob(before._number), self._limit_s)).data
+            if ended["failure"]:
+                self.problems.append(f"the job fails with its driver: {ended['failure']}")
+        for name, access in {**OWN, **self._wanted}.items():
+            earlier = self.numbers.get(name)
+            yield from self._make(name, access)
+            if earlier not in (None, self.numbers[name]):
+                self.problems.append(f"table {name!r} is another one for the next driver")
+        for name in OWN:
+            possible = self._possible.get(name, {0})
+            pull = self.client.pull(self.numbers[name], KEYS, DIM)
+            yield from self.wait(pull)
+            wrong = [float(row[0]) for row in pull.rows.values() if row[0] not in possible]
+            if wrong:
+                self.problems.append(f"table {name!r}: rows {wrong}, of {possible}")
+            # The last push may have come to some shards only.
+            most = max(float(row[0]) for row in pull.rows.values())
+            lack = [key for key, row in pull.rows.items() if row[0] < most]
+            self._possible[name], self.counts[name] = {*possible, most}, most
+            if lack:
+                ones = np.ones((len(lack), DIM), np.float32)
+                yield from self.wait(self.client.push(self.numbers[name], lack, ones))
+        yield from self._make_refused()
+        yield from self._assign()
+        yield from self._insist(messages.SaveRows(FOLDER))
+        saved = dict(self.counts)
+        yield from self._count()
+        yield from self._load(saved)
+        if TABLE not in self._wanted:
+            yield from self._train()
+        yield from self._count()
+        yield from self._check()
 
     def _make(self, name, access):
+        self._wanted[name] = access
         table = Table(name, DIM, wire="float32", access=access)
         answer = yield from self.ask(messages.Declare([table.to_dict()]), self._limit_s)
         self.numbers[name] = answer.numbers[0]
@@ -90,14 +155,32 @@ class Tables(Driver):
                 return
         self.problems.append(f"{type(call).__name__} fails again and again")
 
+    def _load(self, saved):
+        """Loads the rows that were saved, of which it knows what they are."""
+        self._possible = {name: {self.counts[name], value} for name, value in saved.items()}
+        yield from self._insist(messages.LoadRows(FOLDER))
+        self._possible = {name: {value} for name, value in saved.items()}
+        self.counts = dict(saved)
+
     # --- rows -------------------------------------------------------------------------------------
 
     def _count(self):
         """Adds one to each row of each table of the session."""
-        for name in ("plain", "of-a-method"):
-            ones = np.ones((len(KEYS), DIM), np.float32)
-            yield from self.wait(self.client.push(self.numbers[name], KEYS, ones))
-            self.counts[name] = self.counts.get(name, 0) + 1
+        for name in OWN:
+            yield from self._push_to(name, self.counts.get(name, 0) + 1)
+
+    def _assign(self):
+        """Gives rows a value that is no sum; not where state goes with them, as it would go."""
+        yield from self._push_to("plain", self.counts["plain"] + ASSIGNED, assigns=True)
+
+    def _push_to(self, name, value, *, assigns=False):
+        """Pushes to the rows of a table, which are `value` then."""
+        before = self.counts.get(name, 0)
+        self._possible[name] = {before, value}
+        rows = np.full((len(KEYS), DIM), value if assigns else value - before, np.float32)
+        push = self.client.push(self.numbers[name], KEYS, rows, assigns=assigns)
+        yield from self.wait(push)
+        self.counts[name], self._possible[name] = value, {value}
 
     def _check(self):
         for name, count in self.counts.items():
@@ -145,9 +228,7 @@ class Tables(Driver):
             elif was_lost and not ended["again"]:
                 self.problems.append(f"a job is not repeated: {ended['failure']}")
             if before is not None:
-                counts = dict(self.counts)
-                yield from self._insist(messages.LoadRows(FOLDER))
-                self.counts = dict.fromkeys(counts, 2)  # as it was saved
+                yield from self._load(dict.fromkeys(self.counts, 2))  # as it was saved
         self.problems.append("the job fails again and again")
         return {}
 
@@ -179,7 +260,9 @@ class Session(Cluster):
             "kill master": self.faults._kill_master,
             "kill server": self._replace_server,
             "kill worker": self.faults._kill_worker,
-            "stand still": self._stand_still,
+            "kill driver": self._kill_driver,
+            "stand still": partial(self._stand_still, STILL_S),
+            "stop all": partial(self._stand_still, STOPPED_S),
         }
         name, self._deed = self._at.removeprefix(SECOND), deeds[self._deed]
         if name == self._at:
@@ -197,7 +280,7 @@ class Session(Cluster):
         super().ordered(server, message)
 
     def start_driver(self):
-        self.driver = Tables(self)
+        self.driver = Tables(self, self.driver)
         self.driver.generation = self.generation
         self.nodes.append(self.driver)
         self.driver.start()
@@ -208,8 +291,17 @@ class Session(Cluster):
             self.faults._start_later(self.start_node, "server")
         return is_killed
 
-    def _stand_still(self):
-        until = self.world.now + STILL_S
+    def _kill_driver(self):
+        node = self.driver
+        if not node.alive or node.welcome is None:
+            return False
+        node.hurt = "killed"
+        node.die("killed")
+        self.faults._start_later(self.start_driver)
+        return True
+
+    def _stand_still(self, seconds):
+        until = self.world.now + seconds
         for process in (*self.nodes, self.master):
             process.stalled_until = until
         return True
@@ -217,7 +309,8 @@ class Session(Cluster):
 
 CASES = [
     (deed, at, times)
-    for deed in ("kill master", "kill server", "kill worker", "stand still")
+    for deed in ("kill master", "kill server", "kill worker", "kill driver", "stand still",
+                 "stop all")
     for at in (("Declare", 1), ("Declare", 3), ("MakeTables", 1), ("Submit", 1), ("Done", 2),
                ("SaveRows", 1), ("Saved", 1), ("LoadRows", 1), ("Load", 1), ("Loaded", 1),
                (f"{SECOND}Done", 1), (f"{SECOND}Done", 3))
@@ -225,7 +318,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("deed", "at", "times"), CASES)
+def name_of(part):
+    return f"{part[0]} {part[1]}" if isinstance(part, tuple) else None
+
+
+@pytest.mark.parametrize(("deed", "at", "times"), CASES, ids=name_of)
 def test_each_kind_of_table_has_its_rows_whatever_is_lost(deed, at, times):
     outcome = Session(deed, at, times).run()
     assert outcome.faults
