@@ -141,9 +141,9 @@ class TableModule(nn.Module):
         self.tables = tuple(
             Table(
                 name or rows.name(kind), dim, access=optimizer, lr=lr, init=init, scale=scale,
-                seed=seed + i, **options,
+                seed=seed + (i if name is None else names.index(name)), **options,
             )
-            for i, name in enumerate(names)
+            for i, name in enumerate(names)  # features of one name share a table
         )  # fmt: skip
         self.embedding_dim = dim
         self.exchange = Exchange(rows, self.tables, padding, staleness)
@@ -532,7 +532,8 @@ class EmbeddingBagCollection(TableModule):
     padding_idx : int, optional
         Id that is left out of its bag, in every feature.
     optimizer, lr, init, scale, seed, staleness, cluster, **options
-        As in `Embedding`.  The seed of table i is ``seed + i``.
+        As in `Embedding`.  The seed of table i is ``seed + i``.  Features
+        of the same name share a table.
 
     Examples
     --------

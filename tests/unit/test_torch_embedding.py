@@ -205,6 +205,16 @@ def test_collection_needs_several_names_or_their_number(store, names):
         EmbeddingBagCollection(2, names)
 
 
+def test_features_of_one_name_share_a_table_and_its_step(store):
+    """The seed of a table depends on its place, so that two declarations would differ."""
+    ours = EmbeddingBagCollection(1, ["item", "user", "item"], optimizer="sgd", lr=1.0)
+    assert ours.tables[0] == ours.tables[2] != ours.tables[1]
+    ours(torch.tensor([[5, 5, 5], [6, 5, 5]])).sum().backward()
+    pushed = {table: dict(zip(keys.tolist(), values[:, 0].tolist(), strict=True))
+              for table, keys, values, _ in store.pushes}  # fmt: skip
+    assert pushed == {"item": {5: 3, 6: 1}, "user": {5: 2}}
+
+
 def test_collection_takes_a_number_of_numpy_and_a_batch_without_bags(store):
     ours = EmbeddingBagCollection(2, np.int64(2))
     assert len(ours.tables) == 2

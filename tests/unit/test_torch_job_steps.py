@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch_rows import StoredRows
 
 from snailps.errors import MisuseError
-from snailps.torch import Embedding, TorchSettings, Worker
+from snailps.torch import Embedding, TorchSettings, Worker, training
 
 BATCHES = [torch.tensor([3, 1, 3]), torch.tensor([2, 7]), torch.tensor([1, 9])]
 
@@ -142,3 +142,28 @@ def test_worker_pushes_its_share_of_running_means_and_all_of_its_counts(settings
         [0.1 * batch.mean().item() / 4, 0.1 * (batch.var().item() - 1) / 4], rel=1e-4
     )
     assert pushed[0, 2:4].tolist() == [1, 0]
+
+
+class Versioned(torch.nn.Linear):
+    """Has a part of its state that is no tensor."""
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 3}
+
+
+def test_result_has_the_state_that_is_no_tensor(tmp_path, monkeypatch):
+    net = Versioned(2, 1)
+
+    class Exported(Worker):
+        @classmethod
+        def trained(cls, results):
+            return net
+
+    monkeypatch.setattr(training, "write_tables", lambda path, results: None)
+    Exported.export(SimpleNamespace(settings=SimpleNamespace(output=str(tmp_path / "out"))))
+    loaded = Versioned(2, 1)
+    loaded.load_state_dict(torch.load(tmp_path / "out.pt"))
+    assert torch.equal(loaded.weight, net.weight)
