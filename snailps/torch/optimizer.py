@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from snailps.errors import MisuseError
+from snailps.errors import ConfigError, MisuseError
 from snailps.torch.dense import ATTRIBUTE, Synced
 from snailps.torch.embedding import TableModule
 from snailps.torch.exchange import Exchange, ready_to_push
@@ -141,6 +141,8 @@ class Optimizer(torch.optim.Optimizer):
             The norm before scaling.  The gradients of a row are summed first, so it equals the norm
             of dense gradients in PyTorch.
         """
+        if not max_norm >= 0:  # nor NaN, by which nothing would be clipped
+            raise ConfigError(f"max_norm: expected a number, 0 or more, got {max_norm!r:.80}")
         arrays: list[Any] = [
             parameter.grad.detach().numpy()
             for group in self.param_groups

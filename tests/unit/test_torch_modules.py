@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_rows import StoredRows
 
 from snailps import Table
-from snailps.errors import MisuseError, NotFinite
+from snailps.errors import ConfigError, MisuseError, NotFinite
 from snailps.torch import (
     Embedding,
     EmbeddingBag,
@@ -791,3 +791,13 @@ def test_rows_of_a_cluster_are_shared_by_its_modules():
     assert isinstance(current(cluster), ClusterRows)
     first, second = (Embedding(DIM, name, cluster=cluster) for name in "ab")
     assert first.exchange.rows is second.exchange.rows
+
+
+@pytest.mark.parametrize("most", [float("nan"), -1.0])
+def test_norm_to_clip_to_is_a_number(store, most):
+    module = users()
+    optimizer = Optimizer(module)
+    module(IDS).sum().backward()
+    with pytest.raises(ConfigError, match="max_norm: expected a number, 0 or more"):
+        optimizer.clip_grad_norm_(most)
+    assert optimizer.clip_grad_norm_(float("inf")) == pytest.approx((2 * DIM) ** 0.5)
