@@ -19,7 +19,7 @@ from snailps.errors import RemoteError, SnailError
 from snailps.store._store import ShardStore
 from snailps.transport import messages
 from snailps.transport.handshake import Role
-from tests.sim.jobs import JobPlan, JobRun, draw_rounds, draw_table
+from tests.sim.jobs import JobPlan, JobRun, draw_rounds, draw_table, draw_tests
 from tests.sim.model import DIM, Books
 from tests.sim.routed import RoutedNode
 
@@ -47,7 +47,7 @@ def draw_session(seed, plain, think_s):
         elif rng.random() < 0.3:
             plan = replace(plan, survey=rng.choice((1, 2)))
         plans.append(plan if plan.rounds else draw_table(rng, plan))
-    return plans
+    return [draw_tests(f"{seed}, job {number}", plan) for number, plan in enumerate(plans)]
 
 
 class Driver(RoutedNode):
