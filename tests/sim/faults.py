@@ -131,7 +131,7 @@ class Faults:
 
     def _lose(self):
         is_server = self._focus is not None and self._focus.role == Role.SERVER
-        return self._kill_server() if is_server else self._kill_worker()
+        return self.kill_server() if is_server else self.kill_worker()
 
     def _ask_to_leave(self):
         is_server = self._focus is not None and self._focus.role == Role.SERVER
@@ -140,7 +140,7 @@ class Faults:
     def _miss(self):
         """The master is lost, and a member while the next one waits for it."""
         node = self._focus
-        if not self._kill_master():
+        if not self.kill_master():
             return False
 
         def lose():
@@ -158,17 +158,17 @@ class Faults:
 
         def join():
             self._cluster.start_node(role)  # at once: soon all members are back
-            self._world.after(pause_s, self._do, self._kill_master, TRIES)
+            self._world.after(pause_s, self._do, self.kill_master, TRIES)
             return True
 
-        self._world.after(chance.uniform(0.3, usual_s), self._do, self._kill_master, TRIES)
+        self._world.after(chance.uniform(0.3, usual_s), self._do, self.kill_master, TRIES)
         self._awaited.setdefault("Rejoin", []).append([1, join])
 
     def _lose_amid_checkouts(self, chance):
         """Workers are lost in partitions, some after durable checkouts; the master, perhaps."""
         deeds = chance.choice(
-            ((), (self._kill_worker,), (self._kill_worker, self._kill_worker),
-             (self._kill_worker, self._kill_master), (self._kill_master, self._kill_worker))
+            ((), (self.kill_worker,), (self.kill_worker, self.kill_worker),
+             (self.kill_worker, self.kill_master), (self.kill_master, self.kill_worker))
         )  # fmt: skip
         often = 0
         for deed in deeds:
@@ -182,7 +182,7 @@ class Faults:
         """
         if name == "Fence":
             often = chance.randint(1, 15)
-            self._awaited.setdefault("Done", []).append([often, self._kill_worker])
+            self._awaited.setdefault("Done", []).append([often, self.kill_worker])
             name = chance.choice(("Fence", "Fence", "Fence", "SetClock"))
         before_s = chance.choice((0.002, 0.02, 0.1, 0.5))
 
@@ -201,7 +201,7 @@ class Faults:
         def kill(node):
             self._focus = node
             if node.alive and not (self._cluster.over_soon() or self._cluster.calm):
-                self._kill_server()
+                self.kill_server()
 
         self._awaited.setdefault(name, []).append([chance.choice((1, 1, 2, 3)), part])
 
@@ -212,8 +212,8 @@ class Faults:
         """
         rng = self._rng
         deed = rng.choice(
-            (self._kill_server, self._kill_server, self._kill_server, self._kill_master,
-             self._kill_master, self._kill_worker, self._stall_long, self._break_control,
+            (self.kill_server, self.kill_server, self.kill_server, self.kill_master,
+             self.kill_master, self.kill_worker, self._stall_long, self._break_control,
              self._drain)
         )  # fmt: skip
         name = rng.choice(("Save", "Save", "Save", "Save", "Saved", "StopSaving"))
@@ -234,8 +234,8 @@ class Faults:
 
     def _deeds(self):
         deeds = [
-            self._kill_worker, self._kill_worker, self._kill_server, self._kill_server,
-            self._kill_master, self._kill_master, self._stall, self._stall, self._stall_long,
+            self.kill_worker, self.kill_worker, self.kill_server, self.kill_server,
+            self.kill_master, self.kill_master, self._stall, self._stall, self._stall_long,
             self._break_data, self._break_pulse, self._break_control, self._part, self._part_long,
             self._join_worker, self._join_server, self._drain, self._leave, self._disk_full,
             self._hang_shard,
@@ -247,7 +247,7 @@ class Faults:
                 self._shared_disk_full, self._shared_disk_slow,
             ]  # fmt: skip
         if self._cluster.session:  # it has no journal: no master takes over
-            journal = (self._kill_master, self._disk_full)
+            journal = (self.kill_master, self._disk_full)
             deeds = [deed for deed in deeds if deed not in journal]
             deeds += [self._fail_worker, self._fail_worker, self._kill_driver]
             if self._wild:
@@ -364,9 +364,9 @@ class Faults:
         if self._cluster.session:
             return
         if surely or self._rng.random() < 0.5:
-            self._start_later(self._cluster.start_node, role)
+            self.start_later(self._cluster.start_node, role)
 
-    def _start_later(self, start, *args):
+    def start_later(self, start, *args):
         self._start_in(
             self._rng.choice((0.05, 0.5, 3.0)) * self._rng.uniform(0.5, 1.5), start, *args
         )
@@ -451,7 +451,7 @@ class Faults:
         self._cluster.shared_disk.slow_until = self._world.now + self._rng.choice((1.0, 30.0))
         return True
 
-    def _kill_worker(self):
+    def kill_worker(self):
         node = self._one(self._alive(Role.WORKER))
         if node is None or not self._may_lose_worker():
             return False
@@ -461,7 +461,7 @@ class Faults:
         self._replace("worker", forming or last)
         return True
 
-    def _kill_server(self):
+    def kill_server(self):
         node = self._one(self._alive(Role.SERVER))
         if node is None or not self._may_lose_server():
             return False
@@ -508,7 +508,7 @@ class Faults:
                 self._replace("server", False)
         return True
 
-    def _kill_master(self):
+    def kill_master(self):
         cluster = self._cluster
         if (
             cluster.master is None
@@ -518,7 +518,7 @@ class Faults:
             return False
         self._world.say("fault", "the master is killed")
         cluster.master.die("killed")
-        self._start_later(cluster.start_master)
+        self.start_later(cluster.start_master)
         return True
 
     def _terminate(self):
@@ -532,7 +532,7 @@ class Faults:
 
     def master_left(self):
         """Starts the next master after one that has left."""
-        self._start_later(self._cluster.start_master)
+        self.start_later(self._cluster.start_master)
 
     def _power_cut(self):
         """Cuts the power of the master's machine: what was not synced is lost."""
@@ -552,7 +552,7 @@ class Faults:
                 link.break_()
             cluster.start_master()
 
-        self._start_later(back)
+        self.start_later(back)
         return True
 
     def _flip(self):
@@ -564,7 +564,7 @@ class Faults:
         cluster.master.die("killed")
         cluster.disk.flip_bit(self._rng.choice(("facts", "cluster", "base", "state-*")))
         cluster.powerless = True
-        self._start_later(cluster.start_master)
+        self.start_later(cluster.start_master)
         return True
 
     def _disk_full(self):
@@ -574,7 +574,7 @@ class Faults:
         if core is None or core.job_controller.phase is not JobPhase.TRAINING:
             return False
         awaited = (deed for w in self._awaited.values() for _, deed in w)
-        if self._terminates or self.pending or self._kill_master in awaited:
+        if self._terminates or self.pending or self.kill_master in awaited:
             return False
         self._journal_lost = True
         self._world.say("fault", "the master's disk is full")
@@ -700,13 +700,13 @@ class Faults:
     def _join_worker(self):
         if self._core() is None or self._forming():
             return False  # one more than expected may complete the cluster without a server
-        self._start_later(self._cluster.start_node, "worker")
+        self.start_later(self._cluster.start_node, "worker")
         return True
 
     def _join_server(self):
         if self._core() is None or self._forming():
             return False  # one more than expected may complete the cluster without a server
-        self._start_later(self._cluster.start_node, "server")
+        self.start_later(self._cluster.start_node, "server")
         return True
 
     def _join_and_die(self):

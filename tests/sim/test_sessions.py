@@ -257,9 +257,9 @@ class Session(Cluster):
     def begin(self):
         self.start_all()
         deeds = {
-            "kill master": self.faults._kill_master,
+            "kill master": self.faults.kill_master,
             "kill server": self._replace_server,
-            "kill worker": self.faults._kill_worker,
+            "kill worker": self.faults.kill_worker,
             "kill driver": self._kill_driver,
             "stand still": partial(self._stand_still, STILL_S),
             "stop all": partial(self._stand_still, STOPPED_S),
@@ -286,9 +286,9 @@ class Session(Cluster):
         self.driver.start()
 
     def _replace_server(self):
-        is_killed = self.faults._kill_server()
+        is_killed = self.faults.kill_server()
         if is_killed:
-            self.faults._start_later(self.start_node, "server")
+            self.faults.start_later(self.start_node, "server")
         return is_killed
 
     def _kill_driver(self):
@@ -297,7 +297,7 @@ class Session(Cluster):
             return False
         node.hurt = "killed"
         node.die("killed")
-        self.faults._start_later(self.start_driver)
+        self.faults.start_later(self.start_driver)
         return True
 
     def _stand_still(self, seconds):
