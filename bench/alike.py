@@ -83,7 +83,8 @@ def several(lines: dict[Key, dict[str, Any]]) -> list[int]:
 
 
 def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[str, int, Any]]:
-    """Of each schedule and number of workers: the figure less one worker's, bits, or a refusal."""
+    """Of each schedule and number of workers: the figure less one worker's (of large graphs as a
+    share of it), bits, or a refusal."""
     for schedule in schedules(lines):
         alone = lines.get((name, schedule, 1), {})
         for workers in several(lines):
@@ -96,7 +97,7 @@ def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[s
             else:
                 figure, best = line.get("figure"), alone.get("figure")
                 measured = figure is not None and best is not None
-                yield schedule, workers, figure - best if measured else None
+                yield schedule, workers, -BY_NAME[name].below(figure, best) if measured else None
 
 
 def wrong(value: Any) -> bool:
@@ -104,7 +105,8 @@ def wrong(value: Any) -> bool:
 
 
 def table(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> Iterator[str]:
-    """In Markdown: figures of async and ssp, and whether bsp has one worker's bits."""
+    """In Markdown: figures of async and ssp, how many workers train at a time where not all do, and
+    whether bsp has one worker's bits."""
     counts = ", ".join(map(str, several(lines)))
     yield f"| model, loss, optimiser | one worker | async: {counts} | ssp: {counts} | bsp |"
     yield "|---|---|---|---|---|"
@@ -113,6 +115,8 @@ def table(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> Iterator[st
         for schedule, workers, value in differences(lines, name):
             figure = lines.get((name, schedule, workers), {}).get("figure")
             text = value if isinstance(value, str) else "" if figure is None else f"{figure:.3f}"
+            trained = lines.get((name, schedule, workers), {}).get("at_once", workers)
+            text += f" ({trained})" if trained != workers and schedule != "bsp" else ""
             cells[schedule].append(f"**{text}**" if wrong(value) else text)
         alone = lines.get((name, "async", 1), {}).get("figure")
         bits = sorted(set(cells["bsp"]))

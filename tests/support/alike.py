@@ -44,6 +44,10 @@ class Case:
     judge: Callable[[Any, Any], float]
     settings: dict[str, Any] = field(default_factory=dict)
     also: str = ""
+    seeds: int = 1
+    """The figure is the mean of so many."""
+    relative: bool = False
+    """Whether `WITHIN` is a share of one worker's figure."""
 
     @property
     def name(self) -> str:
@@ -56,11 +60,18 @@ class Case:
     def run(
         self, folder: Path, workers: int, schedule: str, **settings: Any
     ) -> tuple[float, dict[str, Any]]:
-        """The figure, and the bytes of all rows."""
-        with trained(self.job(folder, schedule) | settings, workers) as (cls, results):
-            figure = self.judge(cls, results)
-            rows = {name: _packed(results, name) for name in results.tables}
-        return figure, rows
+        """The figure, and the bytes of all rows (of the last seed)."""
+        figures, job = [], self.job(folder, schedule) | settings
+        seeds = 1 if schedule == "bsp" else self.seeds  # there bits are compared
+        for seed in range(job["seed"], job["seed"] + seeds):
+            with trained(job | {"seed": seed}, workers) as (cls, results):
+                figures.append(self.judge(cls, results))
+                rows = {name: _packed(results, name) for name in results.tables}
+        return float(np.mean(figures)), rows
+
+    def below(self, figure: float, alone: float) -> float:
+        """How far a figure is below one worker's, to be compared with `WITHIN`."""
+        return (alone - figure) / (alone if self.relative else 1.0)
 
     def at_once(self, folder: Path, workers: int, schedule: str) -> int:
         """How many of the workers train at a time."""
@@ -119,7 +130,27 @@ def _graph(folder: Path, entities: int = 240, relations: int = 6) -> dict[str, A
     }  # fmt: skip
 
 
-def _ratings(folder: Path) -> dict[str, Any]:
+def _large_graph(folder: Path, tails: int) -> dict[str, Any]:
+    """As `_graph`, of 5,050 entities and 12 relations in five dimensions: 60,600 triples a tail."""
+    rng = np.random.default_rng(0)
+    entities = 5050
+    places = rng.normal(0, 1, (entities, 5)).astype(np.float32)
+    triples = []
+    for relation, way in enumerate(rng.normal(0, 1.2, (12, 5)).astype(np.float32)):
+        far = np.square(places).sum(1)[None] - 2 * (places + way) @ places.T
+        np.fill_diagonal(far, np.inf)
+        near = np.argpartition(far, tails, axis=1)[:, :tails]
+        triples += [(h, relation, t) for h in range(entities) for t in near[h].tolist()]
+    lines = [f"e{h}\tr{r}\te{t}\n" for h, r, t in rng.permutation(np.array(triples)).tolist()]
+    (folder / "train.tsv").write_text("".join(lines[1500:]))
+    (folder / "test.tsv").write_text("".join(lines[:1500]))
+    return {
+        "worker_class": f"{_KIND}.embeddings.kge:KnowledgeGraph", "dim": 32, "epochs": 5,
+        "input": str(folder / "train.tsv"), "test": str(folder / "test.tsv"),
+    }  # fmt: skip
+
+
+def _ratings(folder: Path, train: int = 8000) -> dict[str, Any]:
     """Ratings by planted biases and factors."""
     rng = np.random.default_rng(5)
     users, items = 200, 80
@@ -128,7 +159,7 @@ def _ratings(folder: Path) -> dict[str, Any]:
     u, i = np.divmod(rng.permutation(users * items)[:9000], items)
     values = 3 + of_user[u] + of_item[i] + (p[u] * q[i]).sum(1) + rng.normal(0, 0.2, len(u))
     lines = [f"u{a},i{b},{v:.3f}\n" for a, b, v in zip(u, i, values, strict=True)]
-    (folder / "train.csv").write_text("".join(lines[:8000]))
+    (folder / "train.csv").write_text("".join(lines[:train]))
     (folder / "test.csv").write_text("".join(lines[8000:]))
     return {
         "worker_class": f"{_KIND}.embeddings.mf:MatrixFactorization", "dim": 8, "epochs": 15,
@@ -136,7 +167,7 @@ def _ratings(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _choices(folder: Path) -> dict[str, Any]:
+def _choices(folder: Path, train: float = 0.8) -> dict[str, Any]:
     """30 of 200 items for each of 300 users, by planted factors."""
     rng = np.random.default_rng(1)
     users, items = 300, 200
@@ -146,7 +177,7 @@ def _choices(folder: Path) -> dict[str, Any]:
     pairs = rng.permutation(np.column_stack([np.repeat(np.arange(users), 30), best.ravel()]))
     lines = [f"u{user}\ti{item}\n" for user, item in pairs]
     cut = len(lines) * 4 // 5
-    (folder / "train.tsv").write_text("".join(lines[:cut]))
+    (folder / "train.tsv").write_text("".join(lines[: int(len(lines) * train)]))
     (folder / "test.tsv").write_text("".join(lines[cut:]))
     return {
         "worker_class": f"{_KIND}.embeddings.mf:MatrixFactorization", "dim": 16, "epochs": 20,
@@ -185,8 +216,8 @@ def _lines(folder: Path, kind: str, cls: str, lines: int = 5000, **settings: Any
     }  # fmt: skip
 
 
-def _pictures(folder: Path) -> dict[str, Any]:
-    for name, count, seed in (("train", 3000, 1), ("test", 800, 2)):
+def _pictures(folder: Path, train: int = 3000) -> dict[str, Any]:
+    for name, count, seed in (("train", train, 1), ("test", 800, 2)):
         write_pictures(folder, name, count, seed)
     return {
         "worker_class": f"{_KIND}.mlp:Mlp", "hidden": 16, "batch_size": 32, "epochs": 5,
@@ -195,8 +226,8 @@ def _pictures(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _text(folder: Path) -> dict[str, Any]:
-    write_circle(folder / "text")
+def _text(folder: Path, lines: int = 6000) -> dict[str, Any]:
+    write_circle(folder / "text", lines=lines)
     return {
         "worker_class": f"{_KIND}.word_vectors:WordVectors", "input": str(folder / "text"),
         "formats": "vec", "dim": 16, "epochs": 5, "sample": 0.001, "minn": 0, "maxn": 0,
@@ -204,9 +235,9 @@ def _text(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _labelled(folder: Path) -> dict[str, Any]:
+def _labelled(folder: Path, train: int = 3200) -> dict[str, Any]:
     lines = [f"__label__{subject} {line}\n" for subject, line in sentences(4000, 1)]
-    (folder / "train.txt").write_text("".join(lines[:3200]))
+    (folder / "train.txt").write_text("".join(lines[:train]))
     (folder / "test.txt").write_text("".join(lines[3200:]))
     return {
         "worker_class": f"{_KIND}.classifier:Classifier", "input": str(folder / "train.txt"),
@@ -333,6 +364,33 @@ def _of_text() -> Iterator[Case]:
         yield Case("classifier", "add", loss, _labelled, _precision)
 
 
+def _of_sizes() -> Iterator[Case]:
+    """Few lines of each kind, and graphs on which two or four workers train."""
+
+    def of(write: Callable[..., dict[str, Any]], *size: Any) -> Callable[[Path], dict[str, Any]]:
+        return lambda folder: write(folder, *size)
+
+    yield Case("mf", "sgd", "squared", of(_ratings, 1000), _explained, also="few")
+    for loss in ("softmax", "pairwise"):
+        yield Case("mf", "adagrad", loss, of(_choices, 0.3), _ndcg, also="few")
+    yield Case("mlp", "adam", "multinomial", of(_pictures, 300), _accuracy, {"lr": 0.005}, "few")
+    for model in ("skipgram", "cbow"):
+        yield Case(model, "add", "ns", of(_text, 1500), _nearest, {"model": model}, "few")
+    for loss in ("softmax", "ova", "ns"):
+        yield Case("classifier", "add", loss, of(_labelled, 800), _precision, also="few")
+    for model, loss, tails, dim in (
+        ("transe", "logistic", 8, 32),  # four of eight train
+        ("transe", "margin", 4, 32),
+        ("transe", "softmax", 4, 32),
+        ("complex", "logistic", 4, 32),
+        ("complex", "softmax", 4, 32),
+        ("rotate", "logistic", 8, 64),
+    ):
+        settings = {"model": model, "lr": 0, "dim": dim}
+        write = of(_large_graph, tails)
+        yield Case(model, "adagrad", loss, write, _mrr, settings, "many", seeds=2, relative=True)
+
+
 def _of_users() -> Iterator[Case]:
     """A model as users write them, by its access method and what it pushes."""
 
@@ -355,5 +413,6 @@ def _of_users() -> Iterator[Case]:
 
 CASES = [
     *_of_graphs(), *_of_factors(), *_of_examples(), *_of_pictures(), *_of_text(), *_of_users(),
+    *_of_sizes(),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

@@ -505,6 +505,14 @@ def test_job_on_few_lines_has_as_many_workers_train_as_learn_what_one_does(make,
     assert [job.lease(node) is not None for node in (1, 2, 3)] == [True, True, False]
 
 
+@pytest.mark.parametrize(("lines", "most"), [(399, 1), (800, 2), (1999, 4)])
+def test_job_on_few_labelled_lines_has_a_worker_for_every_400(make, tmp_path, lines, most):
+    text = tmp_path / "few.txt"
+    text.write_text("__label__a b\n" * lines)
+    job = make(workers=8, worker_class="snailps.models.classifier:Classifier", input=str(text))
+    assert job.concurrency == Concurrency(most, f"more learn less from {lines:,} lines")
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "most"),
     [("linear:Linear", 300, 1), ("fm:FactorizationMachine", 599, 2), ("net:Net", 1000, 5)],

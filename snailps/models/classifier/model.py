@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.concurrency import COUNTED_FOR, Concurrency
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.traits import Adopted, Reported, SurveyPart
@@ -186,6 +187,10 @@ def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
     )  # fmt: skip
 
 
+LINES_A_WORKER = 400
+"""Lines of an epoch that each worker needs: with 100 each, eight have .05 to .18 less precision."""
+
+
 class Classifier(TextModel, Adopted, Reported):
     """fastText's supervised mode as a parameter-server model; see the module's docstring."""
 
@@ -310,6 +315,12 @@ class Classifier(TextModel, Adopted, Reported):
         ):
             epochs = EPOCHS
         return Passes(epochs, epochs)
+
+    @classmethod
+    def workers_at_once(cls, settings: ClassifierSettings, files: InputFiles) -> Concurrency:
+        """A worker for every `LINES_A_WORKER` lines."""
+        lines = files.trained_lines(COUNTED_FOR * LINES_A_WORKER, split_of(settings))
+        return Concurrency.by_size(lines, LINES_A_WORKER, "lines")
 
     @classmethod
     def loader(cls, settings: ClassifierSettings) -> Callable[[Results], None] | None:
