@@ -1,6 +1,7 @@
 """Results that are there, journals of other versions: jobs are refused before all else."""
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_result_of_a_job_with_checkpoints_is_replaced_where_one_is_good(
     tmp_path, monkeypatch, state, fresh, refused
 ):
     (tmp_path / "out.npz").touch()
-    found = [Checkpoint(1, tmp_path / "checkpoint-000001", state)]
+    manifest = SimpleNamespace(job={"progress": 0.5}) if state == "good" else None
+    found = [Checkpoint(1, tmp_path / "checkpoint-000001", state, manifest=manifest)]
     monkeypatch.setattr(CheckpointFolder, "candidates", lambda folder: iter(found))
     its = job(tmp_path, checkpoint_interval="60", fresh=fresh)
     if refused:
