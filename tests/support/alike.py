@@ -379,10 +379,10 @@ def _of_sizes() -> Iterator[Case]:
     for loss in ("softmax", "ova", "ns"):
         yield Case("classifier", "add", loss, of(_labelled, 800), _precision, also="few")
     for model, loss, tails, dim in (
-        ("complex", "logistic", 8, 32),  # four of eight train, else two
-        ("complex", "softmax", 4, 32),
+        ("complex", "logistic", 8, 32),
+        ("complex", "softmax", 8, 32),
         ("transe", "logistic", 8, 32),
-        ("rotate", "logistic", 8, 64),
+        ("rotate", "logistic", 16, 32),  # four of eight train, else two
     ):
         settings = {"model": model, "lr": 0, "dim": dim}
         write = of(_large_graph, tails)

@@ -45,7 +45,7 @@ ENTITY, RELATION = 0, 1
 ONE_WORKER = 1 << 40
 """More triples than there are, where no number was found for which several learn what one does."""
 TRIPLES_A_WORKER = {
-    "transe": 240_000, "complex": 120_000, "rotate": 240_000, "distmult": ONE_WORKER,
+    "transe": 240_000, "complex": 240_000, "rotate": 240_000, "distmult": ONE_WORKER,
 }  # fmt: skip
 """Triples of an epoch that each worker needs, by model: with fewer, MRR is more than a twentieth
 below one worker's after few epochs (docs/lab/rotation.md)."""
